@@ -1,0 +1,218 @@
+r"""L2 sensitivity of C G for clip norm 1, over all participation sets of one example.
+
+For a set pi of steps, the worst gradients give sum_{i,j in pi} <C_i, C_j><u_i, u_j> with unit vectors
+u_i, which is at most sum_{i,j in pi} |<C_i, C_j>|, with equality where these inner products are >= 0.
+Each function below covers one case, checks its hypotheses, and names itself in the result.
+"""
+
+import itertools
+
+import numpy as np
+
+from dpmech.bounds import Bounds
+from dpmech.budget import Adjacency
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.linalg import FloatArray
+from dpmech.participation import EveryStep, Participation, Pattern, check_participation
+from dpmech.separated_sets import best_separated_sum, windowed_sums
+from dpmech.strategies.base import Strategy, check_strategy
+
+__all__ = ["sensitivity"]
+
+# Relative rounding of the O(n) sums below, which run in extended precision or pairwise.
+_ROUNDING = 1e-13
+# Up to this many elementary operations the bracket is computed; above, only the cheap bound.
+_BRACKET_WORK = 60_000_000_000
+_LOWER_WORK = 3_000_000_000
+
+
+def sensitivity(
+    strategy: Strategy,
+    participation: Participation | None = None,
+    *,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+) -> Bounds:
+    """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
+
+    For Poisson and CyclicPoisson it is that of one release, the largest column norm; for BallsInBins it
+    is that of its worst-case support, FixedEpochs(n / bins).
+
+    Args:
+        strategy: C.
+        participation: who takes part when; None is EveryStep, which only over-protects.
+        adjacency: REPLACE_ONE doubles the value (one example's gradients change by at most twice the
+            clip norm in the same steps, and may do so).
+
+    Returns:
+        Bounds with lower <= true value <= upper, `method` naming the theorem used. `exact` tells whether
+        they meet. Guarantee: a bracket, rounding included.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or a participation that does not fit n.
+        UnsupportedCombinationError: where no bound is known at this size.
+
+    References:
+        lambda_cgd eq. 2, Theorem 1, Lemma 8; noise_share eq. 26 (kappa).
+
+    Examples:
+        >>> import dpmech as dm
+        >>> round(dm.sensitivity(dm.LambdaCGD(8, 0.9), dm.SingleParticipation()).upper, 4)
+        2.0707
+    """
+    check_strategy(strategy)
+    schema = EveryStep() if participation is None else check_participation(participation)
+    factor = 2.0 if Adjacency.check(adjacency) is Adjacency.REPLACE_ONE else 1.0
+    return _over_pattern(strategy, schema.pattern(strategy.n)).scaled(factor)
+
+
+def _over_pattern(strategy: Strategy, pattern: Pattern) -> Bounds:
+    n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
+    if k == 1:
+        return _exact(float(strategy.column_norms().max()), "largest column norm")
+    if strategy.bands is not None and strategy.bands <= b:
+        return _orthogonal_columns(strategy, pattern)
+    if strategy.nonnegative and b == 1 and k == n:
+        return _exact(float(np.linalg.norm(strategy.matmul(np.ones(n)))), "all columns, C >= 0")
+    leftmost = _leftmost(strategy, b, k)
+    if leftmost is not None and leftmost.exact:
+        return leftmost
+    bracket = _evenly_spaced(strategy, pattern) if pattern.evenly_spaced else _bracket(strategy, pattern)
+    known = [bounds for bounds in (leftmost, bracket) if bounds is not None]
+    if not known:
+        raise UnsupportedCombinationError(
+            f"no sensitivity bound for {strategy!r} with min_sep={b}, max_participations={k} at n={n}",
+            supported="n up to about 50,000 / sqrt(max_participations), FixedEpochs, or a Toeplitz strategy",
+        )
+    best = min(known, key=lambda bounds: bounds.upper)
+    return Bounds(max(bounds.lower for bounds in known), best.upper, best.method)
+
+
+def _orthogonal_columns(strategy: Strategy, pattern: Pattern) -> Bounds:
+    """Columns b or more apart share no row, so that squared norms add, whatever the signs."""
+    weights = strategy.column_norms() ** 2
+    if pattern.evenly_spaced:
+        total = float(windowed_sums(weights, pattern.min_sep, pattern.max_participations).max())
+    else:
+        total = best_separated_sum(weights, pattern.min_sep, pattern.max_participations)
+    return _exact(np.sqrt(total), "at most min_sep bands: squared column norms add")
+
+
+def _leftmost(strategy: Strategy, b: int, k: int) -> Bounds | None:
+    """The columns 0, b, 2 b, ... together, and a monotone Toeplitz matrix above |C|.
+
+    lambda_cgd Theorem 1: they are the worst set for non-increasing coefficients >= 0, also among evenly
+    spaced sets. For other Toeplitz C, |<C_i, C_j>| is at most the inner product for the least
+    non-increasing sequence above |c|: an upper bound, which meets the lower one where the hypotheses
+    hold. Column-normalised lambda-CGD is exact by Lemma 8.
+    """
+    factors = strategy.factored
+    if factors is None:
+        return None
+    if factors.scale is None:
+        lower = np.linalg.norm(_spaced_sum(factors.coefs, b, k))
+        envelope = np.maximum.accumulate(np.abs(factors.coefs)[::-1])[::-1]
+        upper = np.linalg.norm(_spaced_sum(envelope, b, k))
+        return _between(float(lower), float(upper), "leftmost columns of the monotone envelope (Theorem 1)")
+    chosen = np.zeros(strategy.n)
+    chosen[: k * b : b] = 1.0
+    lower = np.linalg.norm(strategy.matmul(chosen))
+    if _normalised_geometric(strategy):
+        return _exact(float(lower), "leftmost columns, column-normalised lambda-CGD (Lemma 8)")
+    envelope = np.maximum.accumulate(np.abs(factors.coefs)[::-1])[::-1]
+    upper = np.linalg.norm(_spaced_sum(envelope, b, k)) * factors.scale.max()
+    return _between(float(lower), float(upper), "monotone envelope times the largest scale")
+
+
+def _spaced_sum(coefs: FloatArray, b: int, k: int) -> FloatArray:
+    """Sum of the Toeplitz columns 0, b, ..., (k-1) b: entry t is sum_{j < k} c[t - j b]."""
+    return windowed_sums(coefs[::-1], b, k)[::-1]
+
+
+def _normalised_geometric(strategy: Strategy) -> bool:
+    """Whether C = C_lam D^-1 with geometric columns of norm 1 and 0 <= lam < 1."""
+    factors = strategy.factored
+    if factors is None or strategy.inverse_bands is None or strategy.inverse_bands > 2 or strategy.n == 1:
+        return False
+    ratio = -factors.inverse_coefs[1] / factors.inverse_coefs[0]
+    norms = strategy.column_norms()
+    return bool(0.0 <= ratio < 1.0 and np.all(np.abs(norms - norms[0]) <= 1e-14 * norms[0]))
+
+
+def _evenly_spaced(strategy: Strategy, pattern: Pattern) -> Bounds | None:
+    """The b sets {s, s + b, ...}: each ceiling is a sum of k (k + 1) / 2 Gram entries."""
+    if strategy.n * pattern.max_participations > _LOWER_WORK:
+        return None
+    ceiling, floor = _window_quadratics(strategy, pattern.min_sep, pattern.max_participations)
+    ceiling, floor = ceiling[: pattern.min_sep], floor[: pattern.min_sep]
+    lower = max(float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
+    return _between(
+        np.sqrt(lower), float(np.sqrt(ceiling.max())), "evenly spaced sets, absolute inner products"
+    )
+
+
+def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
+    """Upper: per row of |C^T C| the best b-separated k-set that holds it, then the best set of rows."""
+    n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
+    capped = b > 1 and k < -(-n // b)
+    if n * n * (k if capped else 2) > _BRACKET_WORK:
+        return None
+    rows = np.empty(n)
+    for i, row in strategy.gram_rows():
+        weights = np.abs(row)
+        own = weights[i]
+        weights[max(0, i - b + 1) : i + b] = 0.0
+        rows[i] = own + best_separated_sum(weights, b, k - 1)
+    upper = np.sqrt(best_separated_sum(rows, b, k))
+    ones = np.zeros(n)
+    ones[: k * b : b] = 1.0
+    lower = float(np.linalg.norm(strategy.matmul(ones)) ** 2)
+    if n * k <= _LOWER_WORK // 50:
+        ceiling, floor = _window_quadratics(strategy, b, k)
+        lower = max(lower, float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
+    return _between(np.sqrt(lower), float(upper), "row-wise best separated sets of |C^T C|")
+
+
+def _window_quadratics(strategy: Strategy, b: int, k: int) -> tuple[FloatArray, FloatArray]:
+    """For every start s and the set {s, s + b, ...} of k columns: ceiling and best simple sign floor.
+
+    Returns:
+        sum |G| over the set, and the larger of the sums with equal and with alternating signs; both
+        of shape (n,).
+    """
+    n = strategy.n
+    ceiling, equal, alternating = np.zeros(n), np.zeros(n), np.zeros(n)
+    for m in range(k):
+        if m * b >= n:
+            break
+        entries = np.pad(strategy.gram_diagonal(m * b), (0, m * b)) * (2.0 if m else 1.0)
+        total = windowed_sums(entries, b, k - m)
+        ceiling += windowed_sums(np.abs(entries), b, k - m)
+        equal += total
+        alternating += total if m % 2 == 0 else -total
+    return ceiling, np.maximum(equal, alternating)
+
+
+def _best_signs(strategy: Strategy, pattern: Pattern, start: int) -> float:
+    """Largest quadratic form over sign vectors on one evenly spaced set: all of them up to k = 12."""
+    n, b = strategy.n, pattern.min_sep
+    chosen = np.arange(start, n, b)[: pattern.max_participations]
+    if chosen.size > 512:
+        return 0.0
+    gram = np.zeros((chosen.size, chosen.size))
+    for m in range(chosen.size):
+        entries = strategy.gram_diagonal(m * b)[chosen[: chosen.size - m]]
+        gram[np.arange(chosen.size - m), np.arange(m, chosen.size)] = entries
+    gram = gram + np.triu(gram, 1).T
+    if chosen.size <= 12:
+        signs = np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=chosen.size - 1)])
+    else:
+        signs = np.stack([np.where(row >= 0.0, 1.0, -1.0) for row in gram])
+    return float(np.einsum("si,ij,sj->s", signs, gram, signs, optimize=True).max())
+
+
+def _exact(value: float, method: str) -> Bounds:
+    return Bounds(value * (1.0 - _ROUNDING), value * (1.0 + _ROUNDING), method)
+
+
+def _between(lower: float, upper: float, method: str) -> Bounds:
+    return Bounds(min(lower, upper) * (1.0 - _ROUNDING), upper * (1.0 + _ROUNDING), method)
