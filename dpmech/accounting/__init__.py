@@ -1,0 +1,1 @@
+"""Accountants: the privacy of a mechanism as a function of sigma."""

@@ -58,7 +58,7 @@ class Dense(Strategy):
 
     def to_dense(self) -> FloatArray:
         """A copy of C."""
-        return self.matrix.copy()
+        return np.array(self.matrix)
 
     def matmul(self, x: FloatArray) -> FloatArray:
         """C @ x."""
@@ -74,11 +74,11 @@ class Dense(Strategy):
 
     def column_norms(self) -> FloatArray:
         """Norms of the columns of C."""
-        return np.linalg.norm(self.matrix, axis=0)
+        return np.asarray(np.linalg.norm(self.matrix, axis=0), dtype=np.float64)
 
     def noising_row_norms(self) -> FloatArray:
         """Norms of the rows of C^-1."""
-        return np.linalg.norm(self._inverse, axis=1)
+        return np.asarray(np.linalg.norm(self._inverse, axis=1), dtype=np.float64)
 
     def gram_diagonal(self, offset: int) -> FloatArray:
         """Entries (j, j + offset) of C^T C."""

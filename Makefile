@@ -1,0 +1,55 @@
+# Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3
+PY ?= python3.13
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types layers tests verification docs bench test-core clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	$(BIN)/dpmech compare --plan docs/examples/cifar10.toml
+
+test: lint types layers tests verification docs
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+tests: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -m "not slow" --cov=dpmech --cov-report=
+	$(BIN)/python -m pytest -q -m slow --cov=dpmech --cov-append --cov-report=term
+
+verification: $(VENV)/.dev
+	$(BIN)/python -m verification
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m sphinx -n -W -q docs docs/_build/html
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/bench -o addopts="" -q --benchmark-only -s
+
+# The torch-free suite on another interpreter: make test-core PY=python3.12
+test-core:
+	test -x .venv-$(PY)/bin/python || $(PY) -m venv .venv-$(PY)
+	.venv-$(PY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	.venv-$(PY)/bin/python -m pytest -q -m "not slow"
+
+clean:
+	rm -rf $(VENV) .venv-* docs/_build .mypy_cache .ruff_cache .pytest_cache

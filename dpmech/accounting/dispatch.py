@@ -1,0 +1,109 @@
+"""Which theorem covers a strategy, a participation, an adjacency and a method; or a refusal."""
+
+import math
+
+import numpy as np
+
+from dpmech.accounting.accountant import Accountant
+from dpmech.accounting.gaussian import GaussianAccountant
+from dpmech.accounting.methods import Exact, Method, Pld, Prv, Rdp
+from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
+from dpmech.accounting.prv import PrvAccountant
+from dpmech.accounting.rdp import RenyiAccountant
+from dpmech.bounds import Bounds
+from dpmech.budget import Adjacency
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.sensitivities import sensitivity
+from dpmech.strategies.base import Strategy
+
+__all__ = ["accountant_for"]
+
+
+def accountant_for(
+    strategy: Strategy, participation: Participation, adjacency: Adjacency, method: Method | None
+) -> Accountant:
+    """The accountant of this combination.
+
+    Raises:
+        InvalidParameterError: if the participation does not fit n.
+        UnsupportedCombinationError: if no theorem covers it.
+    """
+    participation.pattern(strategy.n)
+    if participation.random and adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedCombinationError(
+            f"no bound is proved for REPLACE_ONE under {participation!r}, where doubling is no theorem",
+            supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling",
+        )
+    match participation:
+        case Poisson():
+            return _poisson(_independent_release(strategy, participation), method)
+        case CyclicPoisson():
+            return _poisson(_cyclic_release(strategy, participation), method)
+        case BallsInBins():
+            raise UnsupportedCombinationError(
+                f"no accountant for {participation!r}",
+                supported="EveryStep, SingleParticipation, MinSep, FixedEpochs, Poisson, CyclicPoisson",
+            )
+        case _:
+            return _unsampled(sensitivity(strategy, participation, adjacency=adjacency), method)
+
+
+def _unsampled(bounds: Bounds, method: Method | None) -> Accountant:
+    if method is None or isinstance(method, Exact):
+        return GaussianAccountant(bounds)
+    if isinstance(method, Rdp):
+        return RenyiAccountant(bounds)
+    raise UnsupportedCombinationError(
+        f"{method!r} does not apply without sampling, where the Gaussian mechanism has an exact formula",
+        supported="method=None, Exact() or Rdp()",
+    )
+
+
+def _independent_release(strategy: Strategy, participation: Poisson) -> PoissonRelease:
+    norms = strategy.column_norms()
+    if strategy.bands != 1 or np.any(np.abs(norms - norms[0]) > 1e-14 * norms[0]):
+        raise UnsupportedCombinationError(
+            f"{participation!r} needs independent, equal noise at every step, which {strategy!r} has not",
+            supported="Identity; for correlated noise CyclicPoisson with a banded strategy, or BallsInBins",
+        )
+    return PoissonRelease(
+        participation.sampling_prob, strategy.n, sensitivity(strategy, participation), tight=True
+    )
+
+
+def _cyclic_release(strategy: Strategy, participation: CyclicPoisson) -> PoissonRelease:
+    """Columns a multiple of `cycle` apart are orthogonal, so that the releases of one group compose."""
+    cycle = participation.cycle
+    if strategy.bands is None or strategy.bands > cycle:
+        raise UnsupportedCombinationError(
+            f"{participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} has "
+            f"{'no band structure' if strategy.bands is None else strategy.bands}",
+            supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= cycle",
+        )
+    steps = math.ceil(strategy.n / cycle)
+    norms = strategy.column_norms()
+    # The bound is tight if some group has all its columns at the largest norm.
+    full = norms >= norms.max() * (1.0 - 1e-14)
+    tight = any(full[start::cycle].sum() == steps for start in range(min(cycle, strategy.n)))
+    return PoissonRelease(
+        participation.sampling_prob, steps, sensitivity(strategy, participation), tight=tight
+    )
+
+
+def _poisson(release: PoissonRelease, method: Method | None) -> Accountant:
+    if isinstance(method, Rdp):
+        return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps)
+    if release.sampling_prob == 1.0:
+        # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
+        bounds = release.sensitivity.scaled(math.sqrt(release.steps))
+        if not release.tight:
+            bounds = Bounds(release.sensitivity.lower, bounds.upper, bounds.method)
+        return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
+    if method is None or isinstance(method, Pld):
+        return PoissonAccountant(release)
+    if isinstance(method, Prv):
+        return PrvAccountant(release)
+    raise UnsupportedCombinationError(
+        f"{method!r} does not apply to Poisson sampling", supported="method=None, Pld(), Prv() or Rdp()"
+    )

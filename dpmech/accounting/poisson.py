@@ -1,0 +1,179 @@
+"""Poisson sampling: T steps, each a Gaussian release of a random lot, composed."""
+
+import dataclasses
+import math
+
+from scipy import optimize, special
+
+from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.composition import ComposedLoss, LossMoments, compose
+from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.accounting.losses import Loss, lower_lattice, upper_lattice
+from dpmech.accounting.search import smallest_sigma
+from dpmech.bounds import Bounds
+from dpmech.exceptions import NumericalError
+
+__all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
+
+_FINEST = 1e-6
+# The moments behind Chernoff's bound come from quadrature, accurate to far better than this.
+_CHERNOFF_SLACK = 1.0 + 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonRelease:
+    """T Poisson-subsampled Gaussian releases.
+
+    Args:
+        sampling_prob: q in (0, 1).
+        steps: T >= 1.
+        sensitivity: of one release.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    sampling_prob: float
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+
+
+def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> float:
+    """A first guess at sigma: saddle-point delta at the target, searched from the central limit theorem."""
+    mu = 1.0 / gaussian_sigma(eps, delta)
+    exponent = math.log1p((mu / release.sampling_prob) ** 2 / release.steps)
+    guess = math.log(release.sensitivity.upper / math.sqrt(exponent))
+
+    def excess(log_sigma: float) -> float:
+        sides = (_Direction(release, math.exp(log_sigma), remove=remove) for remove in (True, False))
+        return max(side.moments.saddle_log_delta(eps) for side in sides) - math.log(delta)
+
+    low, high, step = guess, guess, 0.05
+    while excess(low) < 0.0:
+        high, low, step = low, low - step, 2.0 * step
+    while excess(high) > 0.0:
+        low, high, step = high, high + step, 2.0 * step
+    return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-4))) if low < high else math.exp(low)
+
+
+class PoissonAccountant(Accountant):
+    """Privacy loss distributions of both directions on a lattice tied to the loss at hand.
+
+    The upper end is a rigorous bound, rounding included; so is the lower end. The lattice is refined
+    until they are as close as asked.
+    """
+
+    def __init__(self, release: PoissonRelease) -> None:
+        self.release = release
+        self.sensitivity = release.sensitivity
+        self.method = f"PLD, Poisson q={release.sampling_prob:.6g}, {release.steps} steps, both directions"
+        self.guarantee = DETERMINISTIC
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        first, second = sorted(
+            self._directions(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps)
+        )
+        lower, upper = first.delta(eps, tolerance)
+        ceiling = math.exp(second.moments.chernoff_log_delta(eps)) * _CHERNOFF_SLACK
+        if ceiling > lower:
+            other = second.delta(eps, tolerance)
+            lower, ceiling = max(lower, other[0]), other[1]
+        upper = max(upper, ceiling)
+        # delta falls at least like sigma^-(theta eps), and never slower than like 1 / sigma.
+        slope = max(1.0, first.moments.tilt_for_eps(eps) * eps)
+        if upper > 1e-300 and not (lower > 0.0 and math.log(upper / lower) <= tolerance * slope):
+            raise self._too_wide(sigma, "delta", lower, upper)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        target = math.log(delta)
+        first, second = sorted(self._directions(sigma), key=lambda side: -side.moments.chernoff_eps(target))
+        lower, upper = first.epsilon(delta, tolerance)
+        ceiling = second.moments.chernoff_eps(target) * _CHERNOFF_SLACK
+        if ceiling > lower:
+            other = second.epsilon(delta, tolerance)
+            lower, ceiling = max(lower, other[0]), other[1]
+        upper = max(upper, ceiling)
+        if upper - lower > tolerance * upper + 1e-9:
+            raise self._too_wide(sigma, "eps", lower, upper)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        return smallest_sigma(
+            self,
+            eps,
+            delta,
+            rtol=rtol,
+            start=saddle_point_sigma(self.release, eps, delta),
+            step=0.01,
+            progress=progress,
+        )
+
+    def _directions(self, sigma: float) -> "tuple[_Direction, _Direction]":
+        return _Direction(self.release, sigma, remove=True), _Direction(self.release, sigma, remove=False)
+
+    def _too_wide(self, sigma: float, name: str, lower: float, upper: float) -> NumericalError:
+        return NumericalError(
+            f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
+            "wider than the tolerance"
+        )
+
+
+class _Direction:
+    """One direction at one sigma."""
+
+    def __init__(self, release: PoissonRelease, sigma: float, *, remove: bool) -> None:
+        # Dividing by the upper sensitivity never over-states privacy; the two ends differ by 2e-13.
+        self.steps = release.steps
+        self.loss = Loss(release.sampling_prob, sigma / release.sensitivity.upper, remove)
+        self.moments = LossMoments(*self.loss.sampled(), self.steps)
+
+    def delta(self, eps: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper delta, with a lattice chosen for `tolerance` as a change of sigma."""
+        theta = self.moments.tilt_for_eps(eps)
+        log_delta = self.moments.chernoff_log_delta(eps)
+        allowed = tolerance * max(1.0, theta * eps)
+        for shrink in (0.5, 0.2, 0.05):
+            lower, upper = self._compose(theta, log_delta, shrink * allowed)
+            least, most = lower.delta(eps)[0], upper.delta(eps)[1]
+            if least > 0.0 and math.log(most / least) <= allowed:
+                break
+        return min(least, most), most
+
+    def epsilon(self, delta: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper eps, with a lattice chosen for `tolerance`, relative."""
+        theta = self.moments.tilt_for_delta(math.log(delta))
+        guess = self.moments.chernoff_eps(math.log(delta))
+        for shrink in (0.5, 0.2, 0.05):
+            lower, upper = self._compose(
+                theta, math.log(delta), shrink * tolerance * max(1e-2, theta * guess)
+            )
+            most = upper.upper_epsilon(delta)
+            least = lower.lower_epsilon(delta, most)
+            if most - least <= tolerance * most:
+                break
+        return least, most
+
+    def _compose(self, theta: float, log_delta: float, allowed: float) -> tuple[ComposedLoss, ComposedLoss]:
+        """Composed lower and upper lattices whose log-moments at theta differ by at most `allowed`.
+
+        That difference is what log delta moves by. It falls like the square of the lattice step once
+        the step resolves the loss, and in proportion to it before.
+        """
+        # Outputs so rare that they change delta by less than one part in 1e9 count as tails.
+        tail = max(min(log_delta, -1.0) - 21.0 - math.log(self.steps), -725.0)
+        reach = min(38.0, -float(special.ndtri_exp(tail)))
+        loss = dataclasses.replace(self.loss, reach=reach)
+        spread = math.sqrt(self.moments.cumulants(theta)[2])
+        finest = max(loss.finest_step(), _FINEST * spread)
+        step = max(0.04 * spread, finest)
+        while True:
+            upper, lower = upper_lattice(loss, step), lower_lattice(loss, step)
+            high = LossMoments.of(upper, self.steps).cumulants(theta)[0]
+            low = LossMoments.of(lower, self.steps).cumulants(theta)[0]
+            gap = self.steps * (high - low)
+            if gap <= allowed or step <= finest:
+                return compose(lower, self.steps, theta), compose(upper, self.steps, theta)
+            step = max(finest, step * min(0.7, max(0.15, 0.8 * allowed / gap)))
