@@ -21,7 +21,7 @@ from dpmech.linalg import FloatArray
 __all__ = ["ComposedLoss", "LossMoments", "compose"]
 
 _ULP = 2.0**-52
-_LOG_WRAP = math.log(1e-17)
+_LOG_WRAP = math.log(1e-15)
 _MAX_LENGTH = 1 << 25
 _MAX_TILT = 1e9
 
