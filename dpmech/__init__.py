@@ -7,7 +7,10 @@ documentation: sigma is the standard deviation of the i.i.d. noise at clip norm 
 from importlib.metadata import version as _version
 
 from dpmech import workloads as workloads
+from dpmech.accounting.methods import Certified as Certified
+from dpmech.accounting.methods import Deterministic as Deterministic
 from dpmech.accounting.methods import Exact as Exact
+from dpmech.accounting.methods import Importance as Importance
 from dpmech.accounting.methods import Pld as Pld
 from dpmech.accounting.methods import Prv as Prv
 from dpmech.accounting.methods import Rdp as Rdp

@@ -138,8 +138,9 @@ def calibrate_sigma(
     budget = PrivacyBudget(eps, delta)
     schema = EveryStep() if participation is None else check_participation(participation)
     tolerance = check_real("rtol", rtol, minimum=1e-6, maximum=0.5)
-    check_rng(rng)
-    accountant = accountant_for(strategy, schema, Adjacency.check(adjacency), check_method(method))
+    accountant = accountant_for(
+        strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
+    )
     solution = accountant.calibrate(
         budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
     )
@@ -190,8 +191,9 @@ def epsilon(
     check_strategy(strategy)
     checked_sigma, checked_delta = check_sigma(sigma), check_delta(delta)
     schema = EveryStep() if participation is None else check_participation(participation)
-    check_rng(rng)
-    accountant = accountant_for(strategy, schema, Adjacency.check(adjacency), check_method(method))
+    accountant = accountant_for(
+        strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
+    )
     return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
 
 
@@ -216,17 +218,19 @@ def delta(
     check_strategy(strategy)
     checked_sigma, checked_eps = check_sigma(sigma), check_eps(eps, zero_allowed=True)
     schema = EveryStep() if participation is None else check_participation(participation)
-    check_rng(rng)
-    accountant = accountant_for(strategy, schema, Adjacency.check(adjacency), check_method(method))
+    accountant = accountant_for(
+        strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
+    )
     return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
 
 
-def check_rng(value: object) -> None:
-    """Refuse anything but None, a numpy Generator or an integer seed >= 0."""
+def check_rng(value: object) -> np.random.Generator | None:
+    """Return a Generator, or None for None; anything but a Generator or an integer seed >= 0 is refused."""
     if value is None or isinstance(value, np.random.Generator):
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
         raise InvalidParameterError("rng", value, "None, a numpy.random.Generator or an integer >= 0")
+    return np.random.default_rng(int(value))
 
 
 def _silent(line: str) -> None:

@@ -146,7 +146,7 @@ def _compare(settings: dict[str, Any], entries: list[Entry]) -> tuple[list[dict[
     plan = TrainingPlan(settings["dataset_size"], settings["batch_size"], settings["epochs"])
     details = {key: settings[key] for key in ("min_sep", "max_participations", "cycle") if key in settings}
     participation = plan.participation(settings["sampling"], **details)
-    adjacency = Adjacency(settings.get("adjacency", "add_remove"))
+    adjacency = _adjacency(settings.get("adjacency", "add_remove"))
     rows = []
     with Console(stderr=True).status("calibrating") as status:
         for entry in entries:
@@ -174,6 +174,13 @@ def _compare(settings: dict[str, Any], entries: list[Entry]) -> tuple[list[dict[
 
 def _report(status: Status, label: str, line: str) -> None:
     status.update(f"{label}: {line}")
+
+
+def _adjacency(name: object) -> Adjacency:
+    named = {member.value: member for member in Adjacency}
+    if not isinstance(name, str) or name not in named:
+        raise InvalidParameterError("adjacency", name, "one of " + ", ".join(named))
+    return named[name]
 
 
 def _row(entry: Entry, cal: Calibration, seconds: float) -> dict[str, Any]:

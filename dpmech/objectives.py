@@ -102,7 +102,7 @@ def decoder_row_norm(strategy: Strategy, *, workload: Workload | None = None) ->
 
 def _upper_sensitivity(strategy: Strategy, participation: Participation | None) -> float:
     schema = EveryStep() if participation is None else check_participation(participation)
-    if schema.random and schema.pattern(strategy.n).max_participations == 1 and strategy.n > 1:
+    if schema.per_release:
         raise UnsupportedCombinationError(
             f"the error under {schema!r} depends on the calibrated sigma",
             supported="calibrate_sigma(strategy, eps, delta, participation=...).rmse() and .max_se()",

@@ -35,9 +35,13 @@ class Pattern:
 
 
 class Participation(abc.ABC):
-    """A participation schema. Final subclasses are frozen records; `random` ones amplify privacy."""
+    """A participation schema. Final subclasses are frozen records; `random` ones amplify privacy.
+
+    Where `per_release` is set, sensitivity is that of one release and the accountant composes them.
+    """
 
     random: ClassVar[bool] = False
+    per_release: ClassVar[bool] = False
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -61,11 +65,11 @@ class Participation(abc.ABC):
     def from_dict(data: object) -> "Participation":
         """Rebuild a schema from `to_dict`; unknown types and fields are refused."""
         kinds = {kind.__name__: kind for kind in Participation.__subclasses__()}
-        if not isinstance(data, dict) or data.get("type") not in kinds:
+        if not isinstance(data, dict) or str(data.get("type")) not in kinds:
             raise InvalidParameterError(
                 "participation", data, "a mapping with type in " + ", ".join(sorted(kinds))
             )
-        kind = kinds[data["type"]]
+        kind = kinds[str(data["type"])]
         fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # as above
         given = set(data) - {"type"}
         if given != fields:
@@ -159,6 +163,7 @@ class Poisson(Participation):
 
     sampling_prob: float
     random: ClassVar[bool] = True
+    per_release: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
@@ -180,6 +185,7 @@ class CyclicPoisson(Participation):
     sampling_prob: float
     cycle: int
     random: ClassVar[bool] = True
+    per_release: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))

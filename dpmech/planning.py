@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.exceptions import InvalidParameterError, check_integer
+from dpmech.exceptions import InvalidParameterError, check_integer, check_real
 from dpmech.participation import (
     BallsInBins,
     CyclicPoisson,
@@ -196,16 +196,24 @@ def read_plan(path: Path) -> tuple[dict[str, Any], list[Entry]]:
             document = tomllib.load(stream)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise InvalidParameterError("plan", str(path), f"a readable TOML file ({error})") from error
-    if set(document) - {"plan", "strategy"} or not isinstance(document.get("strategy"), list):
-        raise InvalidParameterError("plan", sorted(document), "a [plan] table and [[strategy]] tables")
-    entries = []
-    for table in document["strategy"]:
-        options = dict(table)
-        name = options.pop("name", None)
-        normalized = options.pop("column_normalized", False)
-        published = options.pop("published", None)
-        entries.append(Entry(str(name), options, bool(normalized), published))
-    return dict(document.get("plan", {})), entries
+    plan, tables = document.pop("plan", {}), document.pop("strategy", None)
+    if document or not isinstance(plan, dict) or not isinstance(tables, list):
+        raise InvalidParameterError("plan", str(path), "a [plan] table and [[strategy]] tables, nothing else")
+    return plan, [_read_entry(table) for table in tables]
+
+
+def _read_entry(table: object) -> Entry:
+    if not isinstance(table, dict):
+        raise InvalidParameterError("strategy", table, "a [[strategy]] table")
+    options = dict(table)
+    name = options.pop("name", None)
+    normalized = options.pop("column_normalized", False)
+    if not isinstance(normalized, bool):
+        raise InvalidParameterError("column_normalized", normalized, "true or false")
+    published = options.pop("published", None)
+    if published is not None:
+        published = check_real("published", published, minimum=0.0, open_minimum=True)
+    return Entry(str(name), options, normalized, published)
 
 
 def _parse_value(key: str, value: str) -> Any:  # noqa: ANN401 - an int, a float, a list or a path
@@ -217,6 +225,8 @@ def _parse_value(key: str, value: str) -> Any:  # noqa: ANN401 - an int, a float
         raise InvalidParameterError(key, value, "a number, or numbers joined by /") from None
     if key in {"coefs", "decays", "scales"}:
         return numbers
+    if len(numbers) > 1:
+        raise InvalidParameterError(key, value, "one number")
     return int(numbers[0]) if key == "bands" and numbers[0].is_integer() else numbers[0]
 
 

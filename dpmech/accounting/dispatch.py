@@ -5,11 +5,15 @@ import math
 import numpy as np
 
 from dpmech.accounting.accountant import Accountant
+from dpmech.accounting.allocation_rdp import AllocationRenyiAccountant
+from dpmech.accounting.balls_in_bins import bin_gram, check_nonnegative, ring_profile
 from dpmech.accounting.gaussian import GaussianAccountant
-from dpmech.accounting.methods import Exact, Method, Pld, Prv, Rdp
+from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
 from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
+from dpmech.accounting.programmed import DeterministicAccountant
 from dpmech.accounting.prv import PrvAccountant
 from dpmech.accounting.rdp import RenyiAccountant
+from dpmech.accounting.sampled import CertifiedAccountant, ImportanceAccountant
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency
 from dpmech.exceptions import UnsupportedCombinationError
@@ -21,9 +25,13 @@ __all__ = ["accountant_for"]
 
 
 def accountant_for(
-    strategy: Strategy, participation: Participation, adjacency: Adjacency, method: Method | None
+    strategy: Strategy,
+    participation: Participation,
+    adjacency: Adjacency,
+    method: Method | None,
+    rng: np.random.Generator | None = None,
 ) -> Accountant:
-    """The accountant of this combination.
+    """The accountant of this combination; `rng` serves randomised ones.
 
     Raises:
         InvalidParameterError: if the participation does not fit n.
@@ -41,10 +49,7 @@ def accountant_for(
         case CyclicPoisson():
             return _poisson(_cyclic_release(strategy, participation), method)
         case BallsInBins():
-            raise UnsupportedCombinationError(
-                f"no accountant for {participation!r}",
-                supported="EveryStep, SingleParticipation, MinSep, FixedEpochs, Poisson, CyclicPoisson",
-            )
+            return _balls_in_bins(strategy, participation, method, rng)
         case _:
             return _unsampled(sensitivity(strategy, participation, adjacency=adjacency), method)
 
@@ -88,6 +93,33 @@ def _cyclic_release(strategy: Strategy, participation: CyclicPoisson) -> Poisson
     tight = any(full[start::cycle].sum() == steps for start in range(min(cycle, strategy.n)))
     return PoissonRelease(
         participation.sampling_prob, steps, sensitivity(strategy, participation), tight=tight
+    )
+
+
+def _balls_in_bins(
+    strategy: Strategy, participation: BallsInBins, method: Method | None, rng: np.random.Generator | None
+) -> Accountant:
+    bounds = sensitivity(strategy, participation)
+    bins = participation.bins
+    check_nonnegative(strategy)
+    if bins == 1:
+        # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
+        return _unsampled(bounds, method if isinstance(method, Rdp) else None)
+    if method is None or isinstance(method, Importance):
+        return ImportanceAccountant(bin_gram(strategy, bins), bounds, method or Importance(), rng)
+    if isinstance(method, Certified):
+        return CertifiedAccountant(bin_gram(strategy, bins), bounds, method, rng)
+    if isinstance(method, Deterministic):
+        return DeterministicAccountant(ring_profile(strategy, bins), bin_gram(strategy, bins), bounds, method)
+    if isinstance(method, Exact) and strategy.bands == 1:
+        return DeterministicAccountant(
+            ring_profile(strategy, bins), bin_gram(strategy, bins), bounds, Deterministic(rel_error=0.005)
+        )
+    if isinstance(method, Rdp):
+        return AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)
+    raise UnsupportedCombinationError(
+        f"{method!r} does not apply to {participation!r} with {strategy!r}",
+        supported="method=None, Importance(), Certified(), Deterministic(), Rdp(); Exact() for Identity",
     )
 
 

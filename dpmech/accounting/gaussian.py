@@ -45,13 +45,14 @@ def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
     log_delta, error = gaussian_log_delta(sigma, eps)
     if math.isinf(error):
         # Too private for float64 to tell delta from 0: delta <= delta(eps = 0) <= 1 / (sigma sqrt(2 pi)).
-        return 0.0, 0.4 / sigma
+        return 0.0, min(1.0, 0.4 / sigma)
     delta = math.exp(log_delta)
     return max(0.0, delta * (1.0 - error)), min(1.0, delta * (1.0 + error) + 1e-320)
 
 
 def gaussian_sigma(eps: float, delta: float) -> float:
-    """Smallest noise multiplier that meets (eps, delta), rounded up (relative excess about 1e-12).
+    """Smallest noise multiplier that meets (eps, delta), rounded up (relative excess about 1e-12, below 1e-7
+    for eps down to 1e-6).
 
     Raises:
         UnattainableBudgetError: if it would exceed 1e15.
@@ -101,11 +102,13 @@ def gaussian_epsilon(sigma: float, delta: float, *, safe: bool) -> float:
     return bisect_boundary(lambda eps: value(eps) > delta, 0.0, high, safe=safe)
 
 
-def bisect_boundary(above: Callable[[float], bool], low: float, high: float, *, safe: bool) -> float:
-    """The point where `above` turns from True (at low) to False (at high), to float64 resolution."""
+def bisect_boundary(
+    above: Callable[[float], bool], low: float, high: float, *, safe: bool, rtol: float = 1e-14
+) -> float:
+    """The point where `above` turns from True (at low) to False (at high), within rtol."""
     for _ in range(200):
         middle = 0.5 * (low + high)
-        if not low < middle < high or high - low <= 1e-14 * high:
+        if not low < middle < high or high - low <= rtol * high:
             break
         if above(middle):
             low = middle

@@ -178,7 +178,7 @@ def lower_lattice(loss: Loss, step: float) -> LatticeLoss:
     first -= 2
     count += 4
     offset = 0.0
-    for _ in range(_ALIGNMENTS):
+    for remaining in range(_ALIGNMENTS - 1, -1, -1):
         edges = offset + (first - 0.5 + np.arange(count + 1, dtype=np.float64)) * step
         losses, masses, cells = loss.quadrature(edges)
         centres = offset + (first + np.arange(count, dtype=np.float64)) * step
@@ -187,9 +187,10 @@ def lower_lattice(loss: Loss, step: float) -> LatticeLoss:
         total = _by_cell(cells, masses, count)
         heaviest = int(total.argmax())
         shift = -math.log1p(-float(surplus[heaviest] / total[heaviest]))
-        if abs(shift) <= 0.02 * step:
+        if abs(shift) <= 0.02 * step or remaining == 0:
             break
-        offset += shift
+        # Whole steps only rename the nodes, and would carry the lattice off the interval.
+        offset = math.remainder(offset + shift, step)
     # The nodes move by the last shift, the cells stay.
     surplus = -total * math.expm1(shift) + math.exp(shift) * surplus
     return LatticeLoss(step, first, _merge(total, surplus, step), 0.0, offset + shift)

@@ -1,10 +1,11 @@
 """Method objects: which accountant to use, and with which settings."""
 
+import concurrent.futures
 import dataclasses
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, check_real
 
-__all__ = ["Exact", "Method", "Pld", "Prv", "Rdp"]
+__all__ = ["Certified", "Deterministic", "Exact", "Importance", "Method", "Pld", "Prv", "Rdp"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,60 @@ class Rdp(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Method):
-    """An exact formula, refused where there is none."""
+    """An exact formula without sampling; for Balls-in-Bins, the deterministic programme on Identity only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Importance(Method):
+    """Balls-in-Bins by importance sampling: an estimate with a two-sided confidence interval.
+
+    Args:
+        rel_error: relative standard error of delta aimed at, in [1e-4, 0.5].
+        confidence: level of the interval, in (0, 1); sigma uses its upper end.
+        executor: where sampling blocks run; the result does not depend on it.
+    """
+
+    rel_error: float = 0.02
+    confidence: float = 0.9999
+    executor: concurrent.futures.Executor | None = None
+
+    def __post_init__(self) -> None:
+        check_real("rel_error", self.rel_error, minimum=1e-4, maximum=0.5)
+        check_real(
+            "confidence", self.confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+        )
+        _check_executor(self.executor)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deterministic(Method):
+    """Balls-in-Bins by the convex-order programme: an upper bound with no confidence level, at any delta.
+
+    Args:
+        rel_error: relative excess of delta aimed at on the dominating ring, in (0, 10].
+    """
+
+    rel_error: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_real("rel_error", self.rel_error, minimum=0.0, maximum=10.0, open_minimum=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Certified(Method):
+    """Balls-in-Bins by sampling with a rigorous finite-sample bound.
+
+    Args:
+        beta: probability that the bound fails, over all probes of one call, in (0, 1).
+        executor: where sampling blocks run; the result does not depend on it.
+    """
+
+    beta: float = 1e-9
+    executor: concurrent.futures.Executor | None = None
+
+    def __post_init__(self) -> None:
+        check_real("beta", self.beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+        _check_executor(self.executor)
 
 
 def check_method(value: object) -> Method | None:
@@ -37,3 +91,10 @@ def check_method(value: object) -> Method | None:
     if value is not None and not isinstance(value, Method):
         raise InvalidParameterError("method", value, "None or a method object such as dm.Pld()")
     return value
+
+
+def _check_executor(value: object) -> None:
+    if value is not None and not (
+        callable(getattr(value, "submit", None)) and callable(getattr(value, "map", None))
+    ):
+        raise InvalidParameterError("executor", value, "None or a concurrent.futures.Executor")

@@ -7,9 +7,19 @@ from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 
-__all__ = ["smallest_sigma"]
+__all__ = ["gaussian_scale", "safe_root", "smallest_sigma"]
 
 _MAX_PROBES = 60
+_LARGEST = math.log(1e15)
+
+
+def gaussian_scale(eps: float, delta: float) -> float:
+    """Log noise multiplier of the plain Gaussian mechanism with this delta at eps.
+
+    Delta falls over hundreds of orders of magnitude; this is close to linear in log sigma for every
+    accountant, so that a secant needs few probes.
+    """
+    return math.log(gaussian_sigma(eps, min(max(delta, 1e-290), 1.0 - 1e-12)))
 
 
 def smallest_sigma(
@@ -23,9 +33,6 @@ def smallest_sigma(
     progress: Progress,
 ) -> Solution:
     """Safeguarded secant in log sigma on the upper bound; ends on the safe side, and proves tightness.
-
-    Delta is mapped to the noise multiplier of the plain Gaussian mechanism with that delta at eps, whose
-    log is close to linear in log sigma.
 
     Args:
         accountant: what brackets delta.
@@ -41,61 +48,78 @@ def smallest_sigma(
         UnattainableBudgetError: if no sigma below 1e15 meets the budget.
     """
     target = math.log(gaussian_sigma(eps, delta))
-    tolerance = 0.4 * rtol
 
     def excess(log_sigma: float) -> float:
-        """Negative where the upper bound on delta is too high, else how far it is on the safe side."""
-        upper = accountant.delta(math.exp(log_sigma), eps, tolerance=tolerance).upper
+        upper = accountant.delta(math.exp(log_sigma), eps, tolerance=0.4 * rtol).upper
         progress(f"sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
-        if upper <= 0.0:
-            return math.inf
-        value = math.log(gaussian_sigma(eps, min(upper, 1.0 - 1e-12))) - target
-        # The sign is decided by delta itself.
-        return max(value, 0.0) if upper <= delta else min(value, -1e-15)
+        return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
 
-    low, high, low_value, high_value = _bracket(excess, math.log(start), step, eps, delta)
-    aim = 0.2 * rtol  # so that the secant lands on the safe side
+    try:
+        root = safe_root(excess, math.log(start), step=step, resolution=0.4 * rtol)
+    except OverflowError:
+        raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15") from None
+    return _certified(accountant, math.exp(root), eps, delta, rtol)
+
+
+def signed(value: float, *, safe: bool) -> float:
+    """The value with the sign that the comparison of delta itself decided."""
+    return max(value, 0.0) if safe else min(value, -1e-15)
+
+
+def safe_root(excess: Callable[[float], float], start: float, *, step: float, resolution: float) -> float:
+    """A point where `excess` is >= 0, at most `resolution` above one where it is negative.
+
+    A safeguarded secant: it aims half the resolution above the root, and never ends on an unsafe point.
+
+    Args:
+        excess: increasing; >= 0 where safe.
+        start: first guess.
+        step: how far off the guess is expected to be; doubled until the root is bracketed.
+        resolution: > 0.
+
+    Raises:
+        OverflowError: if no safe point lies below log 1e15.
+        NumericalError: after 60 probes.
+    """
+    low, high, low_value, high_value = _bracket(excess, start, step)
     for probe in range(_MAX_PROBES):
-        if high - low <= 0.4 * rtol:
-            break
+        if high - low <= resolution:
+            return high
         slope = (high_value - low_value) / (high - low)
-        middle = low + (aim * slope - low_value) / slope if 0.0 < slope < math.inf else 0.5 * (low + high)
-        margin = 0.15 * rtol
-        if not low + margin < middle < high - margin:
-            middle = min(max(middle, low + margin), high - margin)
-        if probe % 4 == 3:
-            middle = 0.5 * (low + high)
+        middle = 0.5 * (low + high)
+        if probe % 4 != 3 and 0.0 < slope < math.inf:
+            middle = low - low_value / slope + 0.5 * resolution
+        margin = 0.4 * resolution
+        middle = min(max(middle, low + margin), high - margin)
         value = excess(middle)
-        if value >= 0.0:
-            high, high_value = middle, value
-            if high - low > 0.4 * rtol and value < 0.5 * rtol * max(slope, 0.1):
-                # Close from above: a probe just below closes the bracket.
-                below = high - 0.35 * rtol
-                value = excess(below)
-                if value >= 0.0:
-                    high, high_value = below, value
-                else:
-                    low, low_value = below, value
-        else:
+        if value < 0.0:
             low, low_value = middle, value
-    return _certified(accountant, math.exp(high), eps, delta, rtol)
+            continue
+        high, high_value = middle, value
+        if high - low > resolution and value < resolution * max(slope, 0.1):
+            # Close from above: a probe just below closes the bracket.
+            below = high - 0.9 * resolution
+            value = excess(below)
+            if value < 0.0:
+                low, low_value = below, value
+            else:
+                high, high_value = below, value
+    raise NumericalError(f"no root found within {_MAX_PROBES} probes: the bound is not monotone enough")
 
 
 def _bracket(
-    excess: Callable[[float], float], log_sigma: float, step: float, eps: float, delta: float
+    excess: Callable[[float], float], start: float, step: float
 ) -> tuple[float, float, float, float]:
-    """Log sigmas on both sides of the target, and the excess there, by doubling steps."""
-    value = excess(log_sigma)
+    """Points on both sides of the root, and the excess there, by doubling steps."""
+    here, value = start, excess(start)
     while True:
-        other = log_sigma - step if value >= 0.0 else log_sigma + step
-        if other > math.log(1e15):
-            raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15")
+        other = here - step if value >= 0.0 else here + step
+        if other > _LARGEST:
+            raise OverflowError
         other_value = excess(other)
         if (other_value >= 0.0) != (value >= 0.0):
-            low, high = (other, log_sigma) if value >= 0.0 else (log_sigma, other)
-            low_value, high_value = (other_value, value) if value >= 0.0 else (value, other_value)
-            return low, high, low_value, high_value
-        log_sigma, value = other, other_value
+            return (other, here, other_value, value) if value >= 0.0 else (here, other, value, other_value)
+        here, value = other, other_value
         step *= 2.0
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from dpmech.exceptions import check_integer
-from dpmech.linalg import FloatArray, series_inverse
+from dpmech.linalg import FloatArray, series_inverse, trimmed
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.strategies.toeplitz import check_coefs, inverse_square_root_coefs, square_root_coefs
@@ -68,8 +68,8 @@ class BandedInverse(FactoredStrategy):
         object.__setattr__(self, "coefs", check_coefs(self.coefs, n))
 
     def _factors(self) -> ScaledToeplitz:
-        p = self.coefs.size
-        inverse = np.pad(self.coefs, (0, self.n - p))
+        p = trimmed(self.coefs).size
+        inverse = np.pad(self.coefs, (0, self.n - self.coefs.size))
         return ScaledToeplitz(
             series_inverse(self.coefs, self.n), inverse, bands=_only_one(p), inverse_bands=p
         )

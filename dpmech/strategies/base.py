@@ -122,11 +122,11 @@ class Strategy(abc.ABC):
             InvalidParameterError: on an unknown type, a missing or an unknown field, or a bad value.
         """
         known = {name: kind for name, kind in Strategy._registry.items() if dataclasses.is_dataclass(kind)}
-        if not isinstance(data, dict) or data.get("type") not in known:
+        if not isinstance(data, dict) or str(data.get("type")) not in known:
             raise InvalidParameterError(
                 "strategy", data, "a mapping with type in " + ", ".join(sorted(known))
             )
-        kind = known[data["type"]]
+        kind = known[str(data["type"])]
         fields = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # filtered above
         if set(data) - {"type"} != set(fields):
             raise InvalidParameterError(

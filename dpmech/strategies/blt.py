@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-from scipy import signal
 
 from dpmech.exceptions import InvalidParameterError, check_integer, check_vector
 from dpmech.linalg import FloatArray
@@ -51,24 +50,20 @@ class BLT(FactoredStrategy):
         lags = np.arange(self.n - 1)
         for decay, scale in zip(self.decays, self.scales, strict=True):
             coefs[1:] += scale * decay**lags
-        # c(x) = P(x) / D(x) with D = prod (1 - decay x) and P = D + sum scale x prod over the others,
-        # so C^-1 has the coefficients of D / P: a recursion over d terms.
-        denominator = _product(self.decays)
-        numerator = denominator.copy()
-        for j, scale in enumerate(self.scales):
-            numerator[1:] += scale * _product(np.delete(self.decays, j))
-        impulse = np.zeros(self.n)
-        impulse[0] = 1.0
+        # With state x_(t+1) = diag(decays) x_t + u_t and output u_t + scales . x_t, the inverse feeds the
+        # output back: c^-1_t = -scales . M^(t-1) 1, M = diag(decays) - 1 scales^T. Powers of M keep the
+        # accuracy that the polynomials with these roots lose where decays lie close together.
+        inverse = np.zeros(self.n)
+        inverse[0] = 1.0
+        power = np.diag(self.decays) - self.scales
+        states = np.ones((self.decays.size, 1))
         with np.errstate(over="ignore", invalid="ignore"):
-            inverse = np.asarray(signal.lfilter(denominator, numerator, impulse), dtype=np.float64)
+            while states.shape[1] < self.n - 1:
+                states = np.concatenate([states, power @ states], axis=1)
+                power = power @ power
+            inverse[1:] = -self.scales @ states[:, : self.n - 1]
         diagonal = self.n == 1 or not np.any(self.scales)
         return ScaledToeplitz(
             coefs, inverse, bands=1 if diagonal else None, inverse_bands=1 if diagonal else None
         )
 
-
-def _product(decays: FloatArray) -> FloatArray:
-    polynomial = np.ones(1)
-    for decay in decays:
-        polynomial = np.convolve(polynomial, [1.0, -decay])
-    return polynomial

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, check_integer, check_real, check_vector
-from dpmech.linalg import FloatArray, series_inverse
+from dpmech.linalg import FloatArray, series_inverse, trimmed
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
@@ -103,7 +103,7 @@ class BandedToeplitz(FactoredStrategy):
 
     def _factors(self) -> ScaledToeplitz:
         coefs = np.pad(self.coefs, (0, self.n - self.coefs.size))
-        p = self.coefs.size
+        p = trimmed(self.coefs).size
         inverse = series_inverse(self.coefs, self.n)
         return ScaledToeplitz(coefs, inverse, bands=p, inverse_bands=1 if p == 1 else None)
 

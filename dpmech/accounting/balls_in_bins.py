@@ -1,0 +1,158 @@
+r"""Balls-in-Bins: the dominating pair of a strategy, as the Gram matrix of its bin means.
+
+Each example is put once, uniformly, into one of b bins and takes part in that bin's step of every epoch.
+With m_i = sum_j C[:, i + j b] the pair P = (1/b) sum_i N(m_i, sigma^2 I) and Q = N(0, sigma^2 I) dominates
+both directions, also for adaptively chosen gradients, for C >= 0 (balls-in-bins paper, Lemma 3.2). Signed
+strategies are refused: no proof covers them.
+
+Everything depends on K = M M^T / sigma^2, of shape (b, b). For a Toeplitz C the bin means are shifts of one
+vector, the first column folded over the epochs, and K is built from its b correlations; nothing of size
+b x n is formed.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy import fft
+
+from dpmech.accounting.bin_gram import BinGram
+from dpmech.accounting.gram import DenseGram
+from dpmech.accounting.structured_gram import CirculantGram, FactorGram
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.linalg import FloatArray, cumulative_sum
+from dpmech.separated_sets import windowed_sums
+from dpmech.strategies.base import Strategy
+
+__all__ = ["bin_gram", "ring_profile"]
+
+# Above this many bins a dense K would not fit in memory beside its factor.
+_DENSE_BINS = 6000
+
+
+def bin_gram(strategy: Strategy, bins: int) -> BinGram:
+    """The Gram matrix of the bin means at sigma 1.
+
+    Args:
+        strategy: C >= 0 over n steps.
+        bins: b, a divisor of n.
+
+    Returns:
+        A BinGram of `bins` bins; divide by sigma^2 with `scaled`.
+
+    Raises:
+        UnsupportedCombinationError: for a signed C; or for more than 6000 bins where C is not Toeplitz.
+    """
+    check_nonnegative(strategy)
+    if strategy.bands == 1:
+        weights = np.sum((strategy.column_norms() ** 2).reshape(-1, bins), axis=0)
+        if np.all(np.abs(weights - weights[0]) <= 1e-14 * weights[0]):
+            first = np.zeros(bins)
+            first[0] = weights.max()
+            return CirculantGram(first)
+    coefs = strategy.toeplitz_coefs
+    if coefs is not None and bins > _DENSE_BINS:
+        return _structured(folded(coefs, bins), bins)
+    if bins > _DENSE_BINS:
+        raise UnsupportedCombinationError(
+            f"no Gram matrix of {bins} bins for {strategy!r}",
+            supported=f"Toeplitz strategies with any number of bins, others with at most {_DENSE_BINS}",
+        )
+    return DenseGram(
+        _toeplitz_gram(folded(coefs, bins), bins) if coefs is not None else _folded_gram(strategy, bins)
+    )
+
+
+def check_nonnegative(strategy: Strategy) -> None:
+    """Refuse a strategy with negative entries."""
+    if not strategy.nonnegative:
+        raise UnsupportedCombinationError(
+            f"the dominating pair of Balls-in-Bins is proved for C >= 0; {strategy!r} has negative entries",
+            supported="strategies with non-negative entries; MinSep or FixedEpochs for the others",
+        )
+
+
+def folded(coefs: FloatArray, bins: int) -> FloatArray:
+    """Bin mean 0 of a Toeplitz C, shape (n,): f_t = sum_j c_(t - j b); bin mean i is f shifted by i."""
+    return windowed_sums(coefs[::-1], bins, coefs.size)[::-1]
+
+
+def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
+    """Largest Gram entry at every ring distance d = min(|i - l|, b - |i - l|), at sigma 1.
+
+    Returns:
+        Shape (b // 2 + 1,).
+    """
+    check_nonnegative(strategy)
+    coefs = strategy.toeplitz_coefs
+    if coefs is not None:
+        # Entries fall along a diagonal, so that row 0 holds the largest.
+        mean = folded(coefs, bins)
+        row = _correlations(mean)[:bins]
+        return np.maximum(row, np.roll(row[::-1], 1))[: bins // 2 + 1]
+    gram = _folded_gram(strategy, bins)
+    index = np.arange(bins)
+    profile = np.array([gram[index, (index + d) % bins].max() for d in range(bins // 2 + 1)])
+    return profile * (1.0 + 1e-13)
+
+
+def _correlations(x: FloatArray) -> FloatArray:
+    """sum_u x_u x_(u + d) for d = 0, ..., n - 1, for x >= 0, rounded up."""
+    size = fft.next_fast_len(2 * x.size, real=True)
+    spectrum = fft.rfft(x, size)
+    values = np.asarray(fft.irfft(np.abs(spectrum) ** 2, size)[: x.size], dtype=np.float64)
+    return np.maximum(values, 0.0) + 1e-14 * values[0]
+
+
+def _toeplitz_gram(mean: FloatArray, bins: int) -> FloatArray:
+    """K[i, i + d] = sum over the rows that both shifts of `mean` reach."""
+    n = mean.size
+    gram = np.zeros((bins, bins))
+    for d in range(bins):
+        sums = cumulative_sum(mean[: n - d] * mean[d:])
+        entries = sums[n - bins :][::-1] if d == 0 else sums[n - bins : n - d][::-1]
+        index = np.arange(bins - d)
+        gram[index, index + d] = gram[index + d, index] = entries
+    return gram
+
+
+def _folded_gram(strategy: Strategy, bins: int) -> FloatArray:
+    """K from the rows of C^T C, summed over the epochs in both indices."""
+    gram = np.zeros((bins, bins))
+    for i, row in strategy.gram_rows():
+        gram[i % bins] += row.reshape(-1, bins).sum(axis=0)
+    return 0.5 * (gram + gram.T)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Shifts:
+    """Products with the bin means M[i, t] = mean[t - i] by FFT; picklable, for process pools.
+
+    Args:
+        mean: bin mean 0, shape (n,).
+        bins: number of shifts.
+        transposed: M^T v in place of M x.
+    """
+
+    mean: FloatArray
+    bins: int
+    transposed: bool
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Rows of shape (m, n) to (m, bins), or (m, bins) to (m, n) where transposed."""
+        n = self.mean.size
+        size = fft.next_fast_len(n + self.bins, real=True)
+        spectrum = fft.rfft(self.mean, size)
+        kernel = spectrum if self.transposed else np.conj(spectrum)
+        products = fft.irfft(fft.rfft(rows, size, axis=1) * kernel, size, axis=1)
+        return np.ascontiguousarray(products[:, : n if self.transposed else self.bins])
+
+
+def _structured(mean: FloatArray, bins: int) -> FactorGram:
+    """K through its products, O(n log n) a draw."""
+    return FactorGram(
+        bins,
+        mean.size,
+        _Shifts(mean, bins, transposed=False),
+        _Shifts(mean, bins, transposed=True),
+        diagonal=cumulative_sum(mean**2)[mean.size - bins :][::-1],
+    )

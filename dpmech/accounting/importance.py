@@ -1,0 +1,314 @@
+r"""delta(eps) of Balls-in-Bins by importance sampling: an estimate, at the same cost for every delta.
+
+`delta = max(H_eps(P||Q), H_eps(Q||P))` for the dominating pair of the balls-in-bins paper (Lemma 3.2), both
+terms from its b x b Gram matrix. A pilot on its own random numbers sets the probabilities of the mixture
+and the sample size; the interval comes from a main run of that fixed size, so the pilot does not bias it.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.accounting.confidence import WeightSummary, likelihood_interval, summarise
+from dpmech.accounting.gram import BinGram
+from dpmech.accounting.mixture import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.sampling import adapted_weights, block_size, draw_entropy, pilot_sample, weight_sample
+from dpmech.exceptions import InvalidParameterError, NumericalError, check_integer, check_real
+
+__all__ = ["DirectionEstimate", "Estimate", "SamplingPlan", "adapt", "estimate_delta"]
+
+FloatArray = npt.NDArray[np.float64]
+
+PILOT_SAMPLES = 4096
+PILOT_ROUNDS = 5
+PILOT_EFFECTIVE = 200.0
+LARGEST_SHARE = 0.01
+LARGEST_SHAPE = 0.5
+DOUBTFUL_SHAPE = 0.3
+SAFE_SHARE = 0.002
+NEGLIGIBLE = 1e-3
+FIRST_STAGE = {"remove": 0, "add": 100}
+SIZING_STAGE = 50
+MAIN_STAGE = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingPlan:
+    """What a pilot decided, to be used again at nearby sigma with the same random numbers.
+
+    Attributes:
+        entropy: seeds of every block.
+        remove_weights: probabilities of the REMOVE parts.
+        add_weights: probabilities of the ADD parts.
+        remove_samples: size of the REMOVE run.
+        add_samples: size of the ADD run.
+    """
+
+    entropy: tuple[int, ...]
+    remove_weights: tuple[float, ...]
+    add_weights: tuple[float, ...]
+    remove_samples: int
+    add_samples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectionEstimate:
+    """One direction of delta (an estimate).
+
+    Attributes:
+        delta: the mean weight.
+        lower: the lower end of its interval.
+        upper: the upper end.
+        relative_error: relative standard error.
+        effective_samples: (sum w)^2 / sum w^2.
+        largest_share: the largest weight over the sum.
+        tail_shape: Pareto shape of the largest weights (NaN where too few are positive).
+        weight_bound: a proved bound on every weight; infinite where there is none.
+        samples: how many were drawn.
+        carried: the share of the estimate that each part of the proposal carried.
+    """
+
+    delta: float
+    lower: float
+    upper: float
+    relative_error: float
+    effective_samples: float
+    largest_share: float
+    tail_shape: float
+    weight_bound: float
+    samples: int
+    carried: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """delta(eps) with a two-sided confidence interval (an estimate, not a bound).
+
+    Attributes:
+        eps: the privacy loss level.
+        delta: the larger of the two directions.
+        lower: the lower end.
+        upper: the upper end.
+        confidence: the level that the interval aims at.
+        remove: H_eps(P||Q).
+        add: H_eps(Q||P).
+        plan: reuse it at other sigma for common random numbers.
+    """
+
+    eps: float
+    delta: float
+    lower: float
+    upper: float
+    confidence: float
+    remove: DirectionEstimate
+    add: DirectionEstimate
+    plan: SamplingPlan
+
+    @property
+    def samples(self) -> int:
+        """Draws of the main runs, both directions."""
+        return self.remove.samples + self.add.samples
+
+    @property
+    def relative_error(self) -> float:
+        """Relative standard error of the direction that decides."""
+        return self.remove.relative_error if self.remove.delta >= self.add.delta else self.add.relative_error
+
+
+def adapt(
+    proposal: Proposal,
+    entropy: tuple[int, ...],
+    stage: int,
+    executor: concurrent.futures.Executor | None,
+    floors: dict[str, float],
+) -> Proposal:
+    """The proposal with part probabilities from pilot rounds, none below its floor (0.01 by default)."""
+    least = np.array([floors.get(name, 0.01) for name in proposal.names])
+    size = pilot_size(proposal.gram.bins)
+    for number in range(1, PILOT_ROUNDS + 1):
+        payoffs, densities = pilot_sample(proposal, entropy, stage + number, size, executor)
+        seen = summarise(proposal.log_weights(payoffs, densities))
+        proposal = proposal.reweighted(adapted_weights(proposal, payoffs, densities, least))
+        if number > 1 and seen.effective_samples >= PILOT_EFFECTIVE:
+            break
+        size = size if number == 1 else 2 * size
+    return proposal
+
+
+def pilot_size(bins: int) -> int:
+    """Draws of one pilot round: 4096, fewer where bins are many, at least a block."""
+    return max(block_size(bins), min(PILOT_SAMPLES, PILOT_SAMPLES * 512 // bins))
+
+
+def estimate_delta(
+    gram: BinGram,
+    eps: float,
+    *,
+    rel_error: float = 0.02,
+    confidence: float = 0.9999,
+    rng: np.random.Generator | None = None,
+    executor: concurrent.futures.Executor | None = None,
+    max_samples: int = 4_000_000,
+    plan: SamplingPlan | None = None,
+) -> Estimate:
+    r"""delta(eps) of the dominating pair with Gram matrix `gram`, both directions, by importance sampling.
+
+    **Guarantee:** estimate. The interval is an empirical likelihood interval of level `confidence` (each
+    direction at half the error, so that they hold together); it is asymptotic. It is refused where the
+    sample does not show the tail: where one weight exceeds 1 % of the sum; and, unless the proved weight
+    bound alone keeps every possible weight below 1 % of the sum, where the Pareto shape of the largest
+    weights is 0.5 or more (no finite variance). A direction whose proved weight bound, or whose upper end,
+    is below 1/1000 of the other direction is exempt: it cannot decide.
+
+    The result depends on `rng` (or the plan) alone, not on the executor.
+
+    Args:
+        gram: the Gram matrix K.
+        eps: in [1e-4, 1e4].
+        rel_error: relative standard error aimed at, in [1e-4, 0.5].
+        confidence: level of the interval, in (0, 1).
+        rng: seeds the blocks; None takes operating system entropy. Not read where a plan is given.
+        executor: where to run blocks; None runs them here.
+        max_samples: most draws of a main run.
+        plan: an earlier plan: the same random numbers, probabilities and sizes, with design points solved
+            anew.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        InvalidParameterError: if an argument is out of range, or the plan does not fit.
+        NumericalError: if the weights are too uneven, or all 0.
+
+    References:
+        The balls-in-bins paper, Lemma 3.2 (the dominating pair); `tuple_proposals`, `design_points`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dpmech.accounting.gram import DenseGram
+        >>> result = estimate_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1))
+        >>> result.lower < 0.126937 < result.upper
+        True
+    """
+    eps = check_real("eps", eps, minimum=1e-4, maximum=1e4)
+    rel_error = check_real("rel_error", rel_error, minimum=1e-4, maximum=0.5)
+    confidence = check_real(
+        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+    )
+    max_samples = check_integer("max_samples", max_samples, minimum=1000)
+    remove, add = RemoveProposal.at(gram, eps), AddProposal.at(gram, eps)
+    if plan is None:
+        plan = _plan(remove, add, draw_entropy(rng), rel_error, max_samples, executor)
+    sizes = (len(remove.names), len(add.names))
+    if (len(plan.remove_weights), len(plan.add_weights)) != sizes:
+        raise InvalidParameterError("plan", plan, f"a plan with {sizes} REMOVE and ADD parts")
+    remove = remove.reweighted(np.array(plan.remove_weights))
+    add = add.reweighted(np.array(plan.add_weights))
+    level = 0.5 * (1.0 + confidence)
+    removed = _direction(remove, plan.entropy, "remove", plan.remove_samples, level, executor)
+    added = _direction(add, plan.entropy, "add", plan.add_samples, level, executor)
+    _check_tail("REMOVE", removed, added)
+    _check_tail("ADD", added, removed)
+    return Estimate(
+        eps=eps,
+        delta=max(removed.delta, added.delta),
+        lower=max(removed.lower, added.lower),
+        upper=max(removed.upper, added.upper),
+        confidence=confidence,
+        remove=removed,
+        add=added,
+        plan=plan,
+    )
+
+
+def _plan(
+    remove: Proposal,
+    add: Proposal,
+    entropy: tuple[int, ...],
+    rel_error: float,
+    max_samples: int,
+    executor: concurrent.futures.Executor | None,
+) -> SamplingPlan:
+    remove = adapt(remove, entropy, FIRST_STAGE["remove"], executor, {"nominal": 0.1, "star": 0.2})
+    size = pilot_size(remove.gram.bins)
+
+    def seen(name: str, proposal: Proposal, count: int) -> WeightSummary:
+        stage = FIRST_STAGE[name] + SIZING_STAGE
+        return summarise(weight_sample(proposal, entropy, stage, count, executor).log_weights)
+
+    removed = seen("remove", remove, 2 * size)
+    pilots = {"remove": (remove, removed)}
+    if add.log_weight_bound > removed.log_mean + math.log(NEGLIGIBLE):
+        add = adapt(add, entropy, FIRST_STAGE["add"], executor, {})
+        pilots["add"] = (add, seen("add", add, 2 * size))
+    top = max(pilot.log_mean for _, pilot in pilots.values())
+    sizes = {"add": size}
+    for name, (proposal, pilot) in pilots.items():
+        sizes[name] = 2 * size
+        if pilot.log_mean == -math.inf:
+            continue
+        importance = math.exp(max(pilot.log_mean - top, -40.0))
+        needed = pilot.samples * (pilot.relative_error * importance / rel_error) ** 2
+        if importance > NEGLIGIBLE:
+            needed = max(needed, pilot.samples * pilot.largest_share / SAFE_SHARE, 2.0 * size)
+            if pilot.tail_shape > DOUBTFUL_SHAPE:
+                safe = math.exp(min(proposal.log_weight_bound - pilot.log_mean, 60.0)) * 1.2 / LARGEST_SHARE
+                needed = safe if safe < 3.0 * needed else needed
+        sizes[name] = int(min(max(needed, sizes[name]), max_samples))
+    return SamplingPlan(
+        entropy, tuple(remove.weights.tolist()), tuple(add.weights.tolist()), sizes["remove"], sizes["add"]
+    )
+
+
+def _direction(
+    proposal: Proposal,
+    entropy: tuple[int, ...],
+    name: str,
+    samples: int,
+    level: float,
+    executor: concurrent.futures.Executor | None,
+) -> DirectionEstimate:
+    sample = weight_sample(proposal, entropy, FIRST_STAGE[name] + MAIN_STAGE, samples, executor)
+    if np.any(np.isnan(sample.log_weights)):
+        raise NumericalError(f"a weight of the {name} direction is not a number")
+    summary: WeightSummary = summarise(sample.log_weights)
+    bound = (
+        math.exp(min(proposal.log_weight_bound, 700.0)) if proposal.log_weight_bound < math.inf else math.inf
+    )
+    if np.ptp(np.exp(np.maximum(sample.log_weights, -745.0))) == 0.0 or summary.log_mean == -math.inf:
+        lower, upper = 0.0, bound
+    else:
+        lower, upper = likelihood_interval(sample.log_weights, level)
+    return DirectionEstimate(
+        delta=math.exp(summary.log_mean),
+        lower=lower,
+        upper=min(upper, bound),
+        relative_error=summary.relative_error,
+        effective_samples=summary.effective_samples,
+        largest_share=summary.largest_share,
+        tail_shape=summary.tail_shape,
+        weight_bound=bound,
+        samples=summary.samples,
+        carried=dict(zip(proposal.names, sample.shares.tolist(), strict=True)),
+    )
+
+
+def _check_tail(name: str, one: DirectionEstimate, other: DirectionEstimate) -> None:
+    """Refuse a direction whose interval cannot be trusted and that could decide."""
+    if min(one.upper, one.weight_bound) <= NEGLIGIBLE * other.lower:
+        return
+    facts = (
+        f"{name} weights: mean {one.delta:.4g}, largest {one.largest_share:.3%} of the sum of {one.samples}, "
+        f"effective samples {one.effective_samples:.0f}, Pareto shape {one.tail_shape:.2f}, "
+        f"proved bound {one.weight_bound:.4g}"
+    )
+    if one.delta <= 0.0:
+        raise NumericalError(f"no sample had a positive weight; {facts}")
+    if one.largest_share > LARGEST_SHARE:
+        raise NumericalError(f"one weight exceeds {LARGEST_SHARE:.0%} of the sum; {facts}")
+    bounded = one.weight_bound <= LARGEST_SHARE * one.samples * one.lower
+    if not bounded and one.tail_shape >= LARGEST_SHAPE:
+        raise NumericalError(f"the tail of the weights is too heavy for an interval; {facts}")

@@ -1,0 +1,77 @@
+"""Balls-in-Bins by the convex-order programme on a dominating ring: no sampling, no confidence level."""
+
+import math
+
+import numpy as np
+
+from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.bin_gram import BinGram
+from dpmech.accounting.dominating import dominating_ring
+from dpmech.accounting.methods import Deterministic, Importance
+from dpmech.accounting.ring import ring_delta
+from dpmech.accounting.sampled import ImportanceAccountant
+from dpmech.accounting.search import gaussian_scale, safe_root, signed
+from dpmech.bounds import Bounds
+from dpmech.linalg import FloatArray
+
+__all__ = ["DeterministicAccountant"]
+
+
+class DeterministicAccountant(Accountant):
+    """An upper bound on delta for a ring Gram matrix that dominates the strategy's, entry by entry.
+
+    Delta is monotone in every entry of the Gram matrix, so that a bound for the ring is one for the
+    strategy. How much the ring over-states is in `method`.
+    """
+
+    def __init__(
+        self, profile: FloatArray, gram: BinGram, sensitivity: Bounds, method: Deterministic
+    ) -> None:
+        self.ring = dominating_ring(profile)
+        self.gram = gram
+        self.sensitivity = sensitivity
+        self.settings = method
+        excess = float(np.sum(self.ring.profile() - profile) / np.sum(profile))
+        self.method = (
+            f"Balls-in-Bins convex-order programme, {gram.bins} bins, dominating ring with decay "
+            f"{self.ring.decay:.6g} (Gram entries over-stated by {100.0 * excess:.2g} % in the mean)"
+        )
+        self.guarantee = DETERMINISTIC
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """An upper bound on delta; the lower end is 0."""
+        del tolerance
+        return Bounds(0.0, self._upper(sigma, eps), self.method)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """An upper bound on eps; the lower end is 0."""
+        if self._upper(sigma, 0.0) <= delta:
+            return Bounds(0.0, 0.0, self.method)
+        guess = max(self._guide().rough_epsilon(sigma, delta), 1e-4)
+
+        def excess(log_eps: float) -> float:
+            upper = self._upper(sigma, math.exp(log_eps))
+            return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
+
+        root = safe_root(excess, math.log(guess), step=0.01, resolution=max(tolerance, 1e-3))
+        return Bounds(0.0, math.exp(root), self.method)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """The smallest sigma that the programme certifies; the search starts at an estimate."""
+        start = self._guide().calibrate(eps, delta, rtol=1e-3, progress=progress).sigma
+        target = gaussian_scale(eps, delta)
+
+        def excess(log_sigma: float) -> float:
+            upper = self._upper(math.exp(log_sigma), eps)
+            progress(f"programme: sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
+            return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
+
+        root = safe_root(excess, math.log(start), step=0.004, resolution=max(rtol, 5e-4))
+        return Solution(math.exp(root), Bounds(0.0, eps, self.method))
+
+    def _upper(self, sigma: float, eps: float) -> float:
+        return ring_delta(self.ring.scaled(sigma**-2), eps, rel_error=self.settings.rel_error).delta
+
+    def _guide(self) -> ImportanceAccountant:
+        # Only where the search starts depends on these samples, so that their seed may be fixed.
+        return ImportanceAccountant(self.gram, self.sensitivity, Importance(0.05), np.random.default_rng(0))

@@ -1,0 +1,265 @@
+"""Balls-in-Bins by sampling: the estimate with its interval, and the rigorous finite-sample bound."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dpmech.accounting.accountant import Accountant, Progress, Solution
+from dpmech.accounting.allocation_rdp import rough_log_delta
+from dpmech.accounting.bin_gram import BinGram
+from dpmech.accounting.certified import certify_delta
+from dpmech.accounting.confidence import summarise
+from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_sigma
+from dpmech.accounting.importance import Estimate, SamplingPlan, adapt, estimate_delta, pilot_size
+from dpmech.accounting.methods import Certified, Importance
+from dpmech.accounting.mixture import AddProposal, RemoveProposal
+from dpmech.accounting.sampling import draw_entropy, weight_sample
+from dpmech.accounting.search import gaussian_scale, safe_root, signed
+from dpmech.bounds import Bounds
+from dpmech.exceptions import NumericalError, UnattainableBudgetError
+
+__all__ = ["CertifiedAccountant", "ImportanceAccountant"]
+
+_COARSE_RESOLUTION = 0.02
+_MOMENT_EXCESS = 3.0
+_SMALLEST_EPS = 1e-4
+# A certified calibration may try this often; every probe has its share of beta.
+_PROBES = (0.0, 0.004, 0.015)
+_PROBE_MARGIN = 1.2
+
+
+class ImportanceAccountant(Accountant):
+    """An estimate with a two-sided confidence interval; a calibrated sigma uses its upper end.
+
+    Within one call the same random numbers serve every sigma and eps, so that delta is smooth. Delta at
+    the true root is one random event, whatever path the search takes to it.
+    """
+
+    def __init__(
+        self, gram: BinGram, sensitivity: Bounds, method: Importance, rng: np.random.Generator | None
+    ) -> None:
+        self.gram = gram
+        self.sensitivity = sensitivity
+        self.settings = method
+        self.rng = np.random.default_rng() if rng is None else rng
+        self.method = (
+            f"Balls-in-Bins importance sampling, {gram.bins} bins, "
+            f"two-sided {100.0 * method.confidence:g} % interval"
+        )
+        self.guarantee = "estimate"
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Confidence interval for delta, as wide as the method's rel_error makes it."""
+        del tolerance
+        return self._bounds(self._estimator(sigma, max(eps, _SMALLEST_EPS))(sigma, max(eps, _SMALLEST_EPS)))
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Confidence interval for eps: where the ends of the interval for delta cross `delta`."""
+        guess = self.rough_epsilon(sigma, delta)
+        if guess <= _SMALLEST_EPS:
+            return self._interval(0.0, _SMALLEST_EPS)
+        estimate = self._estimator(sigma, guess)
+
+        def excess(log_eps: float) -> float:
+            upper = estimate(sigma, math.exp(log_eps)).upper
+            return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
+
+        upper = math.exp(safe_root(excess, math.log(guess), step=0.02, resolution=max(tolerance, 1e-3)))
+        return self._interval(self._lower_epsilon(estimate, sigma, delta, upper), upper)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Size roughly on one sample, then on an independent one at full accuracy."""
+        guess = self.rough_sigma(eps, delta, progress) * (1.0 + 0.1 * self.settings.rel_error)
+        estimate = self._estimator(guess, eps)
+        target = gaussian_scale(eps, delta)
+
+        def excess(log_sigma: float) -> float:
+            upper = estimate(math.exp(log_sigma), eps).upper
+            progress(f"sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
+            return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
+
+        sigma = math.exp(safe_root(excess, math.log(guess), step=0.0015, resolution=max(rtol, 5e-4)))
+        return Solution(sigma, self._interval(self._lower_epsilon(estimate, sigma, delta, eps), eps))
+
+    def rough_sigma(self, eps: float, delta: float, progress: Progress) -> float:
+        """A sigma within about 1 % of the right one, from a small sample of its own."""
+        seed = int(self.rng.integers(2**63))
+        target = gaussian_scale(eps, delta)
+        probes: list[tuple[float, float]] = []
+
+        def by_moments(log_sigma: float) -> float:
+            # The moment bound is about 20 times too high, at any sigma.
+            value = rough_log_delta(self.gram.scaled(math.exp(-2.0 * log_sigma)), eps) - _MOMENT_EXCESS
+            return gaussian_scale(eps, math.exp(max(value, -600.0))) - target
+
+        def by_sample(log_sigma: float) -> float:
+            sigma = math.exp(log_sigma)
+            value = self._rough(sigma, eps, seed)
+            progress(f"rough: sigma {sigma:.4g}: delta {value:.3g}")
+            probes.append((log_sigma, gaussian_scale(eps, value) - target))
+            return probes[-1][1]
+
+        unamplified = math.log(gaussian_sigma(eps, delta) * self.sensitivity.upper)
+        try:
+            start = min(unamplified, safe_root(by_moments, unamplified, step=0.1, resolution=0.01))
+            safe_root(by_sample, start, step=0.03, resolution=_COARSE_RESOLUTION)
+        except OverflowError:
+            raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15") from None
+        return math.exp(_interpolated(probes))
+
+    def rough_epsilon(self, sigma: float, delta: float) -> float:
+        """An eps within about 1 % of the right one; 0 where it is about 1e-4 or less."""
+        seed = int(self.rng.integers(2**63))
+        gram = self.gram.scaled(sigma**-2)
+        smallest = math.log(_SMALLEST_EPS)
+        probes: list[tuple[float, float]] = []
+
+        def by_moments(log_eps: float) -> float:
+            value = rough_log_delta(gram, math.exp(log_eps)) - _MOMENT_EXCESS
+            return math.log(delta) - value if log_eps > smallest else -1.0
+
+        def by_sample(log_eps: float) -> float:
+            if log_eps <= smallest:
+                return -1.0
+            value = self._rough(sigma, math.exp(log_eps), seed)
+            probes.append((log_eps, math.log(delta) - math.log(max(value, 1e-300))))
+            return probes[-1][1]
+
+        unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
+        if unamplified <= 2.0 * _SMALLEST_EPS:
+            return 0.0
+        start = min(
+            math.log(unamplified), safe_root(by_moments, math.log(unamplified), step=0.1, resolution=0.01)
+        )
+        root = safe_root(by_sample, start, step=0.05, resolution=_COARSE_RESOLUTION)
+        return math.exp(_interpolated(probes)) if root > smallest + 0.1 else 0.0
+
+    def _rough(self, sigma: float, eps: float, seed: int) -> float:
+        """Delta to about 20 %, with no interval: it only says where to look."""
+        gram = self.gram.scaled(sigma**-2)
+        entropy = draw_entropy(np.random.default_rng(seed))
+        executor = self.settings.executor
+        values = []
+        proposals = (RemoveProposal.at(gram, eps), AddProposal.at(gram, eps))
+        for stage, proposal in zip((0, 100), proposals, strict=True):
+            if values and proposal.log_weight_bound < values[0]:
+                continue
+            adapted = adapt(proposal, entropy, stage, executor, {"nominal": 0.1, "star": 0.2})
+            weights = weight_sample(adapted, entropy, stage + 50, 4 * pilot_size(gram.bins), executor)
+            values.append(summarise(weights.log_weights).log_mean)
+        return math.exp(max(values))
+
+    def _estimator(self, sigma: float, eps: float) -> Callable[[float, float], Estimate]:
+        """Estimates on one sample, planned at the given point; other points reuse its random numbers."""
+        settings = self.settings
+        rng = np.random.default_rng(self.rng.integers(2**63, size=4))
+        plan: list[SamplingPlan] = []
+        known: dict[tuple[float, float], Estimate] = {}
+
+        def estimate(at_sigma: float, at_eps: float) -> Estimate:
+            key = (at_sigma, at_eps)
+            if key not in known:
+                known[key] = estimate_delta(
+                    self.gram.scaled(at_sigma**-2),
+                    at_eps,
+                    rel_error=settings.rel_error,
+                    confidence=settings.confidence,
+                    rng=rng,
+                    executor=settings.executor,
+                    plan=plan[0] if plan else None,
+                )
+                plan[:] = [known[key].plan]
+            return known[key]
+
+        estimate(sigma, eps)
+        return estimate
+
+    def _lower_epsilon(
+        self, estimate: Callable[[float, float], Estimate], sigma: float, delta: float, upper: float
+    ) -> float:
+        """The lower end of the interval for eps: where the lower end for delta still exceeds `delta`."""
+        short = math.log(delta) - math.log(max(estimate(sigma, upper).lower, 1e-300))
+        gap = 0.01 * upper
+        for _ in range(6):
+            eps = upper - gap
+            if eps <= _SMALLEST_EPS:
+                return 0.0
+            missing = math.log(delta) - math.log(max(estimate(sigma, eps).lower, 1e-300))
+            if missing <= 0.0:
+                return eps
+            gap *= max(1.5, 1.1 * short / max(short - missing, 1e-3))
+        return 0.0
+
+    def _bounds(self, estimate: Estimate) -> Bounds:
+        return Bounds(estimate.lower, estimate.upper, self.method, self.settings.confidence)
+
+    def _interval(self, lower: float, upper: float) -> Bounds:
+        return Bounds(lower, upper, self.method, self.settings.confidence)
+
+
+def _interpolated(probes: list[tuple[float, float]]) -> float:
+    """The root of the line through the two probes nearest to it."""
+    (x, fx), (y, fy) = sorted(probes, key=lambda probe: abs(probe[1]))[:2]
+    return x if fx == fy else x - fx * (y - x) / (fy - fx)
+
+
+class CertifiedAccountant(Accountant):
+    """An upper bound that holds with probability 1 - beta, over every probe of one call.
+
+    Sizing uses an independent sample; the bound is then drawn at points fixed in advance, each with an
+    equal share of beta.
+    """
+
+    def __init__(
+        self, gram: BinGram, sensitivity: Bounds, method: Certified, rng: np.random.Generator | None
+    ) -> None:
+        self.gram = gram
+        self.sensitivity = sensitivity
+        self.settings = method
+        self.rng = np.random.default_rng() if rng is None else rng
+        self.sizing = ImportanceAccountant(
+            gram, sensitivity, Importance(0.05, executor=method.executor), self.rng
+        )
+        self.method = f"Balls-in-Bins certified sampling, {gram.bins} bins, beta {method.beta:g}"
+        self.guarantee = "with probability 1 - beta"
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """An upper bound on delta; the lower end is 0."""
+        del tolerance
+        return self._upper(self._certify(sigma, max(eps, _SMALLEST_EPS), None, self.settings.beta))
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """An upper bound on eps; the lower end is 0."""
+        del tolerance
+        guess = max(self.sizing.rough_epsilon(sigma, delta / _PROBE_MARGIN), _SMALLEST_EPS)
+        for margin in _PROBES:
+            eps = guess * (1.0 + 5.0 * margin)
+            if self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES)) <= delta:
+                return self._upper(eps)
+        raise NumericalError(f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})")
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Size on an independent sample, a little below delta, and certify once or a little higher."""
+        start = self.sizing.calibrate(eps, delta / _PROBE_MARGIN, rtol=rtol, progress=progress).sigma
+        for margin in _PROBES:
+            sigma = start * (1.0 + margin)
+            upper = self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES))
+            progress(f"certify: sigma {sigma:.6g}: delta <= {upper:.4g}")
+            if upper <= delta:
+                return Solution(sigma, self._upper(eps))
+        raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
+
+    def _certify(self, sigma: float, eps: float, threshold: float | None, beta: float) -> float:
+        bound = certify_delta(
+            self.gram.scaled(sigma**-2),
+            eps,
+            threshold,
+            beta=beta,
+            rng=np.random.default_rng(self.rng.integers(2**63, size=4)),
+            executor=self.settings.executor,
+        )
+        return bound.upper
+
+    def _upper(self, value: float) -> Bounds:
+        return Bounds(0.0, value, self.method, 1.0 - self.settings.beta)

@@ -1,0 +1,54 @@
+"""Costs of importance sampling at the sizes it is made for: `pytest tests/bench --benchmark-only`."""
+
+import numpy as np
+import pytest
+from bins_oracles import strategy_gram
+
+from dpmech.accounting.certified import certify_delta
+from dpmech.accounting.gram import CirculantGram, DenseGram
+from dpmech.accounting.importance import estimate_delta
+
+
+@pytest.fixture(scope="module")
+def gram():
+    return DenseGram(strategy_gram(3900, 390, 0.9))
+
+
+def once(benchmark, call):
+    return benchmark.pedantic(call, rounds=3, iterations=1)
+
+
+@pytest.mark.parametrize(("sigma", "delta"), [(2.927, 1e-5), (4.223, 1e-12)])
+def test_one_delta(benchmark, gram, sigma, delta):
+    result = once(
+        benchmark, lambda: estimate_delta(gram.scaled(sigma**-2), 8.0, rng=np.random.default_rng(0))
+    )
+    plain = (1.0 / delta) / result.relative_error**2  # draws of Q for the same standard error, at least
+    benchmark.extra_info.update(samples=result.samples, plain_over_importance=plain / result.samples)
+    assert result.relative_error < 0.025
+    assert result.delta == pytest.approx(delta, rel=0.3)
+
+
+def test_one_delta_at_small_eps(benchmark, gram):
+    result = once(benchmark, lambda: estimate_delta(gram.scaled(7.43**-2), 1.0, rng=np.random.default_rng(0)))
+    assert result.lower < 1.153e-5 < result.upper
+
+
+def test_certified(benchmark, gram):
+    bound = once(benchmark, lambda: certify_delta(gram.scaled(2.927**-2), 8.0, rng=np.random.default_rng(0)))
+    assert 9.9e-6 < bound.upper < 1.2e-5
+
+
+def test_identity_of_a_thousand_bins(benchmark):
+    gram = DenseGram(np.eye(1000) / 0.6**2)
+    result = once(benchmark, lambda: estimate_delta(gram, 4.0, rng=np.random.default_rng(0)))
+    assert 1e-9 < result.lower < result.upper < 2e-9
+
+
+def test_twenty_thousand_bins(benchmark):
+    bins, lam = 20_000, 0.9
+    distance = np.minimum(np.arange(bins), bins - np.arange(bins))
+    row = 3 / (1 - lam**2) * (lam**distance + lam ** (bins - distance)) / (1 - lam**bins)
+    gram = CirculantGram(row / 1.5**2)
+    result = benchmark.pedantic(lambda: estimate_delta(gram, 8.0, rng=np.random.default_rng(0)), rounds=1)
+    assert result.relative_error < 0.025

@@ -1,0 +1,89 @@
+"""Independent values of delta(eps) for small Gram matrices: closed forms and quadrature, without dpmech."""
+
+import numpy as np
+import scipy.special
+
+
+def strategy_gram(n, bins, lam):
+    """M M^T for LambdaCGD by brute force: m_i = sum_j C[:, i + j bins], C[i, j] = lam^(i - j)."""
+    steps = np.arange(n)
+    strategy = np.tril(lam ** np.maximum(np.subtract.outer(steps, steps), 0).astype(float))
+    rows = sum(strategy[:, j * bins : (j + 1) * bins] for j in range(n // bins)).T
+    return rows @ rows.T
+
+
+def gaussian(square, eps):
+    """H_eps of N(mu, 1) against N(0, 1), mu^2 = square: both directions are equal."""
+    mu = np.sqrt(square)
+    upper = scipy.special.log_ndtr(mu / 2 - eps / mu)
+    lower = eps + scipy.special.log_ndtr(-mu / 2 - eps / mu)
+    return float(np.exp(upper) * -np.expm1(lower - upper))
+
+
+def _grid(dims, points, low, high):
+    axes = [np.linspace(low, high, points)] * dims
+    mesh = np.stack([axis.reshape(-1) for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    step = axes[0][1] - axes[0][0]
+    density = np.exp(-0.5 * np.sum(mesh**2, axis=1)) * (step / np.sqrt(2 * np.pi)) ** dims
+    return mesh, density
+
+
+def quadrature(matrix, eps, *, log_bins=None):
+    """(REMOVE, ADD) for b = 2 or 3, K positive definite: trapezoids over b - 1 normals, one in closed form.
+
+    `log_bins` replaces log b in L: for planting a fault.
+    """
+    matrix = np.asarray(matrix, dtype=float)
+    bins = len(matrix)
+    count = np.exp(np.log(bins) if log_bins is None else log_bins)
+    normals, density = _grid(bins - 1, 20001 if bins == 2 else 1401, -12.0, 16.0)
+    factor = np.linalg.cholesky(matrix)
+    outer = normals @ factor[:-1, :-1].T
+    centre = normals @ factor[-1, :-1]
+    spread = factor[-1, -1]
+    partial = np.exp(outer - np.diag(matrix)[:-1] / 2).sum(axis=1)
+    half = matrix[-1, -1] / 2
+    total = np.exp(centre + spread**2 / 2 - half)
+
+    def last(need):
+        """P and the mean of X = exp(y - K/2) on {X >= need}, for the last bin given the others."""
+        with np.errstate(divide="ignore"):
+            cut = (np.log(np.maximum(need, 0.0)) + half - centre) / spread
+        return scipy.special.ndtr(-cut), total * scipy.special.ndtr(spread - cut)
+
+    top = count * np.exp(eps)
+    prob, mean = last(top - partial)
+    remove = np.sum(density * (mean + (partial - top) * prob)) / count
+    room = count * np.exp(-eps) - partial
+    prob, mean = last(room)
+    below = np.where(room > 0, room * (1 - prob) - (total - mean), 0.0)
+    add = np.sum(density * below) * np.exp(eps) / count
+    return float(remove), float(add)
+
+
+def identity_bracket(square, bins, eps, step=1e-3):
+    """(lower, upper) around REMOVE for K = square * I, by convolving the law of X = exp(y - K/2) on a grid.
+
+    Rounding down gives the lower end; splitting between neighbours with the mean kept gives the upper one
+    (convexity), plus what summands beyond the grid can add at most: E[X; X > T] + (b - 1) P(X > T).
+    """
+    target = bins * np.exp(eps)
+    size = 2 ** int(np.ceil(np.log2(12.0 * target / step)))
+    nodes = step * np.arange(size)
+    sd = np.sqrt(square)
+    with np.errstate(divide="ignore"):
+        cuts = (np.log(nodes) + square / 2) / sd
+    beyond = scipy.special.ndtr(-cuts)
+    calls = scipy.special.ndtr(sd - cuts) - nodes * beyond
+    floor = np.append(beyond[:-1] - beyond[1:], 0.0)
+    split = np.zeros(size)
+    split[1:-1] = (calls[:-2] - 2 * calls[1:-1] + calls[2:]) / step
+    split[0] = 1 - (calls[0] - calls[1]) / step
+    split = np.maximum(split, 0.0)
+    gain = np.maximum(step * np.arange(2 * size) - target, 0.0)
+    ends = []
+    for law in (floor, split):
+        total = np.fft.irfft(np.fft.rfft(law, 2 * size) ** bins, 2 * size)
+        ends.append(float(np.sum(total * gain) / bins))
+    tail = calls[-1] + beyond[-1] * (nodes[-1] + bins)
+    return ends[0], ends[1] + float(tail)

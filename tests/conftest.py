@@ -1,0 +1,19 @@
+import os
+
+from hypothesis import settings
+
+# Every test under tests/statistical may reject a correct library with at most this probability.
+ALPHA = 1e-9
+
+settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None)
+settings.register_profile("nightly", derandomize=False, max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+def pytest_report_collectionfinish(items):
+    count = sum("statistical" in item.path.parts for item in items)
+    return f"statistical suite: {count} tests, false-positive rate at most {count * ALPHA:.1e} per run"

@@ -1,0 +1,91 @@
+"""Hypothesis generators for everything the public functions take."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+import dpmech as dm
+
+SIZES = st.integers(1, 12)
+
+
+def finite(low, high):
+    return st.floats(low, high, allow_nan=False, allow_subnormal=False)
+
+
+def _vector(elements, low, high):
+    return st.lists(elements, min_size=low, max_size=high)
+
+
+@st.composite
+def coefficients(draw, n, *, signed):
+    head = draw(finite(0.2, 2.0))
+    return [head, *draw(_vector(finite(-1.0 if signed else 0.0, 1.0), 0, n - 1))]
+
+
+@st.composite
+def dense(draw, n, *, signed=True):
+    entries = draw(_vector(finite(-1.0 if signed else 0.0, 1.0), n * n, n * n))
+    diagonal = draw(_vector(finite(0.3, 2.0), n, n))
+    return dm.Dense(np.tril(np.reshape(entries, (n, n)), -1) + np.diag(diagonal))
+
+
+@st.composite
+def blt(draw, n, *, signed=True):
+    size = draw(st.integers(1, 3))
+    decays = draw(_vector(finite(0.0, 0.999), size, size))
+    return dm.BLT(n, decays, draw(_vector(finite(-0.5 if signed else 0.0, 0.5), size, size)))
+
+
+def plain_strategies(n):
+    """Every kind but ColumnNormalized, over n steps."""
+    return st.one_of(
+        st.just(dm.Identity(n)),
+        finite(0.0, 0.999).map(lambda lam: dm.LambdaCGD(n, lam)),
+        st.one_of(st.none(), st.integers(1, n)).map(lambda bands: dm.SquareRoot(n, bands)),
+        st.integers(1, n).map(lambda bands: dm.InverseSquareRoot(n, bands)),
+        st.booleans()
+        .flatmap(lambda signed: coefficients(n, signed=signed))
+        .map(lambda coefs: dm.BandedToeplitz(n, coefs)),
+        st.booleans()
+        .flatmap(lambda signed: coefficients(n, signed=signed))
+        .map(lambda coefs: dm.BandedInverse(n, coefs)),
+        blt(n),
+        _vector(finite(0.1, 3.0), n, n).map(dm.Diagonal),
+        dense(n),
+        dense(n, signed=False),
+    )
+
+
+def strategies(n):
+    """Every kind of strategy over n steps."""
+    plain = plain_strategies(n)
+    return st.one_of(plain, plain, plain.map(dm.ColumnNormalized))
+
+
+@st.composite
+def min_seps(draw, n):
+    """MinSep with n not always a multiple of min_sep, and k at, above and below its cap."""
+    b = draw(st.integers(1, n))
+    return dm.MinSep(b, draw(st.one_of(st.none(), st.integers(1, n + 1))))
+
+
+def divisors(n):
+    return st.sampled_from([k for k in range(1, n + 1) if n % k == 0])
+
+
+def participations(n):
+    """Every participation that has a sensitivity over several steps."""
+    return st.one_of(
+        st.just(dm.EveryStep()),
+        st.just(dm.SingleParticipation()),
+        min_seps(n),
+        min_seps(n),
+        divisors(n).map(dm.FixedEpochs),
+        divisors(n).map(dm.BallsInBins),
+    )
+
+
+@st.composite
+def strategy_and_participation(draw, max_n=12):
+    n = draw(st.integers(1, max_n))
+    return draw(strategies(n)), draw(participations(n))
