@@ -19,6 +19,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 
 demo: $(VENV)/.installed
 	$(BIN)/dpmech compare --plan docs/examples/cifar10.toml
+	$(BIN)/dpmech compare --plan docs/examples/cifar10_amplified.toml
 
 test: lint types layers tests verification docs
 

@@ -38,6 +38,8 @@ class Bounds:
     confidence: float | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "lower", float(self.lower))
+        object.__setattr__(self, "upper", float(self.upper))
         if math.isnan(self.lower) or math.isnan(self.upper) or self.lower > self.upper:
             raise InvalidParameterError(
                 "(lower, upper)", (self.lower, self.upper), "two numbers, lower <= upper, neither NaN"

@@ -154,7 +154,7 @@ def calibrate_sigma(
         sigma=solution.sigma,
         sensitivity=accountant.sensitivity,
         achieved=solution.achieved,
-        method=accountant.method,
+        method=solution.achieved.method,
         guarantee=accountant.guarantee,
     )
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
-from rich.status import Status
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dpmech import __version__
@@ -19,11 +19,13 @@ from dpmech.budget import Adjacency
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.planning import (
+    METHODS,
     SAMPLINGS,
     STRATEGIES,
     Entry,
     TrainingPlan,
     build_strategy,
+    chosen_method,
     parse_entries,
     read_plan,
 )
@@ -56,6 +58,9 @@ def _plan_options(command: _Command) -> _Command:
             "--adjacency", type=click.Choice([member.value for member in Adjacency]), help="[add_remove]"
         ),
         click.option("--rtol", type=float, help="Sigma is within this factor of the smallest one [1e-3]."),
+        click.option("--method", type=click.Choice(list(METHODS)), help="Accountant [the best valid one]."),
+        click.option("--rigorous", is_flag=True, default=None, help="Size with a bound, never an estimate."),
+        click.option("--seed", type=int, help="Seed of randomised methods [operating system entropy]."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
     ]
     for option in reversed(options):
@@ -129,13 +134,13 @@ def compare(strategies: str | None, plan_file: Path | None, as_json: bool, **giv
         "[bold]plan[/bold] " + ", ".join(f"{key} {_shown(value)}" for key, value in plan.items()),
         soft_wrap=True,
     )
-    console.print(_comparison(rows))
+    console.print(_comparison(rows, amplified=plan["amplified"]))
 
 
 def _compare(settings: dict[str, Any], entries: list[Entry]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     known = {
         "dataset_size", "batch_size", "epochs", "sampling", "min_sep", "max_participations", "cycle",
-        "eps", "delta", "adjacency", "rtol",
+        "eps", "delta", "adjacency", "rtol", "method", "rigorous", "seed",
     }  # fmt: skip
     for key, value in settings.items():
         if key not in known:
@@ -147,8 +152,13 @@ def _compare(settings: dict[str, Any], entries: list[Entry]) -> tuple[list[dict[
     details = {key: settings[key] for key in ("min_sep", "max_participations", "cycle") if key in settings}
     participation = plan.participation(settings["sampling"], **details)
     adjacency = _adjacency(settings.get("adjacency", "add_remove"))
+    method = chosen_method(settings.get("method"), participation, rigorous=bool(settings.get("rigorous")))
     rows = []
-    with Console(stderr=True).status("calibrating") as status:
+    bar = Progress(
+        BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"), console=Console(stderr=True)
+    )
+    with bar:
+        task = bar.add_task("calibrating", total=len(entries))
         for entry in entries:
             start = time.perf_counter()
             cal = calibrate_sigma(
@@ -158,13 +168,17 @@ def _compare(settings: dict[str, Any], entries: list[Entry]) -> tuple[list[dict[
                 participation=participation,
                 adjacency=adjacency,
                 rtol=settings.get("rtol", 1e-3),
-                progress=functools.partial(_report, status, entry.label),
+                method=method,
+                rng=settings.get("seed"),
+                progress=functools.partial(_report, bar, task, entry.label),
             )
+            bar.advance(task)
             rows.append(_row(entry, cal, time.perf_counter() - start))
     described = dataclasses.asdict(plan) | {
         "steps_per_epoch": plan.steps_per_epoch,
         "n": plan.n,
         "participation": repr(participation),
+        "amplified": participation.random,
         "adjacency": adjacency.value,
         "eps": settings["eps"],
         "delta": settings["delta"],
@@ -172,8 +186,8 @@ def _compare(settings: dict[str, Any], entries: list[Entry]) -> tuple[list[dict[
     return rows, described
 
 
-def _report(status: Status, label: str, line: str) -> None:
-    status.update(f"{label}: {line}")
+def _report(bar: Progress, task: TaskID, label: str, line: str) -> None:
+    bar.update(task, description=f"{label}: {line}")
 
 
 def _adjacency(name: object) -> Adjacency:
@@ -202,13 +216,14 @@ def _row(entry: Entry, cal: Calibration, seconds: float) -> dict[str, Any]:
     return row
 
 
-def _comparison(rows: list[dict[str, Any]]) -> Table:
+def _comparison(rows: list[dict[str, Any]], *, amplified: bool) -> Table:
     columns = ["label", "sensitivity", "sigma", "rmse", "max_se", "guarantee"]
     published = any("published_rmse" in row for row in rows)
     table = Table(caption="rmse and max_se in units of the clip norm, at the calibrated sigma")
     for column in columns:
         numeric = column not in {"label", "guarantee"}
-        table.add_column("strategy" if column == "label" else column, justify="right" if numeric else "left")
+        name = {"label": "strategy", "rmse": "amplified rmse" if amplified else "rmse"}.get(column, column)
+        table.add_column(name, justify="right" if numeric else "left")
     if published:
         table.add_column("published rmse", justify="right")
         table.add_column("difference", justify="right")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
 from dpmech.exceptions import InvalidParameterError, check_integer, check_real
 from dpmech.participation import (
     BallsInBins,
@@ -32,7 +33,17 @@ from dpmech.strategies import (
     Strategy,
 )
 
-__all__ = ["SAMPLINGS", "STRATEGIES", "Entry", "TrainingPlan", "build_strategy", "parse_entries", "read_plan"]
+__all__ = [
+    "METHODS",
+    "SAMPLINGS",
+    "STRATEGIES",
+    "Entry",
+    "TrainingPlan",
+    "build_strategy",
+    "chosen_method",
+    "parse_entries",
+    "read_plan",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +140,31 @@ STRATEGIES: dict[str, tuple[tuple[str, ...], _Builder]] = {
     "dense": (("matrix",), lambda n, o: _dense(n, o["matrix"])),
 }
 _OPTIONAL = {("bsr", "bands")}
+
+METHODS: dict[str, Method] = {
+    "pld": Pld(),
+    "prv": Prv(),
+    "rdp": Rdp(),
+    "exact": Exact(),
+    "importance": Importance(),
+    "certified": Certified(),
+    "deterministic": Deterministic(),
+}
+
+
+def chosen_method(name: str | None, participation: Participation, *, rigorous: bool) -> Method | None:
+    """The method of this name; with `rigorous` one whose result is a bound, never an estimate.
+
+    Raises:
+        InvalidParameterError: on an unknown name, or an estimate where a bound is asked for.
+    """
+    if name is not None and name not in METHODS:
+        raise InvalidParameterError("method", name, "one of " + ", ".join(METHODS))
+    if name == "importance" and rigorous:
+        raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
+    if name is None:
+        return Deterministic() if rigorous and isinstance(participation, BallsInBins) else None
+    return METHODS[name]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from verification import lambda_cgd, noise_share
+from verification import lambda_cgd, lambda_cgd_amplified, noise_share
 from verification._verdict import CHECKS, Check, Verdict
 
-MODULES = (lambda_cgd, noise_share)
+MODULES = (lambda_cgd, lambda_cgd_amplified, noise_share)
 
 
 def main() -> int:

@@ -100,7 +100,8 @@ def _correlations(x: FloatArray) -> FloatArray:
     size = fft.next_fast_len(2 * x.size, real=True)
     spectrum = fft.rfft(x, size)
     values = np.asarray(fft.irfft(np.abs(spectrum) ** 2, size)[: x.size], dtype=np.float64)
-    return np.maximum(values, 0.0) + 1e-14 * values[0]
+    raised: FloatArray = np.maximum(values, 0.0) + 1e-14 * values[0]
+    return raised
 
 
 def _toeplitz_gram(mean: FloatArray, bins: int) -> FloatArray:
@@ -143,7 +144,9 @@ class _Shifts:
         size = fft.next_fast_len(n + self.bins, real=True)
         spectrum = fft.rfft(self.mean, size)
         kernel = spectrum if self.transposed else np.conj(spectrum)
-        products = fft.irfft(fft.rfft(rows, size, axis=1) * kernel, size, axis=1)
+        products = np.asarray(
+            fft.irfft(fft.rfft(rows, size, axis=1) * kernel, size, axis=1), dtype=np.float64
+        )
         return np.ascontiguousarray(products[:, : n if self.transposed else self.bins])
 
 

@@ -86,7 +86,7 @@ class Loss:
         """The output with this log ratio (> log(1 - q)): the inverse of `log_ratio`."""
         q = self.sampling_prob
         low = np.minimum(log_ratio, 50.0)
-        small = np.log1p(np.maximum(np.expm1(low) / q, -1.0 + 1e-300))
+        small = np.log1p(np.maximum(np.expm1(low) / q, -1.0 + 2.0**-53))
         large = log_ratio - math.log(q) + np.log1p(-(1.0 - q) * np.exp(-np.maximum(log_ratio, 50.0)))
         return 0.5 + self.noise_multiplier**2 * np.where(log_ratio < 50.0, small, large)
 

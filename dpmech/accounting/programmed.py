@@ -9,6 +9,7 @@ from dpmech.accounting.bin_gram import BinGram
 from dpmech.accounting.dominating import dominating_ring
 from dpmech.accounting.methods import Deterministic, Importance
 from dpmech.accounting.ring import ring_delta
+from dpmech.accounting.ring_gram import RingGram
 from dpmech.accounting.sampled import ImportanceAccountant
 from dpmech.accounting.search import gaussian_scale, safe_root, signed
 from dpmech.bounds import Bounds
@@ -27,50 +28,63 @@ class DeterministicAccountant(Accountant):
     def __init__(
         self, profile: FloatArray, gram: BinGram, sensitivity: Bounds, method: Deterministic
     ) -> None:
-        self.ring = dominating_ring(profile)
+        self.profile = profile
         self.gram = gram
         self.sensitivity = sensitivity
         self.settings = method
-        excess = float(np.sum(self.ring.profile() - profile) / np.sum(profile))
-        self.method = (
-            f"Balls-in-Bins convex-order programme, {gram.bins} bins, dominating ring with decay "
-            f"{self.ring.decay:.6g} (Gram entries over-stated by {100.0 * excess:.2g} % in the mean)"
-        )
+        self.method = f"Balls-in-Bins convex-order programme, {gram.bins} bins"
         self.guarantee = DETERMINISTIC
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
         del tolerance
-        return Bounds(0.0, self._upper(sigma, eps), self.method)
+        ring = self._ring(sigma, eps)
+        return Bounds(0.0, self._upper(ring, sigma, eps), self._described(ring))
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
-        if self._upper(sigma, 0.0) <= delta:
-            return Bounds(0.0, 0.0, self.method)
         guess = max(self._guide().rough_epsilon(sigma, delta), 1e-4)
+        ring = self._ring(sigma, guess)
+        if self._upper(ring, sigma, 0.0) <= delta:
+            return Bounds(0.0, 0.0, self._described(ring))
 
         def excess(log_eps: float) -> float:
-            upper = self._upper(sigma, math.exp(log_eps))
+            upper = self._upper(ring, sigma, math.exp(log_eps))
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 
         root = safe_root(excess, math.log(guess), step=0.01, resolution=max(tolerance, 1e-3))
-        return Bounds(0.0, math.exp(root), self.method)
+        return Bounds(0.0, math.exp(root), self._described(ring))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that the programme certifies; the search starts at an estimate."""
         start = self._guide().calibrate(eps, delta, rtol=1e-3, progress=progress).sigma
         target = gaussian_scale(eps, delta)
+        ring = self._ring(start, eps)
 
         def excess(log_sigma: float) -> float:
-            upper = self._upper(math.exp(log_sigma), eps)
+            upper = self._upper(ring, math.exp(log_sigma), eps)
             progress(f"programme: sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
             return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
 
         root = safe_root(excess, math.log(start), step=0.004, resolution=max(rtol, 5e-4))
-        return Solution(math.exp(root), Bounds(0.0, eps, self.method))
+        return Solution(math.exp(root), Bounds(0.0, eps, self._described(ring)))
 
-    def _upper(self, sigma: float, eps: float) -> float:
-        return ring_delta(self.ring.scaled(sigma**-2), eps, rel_error=self.settings.rel_error).delta
+    def _ring(self, sigma: float, eps: float) -> RingGram:
+        """The ring at sigma 1 that fits best for privacy losses about eps at about this sigma."""
+        scaled = self.profile * sigma**-2
+        tilt = (eps + math.log(self.gram.bins) + 0.5 * scaled[0]) / scaled[0]
+        return dominating_ring(scaled, self.gram.bins, tilt=min(float(tilt), 100.0)).scaled(sigma**2)
+
+    def _upper(self, ring: RingGram, sigma: float, eps: float) -> float:
+        return ring_delta(ring.scaled(sigma**-2), eps, rel_error=self.settings.rel_error).delta
+
+    def _described(self, ring: RingGram) -> str:
+        """The method, with how far the ring is above the Gram matrix of the strategy."""
+        excess = float(np.sum(ring.profile() - self.profile) / np.sum(self.profile))
+        return (
+            f"{self.method}, dominating ring of decay {ring.decay:.4g} "
+            f"(entries over-stated by {100.0 * excess:.2g} % in the mean)"
+        )
 
     def _guide(self) -> ImportanceAccountant:
         # Only where the search starts depends on these samples, so that their seed may be fixed.

@@ -13,7 +13,7 @@ from dpmech.accounting.confidence import summarise
 from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_sigma
 from dpmech.accounting.importance import Estimate, SamplingPlan, adapt, estimate_delta, pilot_size
 from dpmech.accounting.methods import Certified, Importance
-from dpmech.accounting.mixture import AddProposal, RemoveProposal
+from dpmech.accounting.mixture import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.sampling import draw_entropy, weight_sample
 from dpmech.accounting.search import gaussian_scale, safe_root, signed
 from dpmech.bounds import Bounds
@@ -140,8 +140,8 @@ class ImportanceAccountant(Accountant):
         gram = self.gram.scaled(sigma**-2)
         entropy = draw_entropy(np.random.default_rng(seed))
         executor = self.settings.executor
-        values = []
-        proposals = (RemoveProposal.at(gram, eps), AddProposal.at(gram, eps))
+        values: list[float] = []
+        proposals: tuple[Proposal, ...] = (RemoveProposal.at(gram, eps), AddProposal.at(gram, eps))
         for stage, proposal in zip((0, 100), proposals, strict=True):
             if values and proposal.log_weight_bound < values[0]:
                 continue
