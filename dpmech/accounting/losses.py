@@ -225,9 +225,11 @@ def _merge(total: FloatArray, surplus: FloatArray, step: float) -> FloatArray:
     balance[1:] += (at_next * given_up)[:-1]
     balance[:-1] += (at_previous * given_down)[1:]
     short = balance < -4.0 * np.finfo(float).eps * merged
-    if short[0]:
-        merged[0] = 0.0
-    moved = np.where(short, merged, 0.0)
+    # One node down the merged loss is at least the node's, or the mass is not counted at all.
+    fits = merged * -math.expm1(-step) + shrink * balance >= 0.0
+    fits[0] = False
+    moved = np.where(short & fits, merged, 0.0)
+    merged = np.where(short & ~fits, 0.0, merged)
     merged -= moved
     merged[:-1] += moved[1:]
     return merged
