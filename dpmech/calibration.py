@@ -132,7 +132,7 @@ def calibrate_sigma(
         >>> import dpmech as dm
         >>> cal = dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 8.0, 1e-5, participation=dm.MinSep(390, 10))
         >>> round(cal.sigma, 3), round(cal.rmse(), 2), cal.guarantee
-        (4.354, 19.71, 'exact')
+        (4.355, 19.71, 'exact')
     """
     check_strategy(strategy)
     budget = PrivacyBudget(eps, delta)

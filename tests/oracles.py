@@ -163,5 +163,5 @@ def sampled_delta_two_steps(q, s, eps, *, remove, digits=30):
             return (mixed if remove else pure) * rest
 
         reach = 16 * s
-        points = [-reach + (2 * reach + 1) * i / 48 for i in range(49)]
-        return mp.quad(integrand, points, maxdegree=5)
+        points = [-reach + (2 * reach + 1) * i / 24 for i in range(25)]
+        return mp.quad(integrand, points, method="gauss-legendre", maxdegree=4)

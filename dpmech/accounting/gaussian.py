@@ -51,8 +51,9 @@ def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
 
 
 def gaussian_sigma(eps: float, delta: float) -> float:
-    """Smallest noise multiplier that meets (eps, delta), rounded up (relative excess about 1e-12, below 1e-7
-    for eps down to 1e-6).
+    """Smallest noise multiplier that meets (eps, delta), rounded up.
+
+    The relative excess is about 1e-12, and below 1e-7 for eps down to 1e-6.
 
     Raises:
         UnattainableBudgetError: if it would exceed 1e15.
@@ -61,6 +62,20 @@ def gaussian_sigma(eps: float, delta: float) -> float:
         >>> round(gaussian_sigma(8.0, 1e-5), 6)
         0.600229
     """
+    sigma = math.exp(gaussian_log_sigma(eps, delta))
+    step = _ULP
+    while gaussian_delta(sigma, eps)[1] > delta:
+        sigma *= 1.0 + step
+        step *= 2.0
+        if step > 1e-3:
+            raise NumericalError(
+                f"rounding errors hide delta={delta!r} at eps={eps!r} for the Gaussian mechanism"
+            )
+    return sigma
+
+
+def gaussian_log_sigma(eps: float, delta: float) -> float:
+    """Log of the noise multiplier at (eps, delta), to nearest: for searches, never for a guarantee."""
     target = math.log(delta)
 
     def excess(log_sigma: float) -> float:
@@ -74,16 +89,7 @@ def gaussian_sigma(eps: float, delta: float) -> float:
         high += 2.0
         if high > math.log(_LARGEST):
             raise UnattainableBudgetError(eps, delta, f"the noise multiplier would exceed {_LARGEST:g}")
-    sigma = math.exp(float(optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15)))
-    step = _ULP
-    while gaussian_delta(sigma, eps)[1] > delta:
-        sigma *= 1.0 + step
-        step *= 2.0
-        if step > 1e-3:
-            raise NumericalError(
-                f"rounding errors hide delta={delta!r} at eps={eps!r} for the Gaussian mechanism"
-            )
-    return sigma
+    return float(optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
 
 
 def gaussian_epsilon(sigma: float, delta: float, *, safe: bool) -> float:

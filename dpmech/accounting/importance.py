@@ -30,6 +30,7 @@ LARGEST_SHAPE = 0.5
 DOUBTFUL_SHAPE = 0.3
 SAFE_SHARE = 0.002
 NEGLIGIBLE = 1e-3
+EXEMPT = 0.05
 FIRST_STAGE = {"remove": 0, "add": 100}
 SIZING_STAGE = 50
 MAIN_STAGE = 60
@@ -161,7 +162,7 @@ def estimate_delta(
     sample does not show the tail: where one weight exceeds 1 % of the sum; and, unless the proved weight
     bound alone keeps every possible weight below 1 % of the sum, where the Pareto shape of the largest
     weights is 0.5 or more (no finite variance). A direction whose proved weight bound, or whose upper end,
-    is below 1/1000 of the other direction is exempt: it cannot decide.
+    is below 1/20 of the other direction is exempt: it would have to be 20 times what its sample shows.
 
     The result depends on `rng` (or the plan) alone, not on the executor.
 
@@ -298,7 +299,7 @@ def _direction(
 
 def _check_tail(name: str, one: DirectionEstimate, other: DirectionEstimate) -> None:
     """Refuse a direction whose interval cannot be trusted and that could decide."""
-    if min(one.upper, one.weight_bound) <= NEGLIGIBLE * other.lower:
+    if min(one.upper, one.weight_bound) <= EXEMPT * other.lower:
         return
     facts = (
         f"{name} weights: mean {one.delta:.4g}, largest {one.largest_share:.3%} of the sum of {one.samples}, "

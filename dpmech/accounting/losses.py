@@ -14,6 +14,7 @@ part of a neighbouring cell is merged in to make it at least l.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from dpmech.linalg import FloatArray
 
 IntArray: TypeAlias = npt.NDArray[np.intp]
 
-__all__ = ["LatticeLoss", "Loss", "lower_lattice", "upper_lattice"]
+__all__ = ["LatticeLoss", "Loss", "lower_lattice", "merge_cells", "upper_lattice"]
 
 # Gauss-Legendre rules for intervals that are wide and narrow against the scales of the densities.
 _WIDE, _NARROW = np.polynomial.legendre.leggauss(8), np.polynomial.legendre.leggauss(3)
@@ -193,19 +194,30 @@ def lower_lattice(loss: Loss, step: float) -> LatticeLoss:
         offset = math.remainder(offset + shift, step)
     # The nodes move by the last shift, the cells stay.
     surplus = -total * math.expm1(shift) + math.exp(shift) * surplus
-    return LatticeLoss(step, first, _merge(total, surplus, step), 0.0, offset + shift)
+
+    def moved(mass: FloatArray, excess: FloatArray, nodes: int) -> FloatArray:
+        """The surplus of the same mass when it is counted some nodes higher."""
+        return -mass * math.expm1(nodes * step) + math.exp(nodes * step) * excess
+
+    return LatticeLoss(step, first, merge_cells(total, surplus, moved), 0.0, offset + shift)
 
 
-def _merge(total: FloatArray, surplus: FloatArray, step: float) -> FloatArray:
-    """Node masses after neighbours gave a part of theirs, so that every merged loss is its node's.
+def merge_cells(
+    total: FloatArray,
+    surplus: FloatArray,
+    moved: Callable[[FloatArray, FloatArray, int], FloatArray],
+) -> FloatArray:
+    """Node masses after neighbours gave a part of theirs, so that every merged value is its node's.
 
-    A cell with a positive surplus takes from below, which costs it loss; one with a deficit takes
-    from above. What remains short after the fixed point has settled moves one node down.
+    A cell with a positive surplus takes from below, which costs it value; one with a deficit takes from
+    above. What remains short after the fixed point has settled moves one node down.
+
+    Args:
+        total: masses of the cells, shape (m,).
+        surplus: how far the merged value of each is above its node, times the mass, shape (m,).
+        moved: the surplus of (mass, surplus) when it is counted that many nodes higher.
     """
-    grow, shrink = math.expm1(step), math.exp(-step)
-    # Surplus of cell j's mass when it is counted at node j + 1 (from below) or j - 1 (from above).
-    at_next = -total * grow + surplus * math.exp(step)
-    at_previous = total * -math.expm1(-step) + surplus * shrink
+    at_next, at_previous = moved(total, surplus, 1), moved(total, surplus, -1)
     takes_below = surplus > 0.0
     below = np.concatenate([[0.0], at_next[:-1]])
     above = np.concatenate([at_previous[1:], [0.0]])
@@ -226,12 +238,12 @@ def _merge(total: FloatArray, surplus: FloatArray, step: float) -> FloatArray:
     balance[:-1] += (at_previous * given_down)[1:]
     short = balance < -4.0 * np.finfo(float).eps * merged
     # One node down the merged loss is at least the node's, or the mass is not counted at all.
-    fits = merged * -math.expm1(-step) + shrink * balance >= 0.0
+    fits = moved(merged, balance, -1) >= 0.0
     fits[0] = False
-    moved = np.where(short & fits, merged, 0.0)
+    lowered = np.where(short & fits, merged, 0.0)
     merged = np.where(short & ~fits, 0.0, merged)
-    merged -= moved
-    merged[:-1] += moved[1:]
+    merged -= lowered
+    merged[:-1] += lowered[1:]
     return merged
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
-from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.accounting.gaussian import gaussian_log_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 
 __all__ = ["gaussian_scale", "safe_root", "smallest_sigma"]
@@ -19,7 +19,7 @@ def gaussian_scale(eps: float, delta: float) -> float:
     Delta falls over hundreds of orders of magnitude; this is close to linear in log sigma for every
     accountant, so that a secant needs few probes.
     """
-    return math.log(gaussian_sigma(eps, min(max(delta, 1e-290), 1.0 - 1e-12)))
+    return gaussian_log_sigma(eps, min(max(delta, 1e-290), 1.0 - 1e-12))
 
 
 def smallest_sigma(
@@ -47,7 +47,7 @@ def smallest_sigma(
         NumericalError: if the bounds are too far apart to show that sigma is within rtol.
         UnattainableBudgetError: if no sigma below 1e15 meets the budget.
     """
-    target = math.log(gaussian_sigma(eps, delta))
+    target = gaussian_scale(eps, delta)
 
     def excess(log_sigma: float) -> float:
         upper = accountant.delta(math.exp(log_sigma), eps, tolerance=0.4 * rtol).upper

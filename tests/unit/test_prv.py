@@ -48,13 +48,10 @@ def test_both_directions():
     assert {side.loss.remove for side in accountant._sides(1.0)} == {True, False}
 
 
-@pytest.mark.parametrize("call", ["delta", "epsilon"])
-def test_below_its_resolution_it_raises(call):
+@pytest.mark.parametrize(("call", "sigma", "level"), [(dm.delta, 5.0, 2.0), (dm.epsilon, 5.0, 1e-14)])
+def test_below_its_resolution_it_raises(call, sigma, level):
     with pytest.raises(dm.NumericalError, match=r"use dm\.Pld\(\)"):
-        if call == "delta":
-            dm.delta(dm.Identity(1000), 5.0, 2.0, participation=dm.Poisson(0.01), method=dm.Prv())
-        else:
-            dm.epsilon(dm.Identity(1000), 5.0, 1e-14, participation=dm.Poisson(0.01), method=dm.Prv())
+        call(dm.Identity(1000), sigma, level, participation=dm.Poisson(0.01), method=dm.Prv())
 
 
 def test_a_fault_of_two_percent_is_seen():

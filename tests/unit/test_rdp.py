@@ -38,7 +38,8 @@ def test_published_values_under_poisson(q, steps, delta, sigma, printed):
     assert renyi == pytest.approx(printed, rel=5e-3)
 
 
-def test_calibration_meets_the_budget_and_is_looser():
+@pytest.mark.slow
+def test_calibration_under_poisson_meets_the_budget_and_is_looser():
     schema = dm.Poisson(0.01)
     renyi = dm.calibrate_sigma(dm.Identity(100), 1.0, 1e-5, participation=schema, method=dm.Rdp())
     assert renyi.achieved.upper <= 1.0
@@ -56,12 +57,12 @@ def test_correlated_noise_uses_its_sensitivity():
     assert one == pytest.approx(other, rel=1e-9)
 
 
-@pytest.mark.parametrize("scalar", [np.float64(2.0), np.int64(2), 2])
+@pytest.mark.parametrize("scalar", [np.float64(9.0), np.int64(9), 9])
 def test_the_type_of_sigma_does_not_drop_the_count(scalar):
-    schema = dm.Poisson(0.3)
-    expected = dm.epsilon(dm.Identity(50), 2.0, 1e-5, participation=schema, method=dm.Rdp())
+    schema = dm.Poisson(1.0)
+    expected = dm.epsilon(dm.Identity(50), 9.0, 1e-5, participation=schema, method=dm.Rdp())
     assert dm.epsilon(dm.Identity(50), scalar, 1e-5, participation=schema, method=dm.Rdp()) == expected
-    once = dm.epsilon(dm.Identity(1), 2.0, 1e-5, participation=schema, method=dm.Rdp())
+    once = dm.epsilon(dm.Identity(1), 9.0, 1e-5, participation=schema, method=dm.Rdp())
     assert expected.upper > 3 * once.upper
 
 
@@ -70,3 +71,12 @@ def test_nonsense_from_the_backend_is_an_error():
     for value in (math.nan, math.inf, -1e-9):
         with pytest.raises(dm.NumericalError, match="RDP, q=1, 1 releases returned"):
             accountant._checked(value, 1.0)
+
+
+def test_calibration_without_sampling():
+    schema = dm.MinSep(10, 3)
+    renyi = dm.calibrate_sigma(dm.LambdaCGD(30, 0.5), 1.0, 1e-5, participation=schema, method=dm.Rdp())
+    exact = dm.calibrate_sigma(dm.LambdaCGD(30, 0.5), 1.0, 1e-5, participation=schema)
+    assert renyi.achieved.upper <= 1.0
+    assert exact.sigma < renyi.sigma < 1.3 * exact.sigma
+    assert renyi.guarantee == "deterministic upper bound"

@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.accounting.methods import Method
+
+BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
+
+
+@pytest.mark.parametrize("call", [dm.calibrate_sigma, dm.epsilon, dm.delta])
+@pytest.mark.parametrize(
+    ("strategy", "schema", "options", "words"),
+    [
+        (dm.LambdaCGD(12, 0.9), dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
+        (BANDED, dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
+        (dm.Diagonal([1.0, 2.0]), dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
+        (dm.LambdaCGD(12, 0.9), dm.CyclicPoisson(0.1, 4), {}, "has no band structure"),
+        (BANDED, dm.CyclicPoisson(0.1, 2), {}, "at most cycle=2 bands.* has 3"),
+        (dm.Identity(4), dm.EveryStep(), {"method": dm.Pld()}, "does not apply without sampling"),
+        (dm.Identity(4), dm.MinSep(2), {"method": dm.Prv()}, "does not apply without sampling"),
+        (dm.Identity(4), dm.Poisson(0.1), {"method": dm.Exact()}, "does not apply to Poisson sampling"),
+        (dm.Identity(4), dm.Poisson(0.1), {"adjacency": dm.Adjacency.REPLACE_ONE}, "doubling is no theorem"),
+        (BANDED, dm.CyclicPoisson(0.1, 3), {"adjacency": dm.Adjacency.REPLACE_ONE}, "doubling is no theorem"),
+        (
+            dm.Identity(4),
+            dm.BallsInBins(2),
+            {"adjacency": dm.Adjacency.REPLACE_ONE},
+            "doubling is no theorem",
+        ),
+    ],
+)
+def test_refusals_name_the_reason_and_what_is_covered(call, strategy, schema, options, words):
+    with pytest.raises(dm.UnsupportedCombinationError, match=words) as caught:
+        call(strategy, 1.0, 1e-5, participation=schema, **options)
+    assert caught.value.supported
+
+
+@pytest.mark.parametrize("value", ["pld", dm.Pld, 3])
+def test_methods_are_objects(value):
+    with pytest.raises(
+        dm.InvalidParameterError, match=r"method must be None or a method object such as dm.Pld\(\)"
+    ):
+        dm.epsilon(dm.Identity(4), 1.0, 1e-5, method=value)
+
+
+def test_an_unknown_method_is_refused_everywhere():
+    for schema in (dm.EveryStep(), dm.Poisson(0.1), dm.CyclicPoisson(0.1, 2)):
+        with pytest.raises(dm.UnsupportedCombinationError):
+            dm.epsilon(dm.Identity(4), 1.0, 1e-5, participation=schema, method=Method())
+
+
+@pytest.mark.parametrize("method", [None, dm.Exact()])
+def test_unsampled_is_exact(method):
+    schema = dm.MinSep(4, 2)
+    bounds = dm.epsilon(dm.LambdaCGD(12, 0.5), 3.0, 1e-5, participation=schema, method=method)
+    assert bounds.exact
+    sens = dm.sensitivity(dm.LambdaCGD(12, 0.5), schema).upper
+    single = dm.epsilon(dm.Identity(1), 3.0 / sens, 1e-5, participation=dm.SingleParticipation())
+    assert bounds.upper == pytest.approx(single.upper, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "cycle", "releases"), [(12, 3, 4), (12, 5, 3), (12, 12, 1), (12, 40, 1), (13, 4, 4)]
+)
+def test_cyclic_poisson_composes_ceil_n_over_cycle_releases(n, cycle, releases):
+    strategy = dm.BandedToeplitz(n, [1.0, -0.5, 0.25])
+    norm = np.linalg.norm([1.0, -0.5, 0.25])
+    bounds = dm.epsilon(strategy, 2.0 * norm, 1e-5, participation=dm.CyclicPoisson(0.2, cycle))
+    expected = dm.epsilon(dm.Identity(releases), 2.0, 1e-5, participation=dm.Poisson(0.2))
+    assert bounds.upper == pytest.approx(expected.upper, rel=1e-9)
+    # Columns near the end are shorter: a group that has only full ones makes the bound tight.
+    full = any(all(start + j * cycle <= n - 3 for j in range(releases)) for start in range(cycle))
+    assert (bounds.lower > 0.0) == full
+    calibration = dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.CyclicPoisson(0.2, cycle))
+    assert calibration.noise_multiplier == pytest.approx(calibration.sigma / norm, rel=1e-12)
+    assert calibration.achieved.upper <= 1.0
+
+
+def test_cyclic_poisson_needs_bands_up_to_cycle():
+    strategy = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
+    assert dm.epsilon(strategy, 2.0, 1e-5, participation=dm.CyclicPoisson(0.2, 3)).upper > 0.0
+    gram = strategy.to_dense().T @ strategy.to_dense()
+    assert gram[0, 3] == 0.0
+    assert gram[0, 2] > 0.0
+
+
+@pytest.mark.parametrize("method", [None, dm.Pld(), dm.Prv(), dm.Exact()])
+def test_full_sampling_is_the_gaussian_mechanism(method):
+    bounds = dm.epsilon(dm.Identity(16), 8.0, 1e-5, participation=dm.Poisson(1.0), method=method)
+    expected = dm.epsilon(dm.Identity(16), 8.0, 1e-5)
+    assert bounds.exact
+    assert bounds.upper == pytest.approx(expected.upper, rel=1e-12)
+
+
+def test_full_sampling_of_unequal_releases_is_a_bracket():
+    strategy = dm.Diagonal([1.0, 2.0, 1.0, 1.0])
+    bounds = dm.epsilon(strategy, 8.0, 1e-5, participation=dm.CyclicPoisson(1.0, 2))
+    truth = dm.epsilon(strategy, 8.0, 1e-5, participation=dm.FixedEpochs(2))
+    assert bounds.lower <= truth.lower
+    assert truth.upper <= bounds.upper
+    assert not bounds.exact
+
+
+@pytest.mark.parametrize("adjacency", [dm.Adjacency.ADD_REMOVE, dm.Adjacency.ZERO_OUT])
+def test_zero_out_is_add_remove(adjacency):
+    schema = dm.Poisson(0.1)
+    bounds = dm.epsilon(dm.Identity(5), 1.0, 1e-5, participation=schema, adjacency=adjacency)
+    assert bounds == dm.epsilon(dm.Identity(5), 1.0, 1e-5, participation=schema)
+
+
+def test_every_schema_is_checked_against_n():
+    with pytest.raises(dm.InvalidParameterError, match="bins must be a divisor of n=5"):
+        dm.calibrate_sigma(dm.Identity(5), 1.0, 1e-5, participation=dm.BallsInBins(2))
+    with pytest.raises(dm.InvalidParameterError, match=r"min_sep must be an integer in \[1, n=5\]"):
+        dm.calibrate_sigma(dm.Identity(5), 1.0, 1e-5, participation=dm.MinSep(6))
