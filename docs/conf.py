@@ -4,7 +4,7 @@ from importlib import metadata
 
 project = "dpmech"
 author = "the dpmech authors"
-copyright = "the dpmech authors"  # noqa: A001 - the name that Sphinx reads
+copyright = "the dpmech authors"
 release = metadata.version("dpmech")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]

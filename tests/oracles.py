@@ -164,4 +164,8 @@ def sampled_delta_two_steps(q, s, eps, *, remove, digits=30):
 
         reach = 16 * s
         points = [-reach + (2 * reach + 1) * i / 24 for i in range(25)]
-        return mp.quad(integrand, points, method="gauss-legendre", maxdegree=4)
+        # The second step's delta has a kink where its eps passes the least loss of the mixture.
+        kink = mp.exp(eps - mp.log(1 - q) if remove else -eps - mp.log(1 - q)) - (1 - q)
+        if kink > 0:
+            points = sorted([*points, s**2 * mp.log(kink / q) + mp.mpf(1) / 2])
+        return mp.quad(integrand, points, method="gauss-legendre", maxdegree=5)

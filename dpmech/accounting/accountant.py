@@ -55,6 +55,10 @@ class Accountant(abc.ABC):
             NumericalError: where the tolerance cannot be met.
         """
 
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end of `delta`, for searches, which may probe where the lower end is far away."""
+        return self.delta(sigma, eps, tolerance=tolerance).upper
+
     @abc.abstractmethod
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on the smallest eps >= 0 at delta; arguments and errors as for `delta`."""

@@ -3,19 +3,24 @@
 import dataclasses
 import math
 
+import numpy as np
 from scipy import optimize, special
 
 from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
 from dpmech.accounting.composition import ComposedLoss, LossMoments, compose
-from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.accounting.gaussian import bisect_boundary, gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.accounting.losses import Loss, lower_lattice, upper_lattice
 from dpmech.accounting.search import smallest_sigma
 from dpmech.bounds import Bounds
-from dpmech.exceptions import NumericalError
+from dpmech.exceptions import NumericalError, UnattainableBudgetError
 
 __all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
 
 _FINEST = 1e-6
+# Below this delta no lattice is needed: Chernoff's bound says enough.
+_NOTHING = 1e-300
+# Beyond this step e^step nears the end of float64.
+_COARSEST = 500.0
 # The moments behind Chernoff's bound come from quadrature, accurate to far better than this.
 _CHERNOFF_SLACK = 1.0 + 1e-6
 
@@ -39,6 +44,13 @@ class PoissonRelease:
 
 def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> float:
     """A first guess at sigma: saddle-point delta at the target, searched from the central limit theorem."""
+    taken_part = -math.expm1(release.steps * math.log1p(-release.sampling_prob))
+    if delta >= taken_part:
+        raise UnattainableBudgetError(
+            eps,
+            delta,
+            f"every sigma > 0 meets it, as an example takes part with probability {taken_part:g} only",
+        )
     mu = 1.0 / gaussian_sigma(eps, delta)
     exponent = math.log1p((mu / release.sampling_prob) ** 2 / release.steps)
     guess = math.log(release.sensitivity.upper / math.sqrt(exponent))
@@ -70,9 +82,24 @@ class PoissonAccountant(Accountant):
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
+        lower, upper, slope = self._bracket(sigma, eps, tolerance)
+        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= tolerance * slope):
+            raise self._too_wide(sigma, "delta", lower, upper)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        return self._bracket(sigma, eps, tolerance)[1]
+
+    def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
+        """Lower and upper delta, and how fast log delta changes with log sigma at least."""
+        if self.release.steps == 1:
+            return *self._one_step(sigma, eps), math.inf
         first, second = sorted(
             self._directions(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps)
         )
+        if math.exp(first.moments.chernoff_log_delta(eps)) * _CHERNOFF_SLACK <= _NOTHING:
+            return 0.0, _NOTHING, 1.0
         lower, upper = first.delta(eps, tolerance)
         ceiling = math.exp(second.moments.chernoff_log_delta(eps)) * _CHERNOFF_SLACK
         if ceiling > lower:
@@ -80,13 +107,37 @@ class PoissonAccountant(Accountant):
             lower, ceiling = max(lower, other[0]), other[1]
         upper = max(upper, ceiling)
         # delta falls at least like sigma^-(theta eps), and never slower than like 1 / sigma.
-        slope = max(1.0, first.moments.tilt_for_eps(eps) * eps)
-        if upper > 1e-300 and not (lower > 0.0 and math.log(upper / lower) <= tolerance * slope):
-            raise self._too_wide(sigma, "delta", lower, upper)
-        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+        return lower, upper, max(1.0, first.moments.tilt_for_eps(eps) * eps)
+
+    def _one_step(self, sigma: float, eps: float) -> tuple[float, float]:
+        """Lower and upper delta of a single step, from the plain Gaussian mechanism: exact up to rounding.
+
+        REMOVE is q H_a(N(1) || N(0)) with e^a = 1 + (e^eps - 1) / q, and ADD is c H_a(N(0) || N(1)) with
+        c = 1 - e^eps (1 - q) and e^a = q e^eps / c, or 0 where c <= 0.
+        """
+        q = self.release.sampling_prob
+        ends = []
+        for end, sensitivity in enumerate((self.sensitivity.lower, self.sensitivity.upper)):
+            multiplier = sigma / sensitivity
+            outward = 1.0 - 2.0 * end  # the rounding of e^a moves a outwards
+            a = np.logaddexp(0.0, eps + math.log1p(-math.exp(-eps)) - math.log(q)) if eps > 0.0 else 0.0
+            value = q * gaussian_delta(multiplier, max(0.0, float(a) * (1.0 + 1e-14 * outward)))[end]
+            share = -math.expm1(eps + math.log1p(-q)) if eps + math.log1p(-q) < 0.0 else 0.0
+            if share > 0.0:
+                a = max(0.0, math.log(q) + eps - math.log(share) + 1e-14 * outward)
+                value = max(value, share * gaussian_delta(multiplier, a)[end])
+            ends.append(value * (1.0 - 1e-12 * outward))
+        return ends[0], min(1.0, ends[1])
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
+        if self.release.steps == 1:
+            if self._one_step(sigma, 0.0)[1] <= delta:
+                return Bounds(0.0, 0.0, self.method)
+            high = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True) + 1e-9
+            lower = bisect_boundary(lambda eps: self._one_step(sigma, eps)[0] > delta, 0.0, high, safe=False)
+            upper = bisect_boundary(lambda eps: self._one_step(sigma, eps)[1] > delta, 0.0, high, safe=True)
+            return Bounds(min(lower, upper), upper, self.method)
         target = math.log(delta)
         first, second = sorted(self._directions(sigma), key=lambda side: -side.moments.chernoff_eps(target))
         lower, upper = first.epsilon(delta, tolerance)
@@ -135,7 +186,7 @@ class _Direction:
         theta = self.moments.tilt_for_eps(eps)
         log_delta = self.moments.chernoff_log_delta(eps)
         allowed = tolerance * max(1.0, theta * eps)
-        for shrink in (0.5, 0.2, 0.05):
+        for shrink in (0.5, 0.2, 0.05, 0.01):
             lower, upper = self._compose(theta, log_delta, shrink * allowed)
             least, most = lower.delta(eps)[0], upper.delta(eps)[1]
             if least > 0.0 and math.log(most / least) <= allowed:
@@ -146,7 +197,7 @@ class _Direction:
         """Lower and upper eps, with a lattice chosen for `tolerance`, relative."""
         theta = self.moments.tilt_for_delta(math.log(delta))
         guess = self.moments.chernoff_eps(math.log(delta))
-        for shrink in (0.5, 0.2, 0.05):
+        for shrink in (0.5, 0.2, 0.05, 0.01):
             lower, upper = self._compose(
                 theta, math.log(delta), shrink * tolerance * max(1e-2, theta * guess)
             )
@@ -168,7 +219,9 @@ class _Direction:
         loss = dataclasses.replace(self.loss, reach=reach)
         spread = math.sqrt(self.moments.cumulants(theta)[2])
         finest = max(loss.finest_step(), _FINEST * spread)
-        step = max(0.04 * spread, finest)
+        if finest > _COARSEST:
+            raise NumericalError(f"the losses of {loss!r} are too large for a lattice")
+        step = min(max(0.04 * spread, finest), _COARSEST)
         while True:
             upper, lower = upper_lattice(loss, step), lower_lattice(loss, step)
             high = LossMoments.of(upper, self.steps).cumulants(theta)[0]

@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from dpmech.accounting.dominating import dominating_ring
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.accounting.ring_gram import RingGram
-from dpmech.accounting.ring_grid import RingGrid, constant_nodes, place_nodes, spread_z
+from dpmech.accounting.ring_grid import RingGrid, coarser, constant_nodes, place_nodes, spread_z
 from dpmech.accounting.ring_programme import Curve, Direction, Placement, run_programme
 from dpmech.accounting.splitting import lognormal_split
 from dpmech.exceptions import InvalidParameterError, NumericalError, check_real
@@ -26,8 +26,9 @@ __all__ = ["Direction", "RingGram", "RingGrid", "RingResult", "dominating_ring",
 
 LARGEST_DIAGONAL = 300.0
 LARGEST_EPS = 500.0
-NEGLIGIBLE = 1e-8
+NEGLIGIBLE = 1e-6
 GROUP_RATIO = 2.0
+WORTH_REFINING = 1e-3
 FINEST_STEP = 0.02
 MOST_S_NODES = 16384
 MOST_WHITE_NODES = 384
@@ -126,12 +127,22 @@ def _directions(direction: Direction | str) -> list[Direction]:
 
 
 def _simplified(ring: RingGram) -> RingGram:
-    """A ring that dominates this one, without parts too small or too flat to walk along."""
-    if ring.amplitude > 0.0 and ring.decay > 0.0 and ring.amplitude < NEGLIGIBLE:
-        return dataclasses.replace(ring, amplitude=0.0, constant=ring.constant + ring.amplitude)
+    """A ring that dominates this one, without parts too small for the nodes to tell apart."""
+    white, amplitude, constant = ring.white, ring.amplitude, ring.constant
     if ring.decay == 0.0:
-        return dataclasses.replace(ring, white=ring.white + ring.amplitude, amplitude=0.0)
-    return ring
+        white, amplitude = white + amplitude, 0.0
+    if amplitude < NEGLIGIBLE:
+        constant, amplitude = constant + amplitude, 0.0  # ring <= amplitude 1 1^T
+    if white < NEGLIGIBLE and amplitude > 0.0:
+        white, amplitude = (
+            0.0,
+            amplitude + white,
+        )  # a ring has 1 on its diagonal and nothing negative beside it
+    elif white < NEGLIGIBLE:
+        white, constant = 0.0, constant + white
+    if 0.0 < constant < NEGLIGIBLE and white + amplitude > 0.0:
+        constant = NEGLIGIBLE
+    return dataclasses.replace(ring, white=white, amplitude=amplitude, constant=constant)
 
 
 class _Search:
@@ -181,11 +192,11 @@ class _Search:
         if self.best <= floor:
             return
         tail = -float(ndtri(max(1e-4 * goal * self.best / self.ring.bins, 1e-200)))
-        grid = dataclasses.replace(grid, tail=min(max(tail, 5.0), 29.0))
+        grid = dataclasses.replace(grid, tail=min(max(tail, 5.0), 29.0), prune=1e-3 * goal * self.best)
         bound, place, curve = self.run(grid)
         if self.ring.amplitude > 0.0:
             # a first estimate on equally spaced nodes of y_0, a second on those it asked for
-            for share in (0.5, 0.15):
+            for share in (0.5, 0.2):
                 places = spread_z(place, curve, self.direction, share * goal * bound, grid.z_nodes)
                 grid = dataclasses.replace(grid, z_places=places, z_nodes=len(places))
                 if share == 0.5:
@@ -201,7 +212,8 @@ class _Search:
             grid, y_error = self._y_step(grid, 0.5 * goal)
         self.grid = grid
         self.run(grid)
-        self.excess = s_error + white_error + y_error + 0.15 * goal
+        # half as much again: the parts are measured on coarse grids
+        self.excess = 1.5 * (s_error + white_error + y_error + 0.2 * goal)
 
     def _double(
         self, name: str, grid: RingGrid, most: int, goal: float, floor: float
@@ -213,7 +225,7 @@ class _Search:
             finer = dataclasses.replace(grid, **{name: 2 * getattr(grid, name)})
             new = self.run(finer)[0]
             error = max(math.log(old / new), 0.0) if new > 0.0 else 0.0
-            # the error falls like 1/n at first and like 1/n^2 later: what is left is between error / 3 and error
+            # the error falls like 1/n at first, like 1/n^2 later: between error / 3 and error is left
             if error <= goal:
                 return (grid if error <= 0.5 * goal else finer), error
             grid, old = finer, new
@@ -221,7 +233,8 @@ class _Search:
 
     def _y_step(self, grid: RingGrid, goal: float) -> tuple[RingGrid, float]:
         """Step of y for a relative error of `goal`: ln delta is linear in the square of the step."""
-        coarse, fine = (self.run(dataclasses.replace(grid, y_step=step))[0] for step in TEST_STEPS)
+        trial = dataclasses.replace(grid, s_nodes=max(grid.s_nodes // 4, 64))
+        coarse, fine = (self.run(dataclasses.replace(trial, y_step=step))[0] for step in TEST_STEPS)
         slope = max(math.log(coarse / fine), 1e-6) / (TEST_STEPS[0] ** 2 - TEST_STEPS[1] ** 2)
         step = min(max(math.sqrt(goal / slope), FINEST_STEP), TEST_STEPS[1])
         return dataclasses.replace(grid, y_step=step), slope * step * step
@@ -239,24 +252,31 @@ def bound_on(
         return min(1.0, curve.delta(eps) * slack + 1e-250), place, curve
     logs = constant_nodes(ring.constant, direction, grid)
     split = lognormal_split(logs, -0.5 * ring.constant, math.sqrt(ring.constant))
-    total = split.excess if remove else split.zero
     groups = np.floor((logs - logs[0]) / math.log(GROUP_RATIO))
-    main: tuple[Placement, Curve] | None = None
-    heaviest = -1.0
-    for group in np.unique(groups):
+
+    def share(group: float, chosen: RingGrid) -> tuple[float, Placement, Curve]:
+        """What the nodes of one group add, from one run: its curve serves them all."""
         members = np.flatnonzero(groups == group)
-        reference = eps - logs[members[0]] if remove else eps + logs[members[0]]
-        place = place_nodes(ring, reference, direction, grid, math.exp(logs[members[-1]] - logs[members[0]]))
+        first, last = float(logs[members[0]]), float(logs[members[-1]])
+        place = place_nodes(
+            ring, eps - first if remove else eps + first, direction, chosen, math.exp(last - first)
+        )
         curve = run_programme(place, direction)
-        share = 0.0
-        for i in members:
-            if remove:
-                share += split.weights[i] * math.exp(logs[i]) * curve.delta(eps - logs[i])
-            else:
-                share += split.weights[i] * curve.delta(eps + logs[i])
-        total += share
-        if share > heaviest:
-            heaviest, main = share, (place, curve)
-    if main is None:
-        raise NumericalError("the constant part has no nodes")
-    return min(1.0, total * slack + 1e-250), *main
+        if remove:
+            parts = [math.exp(logs[i]) * min(1.0, curve.delta(eps - float(logs[i]))) for i in members]
+        else:
+            parts = [min(1.0, curve.delta(eps + float(logs[i]))) for i in members]
+        return float(split.weights[members] @ np.array(parts)), place, curve
+
+    coarse = coarser(grid)
+    shares = {float(group): share(group, coarse) for group in np.unique(groups)}
+    heaviest = max(shares, key=lambda group: shares[group][0])
+    shares[heaviest] = share(heaviest, grid)
+    for group in sorted(shares, key=lambda group: -shares[group][0]):
+        # most groups are far out on either side and matter little: their coarse bound will do
+        if group != heaviest and shares[group][0] > WORTH_REFINING * shares[heaviest][0]:
+            finer = share(group, grid)
+            shares[group] = min(finer, shares[group], key=lambda one: one[0])
+    beyond = split.excess if remove else split.zero
+    total = sum(one[0] for one in shares.values()) + beyond
+    return min(1.0, total * slack + 1e-250), *shares[heaviest][1:]

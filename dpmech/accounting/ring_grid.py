@@ -11,12 +11,13 @@ from dpmech.accounting.ring_programme import Curve, Direction, Placement
 from dpmech.accounting.splitting import lognormal_split, normal_split
 from dpmech.exceptions import check_integer, check_real
 
-__all__ = ["RingGrid", "constant_nodes", "place_nodes", "spread_z"]
+__all__ = ["RingGrid", "coarser", "constant_nodes", "place_nodes", "spread_z"]
 
 Vector = npt.NDArray[np.float64]
 
 FREE = 4.5
 MOST_X_NODES = 6000
+LEAST_FLOOR = 1e-100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RingGrid:
         white_nodes: number of nodes of the white factor above 0, >= 2.
         constant_nodes: number of nodes of the common factor above 0, >= 2.
         tail: standard deviations kept on the side where what lies beyond is charged, in [0.5, 30].
+        prune: cells may be emptied as long as this much, in delta, is charged for them at most, in [0, 1].
         z_places: nodes of y_0 in its standard deviations, increasing around 0; empty means equally spaced.
 
     Raises:
@@ -42,6 +44,7 @@ class RingGrid:
     white_nodes: int = 24
     constant_nodes: int = 64
     tail: float = 9.0
+    prune: float = 0.0
     z_places: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -50,7 +53,22 @@ class RingGrid:
         check_integer("s_nodes", self.s_nodes, minimum=1)
         check_integer("white_nodes", self.white_nodes, minimum=2)
         check_integer("constant_nodes", self.constant_nodes, minimum=2)
+        check_real("prune", self.prune, minimum=0.0, maximum=1.0)
         check_real("tail", self.tail, minimum=0.5, maximum=30.0)
+
+
+def coarser(grid: RingGrid) -> RingGrid:
+    """A grid of the same reach that costs a small part of this one."""
+    return dataclasses.replace(
+        grid,
+        y_step=max(grid.y_step, 0.4),
+        z_nodes=max(3, min(grid.z_nodes, 17)),
+        z_places=grid.z_places[:1] + grid.z_places[2:-1:2] + grid.z_places[-1:]
+        if len(grid.z_places) > 6
+        else (),
+        s_nodes=max(grid.s_nodes // 4, min(grid.s_nodes, 16)),
+        white_nodes=max(grid.white_nodes // 4, min(grid.white_nodes, 16)),
+    )
 
 
 def place_nodes(
@@ -69,20 +87,28 @@ def place_nodes(
     white = ring.white + (ring.amplitude - variance)
     low, high = (-FREE, grid.tail) if direction is Direction.REMOVE else (-grid.tail, FREE)
     shift = 1.0 if direction is Direction.REMOVE else 0.0
-    x = z = np.zeros(1)
+    x: Vector = np.zeros(1)
+    z: Vector = np.zeros(1)
     if variance > 0.0:
         sd = math.sqrt(variance)
         first, last = low * sd, high * sd + shift * variance
         step = grid.y_step * sd * math.sqrt((1.0 - ring.decay) * (1.0 + ring.decay))
         step = max(step, (last - first) / MOST_X_NODES)
-        x = step * np.arange(math.floor(first / step), math.ceil(last / step) + 1)
-        z = sd * np.array(grid.z_places) if grid.z_places else np.linspace(first, last, grid.z_nodes)
+        x = np.asarray(
+            step * np.arange(math.floor(first / step), math.ceil(last / step) + 1), dtype=np.float64
+        )
+        z = np.asarray(
+            sd * np.array(grid.z_places) if grid.z_places else np.linspace(first, last, grid.z_nodes),
+            dtype=np.float64,
+        )
         z[-1] = max(z[-1], last)
     root = math.sqrt(white)
     log_w = np.linspace(low * root, high * root + shift * white, grid.white_nodes) - 0.5 * white
     nodes = math.ceil(grid.s_nodes * s_factor)
     decay = ring.decay if variance > 0.0 else 0.0
-    return Placement(ring.bins, variance, decay, white, eps, x, z, log_w, nodes, grid.tail)
+    unit = math.exp(-eps) if direction is Direction.REMOVE else 1.0
+    floor = max(grid.prune * unit / (ring.bins * x.size * nodes), LEAST_FLOOR)
+    return Placement(ring.bins, variance, decay, white, eps, x, z, log_w, nodes, grid.tail, floor)
 
 
 def constant_nodes(constant: float, direction: Direction, grid: RingGrid) -> Vector:
@@ -93,7 +119,9 @@ def constant_nodes(constant: float, direction: Direction, grid: RingGrid) -> Vec
     return np.asarray(np.linspace(low * root, high * root + shift, grid.constant_nodes) - 0.5 * constant)
 
 
-def spread_z(place: Placement, curve: Curve, direction: Direction, goal: float, least: int) -> tuple[float, ...]:
+def spread_z(
+    place: Placement, curve: Curve, direction: Direction, goal: float, least: int
+) -> tuple[float, ...]:
     """Places of y_0 (in its standard deviations) that equidistribute the error of interpolation.
 
     Per unit of length that error is density * |second derivative| * spacing^2 / 12, so the nodes are to be

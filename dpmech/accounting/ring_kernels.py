@@ -72,8 +72,8 @@ def normal_steps(
     out[:, :] = 0.0
     for i in range(count):
         mean = slope * nodes[i]
-        lo = max(0, int(math.floor((mean - below * q - nodes[0]) / h)))
-        hi = min(count - 1, int(math.ceil((mean + beyond * q - nodes[0]) / h)))
+        lo = max(0, math.floor((mean - below * q - nodes[0]) / h))
+        hi = min(count - 1, math.ceil((mean + beyond * q - nodes[0]) / h))
         for j in range(lo, hi + 1):
             t = (nodes[j] - mean) / q
             calls[j] = q * _call(t) if t > -2.0 - h / q else 0.0
@@ -114,13 +114,13 @@ def split_steps(
     out[:, :] = 0.0
     for i in range(count):
         mean = slope * nodes[i]
-        lo = max(0, int(math.floor((mean - below * q - nodes[0]) / h)))
-        hi = min(count - 1, int(math.ceil((mean + beyond * q - nodes[0]) / h)))
+        lo = max(0, math.floor((mean - below * q - nodes[0]) / h))
+        hi = min(count - 1, math.ceil((mean + beyond * q - nodes[0]) / h))
         for j in range(lo, hi + 1):
             t = (nodes[j] - mean) / q
             calls[j] = _exp_call(t, q) if t > -2.0 - h / q else 0.0
             puts[j] = _exp_put(t, q) if t < 2.0 + h / q else 0.0
-        # calls and puts are in units of their node: call slope at j, in e^x, is (calls[j] - e^h calls[j+1]) / rise
+        # calls and puts are in units of their node: the slope after j is (calls[j] - e^h calls[j+1]) / rise
         edge[i] = max(puts[lo], 0.0)
         out[lo, i] = (math.exp(h) * puts[lo + 1] - puts[lo]) / rise - puts[lo]
         out[hi, i] = (math.exp(-h) * calls[hi - 1] - calls[hi]) / -math.expm1(-h)
@@ -192,7 +192,7 @@ def mix_rows(
 
 @njit(nogil=True, cache=True)
 def _increment_law(step: float, sizes: Array, chances: Array, law: Array) -> tuple[int, int, float, float]:
-    """Split step * sizes (in S nodes) onto 0..n of `law`; return its range and (mass, sum) of what is beyond."""
+    """Split step * sizes (in S nodes) onto 0..n of `law`; return its range, and mass and sum beyond."""
     nodes = law.size - 1
     lowest = nodes + 1
     highest = -1

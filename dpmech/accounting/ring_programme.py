@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpmech.accounting.ring_bridge import Futures, RingBridge
 from dpmech.accounting.splitting import lognormal_split, normal_split
 from dpmech.exceptions import NumericalError
 
@@ -26,7 +27,6 @@ __all__ = ["Curve", "Direction", "Placement", "run_programme"]
 Vector = npt.NDArray[np.float64]
 
 FREE_TAIL = 4.5
-NEGLIGIBLE_SLOPE = 1e-13
 GROUP_BYTES = 256 * 2**20
 
 
@@ -66,7 +66,7 @@ class Placement:
     white_nodes: Vector
     s_nodes: int
     tail: float
-    floor: float = 1e-100
+    floor: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Curve:
     z_values: Vector
 
     def delta(self, eps: float) -> float:
-        """Upper bound on delta(eps), before the slack for rounding: eps on the proper side of the reference."""
+        """Upper bound on delta at an eps on the proper side of the reference, before slack for rounding."""
         nodes = np.arange(self.law.size) / self.law.size
         if self.direction is Direction.REMOVE:
             kink = math.exp(eps - self.eps)
@@ -100,45 +100,6 @@ class Curve:
             return math.exp(self.eps) * (float(self.law @ np.maximum(nodes - kink, 0.0)) + tail + self.charge)
         slope = math.exp(eps - self.eps)
         return float(self.law @ np.maximum(1.0 - slope * nodes, 0.0)) + self.charge
-
-
-class _Ring:
-    """Bridge coefficients of the ring, from ratios of sinh that cannot overflow."""
-
-    def __init__(self, place: Placement) -> None:
-        self.bins = place.bins
-        self.variance = place.variance
-        self.theta = -math.log(place.decay) if place.variance > 0.0 else math.inf
-
-    def ratio(self, m: Any, n: Any) -> Any:  # noqa: ANN401 - integers or arrays of them
-        """sinh(m theta) / sinh(n theta), 0 <= m <= n, n >= 1."""
-        return (
-            np.exp((m - n) * self.theta) * np.expm1(-2.0 * m * self.theta) / np.expm1(-2.0 * n * self.theta)
-        )
-
-    def correlation(self, m: Any) -> Any:  # noqa: ANN401 - as above
-        """Correlation of y_m and y_0: cosh((b/2 - m) theta) / cosh(b theta / 2)."""
-        up, down = np.exp(-m * self.theta), np.exp(-(self.bins - m) * self.theta)
-        return (up + down) / (1.0 + math.exp(-self.bins * self.theta))
-
-    def bridge_variance(self, start: int, m: Any) -> Any:  # noqa: ANN401 - as above
-        """Variance of y_m given y_start and y_0, for 0 <= start < m < b."""
-        b, theta = self.bins, self.theta
-        if start == 0:
-            # V (1 - rho_m^2) = V sinh(m theta) sinh((b - m) theta) / cosh(b theta / 2)^2
-            top = np.expm1(-2.0 * m * theta) * np.expm1(-2.0 * (b - m) * theta)
-            return self.variance * top / (1.0 + math.exp(-b * theta)) ** 2
-        # 2 V tanh(b theta / 2) sinh((m - start) theta) sinh((b - m) theta) / sinh((b - start) theta)
-        half = math.tanh(0.5 * b * theta)
-        top = np.expm1(-2.0 * (m - start) * theta) * np.expm1(-2.0 * (b - m) * theta)
-        return self.variance * half * top / -np.expm1(-2.0 * (b - start) * theta)
-
-    def step(self, start: int) -> tuple[float, float]:
-        """Slope and standard deviation of x_(start + 1) given x_start."""
-        if self.variance == 0.0:
-            return 0.0, 0.0
-        slope = 0.0 if start == 0 else float(self.ratio(self.bins - start - 1, self.bins - start))
-        return slope, math.sqrt(float(self.bridge_variance(start, start + 1)))
 
 
 def run_programme(place: Placement, direction: Direction) -> Curve:
@@ -158,15 +119,23 @@ def run_programme(place: Placement, direction: Direction) -> Curve:
     count = place.x_nodes.size * (place.s_nodes + 1) * 16
     size = max(1, min(place.z_nodes.size, GROUP_BYTES // count))
     walks: list[_Walk] = []
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(max_workers=_workers()) as pool:
         for start in range(0, place.z_nodes.size, size):
             walks += _run_group(place, direction, place.z_nodes[start : start + size], pool.map)
     law = sum((w * walk.law for w, walk in zip(weights, walks, strict=True)), np.zeros(place.s_nodes))
-    mass, excess, charge = weights @ np.array([walk.totals for walk in walks])
-    parts = [
-        Curve(direction, place.eps, walk.law, *walk.totals, np.empty(0)).delta(place.eps) for walk in walks
-    ]
-    return Curve(direction, place.eps, law, mass, excess, charge + z_charge, np.array(parts))
+    parts = [_curve(place, direction, walk.law, walk.totals).delta(place.eps) for walk in walks]
+    whole = _curve(place, direction, law, weights @ np.array([walk.totals for walk in walks]))
+    return dataclasses.replace(whole, charge=whole.charge + z_charge, z_values=np.array(parts))
+
+
+def _curve(place: Placement, direction: Direction, law: Vector, totals: Vector) -> Curve:
+    mass, excess, charge = (float(total) for total in totals)
+    return Curve(direction, place.eps, law, mass, excess, charge, np.empty(0))
+
+
+def _workers() -> int:
+    """Processors this process may use; the result does not depend on it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclasses.dataclass(eq=False)
@@ -189,7 +158,7 @@ def _z_split(place: Placement, direction: Direction) -> tuple[Vector, float]:
         split = lognormal_split(place.z_nodes, 0.0, sd)
         return split.weights, split.zero
     split = normal_split(place.z_nodes, sd)
-    ring, top = _Ring(place), place.z_nodes[-1]
+    ring, top = RingBridge(place.bins, place.variance, place.decay), place.z_nodes[-1]
     later = np.arange(place.bins)
     rho = ring.correlation(later)
     value = float(
@@ -213,20 +182,21 @@ def _run_group(
 ) -> list[_Walk]:
     from dpmech.accounting import ring_kernels as kernels  # numba starts slowly: only when it is needed
 
-    ring = _Ring(place)
+    ring = RingBridge(place.bins, place.variance, place.decay)
     x = place.x_nodes
     n_x, n_s, b = x.size, place.s_nodes, place.bins
     offset = 0.5 * place.variance + math.log(b) + (place.eps if direction is Direction.REMOVE else -place.eps)
     sizes, chances, white_cost = _white_law(place, direction)
     walks = [_start(float(z), x, n_s) for z in z_nodes]
     remove = direction is Direction.REMOVE
-    futures = _Futures(ring, x, z_nodes, offset)
+    futures = Futures(ring, x, z_nodes, offset)
     steps = _Steps(kernels, ring, place, direction)
     for walk, later in zip(walks, futures.at_start() if remove else np.zeros(z_nodes.size), strict=True):
         walk.totals[2] += white_cost
         first = np.full(n_x, math.exp(walk.z - offset)), np.full(n_x, later)
-        law = sizes, chances, place.floor
-        kernels.accumulate(walk.mixed, walk.window, *first, *law, walk.state, walk.totals)
+        kernels.accumulate(
+            walk.mixed, walk.window, *first, sizes, chances, place.floor, walk.state, walk.totals
+        )
     for bin_ in range(1, b):
         steps.build(bin_ - 1)
         shift = ring.correlation(bin_) * z_nodes if ring.variance > 0.0 else z_nodes
@@ -252,7 +222,7 @@ def _start(z: float, x: Vector, n_s: int) -> _Walk:
 class _Steps:
     """The weights of the current step, rebuilt only when its coefficients change."""
 
-    def __init__(self, kernels: Any, ring: _Ring, place: Placement, direction: Direction) -> None:  # noqa: ANN401 - a module
+    def __init__(self, kernels: Any, ring: RingBridge, place: Placement, direction: Direction) -> None:  # noqa: ANN401 - a module
         n_x = place.x_nodes.size
         self.kernels, self.ring, self.place, self.direction = kernels, ring, place, direction
         self.current = (math.nan, math.nan)
@@ -278,45 +248,6 @@ class _Steps:
         filled = self.weights > 0.0
         self.first = np.argmax(filled, axis=1).astype(np.int64)
         self.last = (x.size - 1 - np.argmax(filled[:, ::-1], axis=1)).astype(np.int64)
-
-
-class _Futures:
-    """Expected later increments given (x_l, z), in closed form."""
-
-    def __init__(self, ring: _Ring, x: Vector, z_nodes: Vector, offset: float) -> None:
-        self.ring, self.x, self.z, self.offset = ring, x, z_nodes, offset
-        bins = np.arange(ring.bins)
-        if ring.variance > 0.0:
-            self.rho = np.asarray(ring.correlation(bins))
-            self.reach = math.ceil(-math.log(NEGLIGIBLE_SLOPE) / ring.theta)
-        else:
-            self.rho = np.zeros(ring.bins)
-            self.reach = 0
-        # far[m] = sum over bins from m on of exp(rho z + V/2 - offset); the slope on x is negligible there
-        rise = np.exp(self.rho[:, None] * z_nodes[None, :] + 0.5 * ring.variance - offset)
-        self.far = np.concatenate([np.cumsum(rise[::-1], axis=0)[::-1], np.zeros((1, z_nodes.size))])
-
-    def at_start(self) -> Vector:
-        """Shape (M,): after bin 0."""
-        if self.ring.variance == 0.0:
-            return np.asarray(self.far[1])
-        rho = self.rho[1:, None]
-        later = rho * self.z[None, :] + 0.5 * self.ring.variance * (1.0 - rho * rho) - self.offset
-        return np.asarray(np.sum(np.exp(later), axis=0))
-
-    def at(self, bin_: int) -> Vector:
-        """Shape (N, M): after this bin. Rounding: e^(1e-13 x) is taken as 1 far away."""
-        ring, b = self.ring, self.ring.bins
-        stop = min(b, bin_ + 1 + self.reach)
-        total = np.broadcast_to(self.far[stop], (self.x.size, self.z.size)).copy()
-        near = np.arange(bin_ + 1, stop)
-        if near.size:
-            slopes = np.asarray(ring.ratio(b - near, b - bin_))
-            spread = 0.5 * np.asarray(ring.bridge_variance(bin_, near))
-            total += np.exp(self.x[:, None] * slopes[None, :] + spread[None, :] - self.offset) @ np.exp(
-                self.rho[near, None] * self.z[None, :]
-            )
-        return total
 
 
 def _advance(

@@ -50,7 +50,7 @@ def smallest_sigma(
     target = gaussian_scale(eps, delta)
 
     def excess(log_sigma: float) -> float:
-        upper = accountant.delta(math.exp(log_sigma), eps, tolerance=0.4 * rtol).upper
+        upper = accountant.upper_delta(math.exp(log_sigma), eps, tolerance=0.4 * rtol)
         progress(f"sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
         return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
 

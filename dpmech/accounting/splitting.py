@@ -57,7 +57,8 @@ def normal_split(nodes: Vector, sd: float) -> Split:
         raise InvalidParameterError("nodes", nodes.tolist(), "strictly increasing around 0, at least two")
     scaled = nodes / sd
     weights = _second_differences(scaled, _normal_call(scaled), _normal_call(-scaled), scaled >= 0.0)
-    weights[0] = (_normal_call(-scaled[1]) - _normal_call(-scaled[0])) / (scaled[1] - scaled[0])
+    puts = _normal_call(-scaled[:2])
+    weights[0] = (puts[1] - puts[0]) / (scaled[1] - scaled[0])
     top = float(scaled[-1])
     return Split(_checked(weights, 0.0), 0.0, float(_lognormal_call(np.array([top]), sd)[0]))
 
@@ -116,7 +117,7 @@ def _checked(weights: Vector, extra: float) -> Vector:
 
 def _mills(t: Vector) -> Vector:
     """P(N > t) / density(t), for t >= 0."""
-    return np.sqrt(np.pi / 2.0) * np.asarray(erfcx(t / np.sqrt(2.0)))
+    return np.asarray(np.sqrt(np.pi / 2.0) * erfcx(t / np.sqrt(2.0)))
 
 
 def _normal_density(t: Vector) -> Vector:
@@ -125,24 +126,20 @@ def _normal_density(t: Vector) -> Vector:
 
 def _normal_call(t: Vector) -> Vector:
     """E(N - t)_+ for a standard normal N."""
-    t = np.asarray(t, dtype=np.float64)
     far = np.maximum(t, 0.0)
-    return np.where(
-        t > 0.0,
-        _normal_density(far) * (1.0 - far * _mills(far)),
-        _normal_density(t) - t * np.asarray(ndtr(-t)),
-    )
+    near = _normal_density(t) - t * np.asarray(ndtr(-t))
+    return np.asarray(np.where(t > 0.0, _normal_density(far) * (1.0 - far * _mills(far)), near))
 
 
 def _lognormal_call(t: Vector, sd: float) -> Vector:
     """E(e^(sd (N - t)) - 1)_+ for a standard normal N."""
     near = np.exp(np.minimum(0.5 * sd * sd - sd * t, 700.0)) * np.asarray(ndtr(sd - t)) - np.asarray(ndtr(-t))
     far = np.maximum(t, sd)
-    return np.where(t >= sd, _normal_density(far) * (_mills(far - sd) - _mills(far)), near)
+    return np.asarray(np.where(t >= sd, _normal_density(far) * (_mills(far - sd) - _mills(far)), near))
 
 
 def _lognormal_put(t: Vector, sd: float) -> Vector:
     """E(1 - e^(sd (N - t)))_+ for a standard normal N."""
     near = np.asarray(ndtr(t)) - np.exp(np.minimum(0.5 * sd * sd - sd * t, 700.0)) * np.asarray(ndtr(t - sd))
     far = np.maximum(-t, 0.0)
-    return np.where(t <= 0.0, _normal_density(far) * (_mills(far) - _mills(far + sd)), near)
+    return np.asarray(np.where(t <= 0.0, _normal_density(far) * (_mills(far) - _mills(far + sd)), near))

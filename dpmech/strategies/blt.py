@@ -66,4 +66,3 @@ class BLT(FactoredStrategy):
         return ScaledToeplitz(
             coefs, inverse, bands=1 if diagonal else None, inverse_bands=1 if diagonal else None
         )
-

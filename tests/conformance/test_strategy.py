@@ -3,8 +3,8 @@ import dataclasses
 import inspect
 import pickle
 
-import oracles as oracle
 import numpy as np
+import oracles as oracle
 import pytest
 
 import dpmech as dm

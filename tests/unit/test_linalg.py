@@ -1,5 +1,5 @@
-import oracles as oracle
 import numpy as np
+import oracles as oracle
 import pytest
 
 import dpmech as dm

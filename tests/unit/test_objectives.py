@@ -28,7 +28,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "exact", "printed"), TABLE, ids=lambda value: repr(value))
+@pytest.mark.parametrize(("strategy", "exact", "printed"), TABLE, ids=repr)
 def test_published_table(strategy, exact, printed):
     value = dm.rmse(strategy, SCHEMA) * SIGMA
     assert value == pytest.approx(exact, abs=6e-4)
@@ -73,9 +73,7 @@ def test_full_batch_ratios():
     assert trivial / math.sqrt((n + 1) * (2 * n + 1) / 6) == pytest.approx(1.224666, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("k", "b", "lam", "ratio"), [(10, 1, 0.9, 1.0228), (20, 2, 0.5, 1.0008)]
-)
+@pytest.mark.parametrize(("k", "b", "lam", "ratio"), [(10, 1, 0.9, 1.0228), (20, 2, 0.5, 1.0008)])
 def test_published_column_normalisation_ratios(k, b, lam, ratio):
     strategy = dm.LambdaCGD(k * b, lam)
     schema = dm.MinSep(b, k)

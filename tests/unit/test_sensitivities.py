@@ -3,9 +3,9 @@ import math
 import pathlib
 from fractions import Fraction
 
-import oracles as oracle
 import mpmath as mp
 import numpy as np
+import oracles as oracle
 import pytest
 
 import dpmech as dm

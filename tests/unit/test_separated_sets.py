@@ -1,5 +1,5 @@
-import oracles as oracle
 import numpy as np
+import oracles as oracle
 import pytest
 
 from dpmech.separated_sets import best_separated_sum, windowed_sums
