@@ -245,11 +245,10 @@ def bound_on(
 ) -> tuple[float, Placement, Curve]:
     """Upper bound on delta of a ring with b >= 2 in one direction on one grid, constant part included."""
     remove = direction is Direction.REMOVE
-    slack = 1.0 + 1e-9 + 1e-10 * ring.bins
     if ring.constant == 0.0:
         place = place_nodes(ring, eps, direction, grid, 1.0)
         curve = run_programme(place, direction)
-        return min(1.0, curve.delta(eps) * slack + 1e-250), place, curve
+        return min(1.0, curve.delta(eps) * rounding_slack(place) + 1e-250), place, curve
     logs = constant_nodes(ring.constant, direction, grid)
     split = lognormal_split(logs, -0.5 * ring.constant, math.sqrt(ring.constant))
     groups = np.floor((logs - logs[0]) / math.log(GROUP_RATIO))
@@ -279,4 +278,13 @@ def bound_on(
             shares[group] = min(finer, shares[group], key=lambda one: one[0])
     beyond = split.excess if remove else split.zero
     total = sum(one[0] for one in shares.values()) + beyond
-    return min(1.0, total * slack + 1e-250), *shares[heaviest][1:]
+    return min(1.0, total * rounding_slack(shares[heaviest][1]) + 1e-250), *shares[heaviest][1:]
+
+
+def rounding_slack(place: Placement) -> float:
+    """Factor for the rounding of float64: the weights of a step are second differences over h."""
+    if place.variance == 0.0:
+        return 1.0 + 1e-9 + 1e-10 * place.bins
+    q = math.sqrt(place.variance * (1.0 - place.decay) * (1.0 + place.decay))
+    step = float(place.x_nodes[1] - place.x_nodes[0]) / q
+    return 1.0 + 1e-9 + max(1e-10, 1e-14 / (min(step, 1.0) ** 2 * min(q, 1.0))) * place.bins
