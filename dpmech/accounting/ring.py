@@ -45,7 +45,8 @@ class RingResult:
         delta: the largest of those that were asked for.
         grids: the grid behind each bound; none where a closed form was used. Pass it as `grid` for a ring
             or an eps close by: the search is then skipped.
-        excess: estimate, not a bound, of how far `delta` lies above the truth, relative to it.
+        excess: estimate, not a bound, of how far `delta` lies above the truth, relative to it; infinite where
+            there is none (a grid that was given, or the Gaussian bound).
     """
 
     delta_remove: float
@@ -113,7 +114,7 @@ def ring_delta(
         delta_add=bounds[Direction.ADD],
         delta=largest.best,
         grids={search.direction: search.grid for search in searches if search.grid is not None},
-        excess=largest.excess,
+        excess=min(largest.excess, 1.0 / largest.best - 1.0) if largest.best > 0.0 else 0.0,
     )
 
 
@@ -211,7 +212,9 @@ class _Search:
         if self.ring.amplitude > 0.0:
             grid, y_error = self._y_step(grid, 0.5 * goal)
         self.grid = grid
-        self.run(grid)
+        last = self.run(grid)[0]
+        if last > self.best * (1.0 + self.rel_error):
+            return  # the Gaussian cap is lower: nothing is known about its excess
         # half as much again: the parts are measured on coarse grids
         self.excess = 1.5 * (s_error + white_error + y_error + 0.2 * goal)
 

@@ -118,14 +118,18 @@ def split_steps(
         hi = min(count - 1, math.ceil((mean + beyond * q - nodes[0]) / h))
         for j in range(lo, hi + 1):
             t = (nodes[j] - mean) / q
-            calls[j] = _exp_call(t, q) if t > -2.0 - h / q else 0.0
-            puts[j] = _exp_put(t, q) if t < 2.0 + h / q else 0.0
+            calls[j] = _exp_call(t, q) if t > 0.5 * q - 2.0 - h / q else 0.0
+            puts[j] = _exp_put(t, q) if t < 0.5 * q + 2.0 + h / q else 0.0
         # calls and puts are in units of their node: the slope after j is (calls[j] - e^h calls[j+1]) / rise
         edge[i] = max(puts[lo], 0.0)
         out[lo, i] = (math.exp(h) * puts[lo + 1] - puts[lo]) / rise - puts[lo]
-        out[hi, i] = (math.exp(-h) * calls[hi - 1] - calls[hi]) / -math.expm1(-h)
+        middle = mean + 0.5 * q * q  # the mean of e^X: calls are the smaller above it, puts below
+        if nodes[hi] >= middle:
+            out[hi, i] = (math.exp(-h) * calls[hi - 1] - calls[hi]) / -math.expm1(-h)
+        else:
+            out[hi, i] = 1.0 - (puts[hi] - math.exp(-h) * puts[hi - 1]) / -math.expm1(-h)
         for j in range(lo + 1, hi):
-            if nodes[j] >= mean:
+            if nodes[j] >= middle:
                 left = (math.exp(-h) * calls[j - 1] - calls[j]) / -math.expm1(-h)
                 out[j, i] = left - (calls[j] - math.exp(h) * calls[j + 1]) / rise
             else:

@@ -240,7 +240,9 @@ class _Steps:
         self.current = (slope, q)
         x, tail = self.place.x_nodes, self.place.tail
         if self.direction is Direction.REMOVE:
-            worst = self.kernels.normal_steps(x, slope, q, FREE_TAIL, tail, self.weights, self.edge, self.top)
+            worst = self.kernels.normal_steps(
+                x, slope, q, FREE_TAIL, tail + max(q - 1.0, 0.0), self.weights, self.edge, self.top
+            )
         else:
             worst = self.kernels.split_steps(x, slope, q, tail, FREE_TAIL, self.weights, self.edge)
         if not worst <= 1e-9:

@@ -88,7 +88,7 @@ def lognormal_split(log_nodes: Vector, mean: float, sd: float) -> Split:
     grid = np.concatenate([[0.0], values])
     calls = np.concatenate([[np.exp(mean + 0.5 * sd * sd)], call])
     puts = np.concatenate([[0.0], put])
-    above = np.concatenate([[False], scaled >= 0.0])
+    above = np.concatenate([[False], scaled >= 0.5 * sd])  # above the mean of e^Y
     weights = _second_differences(grid, calls, puts, above)
     weights[0] = puts[1] / grid[1]
     checked = _checked(weights, 0.0)
@@ -104,7 +104,7 @@ def _second_differences(nodes: Vector, calls: Vector, puts: Vector, above: npt.N
     inner_call = call_slopes[:-1] - call_slopes[1:]
     inner_put = put_slopes[1:] - put_slopes[:-1]
     weights[1:-1] = np.where(above[1:-1], inner_call, inner_put)
-    weights[-1] = call_slopes[-1]
+    weights[-1] = call_slopes[-1] if above[-1] else 1.0 - put_slopes[-1]
     return weights
 
 

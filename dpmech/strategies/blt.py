@@ -1,6 +1,7 @@
 """Buffered linear Toeplitz strategies (BLT): coefficients that are sums of exponentials."""
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -47,9 +48,10 @@ class BLT(FactoredStrategy):
     def _factors(self) -> ScaledToeplitz:
         coefs = np.zeros(self.n)
         coefs[0] = 1.0
-        lags = np.arange(self.n - 1)
         for decay, scale in zip(self.decays, self.scales, strict=True):
-            coefs[1:] += scale * decay**lags
+            # Powers below 1e-300 are left out: they are nothing but slow subnormal numbers.
+            count = self.n - 1 if decay == 0.0 else min(self.n - 1, 1 + int(-691.0 / math.log(decay)))
+            coefs[1 : count + 1] += scale * decay ** np.arange(count)
         # With state x_(t+1) = diag(decays) x_t + u_t and output u_t + scales . x_t, the inverse feeds the
         # output back: c^-1_t = -scales . M^(t-1) 1, M = diag(decays) - 1 scales^T. Powers of M keep the
         # accuracy that the polynomials with these roots lose where decays lie close together.
