@@ -68,7 +68,9 @@ def test_corners_against_an_independent_accountant(eps, delta, q, steps, interva
 @pytest.mark.parametrize(("eps", "delta"), [(1000.0, 1e-3), (1000.0, 1e-12)])
 def test_many_steps_at_huge_eps(eps, delta):
     calibration = calibrated(eps, delta, 0.001, 100_000)
-    limit = (1.02 if delta > 1e-10 else 1.5) * delta
+    # Near 1e-12 the other accountant's FFT over 100,000 steps is off by a few 1e-12 either way, as changing
+    # its grid shows; sigma 2 % low still gives 2e-10.
+    limit = (1.02 if delta > 1e-10 else 10.0) * delta
     assert independent_delta(calibration.sigma, 0.001, 100_000, eps, 0.02, pessimistic=True) <= limit
     assert independent_delta(0.98 * calibration.sigma, 0.001, 100_000, eps, 0.02, pessimistic=True) > limit
 
