@@ -89,3 +89,23 @@ def participations(n):
 def strategy_and_participation(draw, max_n=12):
     n = draw(st.integers(1, max_n))
     return draw(strategies(n)), draw(participations(n))
+
+
+def random_bins_problem(rng):
+    """A non-negative strategy, a number of bins, sigma and eps, with delta neither 0 nor 1."""
+    bins, epochs = int(rng.integers(2, 41)), int(rng.integers(1, 6))
+    n = bins * epochs
+    bands = int(rng.integers(1, min(n, 12) + 1))
+    matrix = np.tril(rng.uniform(size=(n, n)) * (rng.uniform(size=(n, n)) < 0.3)) + np.eye(n)
+    kinds = (
+        lambda: dm.LambdaCGD(n, float(rng.uniform(0.0, 0.98))),
+        lambda: dm.SquareRoot(n, bands),
+        lambda: dm.InverseSquareRoot(n, bands),
+        lambda: dm.BandedToeplitz(n, np.append(1.0, np.sort(rng.uniform(size=bands - 1))[::-1])),
+        lambda: dm.ColumnNormalized(dm.LambdaCGD(n, float(rng.uniform(0.0, 0.95)))),
+        lambda: dm.Dense(matrix),
+    )
+    strategy = kinds[int(rng.integers(len(kinds)))]()
+    largest = dm.sensitivity(strategy, dm.FixedEpochs(epochs)).upper
+    # In units of the noise, the largest bin mean is between 0.5 and 3.
+    return strategy, bins, largest / float(rng.uniform(0.5, 3.0)), float(np.exp(rng.uniform(-1.5, 1.6)))

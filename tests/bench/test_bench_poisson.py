@@ -19,7 +19,7 @@ def independent_delta(sigma, q, steps, eps):
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     best = 1.0
-    for points in (2_000, 20_000):
+    for points in (2_000, 20_000, 60_000, 200_000):
         interval = max(eps, 1e-6) / points
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -95,7 +95,8 @@ def test_grid_of_84(benchmark):
             seconds = time.perf_counter() - start
             if seconds > 60.0:
                 slow.append((eps, delta, q, steps, f"{seconds:.0f} s"))
-            if delta > 1e-11 or q == 1.0:
+            # The other accountant's own rounding is some 1e-12 over 100,000 steps.
+            if delta > 1e-11 or steps <= 1000:
                 other = independent_delta(sigma, q, steps, eps)
                 if other > 1.02 * delta:
                     failures.append(

@@ -1,0 +1,214 @@
+"""Families of Toeplitz strategies: parameters, the strategy they give, the pull-back of gradients."""
+
+import abc
+import dataclasses
+
+import numpy as np
+from scipy import signal
+
+from dpmech.exceptions import NumericalError
+from dpmech.linalg import FloatArray, series_inverse
+from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Strategy
+from dpmech.strategies.toeplitz import inverse_square_root_coefs, square_root_coefs
+
+__all__ = ["BandedFamily", "BufferedFamily", "Family", "InverseFamily", "Point"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Point:
+    """One member of a family.
+
+    Attributes:
+        coefs: first column of T, shape (n,).
+        inverse: first column of T^-1, shape (n,).
+    """
+
+    coefs: FloatArray
+    inverse: FloatArray
+
+
+class Family(abc.ABC):
+    """Parameters x of shape (m,) to a Toeplitz matrix T; x is free, or bounded below."""
+
+    n: int
+
+    @property
+    def lower(self) -> float | None:
+        """Lower bound of every parameter, or None."""
+        return None
+
+    @property
+    def scale(self) -> float:
+        """How much smaller than 1 a sensible change of a parameter is."""
+        return 100.0
+
+    @abc.abstractmethod
+    def starts(self) -> list[FloatArray]:
+        """Starting points, good ones first; the last one is the Identity or close to it."""
+
+    @abc.abstractmethod
+    def point(self, x: FloatArray) -> Point:
+        """The two series at x.
+
+        Raises:
+            NumericalError: where a series overflows.
+        """
+
+    @abc.abstractmethod
+    def pull(self, x: FloatArray, point: Point, by_coefs: FloatArray, by_inverse: FloatArray) -> FloatArray:
+        """The gradient by x, from those by the two series."""
+
+    @abc.abstractmethod
+    def strategy(self, x: FloatArray) -> Strategy:
+        """The member at x."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BandedFamily(Family):
+    """T with p bands. Where `monotone`, the parameters are the decrements of the coefficients, >= 0.
+
+    Args:
+        n: number of steps.
+        bands: p in [2, n].
+        monotone: keep the coefficients non-increasing and >= 0, the hypothesis of lambda_cgd Theorem 1.
+    """
+
+    n: int
+    bands: int
+    monotone: bool
+
+    @property
+    def lower(self) -> float | None:
+        """0 for decrements."""
+        return 0.0 if self.monotone else None
+
+    def starts(self) -> list[FloatArray]:
+        """The banded square root, and something near the Identity."""
+        root = square_root_coefs(self.bands)
+        near = np.asarray(0.3 ** np.arange(self.bands), dtype=np.float64)
+        if self.monotone:
+            return [root - np.append(root[1:], 0.0), near - np.append(near[1:], 0.0)]
+        return [root[1:], near[1:]]
+
+    def _short(self, x: FloatArray) -> FloatArray:
+        coefs = np.cumsum(x[::-1])[::-1] if self.monotone else np.concatenate([[1.0], x])
+        if not coefs[0] > 0.0:
+            raise NumericalError("the first coefficient vanished")
+        return np.asarray(coefs, dtype=np.float64)
+
+    def point(self, x: FloatArray) -> Point:
+        """C from x, its inverse by recursion."""
+        coefs = self._short(x)
+        return Point(np.pad(coefs, (0, self.n - self.bands)), series_inverse(coefs, self.n))
+
+    def pull(self, x: FloatArray, point: Point, by_coefs: FloatArray, by_inverse: FloatArray) -> FloatArray:
+        """Through d = 1 / c: the gradient by c gains -T(d)^T T(d)^T of the one by d."""
+        short = point.coefs[: self.bands]
+        total = by_coefs[: self.bands] - _twice_solved(short, by_inverse)[: self.bands]
+        return np.cumsum(total) if self.monotone else total[1:]
+
+    def strategy(self, x: FloatArray) -> Strategy:
+        """BandedToeplitz, scaled to c_0 = 1."""
+        coefs = self._short(x)
+        return BandedToeplitz(self.n, coefs / coefs[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class InverseFamily(Family):
+    """T^-1 with p bands, 1 first; the others are the parameters.
+
+    Args:
+        n: number of steps.
+        bands: p in [2, n].
+    """
+
+    n: int
+    bands: int
+
+    def starts(self) -> list[FloatArray]:
+        """The banded inverse square root, one strong lag, and something near the Identity."""
+        strong, near = np.zeros((2, self.bands - 1))
+        strong[0], near[0] = -0.9, -0.2
+        return [inverse_square_root_coefs(self.bands)[1:], strong, near]
+
+    def point(self, x: FloatArray) -> Point:
+        """C^-1 from x, C by recursion."""
+        inverse = np.concatenate([[1.0], x])
+        return Point(series_inverse(inverse, self.n), np.pad(inverse, (0, self.n - self.bands)))
+
+    def pull(self, x: FloatArray, point: Point, by_coefs: FloatArray, by_inverse: FloatArray) -> FloatArray:
+        """Through c = 1 / d."""
+        short = point.inverse[: self.bands]
+        return (by_inverse[: self.bands] - _twice_solved(short, by_coefs)[: self.bands])[1:]
+
+    def strategy(self, x: FloatArray) -> Strategy:
+        """BandedInverse."""
+        return BandedInverse(self.n, np.concatenate([[1.0], x]))
+
+
+@dataclasses.dataclass(frozen=True)
+class BufferedFamily(Family):
+    """Sums of d exponentials with weights >= 0 that add up to less than 1, so non-increasing.
+
+    The parameters are log(1 / (1 - decay) - 1) for each decay, then the logarithms of the weights relative
+    to what is missing from 1.
+
+    Args:
+        n: number of steps.
+        buffers: d >= 1.
+    """
+
+    n: int
+    buffers: int
+
+    @property
+    def scale(self) -> float:
+        """Logarithms change by much."""
+        return 1.0
+
+    def starts(self) -> list[FloatArray]:
+        """Time constants spread from 1 to n; weights near those of the square root, and tiny ones."""
+        lengths = np.geomspace(2.0, max(self.n / 8.0, 3.0), self.buffers + 1)[1:]
+        decays = np.log(lengths)
+        return [
+            np.concatenate([decays, np.full(self.buffers, weight)]) for weight in (np.log(0.4), np.log(0.01))
+        ]
+
+    def _parts(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        decays = 1.0 / (1.0 + np.exp(-np.clip(x[: self.buffers], -30.0, 30.0)))
+        odds = np.exp(np.clip(x[self.buffers :], -60.0, 60.0))
+        return np.minimum(decays, 1.0 - 1e-12), odds / (1.0 + odds.sum())
+
+    def point(self, x: FloatArray) -> Point:
+        """Through the strategy itself."""
+        factors = BLT(self.n, *self._parts(x)).factored
+        return Point(factors.coefs, factors.inverse_coefs)
+
+    def pull(self, x: FloatArray, point: Point, by_coefs: FloatArray, by_inverse: FloatArray) -> FloatArray:
+        """Through the coefficients c_t = sum_j scales_j decays_j^(t-1)."""
+        back = _correlated(point.inverse, _correlated(point.inverse, by_inverse))
+        tail = (by_coefs - back)[1:]
+        decays, scales = self._parts(x)
+        lags = np.arange(self.n - 1, dtype=np.float64)
+        by_scales, by_decays = np.empty(self.buffers), np.empty(self.buffers)
+        for j, decay in enumerate(decays):
+            powers = np.exp(np.maximum(lags * np.log(decay), -690.0))
+            by_scales[j] = powers @ tail
+            by_decays[j] = scales[j] * float((lags[1:] * powers[:-1]) @ tail[1:])
+        by_weights = scales * (by_scales - float(scales @ by_scales))
+        return np.concatenate([by_decays * decays * (1.0 - decays), by_weights])
+
+    def strategy(self, x: FloatArray) -> Strategy:
+        """BLT."""
+        return BLT(self.n, *self._parts(x))
+
+
+def _twice_solved(short: FloatArray, gradient: FloatArray) -> FloatArray:
+    """T^-T T^-T y for T = LTT(short), by two recursions that run backwards."""
+    once = signal.lfilter([1.0], short, gradient[::-1])
+    return np.asarray(signal.lfilter([1.0], short, once)[::-1], dtype=np.float64)
+
+
+def _correlated(series: FloatArray, y: FloatArray) -> FloatArray:
+    """LTT(series)^T y."""
+    return np.asarray(signal.fftconvolve(series, y[::-1])[: y.size][::-1], dtype=np.float64)

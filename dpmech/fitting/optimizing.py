@@ -1,0 +1,159 @@
+"""The best strategy of a family for a plan: `optimize`."""
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpmech.accounting.methods import Method
+from dpmech.budget import Adjacency, PrivacyBudget
+from dpmech.exceptions import InvalidParameterError, check_integer
+from dpmech.fitting.decoder import Objective
+from dpmech.fitting.dense_programme import LARGEST_DENSE
+from dpmech.fitting.fit import Fit, FitCache
+from dpmech.fitting.request import Report, Request
+from dpmech.participation import EveryStep, Participation, check_participation
+from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Dense, LambdaCGD, Strategy
+from dpmech.workloads import Workload, check_workload
+
+__all__ = ["optimize"]
+
+_FAMILIES: tuple[type[Strategy], ...] = (LambdaCGD, BandedToeplitz, BandedInverse, BLT, Dense)
+_DEFAULT_BUFFERS = 3
+
+
+def optimize(
+    family: type[Strategy],
+    participation: Participation | Sequence[Participation] | None = None,
+    *,
+    n: int,
+    bands: int | None = None,
+    buffers: int | None = None,
+    column_normalized: bool = False,
+    objective: str = "rmse",
+    eps: float | None = None,
+    delta: float | None = None,
+    workload: Workload | None = None,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    method: Method | None = None,
+    rtol: float = 1e-3,
+    rng: np.random.Generator | int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Report | None = None,
+) -> Fit:
+    """The strategy of a family with the least certified error.
+
+    Without amplification the error is `||B|| sens / sqrt(n)` (or its MaxSE or last-step form) with the upper
+    end of the same sensitivity that `dpmech.sensitivity` returns, minimised by L-BFGS with analytic
+    gradients. Under Balls-in-Bins it is the error at the calibrated sigma, searched along dampings of the
+    unamplified optima; under Poisson and CyclicPoisson sigma depends on the largest column norm alone, and
+    at most one, or `cycle`, bands are allowed.
+
+    Args:
+        family: LambdaCGD, BandedToeplitz, BandedInverse, BLT or Dense (n <= 4096).
+        participation: who takes part when; None is EveryStep. Several alternatives are tried in turn and
+            the best is kept (for example CyclicPoisson with several cycles at one batch size).
+        n: number of steps, >= 1.
+        bands: bands of C (BandedToeplitz, Dense) or C^-1 (BandedInverse). Default: as many as the
+            participation allows, at most 64, for BandedToeplitz; as many as it allows for Dense; 4 for
+            BandedInverse.
+        buffers: exponentials of a BLT, 1 to 8. Default 3.
+        column_normalized: scale the columns to norm 1 and fit for that.
+        objective: "rmse", "max_se" or "last".
+        eps: the budget, with `delta`; required for random participations. The fit then holds a
+            calibration, and its error is at that sigma.
+        delta: see `eps`.
+        workload: A; None is the prefix sum.
+        adjacency: as for `calibrate_sigma`.
+        method: as for `calibrate_sigma`, for the final calibration.
+        rtol: as for `calibrate_sigma`.
+        rng: as for `calibrate_sigma`, for the final calibration; the search has a fixed seed of its own.
+        cache: a folder; coefficients fitted for the same request before are read from it.
+        progress: called with a line of text now and then.
+
+    Returns:
+        A Fit. Its error is certified for the strategy that it holds, and at most that of the Identity;
+        that no better strategy exists is not claimed (only for Dense with unit columns is the programme
+        convex).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: where no theorem covers the combination.
+        NumericalError: if a calibration fails.
+
+    References:
+        lambda_cgd Table 4 and section 4; noise_share eq. 26.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> fit = dm.optimize(dm.LambdaCGD, dm.MinSep(390, 10), n=3900)
+        >>> round(fit.strategy.lam, 3), round(fit.error * 0.60022907, 2)
+        (0.978, 12.69)
+    """
+    if not isinstance(family, type) or family not in _FAMILIES:
+        raise InvalidParameterError("family", family, "one of " + ", ".join(k.__name__ for k in _FAMILIES))
+    steps = check_integer("n", n, minimum=1)
+    if (eps is None) != (delta is None):
+        raise InvalidParameterError("delta" if delta is None else "eps", None, "given with the other one")
+    request = Request(
+        family=family,
+        n=steps,
+        bands=_checked_bands(family, bands, steps),
+        buffers=_checked_buffers(family, buffers),
+        column_normalized=bool(column_normalized),
+        objective=Objective.check(objective),
+        workload=check_workload(workload, steps),
+        budget=None if eps is None or delta is None else PrivacyBudget(eps, delta),
+        calibration={"adjacency": Adjacency.check(adjacency), "method": method, "rtol": rtol, "rng": rng},
+        report=progress if progress is not None else _silent,
+    )
+    schemas = _alternatives(participation)
+    if family is Dense and steps > LARGEST_DENSE:
+        raise InvalidParameterError("n", steps, f"at most {LARGEST_DENSE} for Dense")
+    for schema in schemas:
+        schema.pattern(steps)
+        if schema.random and request.budget is None:
+            raise InvalidParameterError("eps", eps, f"given, with delta, for {schema!r}")
+    store = None if cache is None else FitCache(cache)
+    key = "" if store is None else store.key(request.plain(schemas))
+    stored = None if store is None else store.load(key)
+    if stored is None:
+        found = [one for schema in schemas for one in request.candidates(schema)]
+    else:
+        found = [(stored[0], stored[1], math.nan)]
+    fit = request.finished(found, schemas)
+    if store is not None and stored is None:
+        store.store(key, fit.strategy, fit.participation)
+    return fit
+
+
+def _alternatives(value: Participation | Sequence[Participation] | None) -> list[Participation]:
+    if value is None:
+        return [EveryStep()]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        schemas = [check_participation(one) for one in value]
+        if not schemas:
+            raise InvalidParameterError("participation", value, "at least one participation")
+        return list(dict.fromkeys(schemas))
+    return [check_participation(value)]
+
+
+def _checked_bands(family: type[Strategy], value: int | None, n: int) -> int | None:
+    if value is None:
+        return None
+    if family in {LambdaCGD, BLT}:
+        raise InvalidParameterError("bands", value, f"None for {family.__name__}")
+    return check_integer("bands", value, minimum=1, maximum=n)
+
+
+def _checked_buffers(family: type[Strategy], value: int | None) -> int:
+    if value is None:
+        return _DEFAULT_BUFFERS
+    if family is not BLT:
+        raise InvalidParameterError("buffers", value, f"None for {family.__name__}")
+    return check_integer("buffers", value, minimum=1, maximum=8)
+
+
+def _silent(line: str) -> None:
+    del line

@@ -1,0 +1,211 @@
+"""One request for a fit: its candidates under each participation, and the judgement among them."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from dpmech.budget import PrivacyBudget
+from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.fitting.amplified import Budget, error_at, search_damping
+from dpmech.fitting.decoder import Objective
+from dpmech.fitting.dense_programme import fit_dense
+from dpmech.fitting.descent import Problem, certified_error, fit_family
+from dpmech.fitting.families import BandedFamily, BufferedFamily, InverseFamily
+from dpmech.fitting.fit import Fit
+from dpmech.participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedEpochs,
+    Participation,
+    Poisson,
+    SingleParticipation,
+)
+from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Dense, LambdaCGD, Strategy
+from dpmech.workloads import Workload
+
+__all__ = ["Report", "Request"]
+
+_DEFAULT_BANDS = 64
+_DEFAULT_INVERSE_BANDS = 4
+_SCAN = 25
+_TIE = 1e-9
+
+Report = Callable[[str], None]
+Candidate = tuple[Strategy, Participation, float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """One call of `optimize`, checked; see there for the fields."""
+
+    family: type[Strategy]
+    n: int
+    bands: int | None
+    buffers: int
+    column_normalized: bool
+    objective: Objective
+    workload: Workload
+    budget: PrivacyBudget | None
+    calibration: dict[str, Any]
+    report: Report
+
+    def plain(self, schemas: Sequence[Participation]) -> dict[str, Any]:
+        """What the result depends on, as plain data."""
+        rates = self.workload.rates
+        return {
+            "family": self.family.__name__,
+            "n": self.n,
+            "bands": self.bands,
+            "buffers": self.buffers,
+            "column_normalized": self.column_normalized,
+            "objective": self.objective.value,
+            "beta": self.workload.beta,
+            "rates": None if rates is None else rates.tolist(),
+            "budget": None if self.budget is None else [self.budget.eps, self.budget.delta],
+            "adjacency": self.calibration["adjacency"].value,
+            "participation": [schema.to_dict() for schema in schemas],
+        }
+
+    def identity(self) -> Strategy:
+        """The Identity, as a member of the family."""
+        members: dict[type[Strategy], Callable[[], Strategy]] = {
+            LambdaCGD: lambda: LambdaCGD(self.n, 0.0),
+            BandedToeplitz: lambda: BandedToeplitz(self.n, np.ones(1)),
+            BandedInverse: lambda: BandedInverse(self.n, np.ones(1)),
+            BLT: lambda: BLT(self.n, np.zeros(1), np.zeros(1)),
+            Dense: lambda: Dense(np.eye(self.n)),
+        }
+        return members[self.family]()
+
+    def candidates(self, schema: Participation) -> list[Candidate]:
+        """Fitted strategies under one participation, the Identity apart."""
+        if isinstance(schema, BallsInBins):
+            return self._amplified(schema)
+        if isinstance(schema, Poisson | CyclicPoisson):
+            cycle = schema.cycle if isinstance(schema, CyclicPoisson) else 1
+            if self.family not in {BandedToeplitz, Dense} or cycle == 1:
+                return []
+            return [(*self._fitted(SingleParticipation(), cycle)[:1], schema, math.nan)]
+        strategy, error = self._fitted(schema, None)
+        return [(strategy, schema, error)]
+
+    def _problem(self, schema: Participation) -> Problem:
+        return Problem(schema, self.n, self.workload, self.objective, self.column_normalized)
+
+    def _fitted(self, schema: Participation, most: int | None) -> tuple[Strategy, float]:
+        """The best member without amplification, with at most `most` bands."""
+        problem = self._problem(schema)
+        room = min(problem.pattern.min_sep, self.n) if most is None else min(most, self.n)
+        if self.n == 1:
+            return problem.finished(self.identity()), certified_error(problem, self.identity())
+        if self.family is LambdaCGD:
+            return _best_lambda(problem, self.report)
+        if self.family is BandedInverse:
+            bands = min(_DEFAULT_INVERSE_BANDS if self.bands is None else self.bands, self.n)
+            if bands == 1:
+                return problem.finished(self.identity()), certified_error(problem, self.identity())
+            return fit_family(problem, InverseFamily(self.n, bands), None, self.report)
+        if self.family is BLT:
+            return fit_family(problem, BufferedFamily(self.n, self.buffers), None, self.report)
+        bands = self._bands_of_c(room, most)
+        if bands == 1 and self.family is not Dense:
+            return problem.finished(self.identity()), certified_error(problem, self.identity())
+        start: tuple[Strategy, float] = (self.identity(), math.inf)
+        if bands > 1:
+            banded = BandedFamily(self.n, bands, monotone=bands > room)
+            start = fit_family(problem, banded, bands, self.report)
+        if self.family is BandedToeplitz:
+            return start
+        return fit_dense(problem, bands, start[0], self.report)
+
+    def _bands_of_c(self, room: int, most: int | None) -> int:
+        if self.family is Dense:
+            bands = room if self.bands is None else self.bands
+            if bands > room:
+                raise UnsupportedCombinationError(
+                    f"Dense with bands={bands} where participations may be {room} steps apart",
+                    supported=f"at most {room} bands: the squared column norms then add",
+                )
+            return bands
+        bands = min(room, _DEFAULT_BANDS) if self.bands is None else self.bands
+        if most is not None and bands > most:
+            raise InvalidParameterError("bands", bands, f"at most the cycle, {most}")
+        return bands
+
+    def _amplified(self, schema: BallsInBins) -> list[Candidate]:
+        """Points on the damping paths of the unamplified optima, with rough errors."""
+        if self.budget is None:
+            raise InvalidParameterError("eps", None, f"given, with delta, for {schema!r}")
+        budget = Budget(self.budget.eps, self.budget.delta, schema, self.workload, self.objective)
+        epochs = FixedEpochs(self.n // schema.bins)
+        starts: list[Strategy]
+        if self.family is LambdaCGD:
+            starts = [self._problem(epochs).finished(LambdaCGD(self.n, 1.0 - 1.0 / (4.0 * self.n + 10.0)))]
+        else:
+            schemas = [epochs] if schema.bins == self.n else [epochs, SingleParticipation()]
+            most = schema.bins if self.family is Dense else None
+            starts = [self._fitted(one, most)[0] for one in schemas]
+        points = [point for start in starts for point in search_damping(start, budget, self.report)]
+        return [(strategy, schema, error) for strategy, error in points]
+
+    def finished(self, found: list[Candidate], schemas: Sequence[Participation]) -> Fit:
+        """Judge the best candidate of every participation, and the Identity, by the real error."""
+        judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
+        for schema in schemas:
+            own = [one for one in found if one[1] == schema]
+            if own:
+                judged.append(self._judged(min(own, key=lambda one: one[2])[0], schema))
+            judged.append(self._judged(self.identity(), schema))
+        # Correlation that gains nothing but rounding is not worth its buffers.
+        best = min(judged, key=lambda one: one[2] * (1.0 - (_TIE if one[0] == self.identity() else 0.0)))
+        identity = next(one[2] for one in judged if one[0] == self.identity() and one[1] == schemas[0])
+        return Fit(
+            strategy=best[0],
+            participation=best[1],
+            objective=self.objective.value,
+            error=best[2],
+            identity_error=identity,
+            candidates=tuple((f"{one[0]!r}, {one[1]!r}", one[2]) for one in judged),
+            calibration=best[3],
+        )
+
+    def _judged(
+        self, strategy: Strategy, schema: Participation
+    ) -> tuple[Strategy, Participation, float, Calibration | None]:
+        if self.budget is None:
+            return strategy, schema, certified_error(self._problem(schema), strategy), None
+        cal = calibrate_sigma(
+            strategy,
+            self.budget.eps,
+            self.budget.delta,
+            participation=schema,
+            progress=self.report,
+            **self.calibration,
+        )
+        return strategy, schema, error_at(strategy, cal.sigma, self.workload, self.objective), cal
+
+
+def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:
+    """LambdaCGD by a scan of log(1 / (1 - lam)) and Brent's method around its minimum."""
+
+    def member(position: float) -> Strategy:
+        return problem.finished(LambdaCGD(problem.n, min(-math.expm1(-position), 1.0 - 1e-12)))
+
+    def error(position: float) -> float:
+        return certified_error(problem, member(position))
+
+    nodes = np.linspace(0.0, math.log(20.0 * problem.n + 10.0), _SCAN)
+    values = [error(float(node)) for node in nodes]
+    best = int(np.argmin(values))
+    low, high = nodes[max(best - 1, 0)], nodes[min(best + 1, _SCAN - 1)]
+    found = minimize_scalar(
+        lambda x: math.log(error(float(x))), bounds=(low, high), method="bounded", options={"xatol": 1e-7}
+    )
+    position = min((float(found.x), float(nodes[best])), key=error)
+    report(f"lam {-math.expm1(-position):.6g}: {error(position):.6g}")
+    return member(position), error(position)
