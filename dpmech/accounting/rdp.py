@@ -5,7 +5,12 @@ Talwar and Zhang 2019, Theorem 5), and it is the one that dp-accounting computes
 relation is settled by our sensitivity, so that its add-or-remove reading is the right one here.
 """
 
+import contextlib
+import logging
+from collections.abc import Iterator
+
 import numpy as np
+from absl import logging as absl_logging
 from dp_accounting import dp_event
 from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant as DpAccountingRdp
@@ -35,12 +40,14 @@ class RenyiAccountant(Accountant):
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
-        value = float(self._composed(sigma).get_delta(eps))
+        with _fail_closed(self.method):
+            value = float(self._composed(sigma).get_delta(eps))
         return Bounds(0.0, self._checked(value, sigma), self.method)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
-        value = float(self._composed(sigma).get_epsilon(delta))
+        with _fail_closed(self.method):
+            value = float(self._composed(sigma).get_epsilon(delta))
         return Bounds(0.0, self._checked(value, sigma), self.method)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
@@ -60,3 +67,28 @@ class RenyiAccountant(Accountant):
         if not np.isfinite(value) or value < 0.0:
             raise NumericalError(f"{self.method} returned {value!r} at sigma={sigma!r}")
         return value
+
+
+@contextlib.contextmanager
+def _fail_closed(method: str) -> Iterator[None]:
+    """Turn dp-accounting's logged warnings into errors, but for orders that it leaves out.
+
+    It logs, and goes on with an eps of 0, where a Renyi divergence came out negative. An order that did not
+    converge is left out of a minimum, which only loosens the bound.
+    """
+    troubles: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if "Excluding this order" not in message:
+            troubles.append(message)
+        return False
+
+    logger = absl_logging.get_absl_logger()
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+    if troubles:
+        raise NumericalError(f"{method}: {troubles[0]}")

@@ -80,3 +80,21 @@ def test_calibration_without_sampling():
     assert renyi.achieved.upper <= 1.0
     assert exact.sigma < renyi.sigma < 1.3 * exact.sigma
     assert renyi.guarantee == "deterministic upper bound"
+
+
+def test_orders_that_do_not_converge_are_left_out_in_silence(capfd):
+    bounds = dm.delta(dm.Identity(100), 1.0, 1.0, participation=dm.Poisson(0.01), method=dm.Rdp())
+    assert 0.0 < bounds.upper < 1e-3
+    assert capfd.readouterr().err == ""
+
+
+def test_any_other_warning_of_the_backend_is_an_error(monkeypatch):
+    from absl import logging
+
+    def negative(self, delta):
+        logging.warning("Returning an epsilon of zero")
+        return 0.0
+
+    monkeypatch.setattr("dpmech.accounting.rdp.DpAccountingRdp.get_epsilon", negative)
+    with pytest.raises(dm.NumericalError, match="epsilon of zero"):
+        dm.epsilon(dm.Identity(1), 1.0, 1e-5, participation=dm.SingleParticipation(), method=dm.Rdp())

@@ -1,0 +1,160 @@
+"""Figures: errors by eps, per-step errors, privacy profiles, and the matrices themselves.
+
+Every function returns a matplotlib Figure that no window holds: `figure.savefig("name.png")`. Colours are
+Okabe and Ito's, which colour-blind readers can tell apart; lines differ in their markers too.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpmech.bounds import Bounds
+from dpmech.exceptions import InvalidParameterError, MissingDependencyError, check_real
+from dpmech.linalg import FloatArray
+from dpmech.objectives import per_step_error
+from dpmech.strategies import Strategy
+from dpmech.strategies.base import check_strategy
+from dpmech.workloads import Workload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["error_by_eps", "matrices", "per_step_errors", "privacy_profile"]
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LARGEST_MATRIX = 400
+
+
+def error_by_eps(
+    errors: Mapping[str, Mapping[float, float]], *, label: str = "RMSE (clip norms)", title: str = ""
+) -> "Figure":
+    """Error against eps, a line for each family; the strip below names the best one at every eps.
+
+    Args:
+        errors: for each name, eps to error, both positive.
+        label: of the error axis.
+        title: above the axes.
+
+    Raises:
+        InvalidParameterError: where there is nothing to draw, or a value is not positive.
+        MissingDependencyError: without matplotlib.
+    """
+    if not errors or not all(errors.values()):
+        raise InvalidParameterError("errors", errors, "at least one name, each with at least one eps")
+    for values in errors.values():
+        for eps, error in values.items():
+            check_real("eps", eps, minimum=0.0, open_minimum=True)
+            check_real("error", error, minimum=0.0, open_minimum=True)
+    figure = _figure(6.4, 4.8)
+    axes, strip = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (14, 1), "hspace": 0.06})
+    colours = dict(zip(errors, itertools.cycle(_COLOURS), strict=False))
+    for (name, values), marker in zip(errors.items(), itertools.cycle(_MARKERS), strict=False):
+        grid = sorted(values)
+        axes.plot(
+            grid, [values[eps] for eps in grid], marker=marker, color=colours[name], label=name, ms=5, lw=1.5
+        )
+    axes.set(xscale="log", yscale="log", ylabel=label, title=title)
+    axes.grid(visible=True, which="both", alpha=0.25)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    shared = sorted(set.intersection(*(set(values) for values in errors.values())))
+    for eps, (low, high) in zip(shared, _cells(shared), strict=True):
+        best = min(errors, key=lambda name: errors[name][eps])
+        strip.axvspan(low, high, color=colours[best], lw=0)
+    strip.set(xlabel="eps", yticks=[])
+    strip.set_ylabel("best", rotation=0, ha="right", va="center")
+    ticks = sorted({eps for values in errors.values() for eps in values})
+    strip.set_xticks(ticks, [f"{eps:g}" for eps in ticks])
+    strip.minorticks_off()
+    return figure
+
+
+def per_step_errors(
+    strategies: Mapping[str, Strategy],
+    *,
+    scales: Mapping[str, float] | None = None,
+    workload: Workload | None = None,
+) -> "Figure":
+    """Standard error of every step's output, a line for each strategy.
+
+    Args:
+        strategies: by name.
+        scales: what to multiply each by, a sigma or a sensitivity; None for 1.
+        workload: A; None is the prefix sum.
+    """
+    if not strategies:
+        raise InvalidParameterError("strategies", strategies, "at least one")
+    figure = _figure(6.4, 4.0)
+    axes = figure.subplots()
+    for (name, strategy), colour in zip(strategies.items(), itertools.cycle(_COLOURS), strict=False):
+        scale = 1.0 if scales is None else check_real(f"scales[{name!r}]", scales.get(name), minimum=0.0)
+        errors = scale * per_step_error(check_strategy(strategy), workload=workload)
+        axes.plot(np.arange(1, errors.size + 1), errors, color=colour, label=name, lw=1.5)
+    unit = "clip norms" if scales is not None else "clip norms at sigma 1"
+    axes.set(xlabel="step", ylabel=f"standard error ({unit})", ylim=(0.0, None))
+    axes.grid(visible=True, alpha=0.25)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    return figure
+
+
+def privacy_profile(eps: Sequence[float], deltas: Mapping[str, Sequence[Bounds]]) -> "Figure":
+    """delta(eps), each method with its interval as a band.
+
+    Args:
+        eps: increasing, shape (m,).
+        deltas: for each name, the m Bounds that `dpmech.delta` gave.
+    """
+    grid = np.asarray(eps, dtype=np.float64)
+    if grid.ndim != 1 or grid.size == 0 or np.any(np.diff(grid) <= 0.0):
+        raise InvalidParameterError("eps", eps, "increasing numbers")
+    figure = _figure(6.4, 4.0)
+    axes = figure.subplots()
+    for (name, bounds), colour in zip(deltas.items(), itertools.cycle(_COLOURS), strict=False):
+        if len(bounds) != grid.size:
+            raise InvalidParameterError(f"deltas[{name!r}]", len(bounds), f"{grid.size} bounds, one an eps")
+        upper = np.array([one.upper for one in bounds])
+        lower = np.array([one.lower for one in bounds])
+        axes.plot(grid, upper, color=colour, label=name, lw=1.5)
+        shown = lower > 0.0
+        if np.any(shown):
+            axes.fill_between(grid[shown], lower[shown], upper[shown], color=colour, alpha=0.25, lw=0)
+    axes.set(xlabel="eps", ylabel="delta", yscale="log")
+    axes.grid(visible=True, alpha=0.25)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    return figure
+
+
+def matrices(strategy: Strategy) -> "Figure":
+    """Heat maps of C and C^-1, for n up to 400; the colour scale is symmetric around 0."""
+    check_strategy(strategy)
+    if strategy.n > _LARGEST_MATRIX:
+        raise InvalidParameterError("n", strategy.n, f"at most {_LARGEST_MATRIX}: larger ones cannot be seen")
+    figure = _figure(8.4, 3.8)
+    inverse = strategy.solve(np.eye(strategy.n))
+    for axes, matrix, name in zip(
+        figure.subplots(1, 2), (strategy.to_dense(), inverse), ("C", "C$^{-1}$"), strict=True
+    ):
+        most = float(np.abs(matrix).max())
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-most, vmax=most, interpolation="nearest")
+        axes.set(title=name, xlabel="column (step)", ylabel="row (step)")
+        figure.colorbar(image, ax=axes, fraction=0.046, pad=0.04)
+    return figure
+
+
+def _cells(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Intervals around the values, which meet halfway on a log scale."""
+    logs = np.log(values)
+    middles = 0.5 * (logs[1:] + logs[:-1])
+    half = 0.5 * float(np.diff(logs).min()) if len(values) > 1 else 0.2
+    edges: FloatArray = np.exp(np.concatenate([[logs[0] - half], middles, [logs[-1] + half]]))
+    return [(float(low), float(high)) for low, high in itertools.pairwise(edges)]
+
+
+def _figure(width: float, height: float) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependencyError("matplotlib", "plots") from None
+    return Figure(figsize=(width, height), layout="constrained", dpi=150)

@@ -1,0 +1,86 @@
+"""Figures: what is drawn, and what is refused. How they look is for the eye."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.exceptions import InvalidParameterError, MissingDependencyError
+
+pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
+
+from dpmech import plots
+
+ERRORS = {"a": {8.0: 3.0, 1.0: 9.0, 0.25: 40.0}, "b": {8.0: 4.0, 1.0: 8.0, 0.25: 50.0}}
+
+
+def drawn(figure, tmp_path):
+    path = tmp_path / "figure.png"
+    figure.savefig(path)
+    assert path.stat().st_size > 5000
+    return figure.axes
+
+
+def test_error_by_eps_draws_every_value_and_the_winners(tmp_path):
+    axes, strip = drawn(plots.error_by_eps(ERRORS), tmp_path)
+    for line, (name, values) in zip(axes.lines, ERRORS.items(), strict=True):
+        assert line.get_label() == name
+        assert dict(zip(*line.get_data(), strict=True)) == values
+    colours = [line.get_color() for line in axes.lines]
+    assert len(set(colours)) == 2
+    winners = [patch.get_facecolor()[:3] for patch in strip.patches]
+    assert winners[0] == winners[2] != winners[1]
+    assert axes.get_xlabel() == ""
+    assert strip.get_xlabel() == "eps"
+    assert "clip norms" in axes.get_ylabel()
+    # The legend stands beside the data.
+    assert axes.get_legend().get_bbox_to_anchor().x0 >= axes.bbox.x1
+
+
+def test_per_step_errors(tmp_path):
+    strategies = {"identity": dm.Identity(20), "cgd": dm.LambdaCGD(20, 0.9)}
+    (axes,) = drawn(plots.per_step_errors(strategies, scales={"identity": 2.0, "cgd": 1.0}), tmp_path)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), 2.0 * np.sqrt(np.arange(1, 21)))
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), dm.per_step_error(strategies["cgd"]))
+
+
+def test_privacy_profile(tmp_path):
+    grid = [0.5, 1.0, 2.0]
+    bounds = [dm.delta(dm.Identity(4), 3.0, eps, participation=dm.Poisson(0.5)) for eps in grid]
+    (axes,) = drawn(plots.privacy_profile(grid, {"PLD": bounds}), tmp_path)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [one.upper for one in bounds])
+    assert len(axes.collections) == 1
+
+
+def test_matrices(tmp_path):
+    figure = plots.matrices(dm.LambdaCGD(12, 0.8))
+    drawn(figure, tmp_path)
+    images = [axes.images[0] for axes in figure.axes if axes.images]
+    np.testing.assert_allclose(images[0].get_array(), dm.LambdaCGD(12, 0.8).to_dense())
+    assert images[0].norm.vmin == -images[0].norm.vmax
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: plots.error_by_eps({}), "errors"),
+        (lambda: plots.error_by_eps({"a": {}}), "errors"),
+        (lambda: plots.error_by_eps({"a": {0.0: 1.0}}), "eps"),
+        (lambda: plots.error_by_eps({"a": {1.0: -1.0}}), "error"),
+        (lambda: plots.per_step_errors({}), "strategies"),
+        (lambda: plots.per_step_errors({"a": dm.Identity(3)}, scales={}), "scales"),
+        (lambda: plots.privacy_profile([1.0, 1.0], {}), "eps"),
+        (lambda: plots.privacy_profile([1.0], {"a": []}), "deltas"),
+        (lambda: plots.matrices(dm.Identity(500)), "n"),
+    ],
+)
+def test_bad_arguments_are_named(call, match):
+    with pytest.raises(InvalidParameterError, match=match):
+        call()
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependencyError, match=r"dpmech\[plots\]"):
+        plots.matrices(dm.Identity(3))
