@@ -4,9 +4,15 @@ The public names are the ones below; everything else may change. Notation and un
 documentation: sigma is the standard deviation of the i.i.d. noise at clip norm 1, sensitivity included.
 """
 
+import importlib as _importlib
 from importlib.metadata import version as _version
+from types import ModuleType as _ModuleType
 
 from dpmech import workloads as workloads
+from dpmech.accounting.block_clipping import BlockClipping as BlockClipping
+from dpmech.accounting.lots import Join as Join
+from dpmech.accounting.lots import Lot as Lot
+from dpmech.accounting.lots import join as join
 from dpmech.accounting.methods import Certified as Certified
 from dpmech.accounting.methods import Deterministic as Deterministic
 from dpmech.accounting.methods import Exact as Exact
@@ -21,6 +27,10 @@ from dpmech.calibration import Calibration as Calibration
 from dpmech.calibration import calibrate_sigma as calibrate_sigma
 from dpmech.calibration import delta as delta
 from dpmech.calibration import epsilon as epsilon
+from dpmech.certificates import Certificate as Certificate
+from dpmech.claims import Claim as Claim
+from dpmech.claims import Evidence as Evidence
+from dpmech.empirical import empirical_epsilon as empirical_epsilon
 from dpmech.exceptions import CertificateError as CertificateError
 from dpmech.exceptions import DpmechError as DpmechError
 from dpmech.exceptions import HorizonError as HorizonError
@@ -29,6 +39,9 @@ from dpmech.exceptions import MissingDependencyError as MissingDependencyError
 from dpmech.exceptions import NumericalError as NumericalError
 from dpmech.exceptions import UnattainableBudgetError as UnattainableBudgetError
 from dpmech.exceptions import UnsupportedCombinationError as UnsupportedCombinationError
+from dpmech.fitting import Fit as Fit
+from dpmech.fitting import optimize as optimize
+from dpmech.ledger import Ledger as Ledger
 from dpmech.objectives import last_iterate_error as last_iterate_error
 from dpmech.objectives import max_se as max_se
 from dpmech.objectives import per_step_error as per_step_error
@@ -53,6 +66,17 @@ from dpmech.strategies import InverseSquareRoot as InverseSquareRoot
 from dpmech.strategies import LambdaCGD as LambdaCGD
 from dpmech.strategies import SquareRoot as SquareRoot
 from dpmech.strategies import Strategy as Strategy
+from dpmech.verifying import Check as Check
+from dpmech.verifying import Verification as Verification
+from dpmech.verifying import verify as verify
 
 __version__ = _version("dpmech")
 __all__ = [name for name in dir() if not name.startswith("_")]
+
+_LAZY = {"optim"}  # needs an extra, and time to import
+
+
+def __getattr__(name: str) -> _ModuleType:
+    if name in _LAZY:
+        return _importlib.import_module(f"dpmech.{name}")
+    raise AttributeError(f"module 'dpmech' has no attribute {name!r}")

@@ -34,14 +34,17 @@ from dpmech.strategies import (
 )
 
 __all__ = [
+    "FAMILIES",
     "METHODS",
     "SAMPLINGS",
     "STRATEGIES",
     "Entry",
+    "FamilyEntry",
     "TrainingPlan",
     "build_strategy",
     "chosen_method",
     "parse_entries",
+    "parse_families",
     "read_plan",
 ]
 
@@ -219,6 +222,55 @@ def parse_entries(text: str) -> list[Entry]:
                 raise InvalidParameterError("strategies", part, "name:option=value:...")
         entries.append(Entry(name, options, normalized))
     return entries
+
+
+FAMILIES: dict[str, type[Strategy]] = {
+    "lambda-cgd": LambdaCGD,
+    "bandmf": BandedToeplitz,
+    "bandinv": BandedInverse,
+    "blt": BLT,
+    "dense": Dense,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyEntry:
+    """One family to fit: its name and its size."""
+
+    name: str
+    bands: int | None = None
+    buffers: int | None = None
+    column_normalized: bool = False
+
+    @property
+    def label(self) -> str:
+        """What a table calls it."""
+        sizes = [
+            f"{key}={value}" for key, value in (("bands", self.bands), ("buffers", self.buffers)) if value
+        ]
+        label = " ".join([self.name, *sizes])
+        return f"{label}, column-normalised" if self.column_normalized else label
+
+
+def parse_families(text: str) -> list[FamilyEntry]:
+    """Read 'lambda-cgd,bandmf:bands=16,blt:buffers=3:column-normalized'.
+
+    Raises:
+        InvalidParameterError: on an unknown family or option.
+    """
+    families = []
+    for entry in parse_entries(text):
+        if entry.name not in FAMILIES:
+            raise InvalidParameterError("families", entry.name, "one of " + ", ".join(FAMILIES))
+        foreign = set(entry.options) - {"bands", "buffers"}
+        if foreign:
+            raise InvalidParameterError(f"family {entry.name}", sorted(foreign), "bands=... or buffers=...")
+        sizes = {
+            key: check_integer(key, int(value) if float(value).is_integer() else value, minimum=1)
+            for key, value in entry.options.items()
+        }
+        families.append(FamilyEntry(entry.name, column_normalized=entry.column_normalized, **sizes))
+    return families
 
 
 def read_plan(path: Path) -> tuple[dict[str, Any], list[Entry]]:

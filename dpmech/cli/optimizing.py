@@ -1,0 +1,183 @@
+"""`dpmech optimize`: every family at its best for a plan."""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from dpmech.cli.plans import ResolvedPlan, plan_options, resolve
+from dpmech.cli.printing import Report, console, progress_bar, refuse, shown
+from dpmech.exceptions import DpmechError, InvalidParameterError
+from dpmech.fitting import Fit
+from dpmech.fitting import optimize as fit_strategy
+from dpmech.noise_cost import noise_cost
+from dpmech.planning import FAMILIES, FamilyEntry, parse_families, read_plan
+
+__all__ = ["optimize"]
+
+_DEFAULT = "lambda-cgd,bandmf:bands=16,bandinv:bands=4,blt:buffers=3"
+
+
+@click.command()
+@click.option(
+    "--families",
+    default=_DEFAULT,
+    show_default=True,
+    help=f"Of {', '.join(FAMILIES)}; add :column-normalized for unit columns.",
+)
+@click.option(
+    "--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file instead of the options."
+)
+@click.option("--objective", default="rmse", show_default=True, help="rmse, max_se or last.")
+@click.option("--eps-grid", help="More budgets for the figure, joined by commas, e.g. 8,4,2,1.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw error against eps into this file.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder of coefficients fitted before.")
+@plan_options
+def optimize(
+    families: str,
+    *,
+    plan_file: Path | None,
+    objective: str,
+    eps_grid: str | None,
+    figure: Path | None,
+    cache: Path | None,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - click passes options by name
+) -> None:
+    """Fit the best strategy of every family, and set them side by side at their calibrated noise."""
+    try:
+        settings = {} if plan_file is None else read_plan(plan_file)[0]
+        settings |= {key: value for key, value in given.items() if value is not None}
+        plan = resolve(settings)
+        grid = _grid(eps_grid, plan.eps, drawn=figure is not None)
+        entries = parse_families(families)
+        with progress_bar("fitting", total=len(entries) * len(grid)) as report:
+            fits = {
+                eps: [
+                    _fitted(entry, dataclasses.replace(plan, eps=eps), objective, cache, report)
+                    for entry in entries
+                ]
+                for eps in grid
+            }
+        rows = {eps: [_row(*one, objective=objective) for one in found] for eps, found in fits.items()}
+        rows = {eps: [_independent(fits[eps][0][1]), *found] for eps, found in rows.items()}
+        if figure is not None:
+            _draw(rows, plan, objective, figure)
+    except DpmechError as error:
+        refuse(error)
+    if as_json:
+        records = [{"eps": eps, "families": found} for eps, found in rows.items()]
+        click.echo(json.dumps({"plan": plan.described(), "fits": records}, indent=2))
+        return
+    output = console()
+    for eps, found in rows.items():
+        output.print(_table(found, eps, objective))
+
+
+def _grid(text: str | None, eps: float, *, drawn: bool) -> list[float]:
+    if text is None:
+        return [eps]
+    if not drawn:
+        raise InvalidParameterError("eps_grid", text, "left out without --figure")
+    try:
+        numbers = [float(item) for item in text.split(",")]
+    except ValueError:
+        raise InvalidParameterError("eps_grid", text, "numbers joined by commas") from None
+    return sorted({*numbers, eps}, reverse=True)
+
+
+def _fitted(
+    entry: FamilyEntry, plan: ResolvedPlan, objective: str, cache: Path | None, report: Report
+) -> tuple[FamilyEntry, Fit, float]:
+    start = time.perf_counter()
+    fit = fit_strategy(
+        FAMILIES[entry.name],
+        plan.participation,
+        n=plan.training.n,
+        bands=entry.bands,
+        buffers=entry.buffers,
+        column_normalized=entry.column_normalized,
+        objective=objective,
+        eps=plan.eps,
+        delta=plan.delta,
+        adjacency=plan.adjacency,
+        method=plan.method,
+        rtol=plan.rtol,
+        rng=plan.seed,
+        cache=cache,
+        progress=lambda line: report(f"{entry.label} at eps {plan.eps:g}: {line}"),
+    )
+    report("")
+    return entry, fit, time.perf_counter() - start
+
+
+def _row(entry: FamilyEntry, fit: Fit, seconds: float, *, objective: str) -> dict[str, Any]:
+    cost = noise_cost(fit.strategy)
+    cal = fit.calibration
+    return {
+        "family": entry.label,
+        objective: fit.error,
+        "sigma": None if cal is None else cal.sigma,
+        "guarantee": None if cal is None else cal.guarantee,
+        "buffers": cost.buffers,
+        "redrawn": cost.redrawn,
+        "seconds": round(seconds, 1),
+        "strategy": fit.strategy.to_dict(),
+        "described": repr(fit.strategy),
+    }
+
+
+def _independent(fit: Fit) -> dict[str, Any]:
+    """The row of independent noise, which every fit was compared with."""
+    return {
+        "family": "identity",
+        fit.objective: fit.identity_error,
+        "sigma": None,
+        "guarantee": None,
+        "buffers": 0,
+        "redrawn": 0,
+        "seconds": None,
+        "strategy": None,
+        "described": "Identity",
+    }
+
+
+def _table(rows: list[dict[str, Any]], eps: float, objective: str) -> Table:
+    table = Table(
+        title=f"best of every family at eps {eps:g}",
+        title_justify="left",
+        caption="errors in units of the clip norm at the calibrated sigma; buffers: vectors of the model's "
+        "size that the noise keeps; redrawn: vectors drawn again every step",
+    )
+    columns = ["family", objective, "sigma", "buffers", "redrawn", "seconds", "guarantee", "described"]
+    for column in columns:
+        left = column in {"family", "guarantee", "described"}
+        table.add_column("strategy" if column == "described" else column, justify="left" if left else "right")
+    best = min(row[objective] for row in rows)
+    for row in rows:
+        cells = ["" if row[column] is None else shown(row[column]) for column in columns]
+        table.add_row(*cells, style="bold" if row[objective] == best else None)
+    return table
+
+
+def _draw(rows: dict[float, list[dict[str, Any]]], plan: ResolvedPlan, objective: str, path: Path) -> None:
+    from dpmech import plots  # matplotlib is optional
+
+    names = [row["family"] for row in next(iter(rows.values()))]
+    errors = {
+        name: {
+            eps: next(row[objective] for row in found if row["family"] == name) for eps, found in rows.items()
+        }
+        for name in names
+    }
+    drawn = plots.error_by_eps(
+        errors, label=f"{objective} (clip norms)", title=f"{plan.participation!r}, n = {plan.training.n}"
+    )
+    try:
+        drawn.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError("figure", str(path), f"a file that can be written ({error})") from None
