@@ -20,6 +20,14 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/dpmech compare --plan docs/examples/cifar10.toml
 	$(BIN)/dpmech compare --plan docs/examples/cifar10_amplified.toml
+	mkdir -p build/demo
+	$(BIN)/dpmech calibrate --strategy lambda-cgd --lam 0.9 --dataset-size 50000 --batch-size 128 --epochs 10 \
+	    --sampling balls-in-bins --eps 8 --delta 1e-5 --clip-norm 1 --out build/demo/certificate.json
+	$(BIN)/dpmech verify build/demo/certificate.json --details
+	@echo "Sigma 2 % lower: edited by hand, and with every hash computed anew. Both must be refused."
+	$(BIN)/python docs/examples/tamper.py build/demo/certificate.json build/demo
+	! $(BIN)/dpmech verify build/demo/edited.json
+	! $(BIN)/dpmech verify build/demo/resealed.json
 
 test: lint types layers tests verification docs
 
@@ -53,4 +61,4 @@ test-core:
 	.venv-$(PY)/bin/python -m pytest -q -m "not slow"
 
 clean:
-	rm -rf $(VENV) .venv-* docs/_build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* docs/_build build .mypy_cache .ruff_cache .pytest_cache

@@ -6,15 +6,15 @@ import math
 import numpy as np
 
 from dpmech.accounting.accountant import Progress
-from dpmech.accounting.dispatch import accountant_for
+from dpmech.accounting.dispatch import accountant_for, effective_method
 from dpmech.accounting.methods import Method, check_method
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency, PrivacyBudget, check_delta, check_eps, check_sigma
-from dpmech.exceptions import HorizonError, InvalidParameterError, NumericalError, check_integer, check_real
-from dpmech.objectives import decoder_norm, decoder_row_norm
+from dpmech.certificates import Certificate
+from dpmech.claims import Claim, Evidence
+from dpmech.exceptions import NumericalError, check_real, check_rng
 from dpmech.participation import EveryStep, Participation, check_participation
 from dpmech.strategies.base import Strategy, check_strategy
-from dpmech.workloads import Workload
 
 __all__ = ["Calibration", "calibrate_sigma", "delta", "epsilon"]
 
@@ -23,73 +23,29 @@ _EVALUATION_TOLERANCE = 4e-4
 
 
 @dataclasses.dataclass(frozen=True)
-class Calibration:
-    """A noise scale, and everything its guarantee rests on.
+class Calibration(Claim):
+    """A noise scale, and everything its guarantee rests on; what `calibrate_sigma` returns."""
 
-    Attributes:
-        strategy: C.
-        participation: who takes part when: the sampler must realise exactly this.
-        adjacency: between which datasets the budget holds.
-        budget: the (eps, delta) asked for.
-        sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1. The sensitivity is
-            inside it.
-        sensitivity: what sigma is divided by to give `noise_multiplier`.
-        achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
-        method: how it was found.
-        guarantee: "exact", "deterministic upper bound", "with probability 1 - beta" or "estimate".
-    """
-
-    strategy: Strategy
-    participation: Participation
-    adjacency: Adjacency
-    budget: PrivacyBudget
-    sigma: float
-    sensitivity: Bounds
-    achieved: Bounds
-    method: str
-    guarantee: str
-
-    def __float__(self) -> float:
-        return self.sigma
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Sigma over the sensitivity: for Poisson sampling, what accountants take."""
-        return self.sigma / self.sensitivity.upper
-
-    def rmse(self, *, workload: Workload | None = None) -> float:
-        """||B||_F sigma / sqrt(n) in units of the clip norm, amplified where sigma is."""
-        return decoder_norm(self.strategy, workload=workload) * self.sigma
-
-    def max_se(self, *, workload: Workload | None = None) -> float:
-        """max_i ||B[i, :]|| sigma in units of the clip norm, amplified where sigma is."""
-        return decoder_row_norm(self.strategy, workload=workload) * self.sigma
-
-    def noise_variance(self, step: int, clip_norm: float, batch_size: float) -> float:
-        """Phi_t: variance per coordinate of the noise in the averaged gradient of one step.
-
-        (sigma clip_norm / batch_size)^2 ||C^-1[step, :]||^2, in units of the gradient squared.
+    def certificate(
+        self, clip_norm: float | None = None, expected_batch_size: float | None = None
+    ) -> Certificate:
+        """The calibration as a certificate: to save, to verify by a second route, to hand to an optimizer.
 
         Args:
-            step: t in [0, n - 1].
-            clip_norm: > 0.
-            batch_size: the public normaliser, > 0: expected batch size times accumulation steps times
-                world size (noise is added once).
+            clip_norm: the clip norm that the trainer must use, > 0; None leaves it open.
+            expected_batch_size: the public normaliser that the trainer must use, > 0; None leaves it open.
 
         Raises:
-            HorizonError: past the last step.
             InvalidParameterError: on a bad argument.
 
-        References:
-            noise_share eq. 1, for a general C^-1.
+        Examples:
+            >>> import dpmech as dm
+            >>> certificate = dm.calibrate_sigma(dm.Identity(8), 1.0, 1e-5).certificate(clip_norm=1.0)
+            >>> certificate.to_json().splitlines()[0]
+            '{"guarantee": "exact",'
         """
-        index = check_integer("step", step, minimum=0)
-        if index >= self.strategy.n:
-            raise HorizonError(index, self.strategy.n)
-        clip = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
-        size = check_real("batch_size", batch_size, minimum=0.0, open_minimum=True)
-        scale = self.sigma * clip / size
-        return float((scale * self.strategy.noising_row_norms()[index]) ** 2)
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Certificate(**own, clip_norm=clip_norm, expected_batch_size=expected_batch_size)
 
 
 def calibrate_sigma(
@@ -157,6 +113,12 @@ def calibrate_sigma(
         achieved=solution.achieved,
         method=solution.achieved.method,
         guarantee=accountant.guarantee,
+        evidence=Evidence(
+            accountant=effective_method(schema, method),
+            rtol=tolerance,
+            rng_supplied=rng is not None,
+            samples=solution.samples,
+        ),
     )
 
 
@@ -223,15 +185,6 @@ def delta(
         strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
     )
     return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
-
-
-def check_rng(value: object) -> np.random.Generator | None:
-    """Return a Generator, or None for None; anything but a Generator or an integer seed >= 0 is refused."""
-    if value is None or isinstance(value, np.random.Generator):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise InvalidParameterError("rng", value, "None, a numpy.random.Generator or an integer >= 0")
-    return np.random.default_rng(int(value))
 
 
 def _silent(line: str) -> None:

@@ -160,6 +160,15 @@ def check_real(
     return number
 
 
+def check_rng(value: object) -> np.random.Generator | None:
+    """Return a Generator, or None for None; anything but a Generator or an integer seed >= 0 is refused."""
+    if value is None or isinstance(value, np.random.Generator):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise InvalidParameterError("rng", value, "None, a numpy.random.Generator or an integer >= 0")
+    return np.random.default_rng(int(value))
+
+
 def check_vector(name: str, value: Any, *, maximum_length: int | None = None) -> npt.NDArray[np.float64]:  # noqa: ANN401 - any sequence of numbers is accepted
     """Return a read-only float64 copy of a non-empty sequence of finite numbers."""
     limit = "" if maximum_length is None else f" of at most {maximum_length}"

@@ -1,21 +1,23 @@
-"""python -m verification: run the checks, print a table."""
+"""python -m verification: run the checks, print a table, write docs/verification.md."""
 
 import argparse
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 
-from verification import lambda_cgd, lambda_cgd_amplified, noise_share
+from verification._page import write_page
+from verification._registry import load, registry
 from verification._verdict import CHECKS, Check, Verdict
 
-MODULES = (lambda_cgd, lambda_cgd_amplified, noise_share)
+PAGE = Path(__file__).parents[1] / "docs" / "verification.md"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run what was asked for; 1 if a verdict differs from the expected one."""
     parser = argparse.ArgumentParser(
         prog="python -m verification", description="Check the papers' statements."
@@ -23,24 +25,46 @@ def main() -> int:
     parser.add_argument("--paper", help="one paper's statements, e.g. lambda_cgd")
     parser.add_argument("--id", help="one statement, e.g. cgd.thm1")
     parser.add_argument("--full", action="store_true", help="the long checks too")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
+    parser.add_argument("--json", action="store_true", help="print JSON, write no page")
+    parser.add_argument(
+        "--page", type=Path, default=PAGE, help="what a run over all papers writes (%(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    load()
+    entries = registry()
+    order = {name: place for place, name in enumerate(entries)}
     chosen = [
         check
-        for check in CHECKS.values()
+        for check in sorted(CHECKS.values(), key=lambda check: order.get(check.id, len(order)))
         if (options.paper in {None, check.paper})
         and (options.id in {None, check.id})
         and (options.full or not check.full or options.id == check.id)
     ]
     if not chosen:
         parser.error("no statement matches; known: " + ", ".join(sorted(CHECKS)))
-    console = Console(stderr=True)
-    results = [(check, check.run()) for check in track(chosen, "checking", console=console, transient=True)]
+    results = _run(chosen)
     if options.json:
         sys.stdout.write(json.dumps([_record(check, verdict) for check, verdict in results], indent=2) + "\n")
     else:
-        Console(width=150).print(_table(results))
+        Console(width=160).print(_table(results))
+        if options.paper is None and options.id is None:
+            write_page(options.page, entries, results)
     return int(any(verdict.status != check.expected for check, verdict in results))
+
+
+def _run(chosen: list[Check]) -> list[tuple[Check, Verdict]]:
+    results = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("checking", total=len(chosen))
+        for check in chosen:
+            progress.update(task, description=check.id)
+            try:
+                results.append((check, check.run()))
+            except Exception as error:
+                error.add_note(f"while checking {check.id}")
+                raise
+            progress.advance(task)
+    return results
 
 
 def _record(check: Check, verdict: Verdict) -> dict[str, object]:

@@ -22,10 +22,12 @@ class Solution:
     Args:
         sigma: meets the budget, on the safe side.
         achieved: bounds on eps at the budget's delta, at this sigma.
+        samples: how many draws it rests on, both directions; None where nothing was drawn.
     """
 
     sigma: float
     achieved: Bounds
+    samples: int | None = None
 
 
 class Accountant(abc.ABC):

@@ -15,6 +15,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from dpmech.exceptions import UnsupportedCombinationError
+
 __all__ = ["BinGram"]
 
 FloatArray = npt.NDArray[np.float64]
@@ -48,6 +50,33 @@ class BinGram(abc.ABC):
     def cheap_columns(self) -> bool:
         """Whether all of K may be read, column by column, at the cost of a few samples."""
         return True
+
+    @property
+    def independent(self) -> bool:
+        """Whether K is known to be diagonal."""
+        return False
+
+    @property
+    def innovation_scales(self) -> FloatArray | None:
+        """The diagonal of a lower-triangular F with F F^T = K, shape (b,); None where none is known."""
+        return None
+
+    def whiten(self, values: FloatArray) -> FloatArray:
+        """F^-1 y for rows y of shape (m, b); a copy. Only where `innovation_scales` is given."""
+        raise self._no_factor()
+
+    def factor_rows(self, start: int, stop: int) -> FloatArray:
+        """F[start:stop, :stop]. Only where `innovation_scales` is given."""
+        raise self._no_factor()
+
+    def factor_sums(self) -> FloatArray:
+        """F^T 1, shape (b,). Only where `innovation_scales` is given."""
+        raise self._no_factor()
+
+    def _no_factor(self) -> UnsupportedCombinationError:
+        return UnsupportedCombinationError(
+            f"no triangular factor of {self!r}", supported="a DenseGram that is positive definite"
+        )
 
     @abc.abstractmethod
     def matmat(self, values: FloatArray) -> FloatArray:

@@ -27,6 +27,7 @@ FloatArray = npt.NDArray[np.float64]
 
 PILOT_SAMPLES = 16384
 STAR_FLOOR = 0.5
+ADD_FLOOR = 0.15
 BET_LOSS = math.log(8.0)
 SAFETY = 1.3
 
@@ -137,9 +138,11 @@ def certify_delta(
         threshold = check_real("threshold", threshold, minimum=0.0, maximum=1.0, open_minimum=True)
     entropy = draw_entropy(rng)
     floors = {"nominal": 0.1, "star": STAR_FLOOR}
+    remove, add = RemoveProposal.at(gram, eps), AddProposal.at(gram, eps)
+    bounded = dict.fromkeys(add.names[: add.tilts.size], ADD_FLOOR)
     proposals = {
-        "remove": adapt(RemoveProposal.at(gram, eps), entropy, FIRST_STAGE["remove"], executor, floors),
-        "add": adapt(AddProposal.at(gram, eps), entropy, FIRST_STAGE["add"], executor, {}),
+        "remove": adapt(remove, entropy, FIRST_STAGE["remove"], executor, floors),
+        "add": adapt(add, entropy, FIRST_STAGE["add"], executor, bounded),
     }
     pilots = {
         name: weight_sample(

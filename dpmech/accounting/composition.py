@@ -21,8 +21,8 @@ from dpmech.linalg import FloatArray
 __all__ = ["ComposedLoss", "LossMoments", "compose"]
 
 _ULP = 2.0**-52
-_LOG_WRAP = math.log(1e-15)
-_MAX_LENGTH = 1 << 25
+LOG_WRAP = math.log(1e-15)
+MAX_LENGTH = 1 << 25
 _MAX_TILT = 1e9
 
 
@@ -186,11 +186,11 @@ def compose(loss: LatticeLoss, times: int, theta: float) -> ComposedLoss:
     log_m = moments.cumulants(theta)[0]
     with np.errstate(divide="ignore"):
         tilted = np.exp(np.log(loss.masses) + theta * loss.losses() - log_m)
-    low, high = moments.window(theta, _LOG_WRAP)
+    low, high = moments.window(theta, LOG_WRAP)
     offset = times * loss.offset
     start = math.floor((low - offset) / loss.step) - 1
     length = fft.next_fast_len(math.ceil((high - offset) / loss.step) + 2 - start, real=True)
-    if length > _MAX_LENGTH:
+    if length > MAX_LENGTH:
         raise NumericalError(
             f"composition over {times} steps needs {length} lattice points: tolerance too small"
         )
@@ -212,7 +212,7 @@ def compose(loss: LatticeLoss, times: int, theta: float) -> ComposedLoss:
         log_scale=times * log_m,
         theta=theta,
         error=error,
-        wrapped=2.0 * math.exp(_LOG_WRAP),
+        wrapped=2.0 * math.exp(LOG_WRAP),
         infinite_mass=infinite,
         relative=times * 64.0 * _ULP + 1e-12,
     )

@@ -21,7 +21,7 @@ from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Pois
 from dpmech.sensitivities import sensitivity
 from dpmech.strategies.base import Strategy
 
-__all__ = ["accountant_for"]
+__all__ = ["accountant_for", "effective_method"]
 
 
 def accountant_for(
@@ -52,6 +52,22 @@ def accountant_for(
             return _balls_in_bins(strategy, participation, method, rng)
         case _:
             return _unsampled(sensitivity(strategy, participation, adjacency=adjacency), method)
+
+
+def effective_method(participation: Participation, method: Method | None) -> Method:
+    """What `accountant_for` acts on: the default in place of None, and Exact where nothing is random."""
+    match participation:
+        case Poisson() | CyclicPoisson():
+            certain = participation.sampling_prob == 1.0
+        case BallsInBins():
+            certain = participation.bins == 1
+        case _:
+            certain = True
+    if certain:
+        return method if isinstance(method, Rdp) else Exact()
+    if method is not None:
+        return method
+    return Importance() if isinstance(participation, BallsInBins) else Pld()
 
 
 def _unsampled(bounds: Bounds, method: Method | None) -> Accountant:

@@ -1,5 +1,6 @@
 """The concrete Gram matrices of the bins: dense here, circulant and factored in `structured_gram`."""
 
+import math
 from typing import final
 
 import numpy as np
@@ -37,7 +38,7 @@ class DenseGram(BinGram):
         if np.max(np.abs(given - given.T)) > NEGATIVE_RTOL * top:
             raise InvalidParameterError("matrix", matrix, "symmetric")
         self._matrix = np.maximum(0.5 * (given + given.T), 0.0)
-        self._factor = _factor(self._matrix)
+        self._factor, self._triangular = _factor(self._matrix)
         self._scale = 1.0
 
     def __repr__(self) -> str:
@@ -66,9 +67,31 @@ class DenseGram(BinGram):
     def scaled(self, factor: float) -> "DenseGram":
         """`factor * K`, sharing the factor."""
         out = object.__new__(DenseGram)
-        out._matrix, out._factor = self._matrix, self._factor
+        out._matrix, out._factor, out._triangular = self._matrix, self._factor, self._triangular
         out._scale = self._scale * check_real("factor", factor, minimum=0.0, open_minimum=True)
         return out
+
+    @property
+    def innovation_scales(self) -> FloatArray | None:
+        """The diagonal of the Cholesky factor; None where K is singular."""
+        return math.sqrt(self._scale) * np.diag(self._factor) if self._triangular else None
+
+    def whiten(self, values: FloatArray) -> FloatArray:
+        """F^-1 y for every row y, by a triangular solve."""
+        if not self._triangular:
+            return super().whiten(values)
+        solved = scipy.linalg.solve_triangular(self._factor, values.T, lower=True, check_finite=False)
+        out: FloatArray = np.ascontiguousarray(solved.T) / math.sqrt(self._scale)
+        return out
+
+    def factor_rows(self, start: int, stop: int) -> FloatArray:
+        """Rows of the Cholesky factor, up to column `stop`."""
+        return math.sqrt(self._scale) * self._factor[start:stop, :stop]
+
+    def factor_sums(self) -> FloatArray:
+        """Column sums of the Cholesky factor."""
+        sums: FloatArray = math.sqrt(self._scale) * self._factor.sum(axis=0)
+        return sums
 
     def columns(self, indices: IntArray) -> FloatArray:
         """Columns of K as rows, shape (len(indices), b)."""
@@ -93,9 +116,10 @@ class DenseGram(BinGram):
         return self._scale * total
 
 
-def _factor(matrix: FloatArray) -> FloatArray:
-    """A square F with F F^T = matrix to 1e-9 of its largest entry."""
+def _factor(matrix: FloatArray) -> tuple[FloatArray, bool]:
+    """A square F with F F^T = matrix to 1e-9 of its largest entry, and whether F is lower triangular."""
     top = float(np.max(matrix))
+    triangular = True
     try:
         factor = np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
     except np.linalg.LinAlgError:
@@ -103,10 +127,11 @@ def _factor(matrix: FloatArray) -> FloatArray:
         if values[0] < -FACTOR_RTOL * top * matrix.shape[0]:
             raise InvalidParameterError("matrix", matrix, "positive semidefinite") from None
         factor = vectors * np.sqrt(np.maximum(values, 0.0))
+        triangular = False
     error = float(np.max(np.abs(factor @ factor.T - matrix)))
     if not error <= FACTOR_RTOL * top:
         raise NumericalError(
             f"the factor of the Gram matrix misses it by {error:.3g}, more than {FACTOR_RTOL:g} of its "
             f"largest entry {top:.6g}"
         )
-    return factor
+    return factor, triangular

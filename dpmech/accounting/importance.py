@@ -6,25 +6,34 @@ and the sample size; the interval comes from a main run of that fixed size, so t
 """
 
 import concurrent.futures
-import dataclasses
 import math
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmech.accounting.confidence import WeightSummary, likelihood_interval, summarise
+from dpmech.accounting.estimates import DirectionEstimate, Estimate, SamplingPlan
 from dpmech.accounting.gram import BinGram
 from dpmech.accounting.mixture import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.sampling import adapted_weights, block_size, draw_entropy, pilot_sample, weight_sample
 from dpmech.exceptions import InvalidParameterError, NumericalError, check_integer, check_real
 
-__all__ = ["DirectionEstimate", "Estimate", "SamplingPlan", "adapt", "estimate_delta"]
+__all__ = ["FLOORS", "adapt", "estimate_delta"]
 
 FloatArray = npt.NDArray[np.float64]
 
 PILOT_SAMPLES = 4096
 PILOT_ROUNDS = 5
 PILOT_EFFECTIVE = 200.0
+LEAST_PROBABILITY = 0.01
+# The collective floors keep a second mode of the weights, which a pilot may miss, from standing out.
+FLOORS = {
+    "nominal": 0.1,
+    "star": 0.2,
+    "all bins": 0.05,
+    "all bins, one 3%": 0.03,
+    "all bins, one 10%": 0.03,
+}
 LARGEST_SHARE = 0.01
 LARGEST_SHAPE = 0.5
 DOUBTFUL_SHAPE = 0.3
@@ -36,89 +45,6 @@ SIZING_STAGE = 50
 MAIN_STAGE = 60
 
 
-@dataclasses.dataclass(frozen=True)
-class SamplingPlan:
-    """What a pilot decided, to be used again at nearby sigma with the same random numbers.
-
-    Attributes:
-        entropy: seeds of every block.
-        remove_weights: probabilities of the REMOVE parts.
-        add_weights: probabilities of the ADD parts.
-        remove_samples: size of the REMOVE run.
-        add_samples: size of the ADD run.
-    """
-
-    entropy: tuple[int, ...]
-    remove_weights: tuple[float, ...]
-    add_weights: tuple[float, ...]
-    remove_samples: int
-    add_samples: int
-
-
-@dataclasses.dataclass(frozen=True)
-class DirectionEstimate:
-    """One direction of delta (an estimate).
-
-    Attributes:
-        delta: the mean weight.
-        lower: the lower end of its interval.
-        upper: the upper end.
-        relative_error: relative standard error.
-        effective_samples: (sum w)^2 / sum w^2.
-        largest_share: the largest weight over the sum.
-        tail_shape: Pareto shape of the largest weights (NaN where too few are positive).
-        weight_bound: a proved bound on every weight; infinite where there is none.
-        samples: how many were drawn.
-        carried: the share of the estimate that each part of the proposal carried.
-    """
-
-    delta: float
-    lower: float
-    upper: float
-    relative_error: float
-    effective_samples: float
-    largest_share: float
-    tail_shape: float
-    weight_bound: float
-    samples: int
-    carried: dict[str, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """delta(eps) with a two-sided confidence interval (an estimate, not a bound).
-
-    Attributes:
-        eps: the privacy loss level.
-        delta: the larger of the two directions.
-        lower: the lower end.
-        upper: the upper end.
-        confidence: the level that the interval aims at.
-        remove: H_eps(P||Q).
-        add: H_eps(Q||P).
-        plan: reuse it at other sigma for common random numbers.
-    """
-
-    eps: float
-    delta: float
-    lower: float
-    upper: float
-    confidence: float
-    remove: DirectionEstimate
-    add: DirectionEstimate
-    plan: SamplingPlan
-
-    @property
-    def samples(self) -> int:
-        """Draws of the main runs, both directions."""
-        return self.remove.samples + self.add.samples
-
-    @property
-    def relative_error(self) -> float:
-        """Relative standard error of the direction that decides."""
-        return self.remove.relative_error if self.remove.delta >= self.add.delta else self.add.relative_error
-
-
 def adapt(
     proposal: Proposal,
     entropy: tuple[int, ...],
@@ -127,7 +53,7 @@ def adapt(
     floors: dict[str, float],
 ) -> Proposal:
     """The proposal with part probabilities from pilot rounds, none below its floor (0.01 by default)."""
-    least = np.array([floors.get(name, 0.01) for name in proposal.names])
+    least = np.array([floors.get(name, LEAST_PROBABILITY) for name in proposal.names])
     size = pilot_size(proposal.gram.bins)
     for number in range(1, PILOT_ROUNDS + 1):
         payoffs, densities = pilot_sample(proposal, entropy, stage + number, size, executor)
@@ -200,14 +126,12 @@ def estimate_delta(
         "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
     )
     max_samples = check_integer("max_samples", max_samples, minimum=1000)
-    remove, add = RemoveProposal.at(gram, eps), AddProposal.at(gram, eps)
+    remove: Proposal = RemoveProposal.at(gram, eps)
+    add: Proposal = AddProposal.at(gram, eps)
     if plan is None:
         plan = _plan(remove, add, draw_entropy(rng), rel_error, max_samples, executor)
-    sizes = (len(remove.names), len(add.names))
-    if (len(plan.remove_weights), len(plan.add_weights)) != sizes:
-        raise InvalidParameterError("plan", plan, f"a plan with {sizes} REMOVE and ADD parts")
-    remove = remove.reweighted(np.array(plan.remove_weights))
-    add = add.reweighted(np.array(plan.add_weights))
+    remove = _planned(remove, plan, plan.remove_parts, plan.remove_weights)
+    add = _planned(add, plan, plan.add_parts, plan.add_weights)
     level = 0.5 * (1.0 + confidence)
     removed = _direction(remove, plan.entropy, "remove", plan.remove_samples, level, executor)
     added = _direction(add, plan.entropy, "add", plan.add_samples, level, executor)
@@ -225,6 +149,17 @@ def estimate_delta(
     )
 
 
+def _planned(
+    proposal: Proposal, plan: SamplingPlan, names: tuple[str, ...], weights: tuple[float, ...]
+) -> Proposal:
+    """The proposal with the plan's probabilities; a part that the plan did not have gets a small one."""
+    if len(names) != len(weights) or not set(names) & set(proposal.names):
+        raise InvalidParameterError("plan", plan, f"a plan with the parts {proposal.names}")
+    known = dict(zip(names, weights, strict=True))
+    found = np.array([known.get(name, LEAST_PROBABILITY) for name in proposal.names])
+    return proposal.reweighted(found / found.sum())
+
+
 def _plan(
     remove: Proposal,
     add: Proposal,
@@ -233,7 +168,7 @@ def _plan(
     max_samples: int,
     executor: concurrent.futures.Executor | None,
 ) -> SamplingPlan:
-    remove = adapt(remove, entropy, FIRST_STAGE["remove"], executor, {"nominal": 0.1, "star": 0.2})
+    remove = adapt(remove, entropy, FIRST_STAGE["remove"], executor, FLOORS)
     size = pilot_size(remove.gram.bins)
 
     def seen(name: str, proposal: Proposal, count: int) -> WeightSummary:
@@ -260,7 +195,13 @@ def _plan(
                 needed = safe if safe < 3.0 * needed else needed
         sizes[name] = int(min(max(needed, sizes[name]), max_samples))
     return SamplingPlan(
-        entropy, tuple(remove.weights.tolist()), tuple(add.weights.tolist()), sizes["remove"], sizes["add"]
+        entropy,
+        remove.names,
+        tuple(remove.weights.tolist()),
+        add.names,
+        tuple(add.weights.tolist()),
+        sizes["remove"],
+        sizes["add"],
     )
 
 

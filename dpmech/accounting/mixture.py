@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special
 
+from dpmech.accounting.collective import CollectiveParts
 from dpmech.accounting.design_points import AddPoint, add_point, remove_points, set_starts
 from dpmech.accounting.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
 from dpmech.accounting.gram import BinGram
@@ -37,7 +38,7 @@ SETS_EACH = 20
 PEAK_SHARES = (0.03, 0.1, 0.25, 0.5, 0.75)
 SET_SEED = 20
 BOUND_GRID = 4096
-ADD_PARTS = (0.5, 1.0)
+ADD_PARTS = (0.0, 0.5, 1.0)
 
 
 class Proposal(abc.ABC):
@@ -84,7 +85,7 @@ class Proposal(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class RemoveProposal(Proposal):
-    """The REMOVE mixture: nominal P, tuples of bins, the scaled component, design points.
+    """The REMOVE mixture: nominal P, tuples of bins, the scaled component, design points, collective tilts.
 
     Attributes:
         gram: the Gram matrix.
@@ -93,6 +94,7 @@ class RemoveProposal(Proposal):
         star: the tuple proposal that bounds the weights, or None where K is too large to be read.
         free: uniform tuples; None with `star`.
         groups: Gaussians at design points.
+        collective: tilts of all bins; None where bins are correlated, or one bin decides.
         alphas: probabilities of the parts, in the order of `names`.
     """
 
@@ -102,6 +104,7 @@ class RemoveProposal(Proposal):
     star: TupleProposal | None
     free: FreeTuples | None
     groups: tuple[PointGroup | LiftedGroup, ...]
+    collective: CollectiveParts | None
     alphas: FloatArray
 
     @classmethod
@@ -128,14 +131,17 @@ class RemoveProposal(Proposal):
             for size in (size for size in SET_SIZES if size < bins):
                 tilts = remove_points(gram, eps, set_starts(bins, size, SETS_EACH, rng), steps=2)
                 groups.append(PointGroup.at(gram, f"sets of {size}", tilts))
+        collective = CollectiveParts.rising(gram, eps)
         parts = 2 + 2 * (star is not None) + len(groups)
-        return cls(gram, eps, scaled, star, free, tuple(groups), np.full(parts, 1.0 / parts))
+        parts += len(collective.parts) if collective is not None else 0
+        return cls(gram, eps, scaled, star, free, tuple(groups), collective, np.full(parts, 1.0 / parts))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parts."""
         tuples = ("star", "free tuples") if self.star is not None else ()
-        return ("nominal", "scaled", *tuples, *(group.name for group in self.groups))
+        together = self.collective.names if self.collective is not None else ()
+        return ("nominal", "scaled", *tuples, *(group.name for group in self.groups), *together)
 
     @property
     def weights(self) -> FloatArray:
@@ -169,7 +175,7 @@ class RemoveProposal(Proposal):
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
         """Samples of the mixture."""
         gram = self.gram
-        normals, choices, *tuple_seeds = (np.random.default_rng(child) for child in seed.spawn(4))
+        normals, choices, *tuple_seeds, tilts = (np.random.default_rng(child) for child in seed.spawn(5))
         values = gram.sample(normals, count)
         chosen, within = choices.random((2, count))
         bounds = np.cumsum(self.alphas)
@@ -194,6 +200,10 @@ class RemoveProposal(Proposal):
         for part, group in enumerate(self.groups, start=first):
             if rows[part].size:
                 values[rows[part]] += group.shift(gram, within[rows[part]])
+        first += len(self.groups)
+        together = np.flatnonzero(parts >= first)
+        if self.collective is not None and together.size:
+            values[together] = self.collective.draw(parts[together] - first, values[together], tilts)
         payoffs, densities = np.full(count, -np.inf), np.zeros((count, bounds.size))
         losses = log_mean_exp(values - 0.5 * gram.diagonal)
         hits = np.flatnonzero(losses > self.eps)
@@ -229,6 +239,8 @@ class RemoveProposal(Proposal):
             tuples, power = completed(3, 1.0)
             columns.append(self.free.log_density(gram, values, power, tuples))
         columns.extend(group.log_density(values) for group in self.groups)
+        if self.collective is not None:
+            columns.extend(self.collective.log_densities(values).T)
         return np.stack(columns, axis=1)
 
 
@@ -236,11 +248,14 @@ class RemoveProposal(Proposal):
 class AddProposal(Proposal):
     """The ADD mixture: Gaussians N(-tau K w, K) along one direction w, with a proved weight bound.
 
+    A collective tilt joins them where bins are nearly independent; the bound does not rest on it.
+
     Attributes:
         gram: the Gram matrix.
         eps: the privacy loss level.
         point: the direction.
-        tilts: tau of each part, non-negative, shape (J,).
+        tilts: tau of each Gaussian part, non-negative.
+        collective: the tilt of all bins, or None.
         alphas: probabilities of the parts, shape (J,).
     """
 
@@ -248,6 +263,7 @@ class AddProposal(Proposal):
     eps: float
     point: AddPoint
     tilts: FloatArray
+    collective: CollectiveParts | None
     alphas: FloatArray
 
     @classmethod
@@ -260,14 +276,16 @@ class AddProposal(Proposal):
         """
         point = add_point(gram, eps)
         curvature = 0.5 * float(point.direction @ gram.diagonal)
-        reaches = [max(0.0, point.depth), *(max(point.depth + part * curvature, 0.0) for part in ADD_PARTS)]
-        tilts = np.unique(np.array(reaches)) / point.square
-        return cls(gram, eps, point, tilts, np.full(tilts.size, 1.0 / tilts.size))
+        tilts = np.array([max(point.depth + part * curvature, 0.0) for part in ADD_PARTS]) / point.square
+        collective = CollectiveParts.falling(gram, eps)
+        parts = tilts.size + (collective is not None)
+        return cls(gram, eps, point, tilts, collective, np.full(parts, 1.0 / parts))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parts."""
-        return tuple(f"tilt {tilt:.4g}" for tilt in self.tilts)
+        together = self.collective.names if self.collective is not None else ()
+        return (*(f"shift {part:.0%}" for part in ADD_PARTS), *together)
 
     @property
     def weights(self) -> FloatArray:
@@ -282,7 +300,7 @@ class AddProposal(Proposal):
         `D_j = exp(tau_j u - tau_j^2 w^T K w / 2)` is at least its value at u = c.
         """
         depths = self.tilts * self.point.depth - 0.5 * self.tilts**2 * self.point.square
-        return -float(scipy.special.logsumexp(depths, b=self.alphas))
+        return -float(scipy.special.logsumexp(depths, b=self.alphas[: depths.size]))
 
     def reweighted(self, weights: FloatArray) -> "AddProposal":
         """The same parts with other probabilities."""
@@ -290,17 +308,25 @@ class AddProposal(Proposal):
 
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
         """Samples of the mixture."""
-        normal_seed, choice_seed = seed.spawn(2)
+        normal_seed, choice_seed, tilt_seed = seed.spawn(3)
         values = self.gram.sample(np.random.default_rng(normal_seed), count)
         bounds = np.cumsum(self.alphas)
         choices = np.random.default_rng(choice_seed).random(count) * bounds[-1]
         parts = np.minimum(np.searchsorted(bounds, choices, side="right"), bounds.size - 1)
-        values -= self.tilts[parts][:, None] * self.point.image
+        values -= np.append(self.tilts, 0.0)[parts][:, None] * self.point.image
+        together = np.flatnonzero(parts == self.tilts.size)
+        if self.collective is not None and together.size:
+            only = np.zeros(together.size, dtype=np.int64)
+            tilt = np.random.default_rng(tilt_seed)
+            values[together] = self.collective.draw(only, values[together], tilt)
         payoffs = np.full(count, -np.inf)
-        densities = np.zeros((count, self.tilts.size))
+        densities = np.zeros((count, self.alphas.size))
         losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
         hits = np.flatnonzero(losses < -self.eps)
         payoffs[hits] = np.log(-np.expm1(self.eps + losses[hits]))
         along = -(values[hits] @ self.point.direction)
-        densities[hits] = along[:, None] * self.tilts - 0.5 * self.tilts**2 * self.point.square
+        gaussian = along[:, None] * self.tilts - 0.5 * self.tilts**2 * self.point.square
+        densities[hits, : self.tilts.size] = gaussian
+        if self.collective is not None and hits.size:
+            densities[hits, self.tilts.size :] = self.collective.log_densities(values[hits])
         return payoffs, densities

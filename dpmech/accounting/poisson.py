@@ -7,9 +7,9 @@ import numpy as np
 from scipy import optimize, special
 
 from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
-from dpmech.accounting.composition import ComposedLoss, LossMoments, compose
+from dpmech.accounting.composition import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
 from dpmech.accounting.gaussian import bisect_boundary, gaussian_delta, gaussian_epsilon, gaussian_sigma
-from dpmech.accounting.losses import Loss, lower_lattice, upper_lattice
+from dpmech.accounting.losses import LatticeLoss, Loss, lower_lattice, upper_lattice
 from dpmech.accounting.search import smallest_sigma
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
@@ -19,6 +19,8 @@ __all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
 _FINEST = 1e-6
 # Below this delta no lattice is needed: Chernoff's bound says enough.
 _NOTHING = 1e-300
+# Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
+_WIDEST = 0.01
 # Beyond this step e^step nears the end of float64.
 _COARSEST = 500.0
 # The moments behind Chernoff's bound come from quadrature, accurate to far better than this.
@@ -83,7 +85,8 @@ class PoissonAccountant(Accountant):
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         lower, upper, slope = self._bracket(sigma, eps, tolerance)
-        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= tolerance * slope):
+        allowed = max(tolerance, _WIDEST) * slope
+        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
             raise self._too_wide(sigma, "delta", lower, upper)
         return Bounds(lower if self.release.tight else 0.0, upper, self.method)
 
@@ -146,7 +149,7 @@ class PoissonAccountant(Accountant):
             other = second.epsilon(delta, tolerance)
             lower, ceiling = max(lower, other[0]), other[1]
         upper = max(upper, ceiling)
-        if upper - lower > tolerance * upper + 1e-9:
+        if upper - lower > max(tolerance, _WIDEST) * upper + 1e-9:
             raise self._too_wide(sigma, "eps", lower, upper)
         return Bounds(lower if self.release.tight else 0.0, upper, self.method)
 
@@ -187,9 +190,9 @@ class _Direction:
         log_delta = self.moments.chernoff_log_delta(eps)
         allowed = tolerance * max(1.0, theta * eps)
         for shrink in (0.5, 0.2, 0.05, 0.01):
-            lower, upper = self._compose(theta, log_delta, shrink * allowed)
+            lower, upper, reached = self._compose(theta, log_delta, shrink * allowed)
             least, most = lower.delta(eps)[0], upper.delta(eps)[1]
-            if least > 0.0 and math.log(most / least) <= allowed:
+            if not reached or (least > 0.0 and math.log(most / least) <= allowed):
                 break
         return min(least, most), most
 
@@ -198,17 +201,19 @@ class _Direction:
         theta = self.moments.tilt_for_delta(math.log(delta))
         guess = self.moments.chernoff_eps(math.log(delta))
         for shrink in (0.5, 0.2, 0.05, 0.01):
-            lower, upper = self._compose(
+            lower, upper, reached = self._compose(
                 theta, math.log(delta), shrink * tolerance * max(1e-2, theta * guess)
             )
             most = upper.upper_epsilon(delta)
             least = lower.lower_epsilon(delta, most)
-            if most - least <= tolerance * most:
+            if not reached or most - least <= tolerance * most:
                 break
         return least, most
 
-    def _compose(self, theta: float, log_delta: float, allowed: float) -> tuple[ComposedLoss, ComposedLoss]:
-        """Composed lower and upper lattices whose log-moments at theta differ by at most `allowed`.
+    def _compose(
+        self, theta: float, log_delta: float, allowed: float
+    ) -> tuple[ComposedLoss, ComposedLoss, bool]:
+        """Composed lower and upper lattices; whether their log-moments at theta differ by `allowed` at most.
 
         That difference is what log delta moves by. It falls like the square of the lattice step once
         the step resolves the loss, and in proportion to it before.
@@ -222,11 +227,23 @@ class _Direction:
         if finest > _COARSEST:
             raise NumericalError(f"the losses of {loss!r} are too large for a lattice")
         step = min(max(0.04 * spread, finest), _COARSEST)
+        best: tuple[float, LatticeLoss, LatticeLoss] | None = None
         while True:
             upper, lower = upper_lattice(loss, step), lower_lattice(loss, step)
             high = LossMoments.of(upper, self.steps).cumulants(theta)[0]
             low = LossMoments.of(lower, self.steps).cumulants(theta)[0]
             gap = self.steps * (high - low)
-            if gap <= allowed or step <= finest:
-                return compose(lower, self.steps, theta), compose(upper, self.steps, theta)
-            step = max(finest, step * min(0.7, max(0.15, 0.8 * allowed / gap)))
+            if best is None or gap < best[0]:
+                best = (gap, lower, upper)
+            # Between the steps where a few cells hold the bulk and those that resolve it, the lower lattice
+            # may get worse before it gets better. Where a finer one would be too long, the best has to do.
+            least, most = LossMoments.of(upper, self.steps).window(theta, LOG_WRAP)
+            shorter = max(finest, step * min(0.7, max(0.15, 0.8 * allowed / gap)))
+            if best[0] <= allowed or step <= finest or most - least > 0.9 * MAX_LENGTH * shorter:
+                lower, upper = best[1], best[2]
+                return (
+                    compose(lower, self.steps, theta),
+                    compose(upper, self.steps, theta),
+                    best[0] <= allowed,
+                )
+            step = shorter

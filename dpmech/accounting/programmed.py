@@ -84,7 +84,7 @@ class DeterministicAccountant(Accountant):
             progress(f"confirm: sigma {sigma:.6g}: delta <= {bounds.upper:.4g}")
             if bounds.upper <= delta:
                 return Solution(sigma, Bounds(0.0, eps, bounds.method))
-            log_sigma += 1.2 * (gaussian_scale(eps, bounds.upper) - target) + 0.1 * rtol
+            log_sigma += 1.2 * (target - gaussian_scale(eps, bounds.upper)) + 0.1 * rtol
         raise NumericalError(f"sigma={sigma!r} could not be confirmed at eps={eps!r}, delta={delta!r}")
 
     def _ring(self, sigma: float, eps: float) -> RingGram:

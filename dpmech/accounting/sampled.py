@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.allocation_rdp import rough_log_delta
 from dpmech.accounting.bin_gram import BinGram
-from dpmech.accounting.certified import certify_delta
+from dpmech.accounting.certified import CertifiedBound, certify_delta
 from dpmech.accounting.confidence import summarise
+from dpmech.accounting.estimates import Estimate, SamplingPlan
 from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_sigma
-from dpmech.accounting.importance import Estimate, SamplingPlan, adapt, estimate_delta, pilot_size
+from dpmech.accounting.importance import FLOORS, adapt, estimate_delta, pilot_size
 from dpmech.accounting.methods import Certified, Importance
 from dpmech.accounting.mixture import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.sampling import draw_entropy, weight_sample
@@ -20,6 +22,8 @@ from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 
 __all__ = ["CertifiedAccountant", "ImportanceAccountant"]
+
+Adapted = dict[tuple[int, tuple[str, ...]], npt.NDArray[np.float64]]
 
 _COARSE_RESOLUTION = 0.02
 _MOMENT_EXCESS = 3.0
@@ -52,13 +56,15 @@ class ImportanceAccountant(Accountant):
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Confidence interval for delta, as wide as the method's rel_error makes it."""
         del tolerance
-        return self._bounds(self._estimator(sigma, max(eps, _SMALLEST_EPS))(sigma, max(eps, _SMALLEST_EPS)))
+        eps = max(eps, _SMALLEST_EPS)
+        estimate = self._estimator(sigma, eps)(sigma, eps)
+        return self._interval(estimate.lower, estimate.upper, estimate)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Confidence interval for eps: where the ends of the interval for delta cross `delta`."""
         guess = self.rough_epsilon(sigma, delta)
         if guess <= _SMALLEST_EPS:
-            return self._interval(0.0, _SMALLEST_EPS)
+            return Bounds(0.0, _SMALLEST_EPS, self.method, self.settings.confidence)
         estimate = self._estimator(sigma, guess)
 
         def excess(log_eps: float) -> float:
@@ -66,7 +72,8 @@ class ImportanceAccountant(Accountant):
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 
         upper = math.exp(safe_root(excess, math.log(guess), step=0.02, resolution=max(tolerance, 1e-3)))
-        return self._interval(self._lower_epsilon(estimate, sigma, delta, upper), upper)
+        lower = self._lower_epsilon(estimate, sigma, delta, upper)
+        return self._interval(lower, upper, estimate(sigma, upper))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Size roughly on one sample, then on an independent one at full accuracy."""
@@ -80,11 +87,14 @@ class ImportanceAccountant(Accountant):
             return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
 
         sigma = math.exp(safe_root(excess, math.log(guess), step=0.0015, resolution=max(rtol, 5e-4)))
-        return Solution(sigma, self._interval(self._lower_epsilon(estimate, sigma, delta, eps), eps))
+        lower = self._lower_epsilon(estimate, sigma, delta, eps)
+        final = estimate(sigma, eps)
+        return Solution(sigma, self._interval(lower, eps, final), final.samples)
 
     def rough_sigma(self, eps: float, delta: float, progress: Progress) -> float:
         """A sigma within about 1 % of the right one, from a small sample of its own."""
         seed = int(self.rng.integers(2**63))
+        adapted: Adapted = {}
         target = gaussian_scale(eps, delta)
         probes: list[tuple[float, float]] = []
 
@@ -95,7 +105,7 @@ class ImportanceAccountant(Accountant):
 
         def by_sample(log_sigma: float) -> float:
             sigma = math.exp(log_sigma)
-            value = self._rough(sigma, eps, seed)
+            value = self._rough(sigma, eps, seed, adapted)
             progress(f"rough: sigma {sigma:.4g}: delta {value:.3g}")
             probes.append((log_sigma, gaussian_scale(eps, value) - target))
             return probes[-1][1]
@@ -111,6 +121,7 @@ class ImportanceAccountant(Accountant):
     def rough_epsilon(self, sigma: float, delta: float) -> float:
         """An eps within about 1 % of the right one; 0 where it is about 1e-4 or less."""
         seed = int(self.rng.integers(2**63))
+        adapted: Adapted = {}
         gram = self.gram.scaled(sigma**-2)
         smallest = math.log(_SMALLEST_EPS)
         probes: list[tuple[float, float]] = []
@@ -122,7 +133,7 @@ class ImportanceAccountant(Accountant):
         def by_sample(log_eps: float) -> float:
             if log_eps <= smallest:
                 return -1.0
-            value = self._rough(sigma, math.exp(log_eps), seed)
+            value = self._rough(sigma, math.exp(log_eps), seed, adapted)
             probes.append((log_eps, math.log(delta) - math.log(max(value, 1e-300))))
             return probes[-1][1]
 
@@ -135,8 +146,11 @@ class ImportanceAccountant(Accountant):
         root = safe_root(by_sample, start, step=0.05, resolution=_COARSE_RESOLUTION)
         return math.exp(_interpolated(probes)) if root > smallest + 0.1 else 0.0
 
-    def _rough(self, sigma: float, eps: float, seed: int) -> float:
-        """Delta to about 20 %, with no interval: it only says where to look."""
+    def _rough(self, sigma: float, eps: float, seed: int, adapted: Adapted) -> float:
+        """Delta to about 20 %, with no interval: it only says where to look.
+
+        The first probe adapts the probabilities of the parts; later ones, near it, take them over.
+        """
         gram = self.gram.scaled(sigma**-2)
         entropy = draw_entropy(np.random.default_rng(seed))
         executor = self.settings.executor
@@ -145,8 +159,14 @@ class ImportanceAccountant(Accountant):
         for stage, proposal in zip((0, 100), proposals, strict=True):
             if values and proposal.log_weight_bound < values[0]:
                 continue
-            adapted = adapt(proposal, entropy, stage, executor, {"nominal": 0.1, "star": 0.2})
-            weights = weight_sample(adapted, entropy, stage + 50, 4 * pilot_size(gram.bins), executor)
+            known = adapted.get((stage, proposal.names))
+            chosen = (
+                adapt(proposal, entropy, stage, executor, FLOORS)
+                if known is None
+                else proposal.reweighted(known)
+            )
+            adapted[stage, proposal.names] = chosen.weights
+            weights = weight_sample(chosen, entropy, stage + 50, 4 * pilot_size(gram.bins), executor)
             values.append(summarise(weights.log_weights).log_mean)
         return math.exp(max(values))
 
@@ -191,11 +211,8 @@ class ImportanceAccountant(Accountant):
             gap *= max(1.5, 1.1 * short / max(short - missing, 1e-3))
         return 0.0
 
-    def _bounds(self, estimate: Estimate) -> Bounds:
-        return Bounds(estimate.lower, estimate.upper, self.method, self.settings.confidence)
-
-    def _interval(self, lower: float, upper: float) -> Bounds:
-        return Bounds(lower, upper, self.method, self.settings.confidence)
+    def _interval(self, lower: float, upper: float, estimate: Estimate) -> Bounds:
+        return Bounds(lower, upper, f"{self.method}, {estimate.carriers}", self.settings.confidence)
 
 
 def _interpolated(probes: list[tuple[float, float]]) -> float:
@@ -227,7 +244,7 @@ class CertifiedAccountant(Accountant):
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
         del tolerance
-        return self._upper(self._certify(sigma, max(eps, _SMALLEST_EPS), None, self.settings.beta))
+        return self._upper(self._certify(sigma, max(eps, _SMALLEST_EPS), None, self.settings.beta).upper)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
@@ -235,7 +252,7 @@ class CertifiedAccountant(Accountant):
         guess = max(self.sizing.rough_epsilon(sigma, delta / _PROBE_MARGIN), _SMALLEST_EPS)
         for margin in _PROBES:
             eps = guess * (1.0 + 5.0 * margin)
-            if self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES)) <= delta:
+            if self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES)).meets(delta):
                 return self._upper(eps)
         raise NumericalError(f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})")
 
@@ -244,14 +261,14 @@ class CertifiedAccountant(Accountant):
         start = self.sizing.calibrate(eps, delta / _PROBE_MARGIN, rtol=rtol, progress=progress).sigma
         for margin in _PROBES:
             sigma = start * (1.0 + margin)
-            upper = self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES))
-            progress(f"certify: sigma {sigma:.6g}: delta <= {upper:.4g}")
-            if upper <= delta:
-                return Solution(sigma, self._upper(eps))
+            bound = self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES))
+            progress(f"certify: sigma {sigma:.6g}: delta <= {bound.upper:.4g}")
+            if bound.meets(delta):
+                return Solution(sigma, self._upper(eps), bound.samples)
         raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
 
-    def _certify(self, sigma: float, eps: float, threshold: float | None, beta: float) -> float:
-        bound = certify_delta(
+    def _certify(self, sigma: float, eps: float, threshold: float | None, beta: float) -> CertifiedBound:
+        return certify_delta(
             self.gram.scaled(sigma**-2),
             eps,
             threshold,
@@ -259,7 +276,6 @@ class CertifiedAccountant(Accountant):
             rng=np.random.default_rng(self.rng.integers(2**63, size=4)),
             executor=self.settings.executor,
         )
-        return bound.upper
 
     def _upper(self, value: float) -> Bounds:
         return Bounds(0.0, value, self.method, 1.0 - self.settings.beta)

@@ -65,6 +65,23 @@ class CirculantGram(BinGram):
         """True."""
         return True
 
+    @property
+    def independent(self) -> bool:
+        """Whether only the first entry of the row is not 0."""
+        return not np.any(self._row[1:])
+
+    @property
+    def innovation_scales(self) -> FloatArray | None:
+        """The square root of the diagonal where bins are independent."""
+        return np.sqrt(self.diagonal) if self.independent else None
+
+    def whiten(self, values: FloatArray) -> FloatArray:
+        """Y over its standard deviation, for independent bins."""
+        if not self.independent:
+            return super().whiten(values)
+        out: FloatArray = values / np.sqrt(self.diagonal)
+        return out
+
     def _apply(self, rows: FloatArray, spectrum: FloatArray) -> FloatArray:
         transformed = np.fft.rfft(rows, axis=1)
         transformed *= spectrum

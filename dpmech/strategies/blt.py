@@ -65,6 +65,7 @@ class BLT(FactoredStrategy):
                 power = power @ power
             inverse[1:] = -self.scales @ states[:, : self.n - 1]
         diagonal = self.n == 1 or not np.any(self.scales)
+        bands = 1 if diagonal else None
         return ScaledToeplitz(
-            coefs, inverse, bands=1 if diagonal else None, inverse_bands=1 if diagonal else None
+            coefs, inverse, bands=bands, inverse_bands=bands, exponentials=(self.decays, self.scales)
         )

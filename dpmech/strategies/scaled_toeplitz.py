@@ -27,6 +27,8 @@ class ScaledToeplitz:
         scale: shape (n,), positive; None for ones.
         bands: p if coefs[p:] is zero by construction, else None.
         inverse_bands: the same for inverse_coefs.
+        exponentials: (decays, weights) if coefs[0] = 1 and coefs[t] = sum_j weights[j] decays[j]^(t - 1),
+            so that one buffer a decay carries the past; else None.
     """
 
     coefs: FloatArray
@@ -34,6 +36,7 @@ class ScaledToeplitz:
     scale: FloatArray | None = None
     bands: int | None = None
     inverse_bands: int | None = None
+    exponentials: tuple[FloatArray, FloatArray] | None = None
 
     def __post_init__(self) -> None:
         for name in ("coefs", "inverse_coefs", "scale"):

@@ -63,7 +63,7 @@ def test_epsilon_inverts_delta(theta):
 
 
 def test_too_many_lattice_points_is_an_error(monkeypatch):
-    monkeypatch.setattr(composition, "_MAX_LENGTH", 10)
+    monkeypatch.setattr(composition, "MAX_LENGTH", 10)
     with pytest.raises(dm.NumericalError, match="tolerance too small"):
         compose(LATTICE, 50, 1.0)
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from bins_oracles import gaussian, identity_bracket, quadrature, strategy_gram
+from bins_oracles import gaussian, identity_bracket, identity_delta, quadrature, strategy_gram
 
 from dpmech.accounting.certified import certify_delta
 from dpmech.accounting.gram import CirculantGram, DenseGram, FactorGram
@@ -55,13 +55,13 @@ def test_quadrature_two_and_three_bins(matrix, eps):
     assert result.delta == pytest.approx(max(remove, add), rel=0.03)
 
 
-@pytest.mark.parametrize("part", range(12))
+@pytest.mark.parametrize("part", range(17))
 def test_every_part_of_the_mixture_has_the_density_it_says(part):
     """Whatever part draws nearly all samples, the mean weight is the delta of quadrature."""
     matrix, eps = 1.5 * THREE[:, [0, 1, 2]], 1.2
     proposal = RemoveProposal.at(DenseGram(matrix), eps)
     names = proposal.names
-    assert len(names) == 12
+    assert len(names) == 17
     weights = np.full(len(names), 0.02)
     weights[0] = 0.3
     weights[part] += 1.0 - weights.sum()
@@ -180,6 +180,17 @@ def test_plan_must_fit():
         estimate_delta(DenseGram(TWO), 1.0, plan=dataclasses.replace(plan, remove_weights=(1.0,)))
 
 
+def test_a_plan_serves_where_parts_differ():
+    """Other eps and fewer bins have other parts: those that the plan lacks get a small probability."""
+    plan = estimate_delta(DenseGram(0.3 * np.eye(3)), 0.4, rng=rng(0)).plan
+    for matrix, eps in ((THREE, 1.0), (TWO, 0.5)):
+        assert RemoveProposal.at(DenseGram(matrix), eps).names != plan.remove_parts
+        result = estimate_delta(DenseGram(matrix), eps, plan=plan)
+        remove, add = quadrature(matrix, eps)
+        assert result.remove.lower < remove < result.remove.upper
+        assert result.add.lower < add < result.add.upper
+
+
 @pytest.mark.parametrize(
     "bad",
     [{"eps": 0.0}, {"eps": math.nan}, {"rel_error": 0.9}, {"confidence": 1.0}, {"max_samples": 10}],
@@ -190,9 +201,19 @@ def test_bad_arguments(bad):
 
 
 def test_heavy_tails_are_refused():
-    """Nearly independent bins, far in the tail of their sum: the few largest weights carry the estimate."""
+    """Independent bins known only through products have no parts that raise all bins unevenly."""
+    gram = FactorGram(50, 50, lambda x: 0.5 * x, lambda v: 0.5 * v)
     with pytest.raises(NumericalError, match=r"largest .*% of the sum.*Pareto shape"):
-        estimate_delta(DenseGram(np.eye(50) / 4), 0.5, rng=rng(0), max_samples=8192)
+        estimate_delta(gram, 0.5, rng=rng(0), max_samples=8192)
+
+
+def test_the_same_bins_with_a_factor_are_not():
+    result = estimate_delta(DenseGram(np.eye(50) / 4), 0.5, rng=rng(0))
+    remove, add = identity_delta(0.25, 50, 0.5)
+    assert result.remove.lower < remove < result.remove.upper
+    assert result.add.lower < add < result.add.upper
+    assert result.carriers.startswith("REMOVE carried by all bins")
+    assert abs(result.remove.tail_shape) < 0.5
 
 
 def test_blocks_are_bounded():

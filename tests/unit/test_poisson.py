@@ -237,3 +237,14 @@ def test_first_guess_is_close():
     release = PoissonRelease(0.01, 1000, Bounds(1.0, 1.0, "given"))
     guess = poisson.saddle_point_sigma(release, 1.0, 1e-6)
     assert math.log(guess / calibrated(1.0, 1e-6, 0.01, 1000).sigma) == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.slow
+def test_a_lattice_that_never_gets_fine_enough_widens_the_bounds():
+    """Here the lower lattice gets worse as it is refined, long before it gets better."""
+    schema = dm.Poisson(64 / 246_092)
+    bounds = dm.epsilon(dm.Identity(192_250), 0.7, 1e-6, participation=schema)
+    other = dm.epsilon(dm.Identity(192_250), 0.7, 1e-6, participation=schema, method=dm.Prv())
+    assert other.lower <= bounds.upper
+    assert bounds.lower <= other.upper
+    assert bounds.upper <= 1.01 * bounds.lower

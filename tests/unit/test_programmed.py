@@ -33,6 +33,17 @@ class TestCalibration:
         assert any(line.startswith("programme: ") for line in lines)
         assert lines[-1].startswith("confirm: ")
 
+    @pytest.mark.parametrize("delta", [0.1, 0.05])
+    def test_a_confirmation_that_fails_moves_up(self, delta):
+        """Here the grids of the first search are a little better than those of the last one."""
+        cal = dm.calibrate_sigma(
+            dm.LambdaCGD(12, 0.7), 1.0, delta, participation=dm.BallsInBins(4), method=dm.Deterministic()
+        )
+        again = dm.delta(
+            cal.strategy, cal.sigma, 1.0, participation=cal.participation, method=dm.Deterministic()
+        )
+        assert again.upper <= delta
+
     def test_a_bound_that_cannot_be_confirmed_raises(self, monkeypatch):
         monkeypatch.setattr(
             programmed.DeterministicAccountant,

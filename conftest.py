@@ -1,0 +1,6 @@
+"""What pytest collects."""
+
+import importlib.util
+
+# Doctests of the torch part are collected where torch is installed.
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["dpmech/optim/*"]

@@ -1,0 +1,192 @@
+"""How a certificate is written: numbers as decimal and hexadecimal, a schema, a seal, and where it may stand.
+
+Nothing here knows what the numbers mean; `certificates` does.
+"""
+
+import functools
+import hashlib
+import importlib.resources
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dpmech.exceptions import CertificateError
+
+__all__ = ["SCHEMA_VERSION", "differences", "from_plain", "parse", "seal_of", "to_plain", "to_text", "write"]
+
+SCHEMA_VERSION = 1
+# Derived numbers are recomputed when a certificate is read; another platform rounds them differently.
+_ROUNDING = 1e-9
+_NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
+
+
+def to_plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Plain data with every float, or array of floats, as {"decimal": ..., "hex": ...}."""
+    if isinstance(value, float):
+        return {"decimal": value, "hex": value.hex()}
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return {"decimal": value, "hex": _hexed(value)} if value else []
+    return value
+
+
+def from_plain(value: Any, path: str = "") -> Any:  # noqa: ANN401 - any JSON value
+    """The inverse of `to_plain`.
+
+    Raises:
+        CertificateError: where the decimal and the hexadecimal form of a number disagree.
+    """
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"decimal", "hex"}:
+        return _agreed(value["decimal"], value["hex"], path)
+    return {key: from_plain(item, f"{path}.{key}" if path else key) for key, item in value.items()}
+
+
+def _hexed(value: Any) -> Any:  # noqa: ANN401 - a number or nested lists of them
+    return [_hexed(item) for item in value] if isinstance(value, list) else float(value).hex()
+
+
+def _agreed(decimal: Any, digits: Any, path: str) -> Any:  # noqa: ANN401 - as above
+    if isinstance(decimal, list) and isinstance(digits, list) and len(decimal) == len(digits):
+        return [_agreed(one, other, path) for one, other in zip(decimal, digits, strict=True)]
+    try:
+        if not isinstance(decimal, bool) and float(decimal) == float.fromhex(digits):
+            return float(decimal)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise CertificateError(
+        f"{path}: the decimal {decimal!r} and the hexadecimal {digits!r} are not the same number",
+        claimed=decimal,
+        recomputed=digits,
+    )
+
+
+def seal_of(document: dict[str, Any]) -> str:
+    """SHA-256 (hex) of the document without its seal, in a canonical spelling.
+
+    It shows damage and careless edits. It is no signature: whoever edits a file can compute it again, which
+    is why `verify` recomputes the claim.
+    """
+    content = {key: value for key, value in document.items() if key != "seal"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def to_text(document: dict[str, Any]) -> str:
+    """The document as JSON, its first entry (the guarantee) on the very first line, a number on one line."""
+    text = json.dumps(document, indent=1, allow_nan=False).removeprefix("{\n ")
+    return "{" + _NUMBER.sub(r'{"decimal": \1, "hex": \2}', text) + "\n"
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Read JSON text and check version, schema and seal, in this order.
+
+    Raises:
+        CertificateError: naming what is wrong.
+    """
+
+    def refuse(constant: str) -> NoReturn:
+        raise CertificateError(f"{constant} is no number of a certificate", claimed=constant)
+
+    try:
+        document = json.loads(text, parse_constant=refuse, object_pairs_hook=_without_repeats)
+    except CertificateError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CertificateError(f"not JSON: {error}") from error
+    _check_version(document)
+    problems = [f"{error.json_path}: {error.message}" for error in _validator().iter_errors(document)]
+    if problems:
+        shown = "; ".join(
+            problem if len(problem) < 200 else problem[:197] + "..." for problem in problems[:5]
+        )
+        raise CertificateError(f"does not follow the schema: {shown}", claimed=problems)
+    seal = seal_of(document)
+    if document["seal"] != seal:
+        raise CertificateError(
+            "the seal is broken: the content was changed after it was issued (seal "
+            f"{document['seal'][:12]}..., content {seal[:12]}...)",
+            claimed=document["seal"],
+            recomputed=seal,
+        )
+    return dict(document)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise CertificateError(f"the entries {repeated} stand there twice", claimed=repeated)
+    return record
+
+
+def _check_version(document: Any) -> None:  # noqa: ANN401 - whatever the file held
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise CertificateError("not a dpmech certificate: it has no schema_version")
+    version = document["schema_version"]
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise CertificateError(f"schema_version must be an integer, got {version!r}", claimed=version)
+    if version > SCHEMA_VERSION:
+        raise CertificateError(
+            f"schema version {version} is newer than {SCHEMA_VERSION}, the last one this dpmech knows: "
+            "upgrade dpmech",
+            claimed=version,
+            recomputed=SCHEMA_VERSION,
+        )
+    if version < SCHEMA_VERSION:
+        raise CertificateError(
+            f"schema version {version} is older than {SCHEMA_VERSION}, the first one that was released, and "
+            "there is no rule to upgrade it: issue the certificate again",
+            claimed=version,
+            recomputed=SCHEMA_VERSION,
+        )
+
+
+@functools.cache
+def _validator() -> Any:  # noqa: ANN401 - a jsonschema validator
+    import jsonschema
+
+    schema = importlib.resources.files("dpmech").joinpath(f"schemas/certificate-{SCHEMA_VERSION}.json")
+    return jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
+
+
+def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - plain data
+    """Where two pieces of decoded plain data differ, floats beyond rounding; one line each."""
+    if isinstance(claimed, dict) and isinstance(recomputed, dict):
+        for key in claimed.keys() | recomputed.keys():
+            inner = f"{path}.{key}" if path else key
+            if key not in claimed or key not in recomputed:
+                yield f"{inner}: {'missing' if key in recomputed else 'not expected'}"
+            else:
+                yield from differences(claimed[key], recomputed[key], inner)
+    elif isinstance(claimed, list) and isinstance(recomputed, list) and len(claimed) == len(recomputed):
+        for index, (one, other) in enumerate(zip(claimed, recomputed, strict=True)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif isinstance(claimed, float) and isinstance(recomputed, float):
+        if abs(claimed - recomputed) > _ROUNDING * max(abs(claimed), abs(recomputed)) + 1e-15:
+            yield f"{path}: claimed {claimed!r}, recomputed {recomputed!r}"
+    elif type(claimed) is not type(recomputed) or claimed != recomputed:
+        yield f"{path}: claimed {claimed!r}, recomputed {recomputed!r}"
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file whole or not at all: to a temporary neighbour first, then renamed over it."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

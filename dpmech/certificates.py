@@ -1,0 +1,275 @@
+"""Certificate: a claim and its evidence as one JSON file that can be checked a year later."""
+
+import dataclasses
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.bounds import Bounds
+from dpmech.budget import Adjacency, PrivacyBudget, check_sigma
+from dpmech.certificate_format import (
+    SCHEMA_VERSION,
+    differences,
+    from_plain,
+    parse,
+    seal_of,
+    to_plain,
+    to_text,
+    write,
+)
+from dpmech.claims import Claim, Evidence
+from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_real
+from dpmech.linalg import FloatArray
+from dpmech.participation import Participation
+from dpmech.strategies.base import Strategy
+from dpmech.trainer_duties import trainer_duties
+
+__all__ = ["Certificate", "read_certificate"]
+
+_METHODS: dict[str, type[Method]] = {
+    kind.__name__: kind for kind in (Certified, Deterministic, Exact, Importance, Pld, Prv, Rdp)
+}
+# What a noise scale is computed with.
+_PACKAGES = ("dpmech", "numpy", "scipy", "numba", "dp-accounting", "prv-accountant")
+# Coefficients beyond this many are left to the definition, which is always complete.
+_LEADING = 16_384
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate(Claim):
+    """A claim that can be saved, loaded and verified; issued by `Calibration.certificate`.
+
+    **Guarantee:** that of the calibration, as the first line of the file says; an estimate says ESTIMATE
+    there. The attributes that it shares with a Calibration mean the same.
+
+    Attributes:
+        clip_norm: the clip norm that the trainer must use, or None where it is left open.
+        expected_batch_size: the public normaliser that the trainer must use, or None.
+        versions: (package, version) of what the numbers were computed with.
+
+    Raises:
+        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0, or the
+            participation does not fit n.
+    """
+
+    clip_norm: float | None = None
+    expected_batch_size: float | None = None
+    versions: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", check_sigma(self.sigma))
+        for name in ("clip_norm", "expected_batch_size"):
+            value = getattr(self, name)
+            if value is not None:
+                checked = check_real(name, value, minimum=0.0, open_minimum=True)
+                object.__setattr__(self, name, checked)
+        self.participation.pattern(self.strategy.n)
+        if not self.versions:
+            object.__setattr__(self, "versions", _versions())
+
+    @property
+    def headline(self) -> str:
+        """The guarantee in one line; it shouts ESTIMATE where that is all there is."""
+        if self.guarantee == "estimate":
+            level = 0.0 if self.achieved.confidence is None else self.achieved.confidence
+            return f"ESTIMATE: not a bound, the end of a two-sided {100.0 * level:g} % confidence interval"
+        if self.guarantee == "with probability 1 - beta":
+            beta = 1.0 if self.achieved.confidence is None else 1.0 - self.achieved.confidence
+            return f"with probability 1 - beta over dpmech's own sampling, beta = {beta:.3g}"
+        return self.guarantee
+
+    def to_dict(self) -> dict[str, Any]:
+        """The certificate as plain data, seal included; what `save` writes."""
+        document: dict[str, Any] = to_plain(self._content())
+        return document | {"seal": seal_of(document)}
+
+    def to_json(self) -> str:
+        """The certificate as JSON text, the guarantee on its first line."""
+        return to_text(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the certificate to a file, whole or not at all.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written.
+        """
+        try:
+            write(path, self.to_json())
+        except OSError as error:
+            raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Certificate":
+        """Read a certificate back, and check that nothing in it was changed or contradicts itself.
+
+        Schema, version, seal and every derived entry are checked; whether the claim is true is `verify`'s
+        work.
+
+        Raises:
+            InvalidParameterError: if the file cannot be read.
+            CertificateError: if it is no certificate of a known version, or does not hold together.
+        """
+        return Certificate.from_json(read_certificate(path))
+
+    @staticmethod
+    def from_json(text: str) -> "Certificate":
+        """The same for the text of a file."""
+        document = from_plain(parse(text))
+        try:
+            certificate = _rebuilt(document["claim"], document["evidence"])
+            recomputed = certificate._content() | {"seal": document["seal"]}
+        except CertificateError:
+            raise
+        except (DpmechError, MemoryError, TypeError, ValueError) as error:
+            raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
+        found = list(differences(document, recomputed))
+        if found:
+            raise CertificateError(
+                "entries contradict each other: " + "; ".join(found[:5]), claimed=document, recomputed=found
+            )
+        return certificate
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                self.headline,
+                f"eps {self.budget.eps:.6g}, delta {self.budget.delta:.6g}, {self.adjacency.value}",
+                f"sigma {self.sigma:.6g} at clip norm 1 (noise multiplier {self.noise_multiplier:.6g})",
+                f"{self.strategy!r}",
+                f"{self.participation!r}",
+                *trainer_duties(self, self.clip_norm, self.expected_batch_size).values(),
+            ]
+        )
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "guarantee": self.headline,
+            "schema_version": SCHEMA_VERSION,
+            "claim": {
+                "eps": self.budget.eps,
+                "delta": self.budget.delta,
+                "adjacency": self.adjacency.value,
+                "sigma": self.sigma,
+                "n": self.strategy.n,
+                "strategy": self.strategy.to_dict(),
+                "strategy_hash": self.strategy.fingerprint(),
+                "coefficients": _coefficients(self.strategy),
+                "participation": self.participation.to_dict(),
+                "clip_norm": self.clip_norm,
+                "expected_batch_size": self.expected_batch_size,
+            },
+            "evidence": {
+                "guarantee": self.guarantee,
+                "method": self.method,
+                "accountant": _method_to_dict(self.evidence.accountant),
+                "confidence": self.achieved.confidence,
+                "rtol": self.evidence.rtol,
+                "samples": self.evidence.samples,
+                "rng_supplied": self.evidence.rng_supplied,
+                "sensitivity": dataclasses.asdict(self.sensitivity),
+                "achieved": dataclasses.asdict(self.achieved),
+                "noise_multiplier": self.noise_multiplier,
+                "rmse": self.rmse(),
+                "max_se": self.max_se(),
+                "versions": dict(self.versions),
+            },
+            "trainer": trainer_duties(self, self.clip_norm, self.expected_batch_size),
+            "fingerprint": self.fingerprint(),
+        }
+
+
+def read_certificate(path: str | os.PathLike[str]) -> str:
+    """The text of a certificate file.
+
+    Raises:
+        InvalidParameterError: if there is no such file, or it cannot be read.
+        CertificateError: if it is not text.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidParameterError(
+            "certificate", str(path), f"a readable file ({error.strerror})"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CertificateError(f"not JSON: {error}") from error
+
+
+def _rebuilt(claim: dict[str, Any], evidence: dict[str, Any]) -> Certificate:
+    _check_sizes(claim["strategy"], claim["n"])
+    return Certificate(
+        strategy=Strategy.from_dict(claim["strategy"]),
+        participation=Participation.from_dict(claim["participation"]),
+        adjacency=Adjacency(claim["adjacency"]),
+        budget=PrivacyBudget(claim["eps"], claim["delta"]),
+        sigma=claim["sigma"],
+        sensitivity=Bounds(**evidence["sensitivity"]),
+        achieved=Bounds(**evidence["achieved"]),
+        method=evidence["method"],
+        guarantee=evidence["guarantee"],
+        evidence=Evidence(
+            accountant=_method_from_dict(evidence["accountant"]),
+            rtol=evidence["rtol"],
+            rng_supplied=evidence["rng_supplied"],
+            samples=evidence["samples"],
+        ),
+        clip_norm=claim["clip_norm"],
+        expected_batch_size=claim["expected_batch_size"],
+        versions=tuple(sorted(evidence["versions"].items())),
+    )
+
+
+def _check_sizes(record: dict[str, Any], n: int) -> None:
+    """A forged number of steps is refused before arrays of that size are made."""
+    inner = record
+    while isinstance(inner.get("strategy"), dict):
+        inner = inner["strategy"]
+    if "n" in inner and inner["n"] != n:
+        raise CertificateError(
+            f"claim.n is {n}, but the strategy has {inner['n']!r} steps", claimed=n, recomputed=inner["n"]
+        )
+
+
+def _coefficients(strategy: Strategy) -> dict[str, Any]:
+    """The numbers that make C, for readers without dpmech: of whichever of C and C^-1 is shorter."""
+    factors = strategy.factored
+    if factors is None:
+        nothing: FloatArray = np.zeros(0)
+        return _listed("the matrix entries of the strategy", nothing, scaled=False)
+    direct, inverse = factors.bands, factors.inverse_bands
+    scaled = factors.scale is not None
+    if inverse is not None and (direct is None or inverse < direct):
+        return _listed("C^-1", factors.inverse_coefs[:inverse], scaled=scaled)
+    return _listed("C", factors.coefs[:direct], scaled=scaled)
+
+
+def _listed(name: str, values: FloatArray, *, scaled: bool) -> dict[str, Any]:
+    return {
+        "of": name,
+        "columns_scaled": scaled,
+        "total": int(values.size),
+        "leading": values[:_LEADING].tolist(),
+    }
+
+
+def _method_to_dict(method: Method) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(method) if field.name != "executor"]
+    return {"type": type(method).__name__} | {name: getattr(method, name) for name in fields}
+
+
+def _method_from_dict(data: dict[str, Any]) -> Method:
+    kind = _METHODS.get(data["type"])
+    settings = {name: value for name, value in data.items() if name != "type"}
+    if kind is None or set(settings) != set(_method_to_dict(kind())) - {"type"}:
+        raise InvalidParameterError("accountant", data, f"one of {', '.join(_METHODS)} with its own settings")
+    return kind(**settings)
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = {name: metadata.version(name) for name in _PACKAGES}
+    return tuple(sorted((found | {"python": platform.python_version()}).items()))

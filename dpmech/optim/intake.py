@@ -1,0 +1,104 @@
+"""What an optimizer finds on its parameters before a step: per-example gradients, or trouble."""
+
+import inspect
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.slots import local_part
+
+__all__ = ["Intake", "check_optimizer"]
+
+
+class Intake:
+    """Takes `grad_sample` off the parameters, and refuses gradients that would bypass clipping or noise.
+
+    Args:
+        trained: parameters that get noise.
+        frozen: parameters of the optimizer that did not require gradients when it was wrapped.
+    """
+
+    def __init__(self, trained: Sequence[Tensor], frozen: Sequence[Tensor]) -> None:
+        self._trained = trained
+        self._frozen = frozen
+        self._own: list[tuple[int, int] | None] = [None] * len(trained)
+
+    def take(self) -> list[Tensor | None]:
+        """Per-example gradients of the trained parameters, shape (examples, ...), taken off them.
+
+        None where a parameter has none: its gradient is zero for every example.
+
+        Raises:
+            UnsupportedCombinationError: if a frozen parameter has a gradient, or a trained one has one
+                without per-example gradients.
+            InvalidParameterError: on a grad_sample of the wrong shape.
+        """
+        for index, param in enumerate(self._frozen):
+            if param.grad is not None or getattr(param, "grad_sample", None) is not None:
+                raise UnsupportedCombinationError(
+                    f"frozen parameter {index}, of shape {tuple(param.shape)}, received a gradient: it would "
+                    "be trained without noise",
+                    supported="parameters that require gradients when PrivateOptimizer is built",
+                )
+        samples = [_grad_sample(index, param) for index, param in enumerate(self._trained)]
+        for index, (param, sample) in enumerate(zip(self._trained, samples, strict=True)):
+            if sample is None and self._is_foreign(index, param):
+                raise UnsupportedCombinationError(
+                    f"parameter {index}, of shape {tuple(param.shape)}, has a gradient but no per-example "
+                    "gradients (grad_sample): nothing bounds what one example adds to it",
+                    supported="grad_sample on every parameter (Opacus' GradSampleModule), clipped_gradients, "
+                    "or ClippedSum.from_grads where the gradients are sums of clipped ones",
+                )
+        for param, sample in zip(self._trained, samples, strict=True):
+            if sample is not None:
+                param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
+                param.grad = None
+        return samples
+
+    def clear(self) -> None:
+        """Forget per-example gradients."""
+        for param in self._trained:
+            if getattr(param, "grad_sample", None) is not None:
+                param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
+
+    def note_own(self) -> None:
+        """Note the gradients that are on the parameters now: they are private, and no later surprise."""
+        self._own = [_identity(param.grad) for param in self._trained]
+
+    def _is_foreign(self, index: int, param: Tensor) -> bool:
+        if param.grad is None or _identity(param.grad) == self._own[index]:
+            return False
+        return bool(torch.any(local_part(param.grad) != 0))
+
+
+def _identity(grad: Tensor | None) -> tuple[int, int] | None:
+    return None if grad is None else (local_part(grad).data_ptr(), grad._version)
+
+
+def _grad_sample(index: int, param: Tensor) -> Tensor | None:
+    value = getattr(param, "grad_sample", None)
+    if value is None:
+        return None
+    parts = value if isinstance(value, list | tuple) else [value]
+    for part in parts:
+        if not isinstance(part, Tensor) or part.shape[1:] != param.shape or part.ndim != param.ndim + 1:
+            shown = tuple(part.shape) if isinstance(part, Tensor) else part
+            raise InvalidParameterError(
+                f"grad_sample of parameter {index}", shown, f"of shape (examples, *{tuple(param.shape)})"
+            )
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise unless `optimizer` is a torch optimizer that evaluates gradients once a step."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
+    parameters = inspect.signature(type(optimizer).step).parameters
+    if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
+        raise UnsupportedCombinationError(
+            f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a row of "
+            "noise of its own",
+            supported="optimizers whose step works without a closure",
+        )

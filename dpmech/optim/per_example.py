@@ -1,0 +1,102 @@
+"""Clipped sums by torch.func: per-example gradients of a few examples at a time, never of a whole lot."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpmech.exceptions import InvalidParameterError, check_integer
+from dpmech.optim.clipped_sum import ClippedSum, clip_and_sum
+from dpmech.optim.clipping import Clipping, FlatClipping
+
+__all__ = ["clipped_gradients"]
+
+
+def clipped_gradients(
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    batch: Sequence[Tensor],
+    clipping: Clipping | float,
+    *,
+    microbatch_size: int | None = None,
+) -> ClippedSum:
+    """The sum over a batch of clipped per-example gradients.
+
+    Args:
+        model: any module whose forward pass treats examples one by one (no batch normalisation) and works
+            under `torch.func.vmap`.
+        loss: `loss(model, *example)` of one example, without a batch dimension; a scalar. Call the model it
+            is given, not the one outside.
+        batch: tensors with the examples along their first dimension; it may be empty.
+        clipping: how to clip, or a clip norm. Blocks follow the order of the model's parameters that
+            require gradients.
+        microbatch_size: how many examples to differentiate at once; None for all of them. Memory grows
+            with it, the result changes in the last bits only.
+
+    Returns:
+        A ClippedSum for `PrivateOptimizer.accumulate`.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or tensors of different lengths.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = torch.nn.init.zeros_(model.weight)
+        >>> batch = (torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.ones(2))
+        >>> total = clipped_gradients(model, lambda f, x, y: 0.5 * (f(x) - y).square().sum(), batch, 1.0)
+        >>> [round(value, 3) for value in total.sums[0].flatten().tolist()]
+        [-0.9, -1.2]
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidParameterError("model", model, "a torch.nn.Module")
+    clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
+    tensors = _check_batch(batch)
+    names = [name for name, param in model.named_parameters() if param.requires_grad]
+    params = dict(model.named_parameters())
+    trained = [params[name] for name in names]
+    if not trained:
+        raise InvalidParameterError("model", model, "a module with parameters that require gradients")
+    fixed = {name: param.detach() for name, param in params.items() if not param.requires_grad}
+    fixed |= dict(model.named_buffers())
+    values = {name: params[name].detach() for name in names}
+
+    def example_loss(own: dict[str, Tensor], *example: Tensor) -> Tensor:
+        return loss(functools.partial(_call, model, {**own, **fixed}), *example)
+
+    per_example: Any = torch.func.vmap(
+        torch.func.grad(example_loss), in_dims=(None, *[0] * len(tensors)), randomness="different"
+    )
+    length = tensors[0].shape[0]
+    size = length if microbatch_size is None else check_integer("microbatch_size", microbatch_size, minimum=1)
+    blocks = clip.blocks(len(trained))
+    sums: list[Tensor | None] = [None] * len(trained)
+    dropped = 0
+    for start in range(0, length, max(size, 1)):
+        gradients = per_example(values, *[tensor[start : start + size] for tensor in tensors])
+        parts, _, lost = clip_and_sum([gradients[name] for name in names], blocks)
+        sums = [_added(total, part) for total, part in zip(sums, parts, strict=True)]
+        dropped += lost
+    return ClippedSum(trained, sums, clip, examples=length, dropped=dropped)
+
+
+def _call(model: nn.Module, values: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+    return torch.func.functional_call(model, values, args, kwargs)
+
+
+def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    return part if total is None or part is None else total.add_(part)
+
+
+def _check_batch(batch: Sequence[Tensor]) -> list[Tensor]:
+    tensors = [batch] if isinstance(batch, Tensor) else list(batch)
+    lengths = {one.shape[0] for one in tensors if isinstance(one, Tensor) and one.ndim > 0}
+    if (
+        not tensors
+        or len(lengths) != 1
+        or any(not isinstance(one, Tensor) or one.ndim == 0 for one in tensors)
+    ):
+        raise InvalidParameterError("batch", batch, "tensors with the same number of examples, at least one")
+    return tensors

@@ -1,0 +1,86 @@
+"""What a verification found: one line a check, and what follows from them."""
+
+import dataclasses
+from typing import Any
+
+from dpmech.certificates import Certificate
+
+__all__ = ["Check", "Verification"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: what was checked: "file", "sensitivity", "privacy", "evidence" or "rigour".
+        ok: whether it held.
+        detail: claimed against recomputed, in one line.
+        route: how it was recomputed; empty where nothing was.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    route: str = ""
+
+    def __str__(self) -> str:
+        by = f" [{self.route}]" if self.route else ""
+        return f"{self.name}: {self.detail}{by}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """The result of `dm.verify`; it is true in a condition exactly if every check held.
+
+    Attributes:
+        source: the file, or "certificate" for an object.
+        certificate: what was verified; None where the file could not be read as a certificate.
+        checks: in the order in which they were made.
+        margin: by how much, relative, sigma exceeds what the tightest second route needs, to first order;
+            negative where it falls short; None where nothing was recomputed.
+    """
+
+    source: str
+    certificate: Certificate | None
+    checks: tuple[Check, ...]
+    margin: float | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check held."""
+        return bool(self.checks) and all(check.ok for check in self.checks)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """One line for every check that did not hold."""
+        return tuple(str(check) for check in self.checks if not check.ok)
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """The routes by which something was recomputed, each once."""
+        return tuple(dict.fromkeys(check.route for check in self.checks if check.route))
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        if not self.ok:
+            return "\n".join(f"{self.source}: REFUSED: {line}" for line in self.failures)
+        certificate = self.certificate
+        headline = "" if certificate is None else certificate.headline
+        margin = "" if self.margin is None else f"; sigma margin {100.0 * self.margin:+.3f} %"
+        return f"{self.source}: VERIFIED: {headline}{margin}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "source": self.source,
+            "ok": self.ok,
+            "guarantee": None if self.certificate is None else self.certificate.guarantee,
+            "fingerprint": None if self.certificate is None else self.certificate.fingerprint(),
+            "margin": self.margin,
+            "routes": list(self.routes),
+            "failures": list(self.failures),
+            "checks": [dataclasses.asdict(check) for check in self.checks],
+        }

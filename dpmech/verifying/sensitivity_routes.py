@@ -1,0 +1,225 @@
+r"""The sensitivity again, from the entries of C: explicit columns, all sets, or another dynamic programme.
+
+For a set pi of steps the value lies between the best signed sum and the root of sum_{i,j in pi} |G_ij|,
+G = C^T C (docs/sensitivity.md). Where `dpmech.sensitivity` uses structure (running sums, monotone
+coefficients), this module forms columns and Gram entries and adds them up; where it walks over counts, this
+one walks over steps. Up to 12 steps it tries every set.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpmech.bounds import Bounds
+from dpmech.budget import Adjacency
+from dpmech.linalg import FloatArray
+from dpmech.participation import Participation, Pattern
+from dpmech.strategies.base import Strategy
+
+__all__ = ["second_bracket"]
+
+_SLACK = 1e-12
+_ALL_SETS = 12
+_DENSE_STEPS = 4096
+_LOWER_WORK = 1_000_000_000
+
+
+def second_bracket(strategy: Strategy, participation: Participation, adjacency: Adjacency) -> Bounds:
+    """A bracket of the sensitivity at clip norm 1, by routes other than those of `dpmech.sensitivity`.
+
+    Args:
+        strategy: C.
+        participation: who takes part when.
+        adjacency: REPLACE_ONE doubles the value.
+
+    Returns:
+        The narrowest bracket of the routes that are affordable at this n; `method` names those of its ends.
+        The upper end is infinite where none is.
+    """
+    factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    found = list(_routes(strategy, participation.pattern(strategy.n)))
+    if not found:
+        return Bounds(0.0, math.inf, "no second route at this size")
+    low = max(found, key=lambda bounds: bounds.lower)
+    high = min(found, key=lambda bounds: bounds.upper)
+    names = high.method if low.method == high.method else f"{high.method}; from below: {low.method}"
+    return Bounds(min(low.lower, high.upper), high.upper, names).scaled(factor)
+
+
+def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
+    n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
+    columns: FloatArray | None = strategy.to_dense() if n <= _DENSE_STEPS else None
+    if columns is not None and n <= _ALL_SETS:
+        yield _all_sets(columns, pattern)
+        return
+    norms = _column_norms(strategy, columns)
+    if norms is not None:
+        if k == 1:
+            yield _bracket(norms.max(), norms.max(), "largest norm of the explicit columns")
+            return
+        if _orthogonal(strategy, columns, b):
+            weights = norms[None, :] ** 2
+            value = math.sqrt(
+                max(float(weights[0, start::b].sum()) for start in range(b))
+                if pattern.evenly_spaced
+                else float(best_sums(weights, b, k)[0])
+            )
+            yield _bracket(value, value, "orthogonal columns, programme over the steps")
+            return
+    known = list(_leftmost(strategy, columns, b, k))
+    yield from known
+    if columns is None or any(bounds.exact for bounds in known):
+        return
+    if b == 1 and k == n and np.all(columns >= 0.0):
+        value = float(np.linalg.norm(columns.sum(axis=1)))
+        yield _bracket(value, value, "all columns added up, C >= 0")
+    elif pattern.evenly_spaced:
+        yield _spaced_sets(columns, b)
+    else:
+        yield _all_rows(columns.T @ columns, b, k)
+
+
+def _bracket(lower: float, upper: float, method: str) -> Bounds:
+    return Bounds(min(lower, upper) * (1.0 - _SLACK), upper * (1.0 + _SLACK), method)
+
+
+def _all_sets(columns: FloatArray, pattern: Pattern) -> Bounds:
+    """Every admissible set, by its Gram matrix: a sum of moduli above, the best signs below."""
+    n, b, k = columns.shape[0], pattern.min_sep, pattern.max_participations
+    gram = columns.T @ columns
+    if pattern.evenly_spaced:
+        sets = [tuple(range(start, n, b)) for start in range(b)]
+    else:
+        sets = [
+            steps
+            for size in range(1, k + 1)
+            for steps in itertools.combinations(range(n), size)
+            if all(after - before >= b for before, after in itertools.pairwise(steps))
+        ]
+    low = high = 0.0
+    for steps in sets:
+        part = gram[np.ix_(steps, steps)]
+        ceiling = float(np.abs(part).sum())
+        high = max(high, ceiling)
+        if ceiling > low:
+            low = max(low, _best_signs(part))
+    return _bracket(math.sqrt(low), math.sqrt(high), f"brute force over {len(sets)} sets")
+
+
+def _best_signs(gram: FloatArray) -> float:
+    """Largest s^T G s over sign vectors: all of them up to 12 entries, else the signs of each row."""
+    size = gram.shape[0]
+    if size <= _ALL_SETS:
+        signs = 1.0 - 2.0 * (np.arange(2 ** (size - 1))[:, None] >> np.arange(size) & 1)
+    else:
+        signs = np.vstack([np.ones(size), np.where(gram >= 0.0, 1.0, -1.0)])
+    return float(((signs @ gram) * signs).sum(axis=1).max())
+
+
+def _column_norms(strategy: Strategy, columns: FloatArray | None) -> FloatArray | None:
+    if columns is not None:
+        return np.asarray(np.sqrt((columns**2).sum(axis=0)))
+    factors = strategy.factored
+    if factors is None:
+        return None
+    squares = np.cumsum((factors.coefs**2).astype(np.longdouble))[::-1]
+    return np.asarray(np.sqrt(squares), dtype=np.float64) * factors.scales()
+
+
+def _orthogonal(strategy: Strategy, columns: FloatArray | None, b: int) -> bool:
+    """Whether columns b or more apart share no row, seen from the entries."""
+    if columns is not None:
+        return not np.any(np.tril(columns, -b))
+    factors = strategy.factored
+    return factors is not None and not np.any(factors.coefs[b:])
+
+
+def _leftmost(strategy: Strategy, columns: FloatArray | None, b: int, k: int) -> Iterator[Bounds]:
+    """lambda_cgd Theorem 1 for the least non-increasing sequence above |c|, and Lemma 8, column by column."""
+    factors = strategy.factored
+    if factors is None:
+        return
+    n, coefs = strategy.n, factors.coefs
+    envelope = np.empty(n)
+    highest = 0.0
+    for t in range(n - 1, -1, -1):
+        highest = max(highest, abs(float(coefs[t])))
+        envelope[t] = highest
+    scales = factors.scales()
+    actual, above = np.zeros(n, dtype=np.longdouble), np.zeros(n, dtype=np.longdouble)
+    for j in range(0, min(k * b, n), b):
+        actual[j:] += columns[j:, j] if columns is not None else coefs[: n - j] * scales[j]
+        above[j:] += envelope[: n - j]
+    lower = float(np.sqrt(np.sum(actual**2)))
+    upper = float(np.sqrt(np.sum(above**2)) * scales.max())
+    yield _bracket(lower, upper, "leftmost columns added up (Theorem 1)")
+    if n > 1 and factors.scale is not None:
+        ratio = float(coefs[1] / coefs[0])
+        norms = _column_norms(strategy, columns)
+        geometric = 0.0 <= ratio < 1.0 and np.all(np.abs(coefs[1:] - ratio * coefs[:-1]) <= 1e-14 * coefs[0])
+        if geometric and norms is not None and np.ptp(norms) <= 1e-13 * norms[0]:
+            yield _bracket(lower, lower, "leftmost columns of equal norm, geometric (Lemma 8)")
+
+
+def _spaced_sets(columns: FloatArray, b: int) -> Bounds:
+    """The sets {s, s + b, ...}, each by the Gram matrix of its explicit columns."""
+    low = high = 0.0
+    for start in range(b):
+        chosen = columns[:, start::b]
+        part = chosen.T @ chosen
+        ceiling = float(np.abs(part).sum())
+        high = max(high, ceiling)
+        if ceiling > low:
+            low = max(low, _best_signs(part))
+    return _bracket(math.sqrt(low), math.sqrt(high), f"explicit columns of the {b} evenly spaced sets")
+
+
+def _all_rows(gram: FloatArray, b: int, k: int) -> Bounds:
+    """Upper: every row's best set through it, then the best set of rows. Lower: the evenly spaced sets."""
+    n = gram.shape[0]
+    steps = np.arange(n)
+    weights = np.where(np.abs(steps[:, None] - steps[None, :]) >= b, np.abs(gram), 0.0)
+    rows = np.diagonal(gram) + (best_sums(weights, b, k - 1) if k > 1 else 0.0)
+    high = float(best_sums(rows[None, :], b, k)[0])
+    widest, low = steps[:1], 0.0
+    # Only the lower end rests on these sets: not all of them where they are many and large.
+    stride = 1 + n * k * k // _LOWER_WORK
+    for start in range(min(b, n)):
+        chosen = steps[start::b]
+        for first in range(0, max(1, chosen.size - k + 1), stride):
+            part = gram[np.ix_(chosen[first : first + k], chosen[first : first + k])]
+            low = max(low, float(part.sum()))
+            if np.abs(part).sum() > np.abs(gram[np.ix_(widest, widest)]).sum():
+                widest = chosen[first : first + k]
+    low = max(low, _best_signs(gram[np.ix_(widest, widest)]))
+    return _bracket(math.sqrt(low), math.sqrt(high), "dense Gram matrix, programme over the steps")
+
+
+def best_sums(weights: FloatArray, b: int, k: int) -> FloatArray:
+    """For every row, the largest sum of at most k weights at least b steps apart.
+
+    By dynamic programming over the steps, all rows at once: best[t][j] = max(best[t-1][j],
+    w_t + best[t-b][j-1]).
+
+    Args:
+        weights: >= 0, shape (m, n).
+        b: >= 1.
+        k: >= 1.
+
+    Returns:
+        Shape (m,).
+    """
+    m, n = weights.shape
+    limit = min(k, -(-n // b))
+    # A ring buffer of the last b steps; entry j is the best of at most j weights.
+    past = np.zeros((b, m, limit + 1))
+    current = np.zeros((m, limit + 1))
+    for t in range(n):
+        before = past[t % b]
+        taken = weights[:, t, None] + before[:, :-1]
+        current = current.copy()
+        np.maximum(current[:, 1:], taken, out=current[:, 1:])
+        past[t % b] = current
+    return np.asarray(current[:, -1])

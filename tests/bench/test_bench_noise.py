@@ -1,0 +1,106 @@
+"""What correlated noise costs: against independent noise, the generator alone, and a ViT-B example."""
+
+import resource
+import time
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+
+torch = pytest.importorskip("torch")
+
+from dpmech.optim import FlatClipping, NoiseMode, NoiseStream  # noqa: E402 - after the check for torch
+from dpmech.optim.clipped_sum import clip_and_sum  # noqa: E402
+
+N = 1000
+DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
+STRATEGIES = {
+    "independent": dm.Identity(N),
+    "lambda-cgd": dm.LambdaCGD(N, 0.9),
+    "bisr p=4": dm.InverseSquareRoot(N, 4),
+    "bisr p=16": dm.InverseSquareRoot(N, 16),
+    "blt d=3": dm.BLT(N, [0.99, 0.87, 0.43], [0.13, 0.2, 0.16]),
+}
+
+
+def vit(width, depth):
+    """Shapes of a vision transformer's parameters."""
+    block = [(3 * width, width), (3 * width,), (width, width), (width,), (4 * width, width), (4 * width,)]
+    block += [(width, 4 * width), (width,), *[(width,)] * 4]
+    return [(width, 768), (width,), (197, width), *block * depth, (width,), (width,), (1000, width), (1000,)]
+
+
+MODELS = {"ViT-B": vit(768, 12), "ViT-H": vit(1280, 32)}
+
+
+def measured(benchmark, device, call):
+    """Wall-clock and processor seconds of one call, the least of three, after one to warm up."""
+
+    def timed():
+        if device == "cuda":
+            torch.cuda.synchronize()
+        wall, processor = time.perf_counter(), time.process_time()
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - wall, time.process_time() - processor))
+
+    times = []
+    timed()
+    times.clear()
+    benchmark.pedantic(timed, rounds=3)
+    return tuple(min(column) for column in zip(*times, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [*[("ViT-B", name) for name in STRATEGIES], ("ViT-H", "independent"), ("ViT-H", "lambda-cgd")],
+)
+def test_one_step_of_noise(benchmark, model, name, device):
+    params = [torch.empty(shape, device=device) for shape in MODELS[model]]
+    sums = [torch.zeros(shape, device=device) for shape in MODELS[model]]
+    size = sum(param.numel() for param in params)
+    strategy = STRATEGIES[name]
+    cal = dm.calibrate_sigma(strategy, 8.0, 1e-5)
+    stream = NoiseStream(cal, params)
+    stream.load_state_dict(stream.state_dict() | {"step": 20})  # past the first, shorter rows
+    stream.add_step(sums)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    wall, processor = measured(benchmark, device, lambda: stream.add_step(sums))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    draws = strategy.inverse_bands if stream.mode is NoiseMode.REGENERATE else 1
+    print(
+        f"{device} {model} {size / 1e6:.0f} M {name}: wall {wall:.3f} s, CPU {processor:.3f} s, "
+        f"{draws} draws, CPU {processor / size / draws * 1e9:.2f} ns each, RSS + {grown / 1e3:.1f} MB"
+    )
+
+
+def test_the_generator_alone(benchmark):
+    chunk = np.empty(1 << 15, dtype=np.float32)
+    generator = np.random.Generator(np.random.Philox(1))
+
+    def draw():
+        for _ in range(200):
+            generator.standard_normal(dtype=np.float32, out=chunk)
+
+    _, processor = measured(benchmark, "cpu", draw)
+    print(f"numpy Philox, float32 normals: CPU {processor / (200 * chunk.size) * 1e9:.2f} ns")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_forward_and_backward_of_a_vit_b_example(benchmark, device):
+    layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).to(device)
+    x = torch.randn(1, 197, 768, device=device)
+    wall, processor = measured(benchmark, device, lambda: model(x).square().mean().backward())
+    print(f"{device} ViT-B: an example forward and backward, wall {wall:.3f} s, CPU {processor:.3f} s")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_clipping(benchmark, device):
+    samples = [torch.randn(16, 768, 3072, device=device)]
+    blocks = FlatClipping(1.0).blocks(1)
+    _, processor = measured(benchmark, device, lambda: clip_and_sum(samples, blocks))
+    print(f"{device} clipping: CPU {processor / samples[0].numel() * 1e9:.2f} ns a value of an example")

@@ -1,0 +1,158 @@
+"""Certificates under edits: any change of a file is refused, and no false claim is ever verified."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dpmech as dm
+from dpmech.certificate_format import seal_of, to_text
+from tests.oracles import epoch_sets, gaussian_delta, sensitivity_ceiling, separated_sets
+from tests.strategies import finite, participations, strategies, strategy_and_participation
+
+
+def issue(strategy, participation, eps=1.0, delta=1e-5):
+    return dm.calibrate_sigma(strategy, eps, delta, participation=participation).certificate(1.0, 32)
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
+    else:
+        yield path
+
+
+DOCUMENTS = [
+    issue(dm.LambdaCGD(10, 0.9), dm.MinSep(4, 2)).to_dict(),
+    issue(dm.ColumnNormalized(dm.BLT(8, [0.9, 0.5], [0.2, 0.1])), dm.FixedEpochs(4)).to_dict(),
+    issue(dm.Dense([[1.0, 0.0], [-0.5, 2.0]]), dm.EveryStep()).to_dict(),
+    issue(dm.Identity(20), dm.Poisson(0.2)).to_dict(),
+    dm.calibrate_sigma(dm.LambdaCGD(8, 0.5), 2.0, 1e-3, participation=dm.BallsInBins(4), rng=1)
+    .certificate()
+    .to_dict(),
+]
+LEAVES = [(index, path) for index, document in enumerate(DOCUMENTS) for path in leaves(document)]
+
+
+def other_value(draw, value):
+    """Some other value of the same JSON kind, sometimes of another."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from([v for v in (None, True, 0, -1.5, "", [], {}) if v != value]))
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + draw(st.sampled_from([-1, 1, 7, 10**6]))
+    if isinstance(value, float):
+        nearest = math.nextafter(value, draw(st.sampled_from([-math.inf, math.inf])))
+        return draw(st.sampled_from([nearest, value * 1.02 + 1e-300, value * 0.98 - 1e-300, -value - 1.0]))
+    if isinstance(value, str):
+        place = draw(st.integers(0, len(value)))
+        return (
+            value[:place]
+            + draw(st.sampled_from("0f x"))
+            + value[place + 1 :]
+            + draw(st.sampled_from(["", "1"]))
+        )
+    return draw(st.sampled_from([1, "x", 0.5]))
+
+
+@st.composite
+def edited(draw):
+    index, path = draw(st.sampled_from(LEAVES))
+    document = copy.deepcopy(DOCUMENTS[index])
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    before = inner[path[-1]]
+    if isinstance(inner, dict) and draw(st.integers(0, 14)) == 0:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = other_value(draw, before)
+    return index, path, document
+
+
+def test_the_documents_themselves_are_accepted():
+    for document in DOCUMENTS:
+        assert dm.Certificate.from_json(to_text(document)).to_dict() == document
+
+
+@given(edited())
+def test_any_changed_field_is_refused(edit):
+    index, _, document = edit
+    if document == DOCUMENTS[index]:  # the edit wrote the same value again, as in "0" for "0"
+        return
+    with pytest.raises(dm.CertificateError):
+        dm.Certificate.from_json(to_text(document))
+
+
+# Entries that stand for themselves: nothing else in the file or in mathematics follows from them.
+FREE = {"method", "versions", "rng_supplied", "samples", "rtol"}
+
+
+@given(edited())
+def test_a_changed_number_of_the_claim_is_refused_even_with_a_new_seal(edit):
+    """One number changed, in both spellings, and the file sealed again: its parts contradict each other."""
+    index, path, document = edit
+    if document == DOCUMENTS[index] or FREE & set(map(str, path)) or path[0] == "seal":
+        return
+    with pytest.raises(dm.CertificateError):
+        dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
+
+
+def true_delta(certificate):
+    """Delta of the claim, from dense algebra over all sets and 60 digits."""
+    n, schema = certificate.strategy.n, certificate.participation
+    pattern = schema.pattern(n)
+    if pattern.evenly_spaced:
+        sets = epoch_sets(n, n // pattern.min_sep)
+    else:
+        sets = separated_sets(n, pattern.min_sep, pattern.max_participations)
+    sens = sensitivity_ceiling(certificate.strategy.to_dense(), sets)
+    return float(gaussian_delta(certificate.sigma / sens, certificate.budget.eps))
+
+
+@settings(max_examples=60)
+@given(strategy_and_participation(max_n=9), finite(0.05, 8.0), finite(1e-9, 0.3))
+def test_an_honest_certificate_is_verified(pair, eps, delta):
+    strategy, schema = pair
+    if schema.random:
+        schema = dm.FixedEpochs(strategy.n // schema.bins)
+    certificate = issue(strategy, schema, eps, delta)
+    assert true_delta(certificate) <= delta * (1 + 1e-9)
+    found = dm.verify(certificate)
+    assert found.ok, found.failures
+    assert found.margin >= -1e-6
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_no_false_claim_is_verified(data):
+    """Forged as well as can be: every derived entry, hash and seal is computed anew."""
+    strategy, schema = data.draw(strategy_and_participation(max_n=8))
+    if schema.random:
+        schema = dm.EveryStep()
+    own = issue(strategy, schema, data.draw(finite(0.05, 8.0)), data.draw(finite(1e-9, 0.3)))
+    change = data.draw(st.sampled_from(["sigma", "eps", "delta", "strategy", "participation"]))
+    factor = data.draw(finite(0.5, 1.5))
+    if change == "sigma":
+        forged = dataclasses.replace(own, sigma=factor * own.sigma)
+    elif change == "eps":
+        forged = dataclasses.replace(own, budget=dm.PrivacyBudget(factor * own.budget.eps, own.budget.delta))
+    elif change == "delta":
+        forged = dataclasses.replace(own, budget=dm.PrivacyBudget(own.budget.eps, factor * own.budget.delta))
+    elif change == "strategy":
+        forged = dataclasses.replace(own, strategy=data.draw(strategies(strategy.n)))
+    else:
+        other = data.draw(participations(strategy.n))
+        forged = dataclasses.replace(own, participation=dm.EveryStep() if other.random else other)
+    if true_delta(forged) > forged.budget.delta * (1 + 1e-5):
+        found = dm.verify(forged)
+        assert not found.ok, change
+        assert found.failures

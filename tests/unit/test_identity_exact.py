@@ -1,0 +1,93 @@
+"""Independent bins: every method against the law of a sum of b lognormals, by FFT (`identity_delta`)."""
+
+import numpy as np
+import pytest
+from bins_oracles import gaussian, identity_bracket, identity_delta, quadrature
+
+import dpmech as dm
+from dpmech.accounting.gram import CirculantGram
+from dpmech.accounting.importance import estimate_delta
+
+# (bins, sigma, eps): delta is about 1e-3, 1e-6, 1e-9, 1e-12 in turn.
+EPS = {
+    (50, 0.6): (2.193, 4.941, 7.053, 8.811),
+    (50, 1.0): (0.4637, 1.298, 2.36, 3.361),
+    (50, 2.0): (0.1404, 0.2982, 0.4108, 0.5279),
+    (390, 0.6): (0.7233, 2.919, 4.992, 6.748),
+    (390, 1.0): (0.1246, 0.3261, 0.8081, 1.522),
+    (390, 2.0): (0.03779, 0.0982, 0.1382, 0.1704),
+    (1000, 0.6): (0.369, 2.074, 4.077, 5.822),
+    (1000, 1.0): (0.06753, 0.1718, 0.4017, 0.8708),
+    (1000, 2.0): (0.01996, 0.05947, 0.08475, 0.105),
+}
+CASES = [(b, s, eps) for (b, s), every in EPS.items() for eps in every]
+ACCURACY = 1e-3
+
+
+def identity(bins, sigma):
+    row = np.zeros(bins)
+    row[0] = sigma**-2.0
+    return CirculantGram(row)
+
+
+def check(bins, sigma, eps, seed):
+    remove, add = identity_delta(sigma**-2.0, bins, eps)
+    result = estimate_delta(identity(bins, sigma), eps, rng=np.random.default_rng(seed))
+    assert result.remove.lower <= remove * (1 + ACCURACY)
+    assert result.remove.upper >= remove * (1 - ACCURACY)
+    assert result.lower <= max(remove, add) * (1 + ACCURACY)
+    assert result.upper >= max(remove, add) * (1 - ACCURACY)
+    assert result.upper < 1.3 * result.lower
+
+
+def test_the_oracle_itself():
+    assert identity_delta(1.0, 1, 1.0) == pytest.approx([gaussian(1.0, 1.0)] * 2, rel=1e-8)
+    for square, bins, eps in ((0.5, 20, 0.5), (1.0, 20, 1.2), (0.3, 50, 0.25)):
+        lower, upper = identity_bracket(square, bins, eps)
+        value = identity_delta(square, bins, eps)[0]
+        assert lower * (1 - 1e-5) < value < upper * (1 + 1e-5)
+    for got, exact in zip(identity_delta(0.5, 2, 1.0), quadrature(0.5 * np.eye(2), 1.0), strict=True):
+        assert got == pytest.approx(exact, rel=ACCURACY)
+
+
+@pytest.mark.parametrize(("sigma", "eps"), [(s, eps) for b, s, eps in CASES if b == 50][2:])
+def test_the_oracle_has_converged(sigma, eps):
+    coarse, fine = (identity_delta(sigma**-2.0, 50, eps, cells=cells) for cells in (2**15, 2**17))
+    assert coarse[0] == pytest.approx(fine[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bins", "sigma", "eps"), [case for case in CASES if case[0] == 50 or case[:2] == (390, 2.0)][:-1]
+)
+def test_interval_contains_the_exact_value(bins, sigma, eps):
+    check(bins, sigma, eps, seed=bins)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bins", "sigma", "eps"),
+    [case for case in CASES if case[:2] in {(390, 1.0), (390, 0.6), (1000, 2.0)}] + [(390, 2.0, 0.1704)],
+)
+def test_interval_contains_the_exact_value_for_many_bins(bins, sigma, eps):
+    check(bins, sigma, eps, seed=bins)
+
+
+@pytest.mark.parametrize(("sigma", "eps"), [(2.0, 0.5279), (1.0, 1.298)])
+def test_upper_bounds_lie_above(sigma, eps):
+    truth = max(identity_delta(sigma**-2.0, 50, eps))
+    strategy, bins = dm.Identity(50), dm.BallsInBins(50)
+    uppers = {
+        type(method).__name__: dm.delta(strategy, sigma, eps, participation=bins, method=method, rng=1).upper
+        for method in (dm.Exact(), dm.Rdp())
+    }
+    assert truth * (1 - ACCURACY) <= uppers["Exact"] <= 1.02 * truth
+    assert uppers["Exact"] <= uppers["Rdp"]
+
+
+@pytest.mark.slow
+def test_certified_lies_above():
+    truth = max(identity_delta(1.0, 50, 1.298))
+    bound = dm.delta(
+        dm.Identity(50), 1.0, 1.298, participation=dm.BallsInBins(50), method=dm.Certified(), rng=1
+    )
+    assert truth * (1 - ACCURACY) <= bound.upper <= 1.5 * truth

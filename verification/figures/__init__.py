@@ -1,0 +1,1 @@
+"""Scripts that redraw the papers' simulations and state how well the library agrees with them."""
