@@ -90,7 +90,7 @@ def identity_bracket(square, bins, eps, step=1e-3):
     return ends[0], ends[1] + float(tail)
 
 
-def identity_delta(square, bins, eps, cells=2**17):
+def identity_delta(square, bins, eps, cells=2**16):
     """(REMOVE, ADD) for K = square * I at any delta: the law of the sum of b lognormals, by FFT when tilted.
 
     The law of X = exp(y - K/2) is split between the nodes of a grid with mean kept (error O(step^2)), cut at

@@ -27,6 +27,7 @@ added only lowers a weight.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Self
 
@@ -50,9 +51,11 @@ FARTHEST = 3.0
 WIDEST = 12
 NEAR = 0.1
 SEARCH_ROWS = 64
-LEVEL_DEVIATIONS = 7.0
+LEVEL_DEVIATIONS = 6.0
 COLUMN_BLOCK = 32
 LEAST_BINS = 3
+# Losses so large come from one bin.
+LARGEST_EPS = 50.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +84,12 @@ class CollectiveParts:
         parts: the parts.
         scales: the diagonal of F, shape (b,).
         band: `F[l, l - d]` for d = 0, ..., w, shape (w + 1, b); 0 where l < d.
-        sampler: draws from the tables of the parts.
     """
 
     gram: BinGram
     parts: tuple[CollectivePart, ...]
     scales: FloatArray
     band: FloatArray
-    sampler: SiteSampler
 
     @classmethod
     def rising(cls, gram: BinGram, eps: float) -> Self | None:
@@ -106,7 +107,7 @@ class CollectiveParts:
                 continue
             name = f"all bins, one {share:.0%}" if share else "all bins"
             parts.append(_part(gram, scales, name, level, peak, variance, pull))
-        return cls._of(gram, parts, scales, band)
+        return cls(gram, tuple(parts), scales, band)
 
     @classmethod
     def falling(cls, gram: BinGram, eps: float) -> Self | None:
@@ -116,12 +117,16 @@ class CollectiveParts:
             return None
         variance, pull = _mean_field(gram)
         part = _part(gram, scales, "all bins", math.exp(-eps), 0.0, variance, pull)
-        return cls._of(gram, [part], scales, scales[None])
+        return cls(gram, (part,), scales, scales[None])
 
-    @classmethod
-    def _of(cls, gram: BinGram, parts: list[CollectivePart], scales: FloatArray, band: FloatArray) -> Self:
-        sampler = SiteSampler.of(tuple(part.tilt for part in parts))
-        return cls(gram, tuple(parts), scales, band, sampler)
+    def __reduce__(self) -> tuple[type["CollectiveParts"], tuple[object, ...]]:
+        # The sampler is as large as the tables and quickly made again.
+        return CollectiveParts, (self.gram, self.parts, self.scales, self.band)
+
+    @functools.cached_property
+    def sampler(self) -> SiteSampler:
+        """Draws from the tables of the parts."""
+        return SiteSampler.of(tuple(part.tilt for part in self.parts))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -195,7 +200,7 @@ def _usable_scales(gram: BinGram, eps: float) -> FloatArray | None:
     """
     scales = gram.innovation_scales
     bins, diagonal = gram.bins, gram.diagonal
-    if scales is None or bins < LEAST_BINS:
+    if scales is None or bins < LEAST_BINS or eps > LARGEST_EPS:
         return None
     kept = scales**2 / diagonal
     if float(kept.mean()) < LEAST_INNOVATION or float(kept.min()) < SMALLEST_INNOVATION:

@@ -21,7 +21,7 @@ __all__ = ["Fading", "PartialExponential", "Response", "SiteSampler", "SiteTilt"
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-FIRST_EDGE, LAST_EDGE, CELL = -9.0, 14.0, 0.05
+FIRST_EDGE, LAST_EDGE, CELL = -9.0, 14.0, 0.1
 LEVEL_STEP = 0.05
 NODES = np.arange(FIRST_EDGE, LAST_EDGE, CELL) + 0.5 * CELL
 EDGES = np.concatenate([[-np.inf], NODES[:-1] + 0.5 * CELL, [np.inf]])

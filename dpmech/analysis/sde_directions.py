@@ -143,7 +143,7 @@ def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float,
         largest = float(z.max(initial=0.0))
         # The factor is about e^(-z s) at first, so the mass lies near 1 / (rest + z) or above.
         low = -math.log(rest + first + largest * (1.0 + (1.0 / nu))) - _LOG_TAIL / first
-        high = math.log(math.expm1(min(_LOG_TAIL / rest, 700.0)))
+        high = math.log(math.expm1(_LOG_TAIL / rest))
         logit = np.arange(low, high + _SPACING, _SPACING)
         log_weight = -first * np.logaddexp(0.0, -logit) - rest * np.logaddexp(0.0, logit)
         weight = np.exp(log_weight - log_weight.max())

@@ -15,7 +15,13 @@ from dpmech.analysis.sde import (
     sgd_diffusion,
     sgd_drift,
 )
-from dpmech.analysis.sde_bounds import LossBound, sgd_gradient_bound, sgd_loss_bound, sign_gradient_bound
+from dpmech.analysis.sde_bounds import (
+    LossBound,
+    sgd_gradient_bound,
+    sgd_loss_bound,
+    sign_gradient_bound,
+    sign_loss_bound,
+)
 from dpmech.analysis.sde_directions import direction_factor, direction_moments
 from dpmech.analysis.sde_sign import sign_diffusion, sign_drift, sign_gain, sign_variance
 from dpmech.analysis.sde_simulation import euler_maruyama
@@ -278,6 +284,26 @@ class TestEdges:
                 form(noise, gradient, gradient), form(noise, gradient, gradient, clipped_share=0.0)
             )
 
+    def test_limits_on_gradients_are_zero_unless_said(self):
+        noise = noise_of()
+        limits = {"gradient_norm": 0.0, "coordinate": 0.0}
+        assert sign_gradient_bound(noise, **REAL) == sign_gradient_bound(noise, **REAL, **limits)
+        assert sgd_gradient_bound(noise, **REAL) == sgd_gradient_bound(noise, **REAL, gradient_norm=0.0)
+        assert sgd_gradient_bound(noise, **REAL) == sgd_gradient_bound(noise, **REAL, mixed=False)
+        problem = {"learning_rate": 0.1, "pl_constant": 1.0, "smoothness": 1.0, "clipped": True}
+        assert sgd_loss_bound(noise, **problem) == sgd_loss_bound(noise, **problem, gradient_norm=0.0)
+        assert sign_loss_bound(noise, **problem) == sign_loss_bound(noise, **problem, **limits)
+        assert sign_gain(noise, clipped=True) == sign_gain(noise, clipped=True, **limits)
+        assert clipped_gain(noise) == clipped_gain(noise, gradient_norm=0.0)
+
+    def test_the_whole_data_set_as_one_lot(self):
+        assert scaling_law_epsilon(1.0, math.exp(-4), sampling_prob=1, steps=1) == pytest.approx(2.0)
+        found = critical_epsilon(
+            math.exp(-4), dataset_size=1, steps=1, batch_size=1, batch_noise=0.0, sgd_rate=1, sign_rate=1,
+            sgd_clip=1, sign_clip=1,
+        )  # fmt: skip
+        assert found == pytest.approx(2.0 / math.sqrt(math.pi / 2))
+
     def test_how_far_the_linearised_sign_may_start(self):
         noise = noise_of(dimension=1)
         limit = 1.0 / sign_gain(noise)
@@ -367,6 +393,7 @@ REAL = {"learning_rate": 0.1, "steps": 10, "smoothness": 1.0, "initial_loss": 1.
         ),
         (lambda: scaling_law_epsilon(1.0, 1.0, sampling_prob=0.1, steps=1), "delta"),
         (lambda: scaling_law_epsilon(1.0, 0.1, sampling_prob=0.0, steps=1), "sampling_prob"),
+        (lambda: scaling_law_epsilon(1.0, 0.1, sampling_prob=1.01, steps=1), "sampling_prob"),
         (lambda: scaling_law_epsilon(0.0, 0.1, sampling_prob=0.1, steps=1), "noise_multiplier"),
         (
             lambda: critical_noise_multiplier(

@@ -139,7 +139,7 @@ def test_bad_rng(rng):
             call(ONE, 1.0, 0.5, rng=rng)
 
 
-@pytest.mark.parametrize("rng", [None, 0, 17, np.random.default_rng(0)], ids=repr)
+@pytest.mark.parametrize("rng", [None, 0, 17, np.random.default_rng(0)], ids=["none", "0", "17", "generator"])
 def test_rng_does_not_change_deterministic_results(rng):
     assert dm.calibrate_sigma(ONE, 1.0, 1e-5, rng=rng).sigma == dm.calibrate_sigma(ONE, 1.0, 1e-5).sigma
 

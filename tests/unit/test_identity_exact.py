@@ -50,28 +50,38 @@ def test_the_oracle_itself():
         assert got == pytest.approx(exact, rel=ACCURACY)
 
 
-@pytest.mark.parametrize(("sigma", "eps"), [(s, eps) for b, s, eps in CASES if b == 50][2:])
-def test_the_oracle_has_converged(sigma, eps):
-    coarse, fine = (identity_delta(sigma**-2.0, 50, eps, cells=cells) for cells in (2**15, 2**17))
-    assert coarse[0] == pytest.approx(fine[0], rel=1e-4)
-
-
 @pytest.mark.parametrize(
-    ("bins", "sigma", "eps"), [case for case in CASES if case[0] == 50 or case[:2] == (390, 2.0)][:-1]
+    ("bins", "sigma", "eps"), [(50, 2.0, 0.5279), (390, 0.6, 4.992), (1000, 1.0, 0.1718), (1000, 2.0, 0.105)]
 )
+def test_the_oracle_has_converged(bins, sigma, eps):
+    coarse, fine = (identity_delta(sigma**-2.0, bins, eps, cells=cells) for cells in (2**15, 2**17))
+    assert coarse[0] == pytest.approx(fine[0], rel=10 * ACCURACY)
+    assert identity_delta(sigma**-2.0, bins, eps)[0] == pytest.approx(fine[0], rel=2 * ACCURACY)
+
+
+QUICK = [
+    (50, 0.6, 8.811),
+    (50, 1.0, 1.298),
+    (50, 2.0, 0.4108),
+    (50, 2.0, 0.5279),
+    (390, 1.0, 0.3261),
+]
+
+
+@pytest.mark.parametrize(("bins", "sigma", "eps"), QUICK)
 def test_interval_contains_the_exact_value(bins, sigma, eps):
     check(bins, sigma, eps, seed=bins)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("bins", "sigma", "eps"),
-    [case for case in CASES if case[:2] in {(390, 1.0), (390, 0.6), (1000, 2.0)}] + [(390, 2.0, 0.1704)],
+    ("bins", "sigma", "eps"), [case for case in CASES if case not in QUICK and case[0] < 1000]
 )
-def test_interval_contains_the_exact_value_for_many_bins(bins, sigma, eps):
+def test_interval_contains_the_exact_value_everywhere(bins, sigma, eps):
     check(bins, sigma, eps, seed=bins)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "eps"), [(2.0, 0.5279), (1.0, 1.298)])
 def test_upper_bounds_lie_above(sigma, eps):
     truth = max(identity_delta(sigma**-2.0, 50, eps))

@@ -7,6 +7,7 @@ import scipy.special
 import scipy.stats
 
 from dpmech.accounting.site_tilts import (
+    NODES,
     Fading,
     PartialExponential,
     SiteSampler,
@@ -63,7 +64,7 @@ def test_density_follows_the_response():
         limit=200,
     )[0]
     exact = weight - math.log(total / math.sqrt(2 * math.pi))
-    assert TILTS[0].log_densities(np.full(grid.size, level), grid) == pytest.approx(exact, abs=0.12)
+    assert TILTS[0].log_densities(np.full(grid.size, level), grid) == pytest.approx(exact, abs=0.25)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -86,12 +87,14 @@ def test_draws_follow_the_density(which):
     def pvalue(tilt):
         law = expected(tilt)
         kept = law * count > 20
-        seen, law = np.append(counts[kept], counts[~kept].sum()), np.append(law[kept], law[~kept].sum())
-        return scipy.stats.chisquare(seen, law * count / law.sum()).pvalue
+        seen, shares = counts[kept], law[kept]
+        seen[-1] += counts[~kept].sum()
+        shares[-1] += law[~kept].sum()
+        return scipy.stats.chisquare(seen, shares * count / shares.sum()).pvalue
 
     assert pvalue(TILTS[which]) > ALPHA
     fault = TILTS[which].log_density.copy()
-    fault[:, ::2] += 0.1  # every other cell 10 % too likely
+    fault[:, NODES > 0.5] += 0.1  # large eta 10 % too likely
     assert pvalue(SiteTilt(TILTS[which].lowest, fault)) < ALPHA
 
 
