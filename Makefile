@@ -41,9 +41,12 @@ types: $(VENV)/.dev
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports
 
+# A process for each of two cores; threads of their own would only get in each other's way.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
 tests: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "not slow" --cov=dpmech --cov-report= --cov-fail-under=0
-	$(BIN)/python -m pytest -q -m slow --cov=dpmech --cov-append --cov-report=term
+	$(PYTEST) -m "not slow" --cov=dpmech --cov-report= --cov-fail-under=0
+	$(PYTEST) -m slow --cov=dpmech --cov-append --cov-report=term
 
 verification: $(VENV)/.dev
 	$(BIN)/python -m verification

@@ -130,7 +130,8 @@ class PoissonAccountant(Accountant):
                 a = max(0.0, math.log(q) + eps - math.log(share) + 1e-14 * outward)
                 value = max(value, share * gaussian_delta(multiplier, a)[end])
             ends.append(value * (1.0 - 1e-12 * outward))
-        return ends[0], min(1.0, ends[1])
+        # Subnormal numbers are not accurate to 1e-12.
+        return (ends[0] if ends[0] > _NOTHING else 0.0), min(1.0, ends[1] if ends[1] > _NOTHING else _NOTHING)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
@@ -238,7 +239,7 @@ class _Direction:
             # Between the steps where a few cells hold the bulk and those that resolve it, the lower lattice
             # may get worse before it gets better. Where a finer one would be too long, the best has to do.
             least, most = LossMoments.of(upper, self.steps).window(theta, LOG_WRAP)
-            shorter = max(finest, step * min(0.7, max(0.15, 0.8 * allowed / gap)))
+            shorter = max(finest, step * min(0.7, max(0.15, 0.8 * allowed / max(gap, allowed))))
             if best[0] <= allowed or step <= finest or most - least > 0.9 * MAX_LENGTH * shorter:
                 lower, upper = best[1], best[2]
                 return (

@@ -25,7 +25,7 @@ __all__ = ["CertifiedAccountant", "ImportanceAccountant"]
 
 Adapted = dict[tuple[int, tuple[str, ...]], npt.NDArray[np.float64]]
 
-_COARSE_RESOLUTION = 0.02
+_COARSE_RESOLUTION = 0.04
 _MOMENT_EXCESS = 3.0
 _SMALLEST_EPS = 1e-4
 # A certified calibration may try this often; every probe has its share of beta.
@@ -62,12 +62,14 @@ class ImportanceAccountant(Accountant):
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Confidence interval for eps: where the ends of the interval for delta cross `delta`."""
-        guess = self.rough_epsilon(sigma, delta)
-        if guess <= _SMALLEST_EPS:
-            return Bounds(0.0, _SMALLEST_EPS, self.method, self.settings.confidence)
+        guess = max(self.rough_epsilon(sigma, delta), _SMALLEST_EPS)
         estimate = self._estimator(sigma, guess)
+        if guess == _SMALLEST_EPS and estimate(sigma, guess).upper <= delta:
+            return self._interval(0.0, guess, estimate(sigma, guess))
 
         def excess(log_eps: float) -> float:
+            if log_eps <= math.log(_SMALLEST_EPS):
+                return -1.0
             upper = estimate(sigma, math.exp(log_eps)).upper
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from bins_oracles import strategy_gram
+from bins_oracles import identity_delta, strategy_gram
 
+import dpmech as dm
+from dpmech.accounting.balls_in_bins import bin_gram
 from dpmech.accounting.certified import certify_delta
 from dpmech.accounting.gram import CirculantGram, DenseGram
 from dpmech.accounting.importance import estimate_delta
@@ -51,4 +53,57 @@ def test_twenty_thousand_bins(benchmark):
     row = 3 / (1 - lam**2) * (lam**distance + lam ** (bins - distance)) / (1 - lam**bins)
     gram = CirculantGram(row / 1.5**2)
     result = benchmark.pedantic(lambda: estimate_delta(gram, 8.0, rng=np.random.default_rng(0)), rounds=1)
+    assert result.relative_error < 0.025
+
+
+EXACT = [
+    (50, 1.0, 1.298),
+    (50, 2.0, 0.5279),
+    (390, 0.6, 4.992),
+    (390, 2.0, 0.1704),
+    (1000, 0.6, 5.822),
+    (1000, 1.0, 0.1718),
+    (1000, 1.0, 0.8708),
+    (1000, 2.0, 0.105),
+]
+
+
+@pytest.mark.parametrize(("bins", "sigma", "eps"), EXACT)
+def test_independent_bins(benchmark, bins, sigma, eps):
+    """The interval contains the law of the sum of lognormals; nearly all of it at delta = 1e-12."""
+    truth = max(identity_delta(sigma**-2.0, bins, eps))
+    row = np.zeros(bins)
+    row[0] = sigma**-2.0
+    result = benchmark.pedantic(
+        lambda: estimate_delta(CirculantGram(row), eps, rng=np.random.default_rng(bins)), rounds=1
+    )
+    assert result.lower <= truth * 1.001
+    assert result.upper >= truth * 0.999
+    print(f"\nb {bins}, sigma {sigma}: delta {truth:.4g} in [{result.lower:.4g}, {result.upper:.4g}]")
+
+
+@pytest.mark.parametrize(("bins", "sigma", "eps"), EXACT[:2])
+def test_every_bound_on_independent_bins_lies_above(benchmark, bins, sigma, eps):
+    truth = max(identity_delta(sigma**-2.0, bins, eps))
+    for method in (dm.Rdp(), dm.Certified()):
+        upper = dm.delta(
+            dm.Identity(bins), sigma, eps, participation=dm.BallsInBins(bins), method=method, rng=1
+        ).upper
+        assert upper >= truth * 0.999
+        print(f"\n{type(method).__name__}: {upper / truth:.4g} times the truth")
+    exact = benchmark.pedantic(
+        lambda: dm.delta(
+            dm.Identity(bins), sigma, eps, participation=dm.BallsInBins(bins), method=dm.Exact()
+        ),
+        rounds=1,
+    )
+    assert truth * 0.999 <= exact.upper <= truth * 1.02
+    print(f"\nExact: {exact.upper / truth:.5g} times the truth")
+
+
+@pytest.mark.parametrize("sigma", [4.35, 5.0])
+def test_two_bands_at_small_eps(benchmark, sigma):
+    gram = bin_gram(dm.SquareRoot(3900, 2), 390).scaled(sigma**-2)
+    result = benchmark.pedantic(lambda: estimate_delta(gram, 0.25, rng=np.random.default_rng(0)), rounds=1)
+    print(f"\nBSR(2), sigma {sigma}: delta {result.delta:.4g}, {result.carriers}")
     assert result.relative_error < 0.025

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from bins_oracles import quadrature, strategy_gram
+from bins_oracles import identity_delta, quadrature, strategy_gram
 
 from dpmech.accounting.certified import certify_delta
 from dpmech.accounting.gram import DenseGram
@@ -62,14 +62,17 @@ def distances(result, means, errors):
         pytest.param("random 12", 0.3, marks=pytest.mark.slow),
         ("lambda 6", 0.8),
         pytest.param("lambda 20", 0.5, marks=pytest.mark.slow),
+        pytest.param("banded 9", 0.6, marks=pytest.mark.slow),
     ],
 )
 def test_plain_monte_carlo_agrees_and_a_fault_of_one_percent_in_sigma_does_not(name, eps):
     kind, bins = name.split()
     bins = int(bins)
-    matrix = (
-        random_strategy_gram(bins, 4 * bins, bins) if kind == "random" else strategy_gram(3 * bins, bins, 0.7)
-    )
+    matrix = {
+        "random": lambda: random_strategy_gram(bins, 4 * bins, bins),
+        "lambda": lambda: strategy_gram(3 * bins, bins, 0.7),
+        "banded": lambda: np.eye(bins) + 0.4 * (np.eye(bins, k=1) + np.eye(bins, k=-1)),
+    }[kind]()
     matrix /= np.max(matrix) / 0.8
     means, errors = plain(matrix, eps, seed=bins)
     right = estimate_delta(DenseGram(matrix), eps, rel_error=0.002, rng=np.random.default_rng(1))
@@ -107,6 +110,27 @@ def test_certified_bounds_hold_at_their_level():
     missed = np.sum(np.array(uppers) < truth)
     assert scipy.stats.binom.sf(missed - 1, runs, beta) > ALPHA
     assert scipy.stats.binom.sf(np.sum(np.array(uppers) < 1.3 * truth) - 1, runs, beta) < ALPHA
+
+
+@pytest.mark.slow
+def test_intervals_cover_where_bins_rise_together():
+    """Independent bins at delta about 1e-8: both directions rest on the collective tilts."""
+    bins, eps, runs, confidence = 20, 0.6, 60, 0.9
+    remove, add = identity_delta(0.25, bins, eps, cells=2**16)
+    gram = DenseGram(0.25 * np.eye(bins))
+    missed, faulty, carried = np.zeros(2), 0, []
+    for seed in range(runs):
+        result = estimate_delta(
+            gram, eps, confidence=confidence, rel_error=0.04, rng=np.random.default_rng(seed)
+        )
+        for row, (part, truth) in enumerate(((result.remove, remove), (result.add, add))):
+            missed[row] += not part.lower <= truth <= part.upper
+        faulty += not result.remove.lower <= 1.2 * remove <= result.remove.upper
+        carried.append(sum(share for name, share in result.remove.carried.items() if "all bins" in name))
+    each = 0.5 * (1.0 - confidence)
+    assert np.all(scipy.stats.binom.sf(missed - 1, runs, 1.2 * each) > ALPHA / 2)
+    assert scipy.stats.binom.sf(faulty - 1, runs, 1.2 * each) < ALPHA
+    assert min(carried) > 0.3
 
 
 @pytest.mark.slow

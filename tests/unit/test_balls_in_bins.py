@@ -7,6 +7,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting.balls_in_bins import bin_gram, ring_profile
+from dpmech.accounting.certified import CertifiedBound, CertifiedDirection
 from dpmech.accounting.structured_gram import CirculantGram, FactorGram
 
 RNG = np.random.default_rng(7)
@@ -193,6 +194,43 @@ class TestMethods:
             assert self.truth(sigma, bounds.upper) <= delta * (1.0 + 1e-5), method
             if method is None:
                 assert self.truth(sigma, bounds.lower) >= delta * (1.0 - 1e-5)
+
+    @pytest.mark.parametrize("factor", [1.0, 0.97, 0.5])
+    def test_epsilon_near_its_floor(self, factor):
+        """No eps below 1e-4 is looked at, and none is claimed without its own interval."""
+        sigma = 2000.0
+        delta = factor * self.truth(sigma, 1e-4)
+        bounds = dm.epsilon(self.strategy, sigma, delta, participation=self.participation, rng=3)
+        assert bounds.upper >= 1e-4
+        assert self.truth(sigma, bounds.upper) <= delta * (1.0 + 1e-5)
+        assert bounds.upper < 2e-3
+        assert bounds.lower == 0.0 or self.truth(sigma, bounds.lower) >= delta * (1.0 - 1e-5)
+
+    def test_no_privacy_loss_to_speak_of(self):
+        bounds = dm.epsilon(self.strategy, 1e5, 1e-3, participation=self.participation, rng=3)
+        assert (bounds.lower, bounds.upper) == (0.0, 1e-4)
+
+    def test_certification_is_tried_three_times_and_then_refused(self, monkeypatch):
+        probes = []
+
+        def never(gram, eps, threshold, **settings):
+            probes.append((eps, settings["beta"]))
+            part = CertifiedDirection(1.0, 1.0, 1.0, 0.5, 1)
+            return CertifiedBound(eps, 1.0, settings["beta"], part, part)
+
+        monkeypatch.setattr("dpmech.accounting.sampled.certify_delta", never)
+        for call in (
+            lambda: dm.epsilon(
+                self.strategy, 2.5, 1e-3, participation=self.participation, method=dm.Certified(3e-9), rng=1
+            ),
+            lambda: dm.calibrate_sigma(
+                self.strategy, 1.0, 1e-3, participation=self.participation, method=dm.Certified(3e-9), rng=1
+            ),
+        ):
+            probes.clear()
+            with pytest.raises(dm.NumericalError, match="could be certified"):
+                call()
+            assert [beta for _, beta in probes] == pytest.approx([1e-9] * 3)
 
     def test_a_seed_reproduces_and_entropy_does_not(self):
         values = [

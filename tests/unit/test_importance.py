@@ -9,7 +9,7 @@ from bins_oracles import gaussian, identity_bracket, identity_delta, quadrature,
 from dpmech.accounting.certified import certify_delta
 from dpmech.accounting.gram import CirculantGram, DenseGram, FactorGram
 from dpmech.accounting.importance import estimate_delta
-from dpmech.accounting.mixture import RemoveProposal
+from dpmech.accounting.mixture import AddProposal, RemoveProposal
 from dpmech.accounting.sampling import block_size, weight_sample
 from dpmech.exceptions import InvalidParameterError, NumericalError
 
@@ -205,6 +205,26 @@ def test_heavy_tails_are_refused():
     gram = FactorGram(50, 50, lambda x: 0.5 * x, lambda v: 0.5 * v)
     with pytest.raises(NumericalError, match=r"largest .*% of the sum.*Pareto shape"):
         estimate_delta(gram, 0.5, rng=rng(0), max_samples=8192)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros(4096), "no sample had a positive weight"),
+        (np.full(4096, np.nan), "not a number"),
+        (np.append(np.full(4095, 1e-6), 0.9), "one weight exceeds 1%"),
+    ],
+)
+def test_weights_without_an_interval_are_refused(monkeypatch, weights, message):
+    """The ADD direction of a problem where it counts, its weights replaced."""
+
+    def block(self, seed, count):
+        with np.errstate(divide="ignore"):
+            return np.log(weights[:count]), np.zeros((count, len(self.names)))
+
+    monkeypatch.setattr(AddProposal, "block", block)
+    with pytest.raises(NumericalError, match=message):
+        estimate_delta(DenseGram(THREE), 0.5, rng=rng(0), max_samples=4096)
 
 
 def test_the_same_bins_with_a_factor_are_not():

@@ -218,6 +218,7 @@ def test_scaling_the_strategy_scales_sigma(scale):
 
 def test_impossible_tolerance_is_an_error(monkeypatch):
     monkeypatch.setattr(poisson, "_FINEST", 0.01)
+    monkeypatch.setattr(poisson, "_WIDEST", 1e-12)
     release = PoissonRelease(0.01, 100, Bounds(1.0, 1.0, "given"))
     accountant = PoissonAccountant(release)
     with pytest.raises(dm.NumericalError, match=r"delta at sigma=1\.0 is only known to lie in"):
