@@ -212,7 +212,7 @@ def test_heavy_tails_are_refused():
     [
         (np.zeros(4096), "no sample had a positive weight"),
         (np.full(4096, np.nan), "not a number"),
-        (np.append(np.full(4095, 1e-6), 0.9), "one weight exceeds 1%"),
+        (np.append(np.full(4036, 1e-6), np.full(60, 0.9)), "one weight exceeds 1%"),
     ],
 )
 def test_weights_without_an_interval_are_refused(monkeypatch, weights, message):
