@@ -227,3 +227,14 @@ def test_margins_become_statuses():
         judged_condition(1e-3, float("nan"), 1e-2)
     with pytest.raises(InconclusiveError, match="not a number"):
         judged_erratum(float("nan"), 1e-3, 1e-2)
+
+
+def test_the_readme_states_the_counts_of_the_page():
+    page = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
+    counts = dict(
+        re.findall(r"^\| (CONFIRMED|CONDITIONAL|REFUTED|UNVERIFIABLE|all) \| (\d+) \|$", page, re.MULTILINE)
+    )
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"checks {counts['all']} statements" in readme
+    for status in ("CONFIRMED", "CONDITIONAL", "REFUTED", "UNVERIFIABLE"):
+        assert f"{counts[status]} {status}" in readme
