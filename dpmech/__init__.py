@@ -8,6 +8,7 @@ import importlib as _importlib
 from importlib.metadata import version as _version
 from types import ModuleType as _ModuleType
 
+from dpmech import samplers as samplers
 from dpmech import workloads as workloads
 from dpmech.accounting.block_clipping import BlockClipping as BlockClipping
 from dpmech.accounting.lots import Join as Join
@@ -27,9 +28,12 @@ from dpmech.calibration import Calibration as Calibration
 from dpmech.calibration import calibrate_sigma as calibrate_sigma
 from dpmech.calibration import delta as delta
 from dpmech.calibration import epsilon as epsilon
+from dpmech.canaries import canary_scores as canary_scores
+from dpmech.canaries import one_run_epsilon as one_run_epsilon
 from dpmech.certificates import Certificate as Certificate
 from dpmech.claims import Claim as Claim
 from dpmech.claims import Evidence as Evidence
+from dpmech.early_stopping import executed_epsilon as executed_epsilon
 from dpmech.empirical import empirical_epsilon as empirical_epsilon
 from dpmech.exceptions import CertificateError as CertificateError
 from dpmech.exceptions import DpmechError as DpmechError
@@ -54,6 +58,8 @@ from dpmech.participation import MinSep as MinSep
 from dpmech.participation import Participation as Participation
 from dpmech.participation import Poisson as Poisson
 from dpmech.participation import SingleParticipation as SingleParticipation
+from dpmech.run_record import Randomness as Randomness
+from dpmech.run_record import RunRecord as RunRecord
 from dpmech.sensitivities import sensitivity as sensitivity
 from dpmech.strategies import BLT as BLT
 from dpmech.strategies import BandedInverse as BandedInverse

@@ -1,6 +1,6 @@
-"""How a certificate is written: numbers as decimal and hexadecimal, a schema, a seal, and where it may stand.
+"""How certificates and run records are written: decimal and hexadecimal numbers, a schema, a seal, files.
 
-Nothing here knows what the numbers mean; `certificates` does.
+Nothing here knows what the numbers mean; `certificates` and `run_record` do.
 """
 
 import functools
@@ -84,15 +84,19 @@ def to_text(document: dict[str, Any]) -> str:
     return "{" + _NUMBER.sub(r'{"decimal": \1, "hex": \2}', text) + "\n"
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     """Read JSON text and check version, schema and seal, in this order.
+
+    Args:
+        text: of the file.
+        kind: "certificate" or "run record".
 
     Raises:
         CertificateError: naming what is wrong.
     """
 
     def refuse(constant: str) -> NoReturn:
-        raise CertificateError(f"{constant} is no number of a certificate", claimed=constant)
+        raise CertificateError(f"{constant} is no number of a {kind}", claimed=constant)
 
     try:
         document = json.loads(text, parse_constant=refuse, object_pairs_hook=_without_repeats)
@@ -100,8 +104,8 @@ def parse(text: str) -> dict[str, Any]:
         raise
     except (TypeError, ValueError, RecursionError) as error:
         raise CertificateError(f"not JSON: {error}") from error
-    _check_version(document)
-    problems = [f"{error.json_path}: {error.message}" for error in _validator().iter_errors(document)]
+    _check_version(document, kind)
+    problems = [f"{error.json_path}: {error.message}" for error in _validator(kind).iter_errors(document)]
     if problems:
         shown = "; ".join(
             problem if len(problem) < 200 else problem[:197] + "..." for problem in problems[:5]
@@ -127,9 +131,9 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def _check_version(document: Any) -> None:  # noqa: ANN401 - whatever the file held
+def _check_version(document: Any, kind: str) -> None:  # noqa: ANN401 - whatever the file held
     if not isinstance(document, dict) or "schema_version" not in document:
-        raise CertificateError("not a dpmech certificate: it has no schema_version")
+        raise CertificateError(f"not a dpmech {kind}: it has no schema_version")
     version = document["schema_version"]
     if isinstance(version, bool) or not isinstance(version, int):
         raise CertificateError(f"schema_version must be an integer, got {version!r}", claimed=version)
@@ -150,10 +154,11 @@ def _check_version(document: Any) -> None:  # noqa: ANN401 - whatever the file h
 
 
 @functools.cache
-def _validator() -> Any:  # noqa: ANN401 - a jsonschema validator
+def _validator(kind: str) -> Any:  # noqa: ANN401 - a jsonschema validator
     import jsonschema
 
-    schema = importlib.resources.files("dpmech").joinpath(f"schemas/certificate-{SCHEMA_VERSION}.json")
+    name = f"schemas/{kind.replace(' ', '-')}-{SCHEMA_VERSION}.json"
+    schema = importlib.resources.files("dpmech").joinpath(name)
     return jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
 
 

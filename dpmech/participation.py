@@ -53,6 +53,19 @@ class Participation(abc.ABC):
             InvalidParameterError: if the schema does not fit n steps.
         """
 
+    def prefix(self, n: int, steps: int) -> tuple["Participation", int]:
+        """What the first `steps` of n steps realise, and over how many steps to account for it.
+
+        Where a pattern repeats every epoch, the epoch under way counts as a whole: more releases only
+        cost more.
+
+        Args:
+            n: of the schema.
+            steps: in [1, n].
+        """
+        self.pattern(n)
+        return self, check_integer("steps", steps, minimum=1, maximum=n)
+
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain data, with its type."""
         return {"type": type(self).__name__} | dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]  # all are dataclasses
@@ -132,6 +145,12 @@ class MinSep(Participation):
         k = fitting if self.max_participations is None else min(self.max_participations, fitting)
         return Pattern(self.min_sep, k)
 
+    def prefix(self, n: int, steps: int) -> tuple["MinSep", int]:
+        """The same separation, or `steps` where that is less."""
+        self.pattern(n)
+        count = check_integer("steps", steps, minimum=1, maximum=n)
+        return MinSep(min(self.min_sep, count), self.max_participations), count
+
 
 @dataclasses.dataclass(frozen=True)
 class FixedEpochs(Participation):
@@ -151,6 +170,12 @@ class FixedEpochs(Participation):
         if n % self.epochs:
             raise InvalidParameterError("epochs", self.epochs, f"a divisor of n={n}")
         return Pattern(n // self.epochs, self.epochs, evenly_spaced=True)
+
+    def prefix(self, n: int, steps: int) -> tuple["FixedEpochs", int]:
+        """The epochs begun."""
+        stride = self.pattern(n).min_sep
+        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // stride)
+        return FixedEpochs(begun), begun * stride
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +240,12 @@ class BallsInBins(Participation):
         if self.bins > n or n % self.bins:
             raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
         return Pattern(self.bins, n // self.bins, evenly_spaced=True)
+
+    def prefix(self, n: int, steps: int) -> tuple["BallsInBins", int]:
+        """The epochs begun."""
+        self.pattern(n)
+        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // self.bins)
+        return self, begun * self.bins
 
 
 def check_participation(value: object) -> Participation:

@@ -1,4 +1,4 @@
-"""`dpmech verify`: are these certificates true?"""
+"""`dpmech verify`: are these certificates and run records true?"""
 
 import json
 import sys
@@ -15,14 +15,14 @@ __all__ = ["verify"]
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option("--rigorous", is_flag=True, help="Refuse a certificate that rests on an estimate.")
+@click.option("--rigorous", is_flag=True, help="Refuse estimates, and runs with seeds of the caller.")
 @click.option("--seed", type=int, help="Seed of sampled routes [operating system entropy].")
 @click.option("--details", is_flag=True, help="Print every check, not only the verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(files: tuple[str, ...], rigorous: bool, seed: int | None, details: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Recompute certificates by a second route.
+    """Recompute certificates, and check run records against the certificates inside them.
 
-    Exit code 0 if every certificate holds, 1 if one does not (one line for every failure), 2 if a file
+    Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
     cannot be read.
     """
     found: list[Verification] = []

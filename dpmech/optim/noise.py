@@ -1,6 +1,7 @@
 """NoiseStream: row t of sigma clip_norm C^-1 Z for every parameter, one row a step."""
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,7 @@ class NoiseStream:
     Attributes:
         mode: the NoiseMode in use.
         n: the number of steps.
+        seeded: whether the caller supplied the generator.
 
     Raises:
         InvalidParameterError: on a bad argument, or another clip norm than in the certificate.
@@ -94,6 +96,7 @@ class NoiseStream:
         self._step = 0
         self._whole = True  # False while a step is under way: its state would be half moved on
         check_agreement("the noise", self._describe(local=False), process_group)
+        self.seeded = generator is not None
         self._set_key(shared_key(noise_key(generator), process_group))
         self._state = [
             [
@@ -156,6 +159,7 @@ class NoiseStream:
             **self._describe(local=True),
             "step": self._step,
             "key": list(self._key),
+            "seeded": self.seeded,
             "fingerprints": self._fingerprints(),
             "state": [[vector.clone() for vector in vectors] for vectors in self._state],
         }
@@ -172,7 +176,7 @@ class NoiseStream:
         if self._step:
             raise InvalidParameterError("stream", self, "fresh: to go back would use the same noise twice")
         mine = {"format": _FORMAT, **self._describe(local=True)}
-        expected = {*mine, "step", "key", "fingerprints", "state"}
+        expected = {*mine, "step", "key", "seeded", "fingerprints", "state"}
         if not isinstance(state, dict) or set(state) != expected:
             raise InvalidParameterError("state", type(state).__name__, f"a dict with keys {sorted(expected)}")
         for name, value in mine.items():
@@ -197,6 +201,14 @@ class NoiseStream:
             )
         self._state = vectors
         self._step = step
+        self.seeded = bool(state["seeded"])
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) that follows from the key: names the noise of a run without giving it away.
+
+        A key from the operating system cannot be guessed from it; one from a short seed can (`seeded`).
+        """
+        return hashlib.sha256("".join(self._fingerprints()).encode()).hexdigest()
 
     def __repr__(self) -> str:
         return (

@@ -21,6 +21,7 @@ def clipped_gradients(
     clipping: Clipping | float,
     *,
     microbatch_size: int | None = None,
+    weights: Tensor | None = None,
 ) -> ClippedSum:
     """The sum over a batch of clipped per-example gradients.
 
@@ -34,12 +35,14 @@ def clipped_gradients(
             require gradients.
         microbatch_size: how many examples to differentiate at once; None for all of them. Memory grows
             with it, the result changes in the last bits only.
+        weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are left out, as
+            padding must be. Other weights would undo the clipping.
 
     Returns:
         A ClippedSum for `PrivateOptimizer.accumulate`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or tensors of different lengths.
+        InvalidParameterError: on a bad argument, tensors of different lengths, or other weights.
 
     Examples:
         >>> import torch
@@ -54,6 +57,9 @@ def clipped_gradients(
         raise InvalidParameterError("model", model, "a torch.nn.Module")
     clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
     tensors = _check_batch(batch)
+    if weights is not None:
+        kept = _check_weights(weights, tensors[0].shape[0])
+        tensors = [tensor[kept.to(tensor.device)] for tensor in tensors]
     names = [name for name, param in model.named_parameters() if param.requires_grad]
     params = dict(model.named_parameters())
     trained = [params[name] for name in names]
@@ -80,6 +86,16 @@ def clipped_gradients(
         sums = [_added(total, part) for total, part in zip(sums, parts, strict=True)]
         dropped += lost
     return ClippedSum(trained, sums, clip, examples=length, dropped=dropped)
+
+
+def _check_weights(weights: object, length: int) -> Tensor:
+    if (
+        not isinstance(weights, Tensor)
+        or weights.shape != (length,)
+        or not bool(((weights == 0) | (weights == 1)).all())
+    ):
+        raise InvalidParameterError("weights", weights, f"a tensor of {length} zeros and ones")
+    return weights != 0
 
 
 def _call(model: nn.Module, values: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns

@@ -135,6 +135,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return self._clipping.joint_norm
 
     @property
+    def clipping(self) -> Clipping:
+        """How every example's gradient is clipped."""
+        return self._clipping
+
+    @property
     def expected_batch_size(self) -> float:
         """The public normaliser."""
         return self._batch_size
@@ -281,10 +286,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameterError(
                 "state_dict", sorted(map(str, state_dict)), f"one with a {_KEY!r} entry"
             )
-        for name, mine in (
-            ("expected_batch_size", self._batch_size),
-            ("clipping", repr(self._clipping)),
-        ):
+        for name, mine in (("expected_batch_size", self._batch_size), ("clipping", repr(self._clipping))):
             if own[name] != mine:
                 raise CertificateError(
                     f"the state has another {name} than this optimizer", claimed=own[name], recomputed=mine

@@ -6,6 +6,7 @@ import numpy as np
 
 from dpmech.exceptions import check_integer
 from dpmech.linalg import FloatArray, series_inverse, trimmed
+from dpmech.strategies.base import check_steps
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.strategies.toeplitz import check_coefs, inverse_square_root_coefs, square_root_coefs
@@ -32,6 +33,13 @@ class InverseSquareRoot(FactoredStrategy):
     def __init__(self, n: int, bands: int) -> None:
         object.__setattr__(self, "n", check_integer("n", n, minimum=1))
         object.__setattr__(self, "inverse_bands", check_integer("bands", bands, minimum=1, maximum=self.n))
+
+    def prefix(self, steps: int) -> "InverseSquareRoot":
+        """The same strategy over fewer steps."""
+        count = check_steps(steps, self.n)
+        return InverseSquareRoot(
+            count, count if self.inverse_bands is None else min(self.inverse_bands, count)
+        )
 
     def _factors(self) -> ScaledToeplitz:
         inverse = inverse_square_root_coefs(self.n)
@@ -66,6 +74,11 @@ class BandedInverse(FactoredStrategy):
         n = check_integer("n", self.n, minimum=1)
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "coefs", check_coefs(self.coefs, n))
+
+    def prefix(self, steps: int) -> "BandedInverse":
+        """The same strategy over fewer steps."""
+        count = check_steps(steps, self.n)
+        return BandedInverse(count, self.coefs[:count])
 
     def _factors(self) -> ScaledToeplitz:
         p = trimmed(self.coefs).size

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, check_integer
 from dpmech.linalg import FloatArray
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
@@ -62,6 +62,14 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def gram_rows(self) -> Iterator[tuple[int, FloatArray]]:
         """Every row (i, (C^T C)[i, :]) once, in any order, in O(n) memory (but for Dense)."""
+
+    @abc.abstractmethod
+    def prefix(self, steps: int) -> "Strategy":
+        """The leading block of C, shape (steps, steps): what a run is that stops after that many steps.
+
+        Args:
+            steps: in [1, n].
+        """
 
     # ---- structure
 
@@ -166,6 +174,11 @@ class Strategy(abc.ABC):
                 value = f"<{'x'.join(map(str, value.shape))}: {head}{', ...' if value.size > 4 else ''}>"
             parts.append(f"{field.name}={value}")
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def check_steps(steps: int, n: int) -> int:
+    """Return `steps` if it is an integer in [1, n], else raise InvalidParameterError."""
+    return check_integer("steps", steps, minimum=1, maximum=n)
 
 
 def check_strategy(value: object) -> Strategy:

@@ -7,6 +7,7 @@ import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, check_integer, check_vector
 from dpmech.linalg import FloatArray
+from dpmech.strategies.base import check_steps
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
@@ -44,6 +45,10 @@ class BLT(FactoredStrategy):
             raise InvalidParameterError("scales", self.scales, f"as many numbers as decays, {decays.size}")
         object.__setattr__(self, "decays", decays)
         object.__setattr__(self, "scales", scales)
+
+    def prefix(self, steps: int) -> "BLT":
+        """The same strategy over fewer steps."""
+        return BLT(check_steps(steps, self.n), self.decays, self.scales)
 
     def _factors(self) -> ScaledToeplitz:
         coefs = np.zeros(self.n)

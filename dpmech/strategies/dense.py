@@ -9,7 +9,7 @@ from scipy import linalg
 
 from dpmech.exceptions import InvalidParameterError, NumericalError, check_matrix
 from dpmech.linalg import FloatArray
-from dpmech.strategies.base import Strategy
+from dpmech.strategies.base import Strategy, check_steps
 from dpmech.strategies.factored import check_operand
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
@@ -87,6 +87,11 @@ class Dense(Strategy):
     def gram_rows(self) -> Iterator[tuple[int, FloatArray]]:
         """Rows of C^T C."""
         return enumerate(self._gram.copy())
+
+    def prefix(self, steps: int) -> "Dense":
+        """The leading block."""
+        count = check_steps(steps, self.n)
+        return Dense(self.matrix[:count, :count])
 
     @property
     def factored(self) -> ScaledToeplitz | None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, check_integer, check_vector
 from dpmech.linalg import FloatArray
+from dpmech.strategies.base import check_steps
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
@@ -27,6 +28,10 @@ class Identity(FactoredStrategy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_integer("n", self.n, minimum=1))
+
+    def prefix(self, steps: int) -> "Identity":
+        """The same strategy over fewer steps."""
+        return Identity(check_steps(steps, self.n))
 
     def _factors(self) -> ScaledToeplitz:
         impulse = _impulse(self.n)
@@ -59,6 +64,10 @@ class Diagonal(FactoredStrategy):
     def n(self) -> int:  # type: ignore[override]  # the number of steps is that of the entries
         """Number of steps."""
         return self.entries.size
+
+    def prefix(self, steps: int) -> "Diagonal":
+        """The same strategy over fewer steps."""
+        return Diagonal(self.entries[: check_steps(steps, self.n)])
 
     def _factors(self) -> ScaledToeplitz:
         impulse = _impulse(self.n)

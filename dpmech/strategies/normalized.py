@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpmech.linalg import FloatArray
-from dpmech.strategies.base import Strategy, check_strategy
+from dpmech.strategies.base import Strategy, check_steps, check_strategy
+from dpmech.strategies.dense import Dense
 from dpmech.strategies.factored import check_operand
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
@@ -46,6 +47,14 @@ class ColumnNormalized(Strategy):
     def _form(self) -> ScaledToeplitz | None:
         inner = self.strategy.factored
         return None if inner is None else inner.rescaled(1.0 / self._norms)
+
+    def prefix(self, steps: int) -> Strategy:
+        """The strategy itself for all n steps; else the leading block as a Dense matrix.
+
+        It is no ColumnNormalized strategy: its columns were scaled by their norms over n steps.
+        """
+        count = check_steps(steps, self.n)
+        return self if count == self.n else Dense(self.to_dense()[:count, :count])
 
     @property
     def factored(self) -> ScaledToeplitz | None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, check_integer, check_real, check_vector
 from dpmech.linalg import FloatArray, series_inverse, trimmed
+from dpmech.strategies.base import check_steps
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
@@ -32,6 +33,10 @@ class LambdaCGD(FactoredStrategy):
         object.__setattr__(
             self, "lam", check_real("lam", self.lam, minimum=0.0, maximum=1.0, open_maximum=True)
         )
+
+    def prefix(self, steps: int) -> "LambdaCGD":
+        """The same strategy over fewer steps."""
+        return LambdaCGD(check_steps(steps, self.n), self.lam)
 
     def _factors(self) -> ScaledToeplitz:
         inverse = np.zeros(self.n)
@@ -67,6 +72,11 @@ class SquareRoot(FactoredStrategy):
         if self.bands is not None:
             object.__setattr__(self, "bands", check_integer("bands", self.bands, minimum=1, maximum=n))
 
+    def prefix(self, steps: int) -> "SquareRoot":
+        """The same strategy over fewer steps."""
+        count = check_steps(steps, self.n)
+        return SquareRoot(count, None if self.bands is None else min(self.bands, count))
+
     def _factors(self) -> ScaledToeplitz:
         coefs = square_root_coefs(self.n)
         if self.bands is None:
@@ -100,6 +110,11 @@ class BandedToeplitz(FactoredStrategy):
         n = check_integer("n", self.n, minimum=1)
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "coefs", check_coefs(self.coefs, n))
+
+    def prefix(self, steps: int) -> "BandedToeplitz":
+        """The same strategy over fewer steps."""
+        count = check_steps(steps, self.n)
+        return BandedToeplitz(count, self.coefs[:count])
 
     def _factors(self) -> ScaledToeplitz:
         coefs = np.pad(self.coefs, (0, self.n - self.coefs.size))

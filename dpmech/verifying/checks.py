@@ -14,6 +14,7 @@ from dpmech.bounds import Bounds
 from dpmech.certificates import Certificate, read_certificate
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_rng
 from dpmech.participation import BallsInBins
+from dpmech.run_record import RunRecord
 from dpmech.sensitivities import sensitivity
 from dpmech.verifying.privacy_routes import (
     Route,
@@ -23,6 +24,7 @@ from dpmech.verifying.privacy_routes import (
     second_routes,
 )
 from dpmech.verifying.report import Check, Verification
+from dpmech.verifying.runs import is_run_record, run_checks, stopped_certificate
 from dpmech.verifying.sensitivity_routes import second_bracket
 
 __all__ = ["verify"]
@@ -37,19 +39,21 @@ _UNFIT = (DpmechError, ArithmeticError, ValueError)
 
 
 def verify(
-    certificate: str | os.PathLike[str] | Certificate,
+    certificate: str | os.PathLike[str] | Certificate | RunRecord,
     *,
     rigorous: bool = False,
     rng: np.random.Generator | int | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Recompute the claim of a certificate by routes other than the one that issued it.
+    """Recompute the claim of a certificate, or of a run record, by routes other than the issuing one.
 
     The file: schema, seal, and every entry that follows from others. The sensitivity: explicit columns, all
     sets or another dynamic programme. The privacy: an integral for the Gaussian mechanism; a contour
     integral and another package under Poisson sampling; an independent sample under Balls-in-Bins. Unless the
     certificate rests on an estimate, its guarantee is also given anew (for the convex-order programme on
-    finer grids). The evidence: achieved eps, tightness and label must be those of this claim.
+    finer grids). The evidence: achieved eps, tightness and label must be those of this claim. Of a run record
+    also the run: steps and participations against the certificate inside it and, where it was stopped early
+    by plan, the eps of the steps executed.
 
     **Guarantee:** a claim that fails by more than the resolution of the routes (1e-6 in delta where nothing
     is random or under Poisson sampling; under Balls-in-Bins the interval of the sample) is refused. A seal is
@@ -57,8 +61,9 @@ def verify(
     run.
 
     Args:
-        certificate: a file, or a Certificate.
-        rigorous: refuse a certificate that rests on an estimate.
+        certificate: a file, a Certificate or a RunRecord.
+        rigorous: refuse a certificate that rests on an estimate, and a run whose random numbers were seeded
+            by the caller.
         rng: for sampled routes; None takes entropy from the operating system.
         progress: called with one line of text before every step.
 
@@ -74,18 +79,24 @@ def verify(
         >>> dm.verify(cal.certificate()).ok
         True
     """
-    if not isinstance(certificate, str | os.PathLike | Certificate):
-        raise InvalidParameterError("certificate", certificate, "a path or a Certificate")
+    if not isinstance(certificate, str | os.PathLike | Certificate | RunRecord):
+        raise InvalidParameterError("certificate", certificate, "a path, a Certificate or a RunRecord")
     generator = check_rng(rng)
     report = progress if progress is not None else _silent
-    source = "certificate" if isinstance(certificate, Certificate) else os.fspath(certificate)
+    if isinstance(certificate, Certificate | RunRecord):
+        source = "certificate" if isinstance(certificate, Certificate) else "run record"
+    else:
+        source = os.fspath(certificate)
     report(f"{source}: reading")
+    run: RunRecord | None = None
     try:
-        if isinstance(certificate, Certificate):
+        if isinstance(certificate, Certificate | RunRecord):
             text = certificate.to_json()
         else:
             text = read_certificate(certificate)
-        read = Certificate.from_json(text)
+        if is_run_record(text):
+            run = RunRecord.from_json(text)
+        read = Certificate.from_json(text) if run is None else run.certificate
     except CertificateError as error:
         return Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
     checks = [Check("file", ok=True, detail="schema, seal and derived entries hold")]
@@ -93,23 +104,35 @@ def verify(
     # Forged numbers may overflow; what comes of that is refused as it is, not as a warning.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         checks += recomputation.run()
+        if run is not None:
+            checks += run_checks(run, rigorous=rigorous)
+            stopped = stopped_certificate(run)
+            if stopped is not None and all(check.ok for check in checks):
+                checks += _Recomputation(stopped, generator, report, source, sized=False).run()
     if rigorous and read.guarantee == "estimate":
         checks.append(
             Check("rigour", ok=False, detail="the claim rests on an estimate, a rigorous one was asked for")
         )
-    return Verification(source, read, tuple(checks), recomputation.margin)
+    return Verification(source, read, tuple(checks), recomputation.margin, run)
 
 
 class _Recomputation:
     """One certificate's checks, in the order in which they are worth making."""
 
     def __init__(
-        self, certificate: Certificate, rng: np.random.Generator | None, progress: Progress, source: str
+        self,
+        certificate: Certificate,
+        rng: np.random.Generator | None,
+        progress: Progress,
+        source: str,
+        *,
+        sized: bool = True,  # whether sigma was searched for this budget, and must be tight
     ) -> None:
         self.certificate = certificate
         self.rng = rng
         self.progress = progress
         self.source = source
+        self.sized = sized
         self.margin: float | None = None
         self.eps, self.delta = certificate.budget.eps, certificate.budget.delta
 
@@ -209,7 +232,8 @@ class _Recomputation:
             if held or route is repeated[-1]:
                 yield self._line(route, bounds, ok=held)
             if held:
-                yield from self._tightness(route)
+                if self.sized:
+                    yield from self._tightness(route)
                 break
         sampled_only = isinstance(own.participation, BallsInBins) and own.participation.bins > 1
         if not working and not (held and sampled_only):

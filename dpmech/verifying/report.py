@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from dpmech.certificates import Certificate
+from dpmech.run_record import RunRecord
 
 __all__ = ["Check", "Verification"]
 
@@ -13,7 +14,7 @@ class Check:
     """One check.
 
     Attributes:
-        name: what was checked: "file", "sensitivity", "privacy", "evidence" or "rigour".
+        name: what was checked: "file", "sensitivity", "privacy", "evidence", "rigour", "run" or "randomness".
         ok: whether it held.
         detail: claimed against recomputed, in one line.
         route: how it was recomputed; empty where nothing was.
@@ -39,12 +40,14 @@ class Verification:
         checks: in the order in which they were made.
         margin: by how much, relative, sigma exceeds what the tightest second route needs, to first order;
             negative where it falls short; None where nothing was recomputed.
+        run: the run record whose certificate it is; None where a certificate was verified.
     """
 
     source: str
     certificate: Certificate | None
     checks: tuple[Check, ...]
     margin: float | None
+    run: RunRecord | None = None
 
     @property
     def ok(self) -> bool:
@@ -69,6 +72,7 @@ class Verification:
             return "\n".join(f"{self.source}: REFUSED: {line}" for line in self.failures)
         certificate = self.certificate
         headline = "" if certificate is None else certificate.headline
+        headline = headline if self.run is None else str(self.run)
         margin = "" if self.margin is None else f"; sigma margin {100.0 * self.margin:+.3f} %"
         return f"{self.source}: VERIFIED: {headline}{margin}"
 
@@ -80,6 +84,7 @@ class Verification:
             "guarantee": None if self.certificate is None else self.certificate.guarantee,
             "fingerprint": None if self.certificate is None else self.certificate.fingerprint(),
             "margin": self.margin,
+            "run": None if self.run is None else self.run.to_dict()["run"],
             "routes": list(self.routes),
             "failures": list(self.failures),
             "checks": [dataclasses.asdict(check) for check in self.checks],

@@ -149,6 +149,20 @@ def test_norms_and_gram(strategy):
 
 
 @every_strategy
+def test_prefix_is_the_leading_block(strategy):
+    for steps in range(1, strategy.n + 1):
+        prefix = strategy.prefix(steps)
+        assert prefix.n == steps
+        np.testing.assert_allclose(
+            prefix.to_dense(), strategy.to_dense()[:steps, :steps], rtol=1e-14, atol=1e-15
+        )
+    assert strategy.prefix(strategy.n) == strategy
+    for steps in (0, strategy.n + 1, 1.5):
+        with pytest.raises(dm.InvalidParameterError, match="steps"):
+            strategy.prefix(steps)
+
+
+@every_strategy
 def test_declared_structure_is_true(strategy):
     matrix, n = definition(strategy), strategy.n
     inverse = np.linalg.inv(matrix)

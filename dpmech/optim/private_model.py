@@ -1,0 +1,104 @@
+"""PerExampleModel: a model whose `backward` gives an optimizer clipped sums, by torch.func."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.per_example import clipped_gradients
+from dpmech.optim.private import PrivateOptimizer
+
+__all__ = ["PerExampleModel", "check_model"]
+
+
+class PerExampleModel(nn.Module):
+    """A model and its loss of one example, differentiated example by example.
+
+    Calls, parameters and state dicts are those of the model itself.
+
+    Args:
+        model: any module that treats examples one by one and works under `torch.func.vmap`.
+        loss: `loss(model, *example)`, a scalar, without a batch dimension.
+        optimizer: what takes the clipped sums.
+        microbatch_size: how many examples to differentiate at once; None for all of a batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        optimizer: PrivateOptimizer,
+        *,
+        microbatch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not callable(loss):
+            raise InvalidParameterError("loss", loss, "a function loss(model, *example) of one example")
+        self.module = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._microbatch_size = microbatch_size
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+        """The model's own output."""
+        return self.module(*args, **kwargs)
+
+    def backward(self, *batch: Tensor, weights: Tensor | None = None) -> None:
+        """Hand the optimizer the sum of clipped gradients over a batch; `optimizer.step()` comes next.
+
+        Args:
+            *batch: tensors with the examples along their first dimension, as the loss takes them.
+            weights: None, or zeros and ones, shape (examples,), to leave out padding.
+        """
+        self._optimizer.accumulate(
+            clipped_gradients(
+                self.module,
+                self._loss,
+                batch,
+                self._optimizer.clipping,
+                microbatch_size=self._microbatch_size,
+                weights=weights,
+            )
+        )
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
+        """That of the model, under its own names."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
+        """That of the model."""
+        return self.module.load_state_dict(*args, **kwargs)
+
+
+def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
+    """Return `model` if one example's gradient depends on that example alone, and `params` are its own.
+
+    Raises:
+        InvalidParameterError: if it is no module, or optimizer and model train different parameters.
+        UnsupportedCombinationError: if a layer mixes examples, or the model reduces gradients on its own.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidParameterError("model", model, "a torch.nn.Module")
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise UnsupportedCombinationError(
+            "DistributedDataParallel averages gradients before they are clipped",
+            supported="the module itself: clipped sums are added over processes here",
+        )
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
+            raise UnsupportedCombinationError(
+                f"layer {name!r} is a {type(layer).__name__}: it mixes examples, so that clipping one does "
+                "not bound what it adds, and its running statistics are not noised",
+                supported="GroupNorm or LayerNorm, or batch normalisation in eval mode",
+            )
+    own = {id(param) for param in model.parameters() if param.requires_grad}
+    trained = {id(param) for param in params if param.requires_grad}
+    if own != trained:
+        raise InvalidParameterError(
+            "optimizer",
+            f"with {len(trained - own)} parameters that are not the model's, and without "
+            f"{len(own - trained)} that require gradients",
+            "over the model's parameters that require gradients",
+        )
+    return model

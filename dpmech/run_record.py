@@ -1,0 +1,246 @@
+"""RunRecord: what a training run did under its certificate, as one JSON file that can be checked."""
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from dpmech.bounds import Bounds
+from dpmech.certificate_format import (
+    SCHEMA_VERSION,
+    differences,
+    from_plain,
+    parse,
+    seal_of,
+    to_plain,
+    to_text,
+    write,
+)
+from dpmech.certificates import Certificate, read_certificate
+from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_integer
+
+__all__ = ["KIND", "Randomness", "RunRecord"]
+
+KIND = "run record"
+
+
+@dataclasses.dataclass(frozen=True)
+class Randomness:
+    """Which random numbers a run used, without giving them away.
+
+    Attributes:
+        source: what drew them, in words.
+        fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
+        seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
+            short one can be found from the fingerprint.
+    """
+
+    source: str
+    fingerprint: str
+    seeded: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, str) or not self.source:
+            raise InvalidParameterError("source", self.source, "text")
+        if (
+            not isinstance(self.fingerprint, str)
+            or len(self.fingerprint) != 64
+            or set(self.fingerprint) - set("0123456789abcdef")
+        ):
+            raise InvalidParameterError("fingerprint", self.fingerprint, "64 hexadecimal digits")
+        if not isinstance(self.seeded, bool):
+            raise InvalidParameterError("seeded", self.seeded, "True or False")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """A run under a certificate: steps, realised participations, random numbers, and the eps that it cost.
+
+    It holds nothing about single examples. How often examples took part is stated where the certificate
+    fixes it (min-separation, epochs, Balls-in-Bins), and left out where it is secret (Poisson sampling).
+
+    **Guarantee:** (`executed.upper`, `certificate.budget.delta`), of the kind that the certificate names.
+    What is recorded is what the trainer saw; a record is evidence against mistakes, not against liars.
+
+    Args:
+        certificate: with clip_norm and expected_batch_size.
+        steps: noisy gradients released, in [0, n].
+        executed: eps at the certified delta. That of the certificate, or less where the run was stopped
+            by plan (see `dm.executed_epsilon`).
+        sampler: random numbers of the lots.
+        noise: random numbers of the noise.
+        smallest_separation: fewest steps between two participations of one example; None if none took part
+            twice, or where it is secret.
+        most_participations: of one example; None where it is secret.
+        processes: how many trained together, >= 1.
+        stopped_by_plan: whether the number of steps was decided without looking at anything that the run
+            released. Only then may fewer steps cost less: who stops when the loss looks good has chosen by
+            what was released, and owes the whole claim.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        CertificateError: if the participations are not those that were certified, or eps is above the claim.
+    """
+
+    certificate: Certificate
+    steps: int
+    executed: Bounds
+    sampler: Randomness
+    noise: Randomness
+    smallest_separation: int | None = None
+    most_participations: int | None = None
+    processes: int = 1
+    stopped_by_plan: bool = False
+
+    def __post_init__(self) -> None:
+        own = self.certificate
+        if not isinstance(own, Certificate) or own.clip_norm is None or own.expected_batch_size is None:
+            raise InvalidParameterError(
+                "certificate", own, "a Certificate with clip_norm and expected_batch_size"
+            )
+        check_integer("steps", self.steps, minimum=0, maximum=own.strategy.n)
+        check_integer("processes", self.processes, minimum=1)
+        if not isinstance(self.stopped_by_plan, bool):
+            raise InvalidParameterError("stopped_by_plan", self.stopped_by_plan, "True or False")
+        if not isinstance(self.executed, Bounds):
+            raise InvalidParameterError("executed", self.executed, "Bounds on eps")
+        problem = self._misfit()
+        if problem:
+            raise CertificateError(
+                f"the realised participations are not those of {own.participation!r}: {problem}",
+                claimed=own.participation,
+                recomputed=(self.smallest_separation, self.most_participations),
+            )
+        if self.executed.upper > own.achieved.upper:
+            raise CertificateError(
+                f"eps {self.executed.upper:.10g} of the run is above the certified {own.achieved.upper:.10g}",
+                claimed=own.achieved.upper,
+                recomputed=self.executed.upper,
+            )
+        if not self._cheaper_allowed() and self.executed != own.achieved:
+            raise CertificateError(
+                f"eps {self.executed.upper:.10g} is not the certified {own.achieved.upper:.10g}, though the "
+                "run was not stopped before its end by plan",
+                claimed=own.achieved,
+                recomputed=self.executed,
+            )
+
+    @property
+    def headline(self) -> str:
+        """Steps, eps and delta, and the certificate's guarantee, in one line."""
+        own = self.certificate
+        return (
+            f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {self.executed.upper:.6g} "
+            f"at delta {own.budget.delta:.6g}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain data, its certificate and its seal included; what `save` writes."""
+        content: dict[str, Any] = {
+            "guarantee": self.headline,
+            "schema_version": SCHEMA_VERSION,
+            "run": to_plain(self._run()),
+            "certificate": self.certificate.to_dict(),
+        }
+        return content | {"seal": seal_of(content)}
+
+    def to_json(self) -> str:
+        """The record as JSON text, the guarantee on its first line."""
+        return to_text(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the record to a file, whole or not at all.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written.
+        """
+        try:
+            write(path, self.to_json())
+        except OSError as error:
+            raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "RunRecord":
+        """Read a record back, and check that nothing in it was changed or contradicts itself.
+
+        Raises:
+            InvalidParameterError: if the file cannot be read.
+            CertificateError: if it is no run record of a known version, or does not hold together.
+        """
+        return RunRecord.from_json(read_certificate(path))
+
+    @staticmethod
+    def from_json(text: str) -> "RunRecord":
+        """The same for the text of a file."""
+        document = parse(text, KIND)
+        certificate = Certificate.from_json(json.dumps(document["certificate"]))
+        run = from_plain(document["run"])
+        try:
+            record = RunRecord(
+                certificate=certificate,
+                steps=run["steps"],
+                executed=Bounds(**run["executed"]),
+                sampler=Randomness(**run["sampler"]),
+                noise=Randomness(**run["noise"]),
+                smallest_separation=run["smallest_separation"],
+                most_participations=run["most_participations"],
+                processes=run["processes"],
+                stopped_by_plan=run["stopped_by_plan"],
+            )
+        except CertificateError:
+            raise
+        except (DpmechError, TypeError, ValueError) as error:
+            raise CertificateError(f"the run is not one that dpmech could have recorded: {error}") from error
+        found = list(differences({"guarantee": document["guarantee"]}, {"guarantee": record.headline}))
+        if found:
+            raise CertificateError("entries contradict each other: " + "; ".join(found))
+        return record
+
+    def __str__(self) -> str:
+        apart = "" if self.smallest_separation is None else f", {self.smallest_separation} steps apart"
+        often = (
+            "participations secret"
+            if self.most_participations is None
+            else f"at most {self.most_participations} participations{apart}"
+        )
+        seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
+        return f"{self.headline}; {often}; {self.processes} process(es); {seeds}"
+
+    def _run(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "executed": dataclasses.asdict(self.executed),
+            "stopped_by_plan": self.stopped_by_plan,
+            "smallest_separation": self.smallest_separation,
+            "most_participations": self.most_participations,
+            "processes": self.processes,
+            "sampler": dataclasses.asdict(self.sampler),
+            "noise": dataclasses.asdict(self.noise),
+        }
+
+    def _cheaper_allowed(self) -> bool:
+        return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)
+
+    def _misfit(self) -> str:
+        """What is wrong with the realised participations; empty if nothing is."""
+        schema, n = self.certificate.participation, self.certificate.strategy.n
+        most, separation = self.most_participations, self.smallest_separation
+        if schema.per_release:
+            secret = most is None and separation is None
+            return "" if secret else "under Poisson sampling they are secret and must not be recorded"
+        if most is None:
+            return "how often one example took part is not recorded"
+        check_integer("most_participations", most, minimum=0)
+        if (separation is None) != (most < 2):
+            return f"{most} participations and a smallest separation of {separation!r}"
+        pattern = schema.pattern(n)
+        if most > pattern.max_participations:
+            return f"one example took part {most} times, {pattern.max_participations} were certified"
+        if separation is None:
+            return "" if most <= self.steps else f"{most} participations in {self.steps} steps"
+        check_integer("smallest_separation", separation, minimum=1)
+        if separation < pattern.min_sep or (pattern.evenly_spaced and separation != pattern.min_sep):
+            return f"two participations {separation} steps apart, {pattern.min_sep} were certified"
+        if (most - 1) * separation >= self.steps:
+            return f"{most} participations {separation} steps apart do not fit {self.steps} steps"
+        return ""

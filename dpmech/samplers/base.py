@@ -1,0 +1,168 @@
+"""Sampler: what every sampler is to the loop that iterates it and to the record of the run."""
+
+import abc
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dpmech.exceptions import (
+    CertificateError,
+    HorizonError,
+    InvalidParameterError,
+    check_integer,
+)
+from dpmech.participation import Participation
+from dpmech.samplers.draws import KEY_BITS, IntArray, fresh_key
+
+__all__ = ["Sampler"]
+
+_FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other lots
+_STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
+
+
+class Sampler(abc.ABC):
+    """The lots of a run: a deterministic function of a key and the step.
+
+    Iterating yields the lots of the steps that are left, each once; `indices` gives the lot of any step and
+    counts nothing. What a sampler draws is as secret as the training data: amplification by sampling holds
+    only while nobody learns who took part. The key comes from the operating system unless `rng` is given.
+
+    **Guarantee:** the realised participations are those of `participation`, with its exact law.
+
+    Attributes:
+        dataset_size: number of examples; they are the integers below it. A public number.
+        n: number of steps.
+        participation: the pattern that is realised.
+        steps_per_epoch: steps in which every example takes part once; for Poisson and CyclicPoisson once in
+            expectation, rounded down.
+        expected_batch_size: mean number of examples of a lot, a public number.
+        steps_taken: lots handed out by iteration so far.
+        seeded: whether the caller supplied the random numbers; the lots are then only as secret as those.
+    """
+
+    def __init__(
+        self,
+        dataset_size: int,
+        participation: Participation,
+        n: int,
+        *,
+        steps_per_epoch: int,
+        expected_batch_size: float,
+        rng: object = None,
+    ) -> None:
+        self.dataset_size = dataset_size
+        self.participation = participation
+        self.n = n
+        self.steps_per_epoch = steps_per_epoch
+        self.expected_batch_size = expected_batch_size
+        self.steps_taken = 0
+        self.seeded = rng is not None
+        self._key = fresh_key(rng)
+        self._prepare()
+
+    @property
+    def reshuffled(self) -> bool:
+        """Whether every epoch has an order of its own; only SequentialSampler offers it."""
+        return False
+
+    def indices(self, step: int) -> IntArray:
+        """The whole lot of a step, int64, increasing, without repetition; possibly empty.
+
+        Args:
+            step: t in [0, n - 1].
+
+        Raises:
+            HorizonError: past the last step.
+            InvalidParameterError: if step is not an integer >= 0.
+        """
+        index = check_integer("step", step, minimum=0)
+        if index >= self.n:
+            raise HorizonError(index, self.n)
+        return self._lot(index)
+
+    def __iter__(self) -> Iterator[IntArray]:
+        while self.steps_taken < self.n:
+            lot = self._lot(self.steps_taken)
+            self.steps_taken += 1
+            yield lot
+
+    def __len__(self) -> int:
+        return self.n - self.steps_taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Configuration, key and steps taken as plain data. Secret: it tells who took part in every step."""
+        return {
+            "type": type(self).__name__,
+            "format": _FORMAT,
+            "configuration": self._configuration(),
+            "key": f"{self._key:032x}",
+            "seeded": self.seeded,
+            "steps_taken": self.steps_taken,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, with the same lots; only before the first lot.
+
+        Raises:
+            CertificateError: if the state belongs to another sampler or configuration.
+            InvalidParameterError: if it is no state of a sampler, or lots were handed out already.
+        """
+        if self.steps_taken:
+            raise InvalidParameterError(
+                "state", f"after {self.steps_taken} lots", "loaded before the first lot"
+            )
+        if not isinstance(state, dict) or set(state) != _STATE:
+            raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
+        mine = self.state_dict()
+        for name in ("type", "format", "configuration"):
+            if state[name] != mine[name]:
+                raise CertificateError(
+                    f"the state has another {name} than this sampler: {state[name]!r}, here {mine[name]!r}",
+                    claimed=state[name],
+                    recomputed=mine[name],
+                )
+        if not isinstance(state["seeded"], bool):
+            raise InvalidParameterError("state['seeded']", state["seeded"], "True or False")
+        steps_taken = check_integer("state['steps_taken']", state["steps_taken"], minimum=0, maximum=self.n)
+        self._key = _parsed_key(state["key"])
+        self.seeded = state["seeded"]
+        self.steps_taken = steps_taken
+        self._prepare()
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of key and configuration: names the randomness of the run without giving it away.
+
+        A key from the operating system cannot be guessed from it. One from a seed can (`seeded`).
+        """
+        content = {name: self.state_dict()[name] for name in ("type", "format", "configuration", "key")}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        settings = ", ".join(
+            f"{name}={value!r}" for name, value in self._configuration().items() if name != "participation"
+        )
+        return f"{type(self).__name__}({self.participation!r}, {settings}, steps_taken={self.steps_taken})"
+
+    @abc.abstractmethod
+    def _lot(self, step: int) -> IntArray:
+        """The lot of a step in [0, n - 1], a new array."""
+
+    def _prepare(self) -> None:  # noqa: B027 - most samplers draw nothing in advance
+        """Draw what stays fixed for the run; called whenever the key is set."""
+
+    def _configuration(self) -> dict[str, Any]:
+        """What two samplers must share for the same key to give the same lots."""
+        return {
+            "dataset_size": self.dataset_size,
+            "n": self.n,
+            "participation": self.participation.to_dict(),
+        }
+
+
+def _parsed_key(text: object) -> int:
+    # What was given is not shown: it may be most of a key.
+    digits = KEY_BITS // 4
+    if not isinstance(text, str) or len(text) != digits or not set(text) <= set("0123456789abcdef"):
+        raise InvalidParameterError("state['key']", type(text).__name__, f"{digits} hexadecimal digits")
+    return int(text, 16)

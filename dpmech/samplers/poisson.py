@@ -1,0 +1,102 @@
+"""PoissonSampler and CyclicPoissonSampler: every example tosses a coin of its own."""
+
+from fractions import Fraction
+
+from dpmech.exceptions import check_integer
+from dpmech.participation import CyclicPoisson, Poisson
+from dpmech.samplers.base import Sampler
+from dpmech.samplers.bins import Allocation
+from dpmech.samplers.draws import IntArray, check_steps, coins
+
+__all__ = ["CyclicPoissonSampler", "PoissonSampler"]
+
+
+class PoissonSampler(Sampler):
+    """Every example joins every step independently with probability `sampling_prob`.
+
+    Each example compares 80 random bits of its own with the probability; two bytes an example and step are
+    drawn, about a millisecond for a million examples. Drawing the size of the lot first would be faster, but
+    a binomial number from floating-point arithmetic has the right law only nearly.
+
+    Args:
+        dataset_size: number of examples, >= 1.
+        sampling_prob: q in (0, 1].
+        n: number of steps, >= 1.
+        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
+            seed for a run that must repeat.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> sampler = PoissonSampler(100, 0.05, 4, rng=1)
+        >>> [len(lot) for lot in sampler], sampler.expected_batch_size
+        ([5, 8, 6, 4], 5.0)
+    """
+
+    def __init__(self, dataset_size: int, sampling_prob: float, n: int, *, rng: object = None) -> None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+        participation = Poisson(sampling_prob)
+        super().__init__(
+            size,
+            participation,
+            check_steps(n),
+            steps_per_epoch=_epoch(1, participation.sampling_prob),
+            expected_batch_size=participation.sampling_prob * size,
+            rng=rng,
+        )
+        self._prob = participation.sampling_prob
+
+    def _lot(self, step: int) -> IntArray:
+        return coins(self._key, step, self._prob, self.dataset_size)
+
+
+class CyclicPoissonSampler(Sampler):
+    """Step t samples group t mod cycle, each of its examples independently with probability `sampling_prob`.
+
+    Every example is put into its group once, uniformly and independently, so that the groups do not depend
+    on the other examples.
+
+    Args:
+        dataset_size: number of examples, >= 1.
+        sampling_prob: q in (0, 1].
+        cycle: number of groups, >= 1.
+        n: number of steps, >= 1.
+        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
+            seed for a run that must repeat.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> sampler = CyclicPoissonSampler(100, 0.2, 4, 8, rng=1)
+        >>> sampler.expected_batch_size, sampler.steps_per_epoch
+        (5.0, 20)
+    """
+
+    def __init__(
+        self, dataset_size: int, sampling_prob: float, cycle: int, n: int, *, rng: object = None
+    ) -> None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+        participation = CyclicPoisson(sampling_prob, cycle)
+        self._prob, self._cycle = participation.sampling_prob, participation.cycle
+        super().__init__(
+            size,
+            participation,
+            check_steps(n),
+            steps_per_epoch=_epoch(self._cycle, self._prob),
+            expected_batch_size=self._prob * size / self._cycle,
+            rng=rng,
+        )
+
+    def _prepare(self) -> None:
+        self._allocation = Allocation(self._key, self._cycle, self.dataset_size)
+
+    def _lot(self, step: int) -> IntArray:
+        group = self._allocation.members(step % self._cycle)
+        return group[coins(self._key, step, self._prob, group.size)]
+
+
+def _epoch(cycle: int, prob: float) -> int:
+    # 1 / q may fall just short of the integer that q was made from. Fractions do not overflow.
+    return int(cycle / Fraction(prob) * (1 + Fraction(1, 10**12)))

@@ -1,0 +1,161 @@
+"""SequentialSampler: the same batches in the same order every epoch, for patterns without amplification."""
+
+from typing import Any
+
+import numpy as np
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError, check_integer
+from dpmech.participation import (
+    EveryStep,
+    FixedEpochs,
+    MinSep,
+    Participation,
+    SingleParticipation,
+    check_participation,
+)
+from dpmech.samplers.base import Sampler
+from dpmech.samplers.draws import IntArray, check_steps, order
+
+__all__ = ["SequentialSampler"]
+
+
+class SequentialSampler(Sampler):
+    """Example i is in batch i mod b of every epoch of b batches; sizes differ by at most one.
+
+    b is `min_sep`, n / epochs, n (SingleParticipation), or dataset_size / batch_size rounded up, with
+    `drop_last` down (EveryStep). Nothing is drawn. Batches go by the position of an example, not by its
+    content; shuffle the data once, beforehand, if their order matters for learning. Neighbouring datasets
+    have the example or a gap at the same position: closing the gap would move all others.
+
+    Args:
+        dataset_size: number of examples, >= 1.
+        participation: MinSep, FixedEpochs, SingleParticipation or EveryStep.
+        n: number of steps; under MinSep with max_participations k at most b k.
+        batch_size: needed for EveryStep; elsewhere None, or the size that the pattern implies, as a check.
+        drop_last: every batch has `batch_size` examples (EveryStep) or floor(dataset_size / b), and the rest
+            never takes part.
+        reshuffle: a new random order every epoch; for EveryStep only.
+        rng: with `reshuffle`, None for entropy of the operating system, or a numpy Generator or a seed.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: for a random participation, or where reshuffling breaks the pattern.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> sampler = SequentialSampler(5, dm.MinSep(2, 2), 4)
+        >>> [lot.tolist() for lot in sampler]
+        [[0, 2, 4], [1, 3], [0, 2, 4], [1, 3]]
+    """
+
+    def __init__(
+        self,
+        dataset_size: int,
+        participation: Participation,
+        n: int,
+        *,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        reshuffle: bool = False,
+        rng: object = None,
+    ) -> None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+        steps = check_steps(n)
+        for name, flag in (("drop_last", drop_last), ("reshuffle", reshuffle)):
+            if not isinstance(flag, bool):
+                raise InvalidParameterError(name, flag, "True or False")
+        if rng is not None and not reshuffle:
+            raise InvalidParameterError("rng", rng, "None: nothing is drawn without reshuffle=True")
+        if batch_size is not None:
+            batch_size = check_integer("batch_size", batch_size, minimum=1)
+        batches = _batches(size, check_participation(participation), steps, batch_size, drop_last=drop_last)
+        if reshuffle and not isinstance(participation, EveryStep):
+            raise UnsupportedCombinationError(
+                f"reshuffling breaks {participation!r}: an example may end one epoch and start the next, so "
+                "participations are one step apart, and no theorem for this noise amplifies by shuffling",
+                supported="the same order every epoch, EveryStep(), or a random participation such as "
+                "BallsInBins",
+            )
+        if drop_last and size < batches:
+            raise InvalidParameterError(
+                "dataset_size", size, f"at least {batches}, the batches of an epoch, with drop_last"
+            )
+        full = (
+            batch_size if batch_size is not None and isinstance(participation, EveryStep) else size // batches
+        )
+        self._used = full * batches if drop_last else size
+        _check_batch_size(batch_size, participation, self._used, batches)
+        self._batch_size, self._drop_last, self._reshuffle = batch_size, drop_last, reshuffle
+        super().__init__(
+            size,
+            participation,
+            steps,
+            steps_per_epoch=batches,
+            expected_batch_size=self._used / batches,
+            rng=rng,
+        )
+
+    @property
+    def reshuffled(self) -> bool:
+        """Whether every epoch has an order of its own."""
+        return self._reshuffle
+
+    def _prepare(self) -> None:
+        self._epoch: tuple[int, IntArray] | None = None
+
+    def _lot(self, step: int) -> IntArray:
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        if not self._reshuffle:
+            return np.arange(batch, self._used, self.steps_per_epoch)
+        kept = self._epoch
+        if kept is None or kept[0] != epoch:
+            kept = self._epoch = (epoch, order(self._key, epoch, self.dataset_size)[: self._used])
+        return np.sort(kept[1][batch :: self.steps_per_epoch])
+
+    def _configuration(self) -> dict[str, Any]:
+        return super()._configuration() | {
+            "batch_size": self._batch_size,
+            "drop_last": self._drop_last,
+            "reshuffle": self._reshuffle,
+        }
+
+
+def _batches(
+    size: int, participation: Participation, n: int, batch_size: int | None, *, drop_last: bool
+) -> int:
+    match participation:
+        case EveryStep():
+            if batch_size is None:
+                raise InvalidParameterError("batch_size", None, "an integer >= 1: EveryStep() implies none")
+            if drop_last and size < batch_size:
+                raise InvalidParameterError("batch_size", batch_size, f"at most dataset_size={size}")
+            return size // batch_size if drop_last else -(-size // batch_size)
+        case MinSep(min_sep, k):
+            needed = -(-n // min_sep)
+            participation.pattern(n)
+            if k is not None and needed > k:
+                raise InvalidParameterError(
+                    "n",
+                    n,
+                    f"at most min_sep * max_participations = {min_sep * k} (step {min_sep * k} would be "
+                    f"participation {k + 1} of its examples)",
+                )
+            return min_sep
+        case FixedEpochs() | SingleParticipation():
+            return participation.pattern(n).min_sep
+        case _:
+            raise UnsupportedCombinationError(
+                f"{participation!r} is not realised by sequential batches",
+                supported="EveryStep, MinSep, FixedEpochs, SingleParticipation; sampler_for finds the others",
+            )
+
+
+def _check_batch_size(batch_size: int | None, participation: Participation, used: int, batches: int) -> None:
+    smallest, largest = used // batches, -(-used // batches)
+    if batch_size is None or isinstance(participation, EveryStep) or smallest <= batch_size <= largest:
+        return
+    raise InvalidParameterError(
+        "batch_size",
+        batch_size,
+        f"None or in [{smallest}, {largest}]: {participation!r} makes {batches} batches of {used} examples",
+    )

@@ -1,0 +1,224 @@
+"""ParticipationTracker: watches realised lots and refuses the first that leaves the certified pattern."""
+
+from typing import Any
+
+import numpy as np
+
+from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError, check_integer
+from dpmech.participation import BallsInBins, CyclicPoisson, Participation, check_participation
+from dpmech.samplers.draws import IntArray, check_steps
+from dpmech.samplers.lots import check_indices
+
+__all__ = ["ParticipationTracker"]
+
+_STATE = {"configuration", "steps", "smallest_separation", "last", "counts"}
+
+
+class ParticipationTracker:
+    """What every example did so far, and the refusal of a lot that the pattern forbids.
+
+    It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
+    participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. For
+    CyclicPoisson an example must stay in its group. That a random participation was drawn with the right
+    law cannot be seen from its lots.
+
+    **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
+    those of the pattern. Eight bytes an example are held, none for Poisson. They are as secret as the lots.
+
+    Args:
+        participation: the certified pattern.
+        n: the certified number of steps.
+        dataset_size: number of examples, >= 1.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or if the pattern does not fit n steps.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> tracker = ParticipationTracker(dm.MinSep(2, 2), 4, 10)
+        >>> tracker.record(0, [3, 5])
+        >>> tracker.record(1, [3])
+        Traceback (most recent call last):
+        ...
+        dpmech.exceptions.CertificateError: step 1: an example takes part less than 2 steps after it ...
+    """
+
+    def __init__(self, participation: Participation, n: int, dataset_size: int) -> None:
+        self._participation = check_participation(participation)
+        self._n = check_steps(n)
+        self._size = check_integer("dataset_size", dataset_size, minimum=1)
+        self._pattern = participation.pattern(self._n)
+        self._cycle = participation.cycle if isinstance(participation, CyclicPoisson) else None
+        self._steps = 0
+        self._smallest: int | None = None
+        held = 0 if participation.per_release and self._cycle is None else self._size
+        self._last = np.full(held, -1, dtype=np.int32)
+        self._counts = np.zeros(held, dtype=np.int32)
+        # Sizes of the lots of the last epoch, by place: an equal lot has equal size and equal members.
+        self._sizes: IntArray = np.zeros(
+            self._pattern.min_sep if self._pattern.evenly_spaced else 0, dtype=np.int64
+        )
+
+    @property
+    def steps(self) -> int:
+        """Lots recorded so far."""
+        return self._steps
+
+    def record(self, step: int, indices: Any) -> None:  # noqa: ANN401 - any sequence of integers
+        """Take note of the whole lot of a step, all processes and micro-batches together.
+
+        Args:
+            step: must be `steps`: every lot is recorded once and in order.
+            indices: the lot, shape (m,), in any order.
+
+        Raises:
+            CertificateError: if the lot leaves the pattern. It names the step and the rule, never the
+                example, and nothing is recorded.
+            HorizonError: past the last step.
+            InvalidParameterError: if the arguments are no integers.
+        """
+        index = check_integer("step", step, minimum=0)
+        lot = check_indices(indices)
+        if index >= self._n:
+            raise HorizonError(index, self._n)
+        if index != self._steps:
+            raise CertificateError(
+                f"step {index}: the lot of step {self._steps} comes next; each is recorded once, in order",
+                claimed=self._steps,
+                recomputed=index,
+            )
+        if lot.size and (lot.min() < 0 or lot.max() >= self._size):
+            rule = f"an index is outside [0, {self._size - 1}]"
+            raise _refusal(index, rule, self._participation)
+        if np.unique(lot).size != lot.size:
+            raise _refusal(index, "an example is in the lot more than once", self._participation)
+        if self._last.size:
+            self._check_pattern(index, lot)
+            self._last[lot] = index
+            self._counts[lot] += 1
+        self._steps += 1
+
+    def summary(self) -> dict[str, int | None]:
+        """What may be published: steps, smallest separation (None if no example came twice), most times.
+
+        For Poisson and CyclicPoisson only the steps: how often examples came is what sampling keeps secret.
+        For BallsInBins what the checked rule implies for an example of bin 0, since realised values could
+        tell which bins are empty.
+        """
+        if self._participation.per_release:
+            return {"steps": self._steps}
+        if isinstance(self._participation, BallsInBins):
+            bins = self._participation.bins
+            smallest = bins if self._steps > bins else None
+            most = -(-self._steps // bins)
+        else:
+            smallest, most = self._smallest, int(self._counts.max())
+        return {"steps": self._steps, "smallest_separation": smallest, "most_participations": most}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Last step (-1 for none) and number of participations of every example. Secret, like the lots."""
+        return {
+            "configuration": self._configuration(),
+            "steps": self._steps,
+            "smallest_separation": self._smallest,
+            "last": self._last.copy(),
+            "counts": self._counts.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; only before the first lot.
+
+        Raises:
+            CertificateError: if the state belongs to another pattern, n or dataset size.
+            InvalidParameterError: if it is no state of a tracker, or lots were recorded already.
+        """
+        if self._steps:
+            raise InvalidParameterError("state", f"after {self._steps} lots", "loaded before the first lot")
+        if not isinstance(state, dict) or set(state) != _STATE:
+            raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
+        mine = self._configuration()
+        if state["configuration"] != mine:
+            raise CertificateError(
+                f"the state has another configuration than this tracker: {state['configuration']!r}, "
+                f"here {mine!r}",
+                claimed=state["configuration"],
+                recomputed=mine,
+            )
+        steps = check_integer("state['steps']", state["steps"], minimum=0, maximum=self._n)
+        smallest = state["smallest_separation"]
+        if smallest is not None:
+            smallest = check_integer("state['smallest_separation']", smallest, minimum=1, maximum=self._n)
+        last, counts = check_indices(state["last"]), check_indices(state["counts"])
+        if not last.size == counts.size == self._last.size or not _consistent(last, counts, steps):
+            raise InvalidParameterError(
+                "state", "its arrays", f"{self._last.size} steps below {steps} with their counts"
+            )
+        self._steps, self._smallest = steps, smallest
+        self._last, self._counts = last.astype(np.int32), counts.astype(np.int32)
+        period = self._sizes.size
+        if period:
+            recent = last[last >= max(steps - period, 0)]
+            self._sizes = np.bincount(recent % period, minlength=period)
+
+    def __repr__(self) -> str:
+        return (
+            f"ParticipationTracker({self._participation!r}, n={self._n}, dataset_size={self._size}, "
+            f"steps={self._steps})"
+        )
+
+    # ---- the rules
+
+    def _check_pattern(self, step: int, lot: IntArray) -> None:
+        """Refuse a lot that breaks the pattern; otherwise note its separation and size."""
+        last = self._last[lot].astype(np.int64)
+        before = last[last >= 0]
+        if self._cycle is not None:
+            if np.any(before % self._cycle != step % self._cycle):
+                raise _refusal(step, f"an example is in two of the {self._cycle} groups", self._participation)
+            return
+        if self._pattern.evenly_spaced:
+            self._check_epoch(step, lot.size, last)
+        else:
+            self._check_separation(step, lot, before)
+        if before.size:
+            closest = int(step - before.max())
+            self._smallest = closest if self._smallest is None else min(self._smallest, closest)
+
+    def _check_epoch(self, step: int, size: int, last: IntArray) -> None:
+        period = self._sizes.size
+        if step < period:
+            if np.any(last >= 0):
+                raise _refusal(
+                    step, f"an example takes part twice within {period} steps", self._participation
+                )
+        elif np.any(last != step - period):
+            rule = f"an example takes part that did not {period} steps earlier"
+            raise _refusal(step, rule, self._participation)
+        elif size != self._sizes[step % period]:
+            rule = f"an example is missing that took part {period} steps earlier"
+            raise _refusal(step, rule, self._participation)
+        self._sizes[step % period] = size
+
+    def _check_separation(self, step: int, lot: IntArray, before: IntArray) -> None:
+        min_sep, most = self._pattern.min_sep, self._pattern.max_participations
+        if np.any(self._counts[lot] >= most):
+            raise _refusal(step, f"an example takes part more than {most} times", self._participation)
+        if before.size and step - before.max() < min_sep:
+            rule = f"an example takes part less than {min_sep} steps after it last did"
+            raise _refusal(step, rule, self._participation)
+
+    def _configuration(self) -> dict[str, Any]:
+        return {
+            "participation": self._participation.to_dict(),
+            "n": self._n,
+            "dataset_size": self._size,
+        }
+
+
+def _refusal(step: int, rule: str, participation: Participation) -> CertificateError:
+    return CertificateError(f"step {step}: {rule}; certified is {participation!r}", claimed=participation)
+
+
+def _consistent(last: IntArray, counts: IntArray, steps: int) -> bool:
+    within = bool(np.all((last >= -1) & (last < steps) & (counts >= 0) & (counts <= steps)))
+    return within and np.array_equal(last >= 0, counts > 0)

@@ -1,0 +1,295 @@
+import collections
+import io
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.samplers import (
+    BallsInBinsSampler,
+    CyclicPoissonSampler,
+    PoissonSampler,
+    SequentialSampler,
+)
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402 - after the check for torch
+
+from dpmech.optim import LotSampler, PrivateLoader  # noqa: E402
+
+SIZE = 23
+
+
+def dataset(size=SIZE):
+    return TensorDataset(torch.arange(size), torch.arange(2.0 * size).reshape(size, 2))
+
+
+def samplers():
+    return {
+        "bins": BallsInBinsSampler(SIZE, 4, 12, rng=1),
+        "poisson": PoissonSampler(SIZE, 0.1, 12, rng=1),
+        "cyclic": CyclicPoissonSampler(SIZE, 0.5, 3, 12, rng=1),
+        "min-sep": SequentialSampler(SIZE, dm.MinSep(4), 12),
+        "drop": SequentialSampler(SIZE, dm.EveryStep(), 12, batch_size=5, drop_last=True),
+        "every": SequentialSampler(SIZE, dm.EveryStep(), 12, batch_size=5, reshuffle=True, rng=1),
+    }
+
+
+every_sampler = pytest.mark.parametrize("name", list(samplers()))
+
+
+def private(name="bins", **options):
+    return PrivateLoader(DataLoader(dataset()), samplers()[name], **options)
+
+
+def run(loader, steps=None):
+    """Lots as they come out, one list of physical batches a step, with a step after every lot."""
+    lots = []
+    while loader.steps_taken < loader.sampler.n:
+        begun = False
+        for batch in loader:
+            if not begun:
+                lots.append([])
+            lots[-1].append(batch)
+            loader.progress.count(len(batch[0]))
+            begun = not loader.progress.complete
+            if not begun:
+                loader.progress.note_step()
+                if len(lots) == steps:
+                    return lots
+    return lots
+
+
+@every_sampler
+@pytest.mark.parametrize("most", [None, 1, 2, 100])
+def test_batches_are_the_lots_of_the_sampler(name, most):
+    loader = private(name, max_physical_batch_size=most)
+    lots = run(loader)
+    assert len(lots) == 12
+    reference = samplers()[name]
+    for step, batches in enumerate(lots):
+        expected = reference.indices(step)
+        found = torch.cat([batch[0] for batch in batches])
+        np.testing.assert_array_equal(found.numpy(), expected)
+        np.testing.assert_array_equal(torch.cat([batch[1] for batch in batches])[:, 0], 2 * expected)
+        if most is not None:
+            assert all(len(batch[0]) <= most for batch in batches)
+        assert all(len(batch[0]) > 0 for batch in batches) or len(batches) == 1
+    assert loader.tracker.steps == 12
+    with pytest.raises(dm.HorizonError):
+        next(iter(loader))
+
+
+@every_sampler
+def test_an_iteration_is_an_epoch(name):
+    loader = private(name)
+    assert len(loader) == loader.sampler.steps_per_epoch
+    counts = []
+    while loader.steps_taken < 12:
+        count = 0
+        for batch in loader:
+            loader.progress.count(len(batch[0]))
+            loader.progress.note_step()
+            count += 1
+        counts.append(count)
+    epoch = loader.sampler.steps_per_epoch
+    assert counts[:-1] == [epoch] * (len(counts) - 1)
+    assert sum(counts) == 12
+
+
+@every_sampler
+@pytest.mark.parametrize("stop", [0, 1, 5, 11])
+def test_resuming_goes_on_with_the_same_lots(name, stop):
+    whole = [torch.cat([b[0] for b in lot]).tolist() for lot in run(private(name))]
+    first = private(name)
+    head = run(first, steps=stop) if stop else []
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    buffer.seek(0)
+    second = PrivateLoader(DataLoader(dataset()), fresh(name))
+    second.load_state_dict(torch.load(buffer, weights_only=True))
+    assert second.steps_taken == stop
+    tail = run(second)
+    assert [torch.cat([b[0] for b in lot]).tolist() for lot in head + tail] == whole
+    assert second.tracker.summary() == {**first_summary(name)}
+
+
+def first_summary(name):
+    loader = private(name)
+    run(loader)
+    return loader.tracker.summary()
+
+
+def fresh(name):
+    """The same configuration with another key."""
+    kind = samplers()[name]
+    match kind:
+        case BallsInBinsSampler():
+            return BallsInBinsSampler(SIZE, 4, 12)
+        case PoissonSampler():
+            return PoissonSampler(SIZE, 0.1, 12)
+        case CyclicPoissonSampler():
+            return CyclicPoissonSampler(SIZE, 0.5, 3, 12)
+        case _:
+            return samplers()[name]
+
+
+def test_workers_draw_ahead_but_state_does_not():
+    loader = PrivateLoader(DataLoader(dataset(), num_workers=1, prefetch_factor=4), samplers()["bins"])
+    iterator = iter(loader)
+    for _ in range(2):
+        batch = next(iterator)
+        loader.progress.count(len(batch[0]))
+        loader.progress.note_step()
+    state = loader.state_dict()
+    assert state["steps"] == state["sampler"]["steps_taken"] == state["tracker"]["steps"] == 2
+    del iterator
+
+
+def test_empty_lots_have_the_shape_of_others():
+    class Records(torch.utils.data.Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            pair = collections.namedtuple("Pair", "a b")
+            return {
+                "x": torch.ones(2),
+                "y": (index, torch.tensor(1.5)),
+                "z": pair(torch.ones(1), 2),
+                "s": "text",
+            }
+
+    sampler = PoissonSampler(3, 1e-6, 4, rng=1)
+    loader = PrivateLoader(DataLoader(Records()), sampler)
+    batch = next(iter(loader))
+    assert batch["x"].shape == (0, 2)
+    assert [part.shape for part in batch["y"]] == [(0,), (0,)]
+    assert batch["z"].a.shape == (0, 1)
+    assert batch["s"] == []
+    odd = PrivateLoader(
+        DataLoader(Records(), collate_fn=lambda examples: object()), PoissonSampler(3, 1e-6, 4, rng=1)
+    )
+    with pytest.raises(dm.UnsupportedCombinationError, match="without examples"):
+        next(iter(odd))
+
+
+# ---- lots and steps go together
+
+
+def test_every_lot_needs_its_step():
+    loader = private()
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"before optimizer\.step"):
+        next(iterator)
+    with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
+        next(iter(loader))
+    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of lot 0"):
+        loader.state_dict()
+
+
+def test_one_iteration_at_a_time():
+    loader = private()
+    first = iter(loader)
+    loader.progress.count(len(next(first)[0]))
+    loader.progress.note_step()
+    second = iter(loader)
+    next(second)
+    loader.progress.note_step()
+    with pytest.raises(dm.UnsupportedCombinationError, match="two iterations"):
+        next(first)
+
+
+def test_every_batch_of_a_lot_must_be_used():
+    loader = private(max_physical_batch_size=1)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(dm.UnsupportedCombinationError, match="passed over"):
+        next(iterator)
+
+
+def test_lots_outside_the_pattern_are_refused():
+    sampler = samplers()["min-sep"]
+    other = SequentialSampler(SIZE, dm.MinSep(2), 12)
+    sampler._lot = other._lot  # a sampler with a fault
+    loader = PrivateLoader(DataLoader(dataset()), sampler)
+    iterator = iter(loader)
+    for _ in range(2):
+        loader.progress.count(len(next(iterator)[0]))
+        loader.progress.note_step()
+    with pytest.raises(dm.CertificateError, match=r"step 2: .* less than 4 steps"):
+        next(iterator)
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: PrivateLoader([1, 2], samplers()["bins"]), "loader"),
+        (lambda: PrivateLoader(DataLoader(dataset()), "bins"), "sampler"),
+        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "5 examples"),
+        (lambda: private(max_physical_batch_size=0), "max_physical_batch_size"),
+        (lambda: LotSampler("bins"), "sampler"),
+        (lambda: LotSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
+    ],
+)
+def test_bad_arguments(build, match):
+    with pytest.raises(dm.InvalidParameterError, match=match):
+        build()
+
+
+def test_iterable_datasets_are_refused():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from range(SIZE)
+
+    with pytest.raises(dm.UnsupportedCombinationError, match="iterable"):
+        PrivateLoader(DataLoader(Stream()), samplers()["bins"])
+
+
+def test_states_of_other_runs_are_refused():
+    loader = private()
+    state = loader.state_dict()
+    with pytest.raises(dm.InvalidParameterError, match="state"):
+        private().load_state_dict({})
+    with pytest.raises(dm.CertificateError, match="2 processes"):
+        private().load_state_dict(state | {"processes": 2})
+    with pytest.raises(dm.CertificateError, match="contradicts itself"):
+        private().load_state_dict(state | {"steps": 3})
+    with pytest.raises(dm.CertificateError):
+        private("poisson").load_state_dict(state)
+    next(iter(loader))
+    with pytest.raises(dm.InvalidParameterError, match="after 1 lots"):
+        loader.load_state_dict(state)
+
+
+# ---- the batch sampler alone
+
+
+@every_sampler
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_lot_samplers_share_every_lot(name, world):
+    ranks = [LotSampler(samplers()[name], rank=rank, world_size=world) for rank in range(world)]
+    lots = [[lot for _ in range(12 // len(one)) for lot in one] for one in ranks]
+    for step in range(len(lots[0])):
+        union = sorted(index for rank in lots for index in rank[step])
+        assert union == samplers()[name].indices(step).tolist()
+
+
+def test_lot_sampler_in_a_plain_loader():
+    sampler = samplers()["min-sep"]
+    loader = DataLoader(dataset(), batch_sampler=LotSampler(sampler))
+    found = [batch[0].tolist() for _ in range(3) for batch in loader]
+    assert found == [samplers()["min-sep"].indices(step).tolist() for step in range(12)]
+    assert list(loader) == []
+    assert sampler.steps_taken == 12
+    assert len(loader) == 4
+
+
+def test_repr():
+    assert "BallsInBins(bins=4)" in repr(private())
+    assert private().processes == 1

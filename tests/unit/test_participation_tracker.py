@@ -1,0 +1,228 @@
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.samplers import BallsInBinsSampler, ParticipationTracker, SequentialSampler
+
+MAKE = {
+    "every": lambda: ParticipationTracker(dm.EveryStep(), 6, 10),
+    "single": lambda: ParticipationTracker(dm.SingleParticipation(), 6, 10),
+    "min_sep": lambda: ParticipationTracker(dm.MinSep(2, 2), 6, 10),
+    "epochs": lambda: ParticipationTracker(dm.FixedEpochs(3), 6, 10),
+    "poisson": lambda: ParticipationTracker(dm.Poisson(0.3), 6, 10),
+    "cyclic": lambda: ParticipationTracker(dm.CyclicPoisson(0.3, 2), 6, 10),
+    "bins": lambda: ParticipationTracker(dm.BallsInBins(2), 6, 10),
+}
+ALL = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+
+
+def fed(name, *lots):
+    tracker = MAKE[name]()
+    for step, lot in enumerate(lots):
+        tracker.record(step, lot)
+    return tracker
+
+
+# ---- what no pattern allows
+
+
+@ALL
+def test_an_example_twice_in_a_lot_is_refused(make):
+    with pytest.raises(dm.CertificateError, match=r"^step 0: an example is in the lot more than once"):
+        make().record(0, [7, 3, 7])
+
+
+@ALL
+@pytest.mark.parametrize("index", [-1, 10, 2**63])
+def test_an_example_outside_the_dataset_is_refused(make, index):
+    with pytest.raises(dm.CertificateError, match=r"^step 0: an index is outside \[0, 9\]"):
+        make().record(0, np.array([index], dtype=np.uint64 if index > 99 else np.int64))
+
+
+@ALL
+def test_steps_come_once_and_in_order(make):
+    tracker = make()
+    tracker.record(0, [])
+    for step in (0, 2):
+        with pytest.raises(dm.CertificateError, match=f"^step {step}: the lot of step 1 comes next"):
+            tracker.record(step, [])
+    for step in range(1, 6):
+        tracker.record(step, [])
+    with pytest.raises(dm.HorizonError):
+        tracker.record(6, [])
+    assert tracker.steps == 6
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("step", "lot", "name"), [(-1, [], "step"), (0.0, [], "step"), (0, [0.5], "indices"), (0, 3, "indices")]
+)
+def test_what_is_no_lot_is_refused(make, step, lot, name):
+    with pytest.raises(dm.InvalidParameterError, match=name):
+        make().record(step, lot)
+
+
+# ---- what one pattern forbids
+
+
+@pytest.mark.parametrize(
+    ("name", "lots", "rule"),
+    [
+        ("single", [[4], [], [4]], "more than 1 times"),
+        ("min_sep", [[4], [4]], "less than 2 steps after"),
+        ("min_sep", [[4], [], [4], [], [4]], "more than 2 times"),
+        ("epochs", [[4], [4]], "twice within 2 steps"),
+        ("epochs", [[4], [5], [4], [4]], "did not 2 steps earlier"),
+        ("epochs", [[4], [5], [4], [6]], "did not 2 steps earlier"),
+        ("epochs", [[4], [5, 6], [4], [5]], "missing that took part 2 steps earlier"),
+        ("epochs", [[4], [5], []], "missing that took part 2 steps earlier"),
+        ("bins", [[4], [5], [5]], "did not 2 steps earlier"),
+        ("bins", [[4], [5], [4], [5], [4, 5]], "did not 2 steps earlier"),
+        ("bins", [[4], [5], [4], [5], [4], []], "missing that took part 2 steps earlier"),
+        ("cyclic", [[4], [4]], "two of the 2 groups"),
+        ("cyclic", [[4], [], [], [], [4], [4]], "two of the 2 groups"),
+    ],
+)
+def test_the_first_lot_outside_the_pattern_is_refused(name, lots, rule):
+    tracker = fed(name, *lots[:-1])
+    step = len(lots) - 1
+    with pytest.raises(dm.CertificateError, match=f"^step {step}: .*{rule}") as caught:
+        tracker.record(step, lots[-1])
+    assert "4" not in str(caught.value).removeprefix(f"step {step}")  # never the example
+    assert "5" not in str(caught.value).removeprefix(f"step {step}")
+    assert tracker.steps == step
+
+
+def test_a_refused_lot_leaves_no_trace():
+    tracker = fed("min_sep", [4])
+    with pytest.raises(dm.CertificateError):
+        tracker.record(1, [2, 4])
+    tracker.record(1, [3])
+    tracker.record(2, [2])
+    assert tracker.summary() == {"steps": 3, "smallest_separation": None, "most_participations": 1}
+
+
+def test_poisson_lots_may_be_anything_and_nothing_is_held():
+    tracker = fed("poisson", [4], [4, 5], [], [4])
+    assert tracker.state_dict()["last"].size == 0
+
+
+def test_reshuffled_epochs_are_refused_under_a_separation():
+    shuffled = SequentialSampler(40, dm.EveryStep(), 8, batch_size=10, reshuffle=True, rng=1)
+    tracker = ParticipationTracker(dm.MinSep(4), 8, 40)
+    for step in range(4):
+        tracker.record(step, shuffled.indices(step))
+    with pytest.raises(dm.CertificateError, match="less than 4 steps"):
+        tracker.record(4, shuffled.indices(4))
+
+
+def test_a_new_allocation_each_epoch_is_refused():
+    first, second = (BallsInBinsSampler(40, 4, 8, rng=seed) for seed in (1, 2))
+    tracker = ParticipationTracker(dm.BallsInBins(4), 8, 40)
+    for step in range(4):
+        tracker.record(step, first.indices(step))
+    with pytest.raises(dm.CertificateError, match="did not 4 steps earlier"):
+        tracker.record(4, second.indices(4))
+
+
+# ---- what may be published
+
+
+def test_summaries_of_fixed_patterns_are_what_happened():
+    assert fed("every", [1, 2], [1], [], [1, 2]).summary() == {
+        "steps": 4,
+        "smallest_separation": 1,
+        "most_participations": 3,
+    }
+    assert fed("min_sep", [1], [2], [], [1]).summary()["smallest_separation"] == 3
+    assert fed("every").summary() == {"steps": 0, "smallest_separation": None, "most_participations": 0}
+
+
+@pytest.mark.parametrize("name", ["poisson", "cyclic"])
+def test_counts_of_a_sampled_pattern_are_not_published(name):
+    assert fed(name, [1], [2], [1]).summary() == {"steps": 3}
+
+
+def test_the_summary_of_bins_does_not_depend_on_the_allocation():
+    for steps in range(7):
+        summaries = [
+            fed("bins", *([[], [4]] * 3)[:steps]).summary(),
+            fed("bins", *([[4], []] * 3)[:steps]).summary(),
+        ]
+        assert summaries[0] == summaries[1]
+    assert summaries[0] == {"steps": 6, "smallest_separation": 2, "most_participations": 3}
+
+
+def test_repr_shows_no_example():
+    assert repr(fed("min_sep", [8])) == (
+        "ParticipationTracker(MinSep(min_sep=2, max_participations=2), n=6, dataset_size=10, steps=1)"
+    )
+
+
+# ---- states
+
+
+def test_a_state_survives_a_round_trip_and_is_a_copy():
+    tracker = fed("epochs", [4], [5, 6], [4])
+    state = tracker.state_dict()
+    again = MAKE["epochs"]()
+    again.load_state_dict(state)
+    state["last"][:] = -1
+    for one in (tracker, again):
+        one.record(3, [6, 5])
+        with pytest.raises(dm.CertificateError, match="missing"):
+            one.record(4, [])
+        assert one.summary() == {"steps": 4, "smallest_separation": 2, "most_participations": 2}
+
+
+def test_states_of_another_certificate_are_refused():
+    state = fed("min_sep", [4]).state_dict()
+    for other in (
+        ParticipationTracker(dm.MinSep(2, 3), 6, 10),
+        ParticipationTracker(dm.MinSep(2, 2), 7, 10),
+        ParticipationTracker(dm.MinSep(2, 2), 6, 11),
+    ):
+        with pytest.raises(dm.CertificateError, match="another configuration"):
+            other.load_state_dict(state)
+
+
+def test_states_are_loaded_before_the_first_lot_only():
+    tracker = fed("min_sep", [4])
+    with pytest.raises(dm.InvalidParameterError, match="before the first lot"):
+        tracker.load_state_dict(tracker.state_dict())
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"steps": 7},
+        {"smallest_separation": 0},
+        {"last": np.full(9, -1), "counts": np.zeros(9, dtype=int)},
+        {"last": np.full(10, -1)},
+        {"counts": np.zeros(9, dtype=int)},
+        {"last": np.full(10, 2), "counts": np.ones(10, dtype=int)},
+        {"last": np.full(10, -2), "counts": np.zeros(10, dtype=int)},
+        {"last": np.full(10, 0.0)},
+        {"extra": 1},
+    ],
+)
+def test_broken_states_are_refused(entries):
+    tracker = MAKE["min_sep"]()
+    with pytest.raises(dm.InvalidParameterError):
+        tracker.load_state_dict(fed("min_sep", [4], [5]).state_dict() | entries)
+    assert tracker.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("MinSep", 6, 10), "participation"),
+        ((dm.MinSep(2), 0, 10), "n must"),
+        ((dm.MinSep(2), 6, 0), "dataset_size"),
+        ((dm.MinSep(7), 6, 10), "min_sep"),
+        ((dm.BallsInBins(4), 6, 10), "bins"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, name):
+    with pytest.raises(dm.InvalidParameterError, match=name):
+        ParticipationTracker(*arguments)

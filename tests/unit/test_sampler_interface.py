@@ -1,0 +1,344 @@
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.samplers import (
+    BallsInBinsSampler,
+    CyclicPoissonSampler,
+    PoissonSampler,
+    Sampler,
+    SequentialSampler,
+    padded,
+    sampler_for,
+    shard,
+)
+
+MAKE = {
+    "poisson": lambda rng=None: PoissonSampler(200, 0.1, 12, rng=rng),
+    "cyclic": lambda rng=None: CyclicPoissonSampler(200, 0.5, 3, 12, rng=rng),
+    "bins": lambda rng=None: BallsInBinsSampler(200, 4, 12, rng=rng),
+    "reshuffled": lambda rng=None: SequentialSampler(
+        200, dm.EveryStep(), 12, batch_size=40, reshuffle=True, rng=rng
+    ),
+}
+DRAWN = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+
+
+def lots(sampler):
+    return [sampler.indices(step).tolist() for step in range(sampler.n)]
+
+
+# ---- what a sampler says of itself
+
+
+@pytest.mark.parametrize(
+    ("sampler", "epoch", "size"),
+    [
+        (PoissonSampler(50_000, 128 / 50_000, 9), 390, 128.0),
+        (PoissonSampler(50, 1 / 49, 9), 49, 50 / 49),
+        (PoissonSampler(50, 1.0, 9), 1, 50.0),
+        (CyclicPoissonSampler(60, 0.5, 3, 9), 6, 10.0),
+        (BallsInBinsSampler(10, 4, 8), 4, 2.5),
+        (SequentialSampler(10, dm.MinSep(4), 9), 4, 2.5),
+        (SequentialSampler(10, dm.MinSep(4), 9, drop_last=True), 4, 2.0),
+        (SequentialSampler(10, dm.FixedEpochs(3), 9), 3, 10 / 3),
+        (SequentialSampler(10, dm.SingleParticipation(), 5), 5, 2.0),
+        (SequentialSampler(10, dm.EveryStep(), 9, batch_size=4), 3, 10 / 3),
+        (SequentialSampler(11, dm.EveryStep(), 9, batch_size=4, drop_last=True), 2, 4.0),
+    ],
+)
+def test_epochs_and_expected_sizes(sampler, epoch, size):
+    assert sampler.steps_per_epoch == epoch
+    assert sampler.expected_batch_size == size
+
+
+def test_the_smallest_probability_is_no_special_case():
+    sampler = PoissonSampler(50, 5e-324, 3)
+    assert sampler.steps_per_epoch > 10**323
+    assert lots(sampler) == [[], [], []]
+
+
+def test_sequential_batches_go_by_position():
+    assert lots(SequentialSampler(5, dm.FixedEpochs(2), 4)) == [[0, 2, 4], [1, 3], [0, 2, 4], [1, 3]]
+    assert lots(SequentialSampler(5, dm.MinSep(2), 3, drop_last=True)) == [[0, 2], [1, 3], [0, 2]]
+    assert lots(SequentialSampler(2, dm.SingleParticipation(), 4)) == [[0], [1], [], []]
+    assert lots(SequentialSampler(3, dm.EveryStep(), 2, batch_size=2, drop_last=True)) == [[0, 1], [0, 1]]
+
+
+def test_only_reshuffling_says_so():
+    assert [make().reshuffled for make in MAKE.values()] == [False, False, False, True]
+    assert not SequentialSampler(5, dm.MinSep(2), 4).reshuffled
+    reshuffled = lots(MAKE["reshuffled"](1))
+    assert reshuffled[:5] != reshuffled[5:10]
+
+
+def test_repr_names_the_pattern_but_no_key():
+    sampler = MAKE["bins"](1)
+    assert repr(sampler) == "BallsInBinsSampler(BallsInBins(bins=4), dataset_size=200, n=12, steps_taken=0)"
+    assert sampler.state_dict()["key"] not in repr(sampler)
+
+
+def test_samplers_may_be_copied_and_sent_to_other_processes():
+    for make in MAKE.values():
+        sampler = make()
+        next(iter(sampler))
+        for twin in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+            assert lots(twin) == lots(sampler)
+            assert twin.steps_taken == 1
+
+
+def test_a_lot_may_be_changed_without_changing_the_sampler():
+    for make in MAKE.values():
+        sampler = make(3)
+        expected = lots(sampler)
+        sampler.indices(0)[:] = -1
+        assert lots(sampler) == expected
+
+
+def test_two_iterators_share_the_run():
+    sampler = MAKE["poisson"](1)
+    assert [lot.tolist() for pair in zip(sampler, sampler, strict=True) for lot in pair] == lots(sampler)
+
+
+# ---- keys
+
+
+@DRAWN
+def test_entropy_of_the_operating_system_differs_and_a_seed_repeats(make):
+    assert lots(make()) != lots(make())
+    assert make().fingerprint() != make().fingerprint()
+    assert lots(make(7)) == lots(make(7)) == lots(make(np.random.default_rng(7)))
+    assert lots(make(7)) != lots(make(8))
+    assert [make().seeded, make(7).seeded] == [False, True]
+
+
+@DRAWN
+def test_a_generator_moves_on(make):
+    rng = np.random.default_rng(7)
+    assert lots(make(rng)) != lots(make(rng))
+
+
+def test_the_fingerprint_depends_on_key_and_configuration_not_on_progress():
+    sampler = MAKE["bins"](7)
+    before = sampler.fingerprint()
+    next(iter(sampler))
+    assert sampler.fingerprint() == before == MAKE["bins"](7).fingerprint()
+    others = [BallsInBinsSampler(201, 4, 12, rng=7), BallsInBinsSampler(200, 4, 16, rng=7), MAKE["bins"](8)]
+    assert len({before, *(other.fingerprint() for other in others)}) == 4
+    assert len(before) == 64
+    assert sampler.state_dict()["key"] not in before
+
+
+# ---- states
+
+
+def changed(state, **entries):
+    return json.loads(json.dumps(state)) | entries
+
+
+def test_states_of_other_samplers_are_refused():
+    state = MAKE["bins"](1).state_dict()
+    with pytest.raises(dm.CertificateError, match="another type"):
+        MAKE["poisson"]().load_state_dict(state)
+    with pytest.raises(dm.CertificateError, match="another configuration"):
+        BallsInBinsSampler(201, 4, 12).load_state_dict(state)
+    with pytest.raises(dm.CertificateError, match="another configuration"):
+        BallsInBinsSampler(200, 2, 12).load_state_dict(state)
+    with pytest.raises(dm.CertificateError, match="another format"):
+        MAKE["bins"]().load_state_dict(changed(state, format=2))
+    reshuffled = MAKE["reshuffled"](1).state_dict()
+    with pytest.raises(dm.CertificateError, match="another configuration"):
+        SequentialSampler(200, dm.EveryStep(), 12, batch_size=40).load_state_dict(reshuffled)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("key", "0" * 31),
+        ("key", "0" * 31 + "G"),
+        ("key", "0" * 31 + "\uff11"),
+        ("key", 5),
+        ("steps_taken", 13),
+        ("steps_taken", -1),
+        ("steps_taken", 1.0),
+        ("seeded", 1),
+    ],
+)
+def test_broken_states_are_refused_and_change_nothing(entry, value):
+    sampler = MAKE["bins"](1)
+    before = sampler.state_dict()
+    with pytest.raises(dm.InvalidParameterError, match=entry):
+        sampler.load_state_dict(changed(before, **{entry: value}))
+    assert sampler.state_dict() == before
+
+
+@pytest.mark.parametrize("state", [None, {}, {"type": "BallsInBinsSampler"}, [1]])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(dm.InvalidParameterError, match="state"):
+        MAKE["bins"]().load_state_dict(state)
+
+
+def test_a_refused_key_is_not_shown():
+    secret = MAKE["bins"](1).state_dict()["key"][:31]
+    with pytest.raises(dm.InvalidParameterError) as caught:
+        MAKE["bins"]().load_state_dict(changed(MAKE["bins"](1).state_dict(), key=secret))
+    assert secret not in str(caught.value)
+
+
+def test_states_are_loaded_before_the_first_lot_only():
+    sampler = MAKE["poisson"]()
+    state = sampler.state_dict()
+    next(iter(sampler))
+    with pytest.raises(dm.InvalidParameterError, match="before the first lot"):
+        sampler.load_state_dict(state)
+
+
+def test_a_resumed_sampler_still_says_that_it_was_seeded():
+    sampler = MAKE["bins"]()
+    sampler.load_state_dict(MAKE["bins"](1).state_dict())
+    assert sampler.seeded
+    assert lots(sampler) == lots(MAKE["bins"](1))
+
+
+# ---- bad input
+
+
+@DRAWN
+def test_steps_outside_the_run_are_refused(make):
+    sampler = make(1)
+    with pytest.raises(dm.HorizonError):
+        sampler.indices(12)
+    for step in (-1, 1.0, True, "1"):
+        with pytest.raises(dm.InvalidParameterError, match="step"):
+            sampler.indices(step)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: PoissonSampler(0, 0.1, 5), "dataset_size"),
+        (lambda: PoissonSampler(5, 0.0, 5), "sampling_prob"),
+        (lambda: PoissonSampler(5, 1.1, 5), "sampling_prob"),
+        (lambda: PoissonSampler(5, 0.1, 0), "n must"),
+        (lambda: PoissonSampler(5, 0.1, 2**31), "n must"),
+        (lambda: PoissonSampler(5, 0.1, 5, rng="a"), "rng"),
+        (lambda: CyclicPoissonSampler(5, 0.1, 0, 5), "cycle"),
+        (lambda: CyclicPoissonSampler(5.0, 0.1, 1, 5), "dataset_size"),
+        (lambda: BallsInBinsSampler(5, 2, 5), "bins"),
+        (lambda: BallsInBinsSampler(5, 0, 5), "bins"),
+        (lambda: BallsInBinsSampler(True, 1, 5), "dataset_size"),
+        (lambda: SequentialSampler(0, dm.MinSep(2), 4), "dataset_size"),
+        (lambda: SequentialSampler(5, dm.MinSep(5), 4), "min_sep"),
+        (lambda: SequentialSampler(5, dm.FixedEpochs(3), 4), "epochs"),
+        (lambda: SequentialSampler(5, "MinSep", 4), "participation"),
+        (lambda: SequentialSampler(5, dm.EveryStep(), 4), "batch_size"),
+        (lambda: SequentialSampler(5, dm.EveryStep(), 4, batch_size=0), "batch_size"),
+        (lambda: SequentialSampler(5, dm.EveryStep(), 4, batch_size=6, drop_last=True), "batch_size"),
+        (lambda: SequentialSampler(5, dm.MinSep(2), 4, batch_size=4), r"batch_size .* \[2, 3\]"),
+        (lambda: SequentialSampler(5, dm.MinSep(2), 4, batch_size=3, drop_last=True), r"\[2, 2\]"),
+        (lambda: SequentialSampler(1, dm.MinSep(2), 4, drop_last=True), "dataset_size"),
+        (lambda: SequentialSampler(5, dm.MinSep(2), 4, drop_last=1), "drop_last"),
+        (lambda: SequentialSampler(5, dm.EveryStep(), 4, batch_size=2, reshuffle=None), "reshuffle"),
+        (lambda: SequentialSampler(5, dm.MinSep(2), 4, rng=1), "rng"),
+    ],
+)
+def test_bad_arguments_are_named(make, name):
+    with pytest.raises(dm.InvalidParameterError, match=name):
+        make()
+
+
+def test_more_epochs_than_certified_are_refused():
+    SequentialSampler(5, dm.MinSep(3, 2), 6)
+    with pytest.raises(dm.InvalidParameterError, match="at most min_sep \\* max_participations = 6"):
+        SequentialSampler(5, dm.MinSep(3, 2), 7)
+    SequentialSampler(5, dm.MinSep(3, 99), 7)
+    assert lots(SequentialSampler(5, dm.MinSep(2), 3, batch_size=2)) == [[0, 2, 4], [1, 3], [0, 2, 4]]
+
+
+@pytest.mark.parametrize("participation", [dm.MinSep(2), dm.FixedEpochs(2), dm.SingleParticipation()])
+def test_reshuffling_is_refused_with_the_reason(participation):
+    with pytest.raises(dm.UnsupportedCombinationError, match="may end one epoch and start the next"):
+        SequentialSampler(9, participation, 4, reshuffle=True)
+
+
+@pytest.mark.parametrize("participation", [dm.Poisson(0.1), dm.CyclicPoisson(0.1, 2), dm.BallsInBins(2)])
+def test_random_patterns_are_not_sequential(participation):
+    with pytest.raises(dm.UnsupportedCombinationError, match="not realised by sequential"):
+        SequentialSampler(9, participation, 4)
+
+
+# ---- the sampler of a claim
+
+
+def test_a_claim_brings_its_pattern_and_steps():
+    cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.9), 8.0, 1e-5, participation=dm.MinSep(4, 3))
+    for claim in (cal, cal.certificate(clip_norm=1.0)):
+        sampler = sampler_for(claim, 100)
+        assert (sampler.participation, sampler.n) == (dm.MinSep(4, 3), 12)
+        assert lots(sampler_for(claim, 100, n=12, batch_size=25)) == lots(sampler)
+        with pytest.raises(dm.CertificateError, match="n is certified as 12, got 11"):
+            sampler_for(claim, 100, n=11)
+
+
+@pytest.mark.parametrize(
+    ("participation", "kind"),
+    [
+        (dm.Poisson(0.1), PoissonSampler),
+        (dm.CyclicPoisson(0.1, 2), CyclicPoissonSampler),
+        (dm.BallsInBins(2), BallsInBinsSampler),
+        (dm.MinSep(2), SequentialSampler),
+        (dm.FixedEpochs(2), SequentialSampler),
+        (dm.SingleParticipation(), SequentialSampler),
+    ],
+)
+def test_every_pattern_has_its_sampler(participation, kind):
+    sampler = sampler_for(participation, 50, n=4, rng=3)
+    assert type(sampler) is kind
+    assert isinstance(sampler, Sampler)
+    assert (sampler.participation, sampler.n, sampler.dataset_size) == (participation, 4, 50)
+    assert sampler.seeded == participation.random
+    if participation.random:
+        assert lots(sampler) == lots(sampler_for(participation, 50, n=4, rng=3))
+        for options in ({"batch_size": 25}, {"drop_last": True}):
+            with pytest.raises(dm.InvalidParameterError, match=next(iter(options))):
+                sampler_for(participation, 50, n=4, **options)
+
+
+def test_what_is_neither_claim_nor_participation_is_refused():
+    with pytest.raises(dm.InvalidParameterError, match="claim_or_participation"):
+        sampler_for(dm.LambdaCGD(4, 0.9), 50, n=4)
+    with pytest.raises(dm.InvalidParameterError, match="n must be the number of steps"):
+        sampler_for(dm.MinSep(2), 50)
+    assert sampler_for(dm.EveryStep(), 50, n=4, batch_size=10).steps_per_epoch == 5
+
+
+# ---- parts and padding
+
+
+def test_parts_of_a_lot():
+    assert shard([3, 5, 8], 0, 2).tolist() == [3, 8]
+    assert shard(np.array([3, 5, 8], dtype=np.int32), 1, 2).tolist() == [5]
+    assert shard([], 1, 2).dtype == np.int64
+    for rank, world_size, name in ((2, 2, "rank"), (-1, 2, "rank"), (0, 0, "world_size")):
+        with pytest.raises(dm.InvalidParameterError, match=name):
+            shard([1, 2], rank, world_size)
+
+
+def test_padded_lots():
+    indices, mask = padded([4, 9, 7], 2)
+    assert indices.tolist() == [4, 9, 7, 0]
+    assert mask.tolist() == [True, True, True, False]
+    assert padded([], 8)[0].size == padded([], 8)[1].size == 0
+    with pytest.raises(dm.InvalidParameterError, match="multiple"):
+        padded([1], 0)
+
+
+@pytest.mark.parametrize("bad", [[0.5], [[1]], [True], "ab", 3, [[1], [2, 3]], None])
+def test_lots_are_integers_and_are_not_shown(bad):
+    with pytest.raises(dm.InvalidParameterError, match="indices must be a one-dimensional") as caught:
+        shard(bad, 0, 1)
+    assert "0.5" not in str(caught.value)
