@@ -6,14 +6,13 @@ gives eps >= log((P(E) - delta) / Q(E)). Half of the samples choose the event, t
 probabilities (Clopper and Pearson 1934), so that the bound holds at its level whatever was chosen.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg, special
+from scipy import special
 
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency, check_delta, check_sigma
@@ -24,6 +23,7 @@ from dpmech.exceptions import (
     check_real,
     check_rng,
 )
+from dpmech.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.linalg import FloatArray
 from dpmech.participation import (
     BallsInBins,
@@ -42,7 +42,6 @@ Mechanism: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
 
 _BLOCK = 4_000_000
 _THRESHOLDS = 200
-_DENSE = 1024
 
 
 def empirical_epsilon(
@@ -108,7 +107,7 @@ def empirical_epsilon(
     )
     generator = check_rng(rng)
     generator = np.random.default_rng() if generator is None else generator
-    algebra = _Algebra(strategy)
+    algebra = Algebra(strategy)
     runs = _release(algebra, scale) if mechanism is None else mechanism
     canary = _canary(strategy, schema, replaced=replaced)
     present, absent = (
@@ -128,65 +127,7 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, method, level)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Mixture:
-    """One of several gradient sequences, each as likely: a fixed example is a mixture of one.
-
-    Args:
-        gradients: shape (b, n).
-        images: C applied to each, shape (b, n).
-        replaced: whether the other world has the opposite gradients, and not none.
-    """
-
-    gradients: FloatArray
-    images: FloatArray
-    replaced: bool
-
-    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
-        if present:
-            return self.gradients[generator.integers(len(self.gradients), size=runs)]
-        return np.repeat(-self.gradients[:1] if self.replaced else 0.0 * self.gradients[:1], runs, axis=0)
-
-    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
-        """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n)."""
-        inner = outputs @ self.images.T / sigma**2
-        if self.replaced:
-            return np.asarray(2.0 * inner[:, 0])
-        energies = np.sum(self.images**2, axis=1) / (2.0 * sigma**2)
-        return np.asarray(special.logsumexp(inner - energies, axis=1) - math.log(len(self.images)))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Independent:
-    """Steps joined independently with one probability, whose columns of C are orthogonal.
-
-    Args:
-        steps: which, shape (s,).
-        sampling_prob: q in (0, 1].
-        columns: their columns of C, shape (s, n).
-    """
-
-    steps: npt.NDArray[np.intp]
-    sampling_prob: float
-    columns: FloatArray
-
-    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
-        gradients = np.zeros((runs, self.columns.shape[1]))
-        if present:
-            joined = generator.random((runs, len(self.steps))) < self.sampling_prob
-            gradients[:, self.steps] = joined
-        return gradients
-
-    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
-        """As for a mixture."""
-        losses = (outputs @ self.columns.T - np.sum(self.columns**2, axis=1) / 2.0) / sigma**2
-        q = self.sampling_prob
-        if q == 1.0:
-            return np.asarray(losses.sum(axis=1))
-        return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + losses).sum(axis=1))
-
-
-def _canary(strategy: Strategy, participation: Participation, *, replaced: bool) -> _Mixture | _Independent:
+def _canary(strategy: Strategy, participation: Participation, *, replaced: bool) -> Mixture | Independent:
     n = strategy.n
     if isinstance(participation, Poisson | CyclicPoisson):
         cycle = participation.cycle if isinstance(participation, CyclicPoisson) else 1
@@ -194,7 +135,7 @@ def _canary(strategy: Strategy, participation: Participation, *, replaced: bool)
         group = max(range(min(cycle, n)), key=lambda start: float(norms[start::cycle].sum()))
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
-        return _Independent(steps, participation.sampling_prob, columns)
+        return Independent(steps, participation.sampling_prob, columns)
     pattern = participation.pattern(n)
     if pattern.evenly_spaced:
         starts = pattern.min_sep
@@ -208,29 +149,12 @@ def _canary(strategy: Strategy, participation: Participation, *, replaced: bool)
         row[start :: pattern.min_sep][: pattern.max_participations] = 1.0
     images = strategy.matmul(gradients.T).T
     if isinstance(participation, BallsInBins):
-        return _Mixture(gradients, images, replaced=False)
+        return Mixture(gradients, images, replaced=False)
     worst = int(np.argmax(np.sum(images**2, axis=1)))
-    return _Mixture(gradients[worst : worst + 1], images[worst : worst + 1], replaced)
+    return Mixture(gradients[worst : worst + 1], images[worst : worst + 1], replaced)
 
 
-class _Algebra:
-    """C and C^-1 applied to the rows of a matrix; through dense C where that is small, which is faster."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self.n = strategy.n
-        self.strategy = strategy
-        self.dense = strategy.to_dense() if strategy.n <= _DENSE else None
-
-    def matmul(self, rows: FloatArray) -> FloatArray:
-        return self.strategy.matmul(rows.T).T if self.dense is None else rows @ self.dense.T
-
-    def solve(self, rows: FloatArray) -> FloatArray:
-        if self.dense is None:
-            return self.strategy.solve(rows.T).T
-        return np.asarray(linalg.solve_triangular(self.dense, rows.T, lower=True).T)
-
-
-def _release(algebra: _Algebra, sigma: float) -> Mechanism:
+def _release(algebra: Algebra, sigma: float) -> Mechanism:
     def run(gradients: FloatArray, generator: np.random.Generator) -> FloatArray:
         return gradients + sigma * algebra.solve(generator.standard_normal(gradients.shape))
 
@@ -238,9 +162,9 @@ def _release(algebra: _Algebra, sigma: float) -> Mechanism:
 
 
 def _scores(
-    algebra: _Algebra,
+    algebra: Algebra,
     sigma: float,
-    canary: _Mixture | _Independent,
+    canary: Mixture | Independent,
     mechanism: Mechanism,
     samples: int,
     generator: np.random.Generator,

@@ -58,8 +58,10 @@ class LotOptimizer(PrivateOptimizer):
             UnsupportedCombinationError: if more examples are added than the batch holds.
         """
         if clipped is None:
-            samples = [getattr(param, "grad_sample", None) for param in self._trained]
-            self._loader.progress.count(max((_examples(one) for one in samples), default=0))
+            given = [getattr(param, "grad_sample", None) for param in self._trained]
+            counts = [_examples(one) for one in given if one is not None]
+            if counts:
+                self._loader.progress.count(max(counts))
         elif isinstance(clipped, ClippedSum):
             # A sum that does not say how many examples it holds is taken for those of the batch.
             progress = self._loader.progress
@@ -162,4 +164,4 @@ class LotOptimizer(PrivateOptimizer):
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter
     """Examples of a per-example gradient, which is a tensor or a list of them; the intake checks shapes."""
     parts = grad_sample if isinstance(grad_sample, list | tuple) else [grad_sample]
-    return sum(len(part) for part in parts if part is not None)
+    return sum(len(part) for part in parts)

@@ -63,8 +63,11 @@ class LotProgress:
         self.counted = total
 
     def check_counted(self) -> None:
-        """Raise UnsupportedCombinationError if the newest batch has examples and none was differentiated."""
-        if self.handed and not self.counted:
+        """Raise UnsupportedCombinationError if the newest batch has examples and no gradient came.
+
+        A batch all of whose examples got weight 0 has come, with none.
+        """
+        if self.handed and self.counted is None:
             raise UnsupportedCombinationError(
                 "optimizer.step() before the backward pass of the batch: the step would be noise alone",
                 supported="backward, then step",

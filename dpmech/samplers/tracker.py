@@ -157,8 +157,8 @@ class ParticipationTracker:
         self._last, self._counts = last.astype(np.int32), counts.astype(np.int32)
         period = self._sizes.size
         if period:
-            recent = last[last >= max(steps - period, 0)]
-            self._sizes = np.bincount(recent % period, minlength=period)
+            # Whoever took part at all did so in the last epoch, as the rules ask.
+            self._sizes = np.bincount(last[last >= 0] % period, minlength=period)
 
     def __repr__(self) -> str:
         return (

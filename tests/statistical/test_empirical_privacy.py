@@ -9,7 +9,8 @@ import pytest
 import scipy.stats
 
 import dpmech as dm
-from dpmech.empirical import _Algebra, _best_cut, _bounds, _canary
+from dpmech.empirical import _best_cut, _bounds, _canary
+from dpmech.likelihood_ratios import Algebra
 
 ALPHA = 1e-9
 SAMPLES = 200_000
@@ -77,11 +78,11 @@ def test_the_mechanism_as_dpmech_defines_it_is_tested_by_default():
 
 def test_long_runs_need_no_dense_matrix():
     strategy = dm.LambdaCGD(1100, 0.5)
-    assert _Algebra(strategy).dense is None
+    assert Algebra(strategy).dense is None
     rows = np.random.default_rng(1).standard_normal((3, 1100))
     exact = strategy.to_dense()
-    np.testing.assert_allclose(_Algebra(strategy).matmul(rows), rows @ exact.T, atol=1e-10)
-    np.testing.assert_allclose(_Algebra(strategy).solve(rows) @ exact.T, rows, atol=1e-10)
+    np.testing.assert_allclose(Algebra(strategy).matmul(rows), rows @ exact.T, atol=1e-10)
+    np.testing.assert_allclose(Algebra(strategy).solve(rows) @ exact.T, rows, atol=1e-10)
     found = dm.empirical_epsilon(
         strategy, 2.0, 0.1, participation=dm.SingleParticipation(), samples=1000, rng=1
     )

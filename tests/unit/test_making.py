@@ -167,6 +167,14 @@ def test_padding_is_left_out():
             clipped_gradients(model, example_loss, (x[:7], target[:7]), 1.0, weights=bad)
 
 
+def test_a_batch_of_padding_alone_is_no_forgotten_one():
+    model, optimizer, loader = made()
+    x, target = next(iter(loader))
+    model.backward(x, target, weights=torch.zeros(len(x)))
+    optimizer.step()
+    assert optimizer.record.steps == 1
+
+
 def test_seeds_of_the_system_differ_and_are_recorded():
     records = []
     for _ in range(2):
