@@ -150,6 +150,11 @@ class PrivateLoader:
         """How many processes share every lot."""
         return self._world
 
+    @property
+    def process_group(self) -> Group:
+        """The processes that share every lot; None for the default group."""
+        return self._group
+
     def __len__(self) -> int:
         """Lots of an epoch."""
         return self.sampler.steps_per_epoch
@@ -173,8 +178,11 @@ class PrivateLoader:
         plan = _Plan(
             self.sampler, start, _left_of_epoch(self.sampler, start), self._rank, self._world, self._most
         )
+        # Every DataLoader draws a seed for its workers. Drawn from torch's default generator it would shift
+        # the dropout of a run that goes on in the middle of an epoch, beneath noise that is the same.
+        workers = torch.Generator().manual_seed((torch.initial_seed() + start) % (1 << 63))
         batches: DataLoader[Any] = DataLoader(
-            self._dataset, batch_sampler=plan, collate_fn=self._collate, **self._settings
+            self._dataset, batch_sampler=plan, collate_fn=self._collate, generator=workers, **self._settings
         )
         for (step, size, first, last), batch in zip(plan.places(), batches, strict=True):
             if mine != self._iterations:

@@ -1,0 +1,156 @@
+"""Private LoRA: a small causal language model learns to put tables into words.
+
+The model is GPT-2 built from a configuration, with random weights that stay frozen; PEFT adds LoRA, and only
+that is trained. Tables and sentences are generated here. Nothing is downloaded.
+
+Run as `python lora_table_to_text.py FOLDER`; it writes certificate and run record into the folder.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import dpmech as dm
+from dpmech.optim import AdamBC, make_private
+
+NAMES = ("anchor", "bakery", "castle", "dolphin", "eagle", "falcon", "garden", "harbour")
+FOODS = ("chinese", "english", "french", "indian", "italian", "japanese", "thai")
+PRICES = ("cheap", "moderate", "expensive")
+AREAS = ("centre", "riverside", "station")
+MARKS = ("<pad>", "<text>", "<end>")
+WORDS = (
+    *("name", "food", "price", "area", "the", "is", "a", "place"),
+    *("with", "in", "serves", "at", "prices", "you", "find"),
+)
+VOCABULARY = [*MARKS, *WORDS, *NAMES, *FOODS, *PRICES, *AREAS]
+LENGTH = 24
+
+
+def example(rng: np.random.Generator) -> str:
+    """A table and one of three sentences that say the same."""
+    name, food, price, area = (str(rng.choice(words)) for words in (NAMES, FOODS, PRICES, AREAS))
+    sentences = (
+        f"the {name} is a {price} place with {food} food in the {area}",
+        f"the {name} in the {area} serves {food} food at {price} prices",
+        f"in the {area} you find the {name} with {price} {food} food",
+    )
+    return f"name {name} food {food} price {price} area {area} <text> {rng.choice(sentences)} <end>"
+
+
+def tables(count: int, seed: int) -> Tensor:
+    """Word numbers, shape (count, LENGTH), padded with 0."""
+    rng = np.random.default_rng(seed)
+    tokens = torch.zeros(count, LENGTH, dtype=torch.int64)
+    for row in tokens:
+        words = [VOCABULARY.index(word) for word in example(rng).split()]
+        row[: len(words)] = torch.tensor(words)
+    return tokens
+
+
+def language_model() -> nn.Module:
+    """A frozen random GPT-2 with trainable LoRA matrices of rank 8."""
+    config = GPT2Config(
+        vocab_size=len(VOCABULARY),
+        n_positions=LENGTH,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=None,
+        eos_token_id=None,
+        resid_pdrop=0.0,  # the noise is enough of it
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        attn_implementation="eager",  # torch.func has no rule for the fused one
+    )
+    adapter = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=8,
+        lora_alpha=32,
+        target_modules=["c_attn", "c_proj", "c_fc"],
+        fan_in_fan_out=True,  # of GPT-2's own linear layers
+    )
+    return get_peft_model(GPT2LMHeadModel(config), adapter)
+
+
+def losses(model: nn.Module, tokens: Tensor) -> Tensor:
+    """One a row of `tokens`: the mean over the words of its own sentence.
+
+    The loss that transformers computes is a mean over the words of all rows: there one row's gradient is
+    weighted by what the others hold, which no clipping bounds.
+    """
+    logits = model(input_ids=tokens).logits[:, :-1]
+    targets = tokens[:, 1:]
+    each = nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    spoken = (tokens[:, :-1] == VOCABULARY.index("<text>")).cumsum(1) * (targets != 0)
+    return (each * spoken).sum(1) / spoken.sum(1).clamp(min=1)
+
+
+def loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Of one example."""
+    return losses(model, tokens[None])[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, print the losses before and after, write certificate and run record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--eps", type=float, default=8.0)
+    parser.add_argument(
+        "--gradients", choices=["func", "opacus"], default="opacus", help="per example, by what"
+    )
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--examples", type=int, default=3000)
+    given = parser.parse_args(arguments)
+    given.folder.mkdir(parents=True, exist_ok=True)
+
+    bins = 10
+    calibration = dm.calibrate_sigma(
+        dm.LambdaCGD(bins * given.epochs, 0.7), given.eps, 1e-5, participation=dm.BallsInBins(bins)
+    )
+    model = language_model()
+    trained = [param for param in model.parameters() if param.requires_grad]
+    floor = calibration.noise_variance(0, 1.0, given.examples / bins)
+    private, optimizer, lots = make_private(
+        model,
+        AdamBC(trained, lr=0.01, floor=floor),
+        DataLoader(TensorDataset(tables(given.examples, seed=1))),
+        calibration,
+        1.0,
+        loss=loss if given.gradients == "func" else None,
+        max_physical_batch_size=64,
+    )
+    held = tables(300, seed=2)
+    with torch.no_grad():
+        before = float(losses(model, held).mean())
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=optimizer.steps_left)
+        while optimizer.steps_left:
+            for (tokens,) in lots:
+                if given.gradients == "func":
+                    private.backward(tokens)
+                elif len(tokens):
+                    optimizer.zero_grad()
+                    losses(private, tokens).mean().backward()
+                optimizer.step()
+                progress.update(task, completed=lots.steps_taken)
+    with torch.no_grad():
+        after = float(losses(model, held).mean())
+    record = optimizer.run_record()
+    record.certificate.save(given.folder / "certificate.json")
+    record.save(given.folder / "run.json")
+    sys.stdout.write(f"loss a word {before:.3f} before, {after:.3f} after; {record}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

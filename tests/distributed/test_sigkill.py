@@ -1,0 +1,331 @@
+"""Runs that are killed at random points, again and again, until they end: as if nothing had happened.
+
+Run as a script it forks the processes of all runs, kills them, and saves what they left; the tests look at
+that. A fork starts in milliseconds, because torch is there already.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("opacus")
+
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402 - after the check for torch
+
+from dpmech.optim import load_checkpoint, make_private, save_checkpoint  # noqa: E402
+
+pytestmark = pytest.mark.slow  # it trains some hundred times
+
+SIZE, N, EPOCH, EVERY = 30, 24, 6, 4  # every fourth step a checkpoint: in the middle of epochs of six
+KILLS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """How runs are set up, and what is done to them between a kill and the next start.
+
+    Attributes:
+        strategy: C.
+        participation: who takes part when.
+        trials: how many runs.
+        most: max_physical_batch_size.
+        functional: torch.func; otherwise Opacus, with dropout.
+        world: processes.
+        harm: "" for nothing; what a faulty checkpoint would get wrong; or "newest": the last process was
+            killed before it wrote its newest checkpoint.
+    """
+
+    strategy: dm.Strategy
+    participation: dm.Participation
+    trials: int
+    most: int | None = None
+    functional: bool = True
+    world: int = 1
+    harm: str = ""
+
+
+BINS = {"strategy": dm.LambdaCGD(N, 0.5), "participation": dm.BallsInBins(EPOCH)}
+CASES = {
+    "Balls-in-Bins": Case(**BINS, trials=20),
+    "Balls-in-Bins, physical batches": Case(**BINS, trials=10, most=2),
+    "separated, Opacus": Case(dm.SquareRoot(N, 3), dm.MinSep(EPOCH), 3, functional=False),
+    "Poisson, Opacus, physical batches": Case(dm.Identity(N), dm.Poisson(0.2), 3, 3, functional=False),
+    "two processes": Case(**BINS, trials=4, world=2),
+    "two processes, one checkpoint behind": Case(**BINS, trials=2, world=2, harm="newest"),
+}
+FAULTS = {harm: Case(**BINS, trials=1, functional=False, harm=harm) for harm in ("model", "dropout")}
+
+
+# ---- one process of a run
+
+
+def network(case):
+    torch.manual_seed(5)
+    # Under torch.func dropout would have to be told how to draw.
+    drop = torch.nn.Identity() if case.functional else torch.nn.Dropout(0.3)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), drop, torch.nn.Linear(5, 3))
+
+
+def loss(model, x, target):
+    return torch.nn.functional.cross_entropy(model(x), target)
+
+
+def train(case, cal, folder, rank, tell):
+    """Train to the end, from the checkpoint if there is one; `tell` is called wherever something happened."""
+    rng = torch.Generator().manual_seed(6)
+    dataset = TensorDataset(torch.randn(SIZE, 4, generator=rng), torch.randint(3, (SIZE,), generator=rng))
+    model = network(case)
+    checkpoint = folder / f"checkpoint-{rank}.pt"
+    fresh = not checkpoint.exists()  # otherwise the keys have to come from there
+    parts = private, optimizer, lots = make_private(
+        model,
+        torch.optim.Adam(model.parameters(), lr=0.1),
+        DataLoader(dataset),
+        cal,
+        1.0,
+        loss=loss if case.functional else None,
+        max_physical_batch_size=case.most,
+        generator=7 if fresh else None,
+        rng=8 if fresh else None,
+    )
+    load_checkpoint(checkpoint, *parts, missing_ok=True)
+    if lots.steps_taken == 0:
+        save_checkpoint(checkpoint, *parts)
+    tell()
+    log = os.open(folder / f"log-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    while optimizer.steps_left:
+        for x, target in lots:
+            tell()
+            if case.functional:
+                private.backward(x, target)
+            elif len(x):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(private(x), target).backward()
+            step = lots.steps_taken
+            optimizer.step()
+            if not optimizer.lot_complete:
+                continue
+            released = b"".join(param.grad.numpy().tobytes() for param in model.parameters())
+            line = [step, lots.sampler.indices(step).tolist(), hashlib.sha256(released).hexdigest()]
+            os.write(log, (json.dumps(line) + "\n").encode())
+            tell()
+            if lots.steps_taken % EVERY == 0:
+                save_checkpoint(checkpoint, *parts)
+                tell()
+    tracker = lots.tracker.state_dict()
+    found = {
+        "weights": [param.detach() for param in model.parameters()],
+        "record": optimizer.run_record().to_json(),
+        "last": tracker["last"].tolist(),
+        "counts": tracker["counts"].tolist(),
+    }
+    torch.save(found, folder / f"{rank}.part")
+    (folder / f"{rank}.part").replace(folder / f"{rank}.pt")
+
+
+# ---- killing
+
+
+def fork(case, cal, folder, rank, number):
+    """Start one process; returns its id, and the pipe on which it tells how far it is."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return child, reading
+    try:
+        os.close(reading)
+        if case.world > 1:
+            store = torch.distributed.FileStore(str(folder / f"store-{number}"), case.world)
+            torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=case.world)
+        train(case, cal, folder, rank, lambda: os.write(writing, b"."))
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - a fork must never go on with its parent's code
+        (folder / f"error-{number}-{rank}").write_text(repr(error))
+    finally:
+        os._exit(1)
+
+
+def attempt(case, cal, folder, number, point=None, delays=(0.0, 0.0)):
+    """Run to the end, or until the first process has told of `point` things, and then kill.
+
+    Returns whether it was killed, and of how many things the first process told.
+    """
+    children = [fork(case, cal, folder, rank, number) for rank in range(case.world)]
+    told, reached = 0, False
+    while data := os.read(children[0][1], 1 if point else 4096):
+        told += len(data)
+        reached = told == point
+        if reached:
+            break
+    if reached:
+        for (child, _), delay in zip(reversed(children), delays, strict=False):
+            select.select([], [], [], delay)
+            os.kill(child, signal.SIGKILL)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child, _ in children]
+    for _, pipe in children:
+        os.close(pipe)
+    expected = {0}
+    if reached:
+        expected |= {-signal.SIGKILL} if case.world == 1 else {-signal.SIGKILL, 1}  # 1: the other one is gone
+    if not expected.issuperset(codes):
+        raise RuntimeError(f"{codes}: {[path.read_text() for path in folder.glob('error-*')]}")
+    return -signal.SIGKILL in codes, told
+
+
+def harm(case, folder):
+    path = folder / f"checkpoint-{case.world - 1}.pt"
+    if case.harm == "newest":
+        path.with_name(path.name + ".previous").replace(path)
+        return
+    state = torch.load(path, weights_only=True)
+    if case.harm == "model":
+        state["model"] = {name: 1.001 * value for name, value in state["model"].items()}
+    else:
+        state["torch_rng"] = torch.Generator().manual_seed(9).get_state()
+    torch.save(state, path)
+
+
+def disturbed(case, cal, folder, points, chance):
+    """A run that is killed at random points, and at last let go; returns how often it was killed."""
+    kills = 0
+    for number in range(KILLS):
+        # Harm needs a checkpoint in the middle. The delays end within a step, which takes some 5 ms.
+        point = chance.randrange(points // 2 if case.harm and not number else 1, points - 4)
+        delays = chance.random() * 0.005, chance.random() * 0.002
+        kills += attempt(case, cal, folder, number, point, delays)[0]
+        if case.harm and not number:
+            harm(case, folder)
+    attempt(case, cal, folder, KILLS)
+    return kills
+
+
+def everything(folder):
+    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    chance = random.Random(1)
+    report = {}
+    for place, (name, case) in enumerate((CASES | FAULTS).items()):
+        cal = dm.calibrate_sigma(case.strategy, 8.0, 1e-5, participation=case.participation, rng=1)
+        home = folder / str(place)
+        home.mkdir()
+        if case.world == 1:  # what torch imports late, it imports once, before the forks
+            (home / "warm").mkdir()
+            train(case, cal, home / "warm", 0, lambda: None)
+        (home / "whole").mkdir()
+        points = attempt(case, cal, home / "whole", 0)[1]
+        trials = []
+        for trial in range(case.trials):
+            folder_of_trial = home / str(trial)
+            folder_of_trial.mkdir()
+            kills = disturbed(case, cal, folder_of_trial, points, chance)
+            trials.append({"kills": kills, "ranks": left(case, folder_of_trial)})
+        report[name] = {"whole": left(case, home / "whole"), "trials": trials}
+    torch.save(report, folder / "report.pt")
+
+
+def left(case, folder):
+    """What every process of a run left behind."""
+    found = []
+    for rank in range(case.world):
+        result = torch.load(folder / f"{rank}.pt", weights_only=True)
+        lines = (folder / f"log-{rank}").read_text().splitlines()
+        # A line may be cut where the process was killed.
+        result["log"] = [json.loads(line) for line in lines if line.endswith("]")]
+        found.append(result)
+    return found
+
+
+# ---- what is left
+
+
+@pytest.fixture(scope="module")
+def report():
+    with tempfile.TemporaryDirectory() as name:
+        done = subprocess.run(
+            [sys.executable, __file__, name],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=1500,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return torch.load(pathlib.Path(name) / "report.pt", weights_only=True)
+
+
+def same(case, first, second):
+    """Whether two runs ended with the same weights, record and participations."""
+    for one, other in zip(first, second, strict=True):
+        records = [dm.RunRecord.from_json(run["record"]) for run in (one, other)]
+        if not case.participation.random:  # the lots follow from nothing, and their key is never used
+            records[0] = dataclasses.replace(records[0], sampler=records[1].sampler)
+        if records[0] != records[1] or any(one[name] != other[name] for name in ("last", "counts")):
+            return False
+        if not all(torch.equal(a, b) for a, b in zip(one["weights"], other["weights"], strict=True)):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_run_that_is_killed_ends_like_one_that_is_not(report, name):
+    whole, trials = report[name]["whole"], report[name]["trials"]
+    assert len(trials) == CASES[name].trials
+    assert [same(CASES[name], trial["ranks"], whole) for trial in trials] == [True] * len(trials)
+    assert all(trial["kills"] for trial in trials)
+    moved = network(CASES[name])
+    assert not any(torch.equal(a, b) for a, b in zip(moved.parameters(), whole[0]["weights"], strict=True))
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_step_taken_again_releases_the_same(report, name):
+    repeated = 0
+    for trial in report[name]["trials"]:
+        for rank, undisturbed in zip(trial["ranks"], report[name]["whole"], strict=True):
+            steps = {step for step, _, _ in rank["log"]}
+            assert steps == set(range(N))
+            once = {json.dumps(line) for line in rank["log"]}
+            assert once == {json.dumps(line) for line in undisturbed["log"]}
+            repeated += len(rank["log"]) - N
+    assert repeated > 0
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_no_participation_is_counted_twice_or_lost(report, name):
+    for trial in report[name]["trials"]:
+        for rank in trial["ranks"]:
+            record = dm.RunRecord.from_json(rank["record"])
+            assert (record.steps, record.processes) == (N, CASES[name].world)
+            lots = {step: lot for step, lot, _ in rank["log"]}
+            counts = np.bincount(
+                np.concatenate([lots[step] for step in range(N)]).astype(int), minlength=SIZE
+            )
+            if record.most_participations is None:
+                assert rank["counts"] == []
+            else:
+                assert rank["counts"] == counts.tolist()
+                assert record.most_participations == counts.max() == N // EPOCH
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_checkpoint_that_lost_something_is_seen(report, name):
+    assert not same(FAULTS[name], report[name]["trials"][0]["ranks"], report[name]["whole"])
+
+
+if __name__ == "__main__":
+    everything(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,120 @@
+"""The digits by two processes under torchrun, and by one: the same lots, the same weights.
+
+Run as a script it is one of the processes; the tests look at what they saved.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+import digits_ddp  # noqa: E402 - after the check for torch
+
+import dpmech as dm  # noqa: E402
+
+pytestmark = pytest.mark.slow  # two processes import torch
+
+N, BINS = 50, 5
+
+
+class Watched(torch.utils.data.Dataset):
+    """A dataset that notes which examples are asked for."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+        self.asked = []
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        self.asked.append(int(index))
+        return self.dataset[index]
+
+
+def process(folder):
+    """Run the example in this process; saves which examples it saw at every step."""
+    dataset, test = digits_ddp.digits()
+    watched = Watched(dataset)
+    lots = []
+
+    def made(*arguments, **options):
+        parts = make_private(*arguments, **options)
+        parts[1].register_step_post_hook(
+            lambda *_: (lots.append(watched.asked), setattr(watched, "asked", []))
+        )
+        return parts
+
+    make_private = digits_ddp.make_private
+    originals = digits_ddp.digits, make_private
+    digits_ddp.digits, digits_ddp.make_private = lambda: (watched, test), made
+    try:
+        digits_ddp.main(["8", str(folder), "--seed", "1"])
+    finally:
+        digits_ddp.digits, digits_ddp.make_private = originals
+    rank = os.environ.get("RANK", "0")
+    (folder / f"lots-{rank}.json").write_text(json.dumps(lots), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """(of one process, of two)"""
+    alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
+    process(alone)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [*torchrun, __file__, together], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return alone, together
+
+
+def weights(folder, rank):
+    return torch.load(folder / f"checkpoint-{rank}.pt", weights_only=True)["model"]
+
+
+def test_both_processes_end_with_the_same_weights(folders):
+    first, second = (weights(folders[1], rank) for rank in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_one_process_ends_with_them_too(folders):
+    alone, together = (weights(folder, 0) for folder in folders)
+    for name, value in alone.items():
+        np.testing.assert_allclose(value.numpy(), together[name].numpy(), rtol=1e-3, atol=1e-4)
+        assert value.abs().max() > 0.1
+
+
+def test_two_processes_share_the_lots_of_one(folders):
+    alone = json.loads((folders[0] / "lots-0.json").read_text(encoding="utf-8"))
+    shares = [json.loads((folders[1] / f"lots-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
+    assert len(alone) == N
+    for lot, first, second in zip(alone, *shares, strict=True):
+        assert sorted(first + second) == sorted(lot)
+        assert not set(first) & set(second)
+        assert abs(len(first) - len(second)) <= 1
+    assert sorted(place for lot in alone[:BINS] for place in lot) == list(range(1497))
+
+
+def test_the_records_say_how_many_trained(folders):
+    alone, together = (dm.RunRecord.load(folder / "run.json") for folder in folders)
+    assert (alone.processes, together.processes) == (1, 2)
+    for record in (alone, together):
+        assert (record.steps, record.most_participations, record.smallest_separation) == (N, N // BINS, BINS)
+        assert record.sampler.seeded
+        assert record.noise.seeded
+    assert together.sampler == alone.sampler
+    assert together.noise == alone.noise
+    assert dm.verify(folders[1] / "run.json")
+
+
+if __name__ == "__main__":
+    process(pathlib.Path(sys.argv[1]))
