@@ -52,6 +52,7 @@ WIDEST = 12
 NEAR = 0.1
 SEARCH_ROWS = 64
 LEVEL_DEVIATIONS = 6.0
+WIDEST_LEVELS = 1000.0  # in log a; beyond, the shift of the later bins is no small change
 COLUMN_BLOCK = 32
 LEAST_BINS = 3
 # Losses so large come from one bin.
@@ -106,8 +107,9 @@ class CollectiveParts:
             if level <= 1.0 + 1e-9 or peak < 0.0:
                 continue
             name = f"all bins, one {share:.0%}" if share else "all bins"
-            parts.append(_part(gram, scales, name, level, peak, variance, pull))
-        return cls(gram, tuple(parts), scales, band)
+            part = _part(gram, scales, name, level, peak, variance, pull)
+            parts += [] if part is None else [part]
+        return cls(gram, tuple(parts), scales, band) if parts else None
 
     @classmethod
     def falling(cls, gram: BinGram, eps: float) -> Self | None:
@@ -117,7 +119,7 @@ class CollectiveParts:
             return None
         variance, pull = _mean_field(gram)
         part = _part(gram, scales, "all bins", math.exp(-eps), 0.0, variance, pull)
-        return cls(gram, (part,), scales, scales[None])
+        return None if part is None else cls(gram, (part,), scales, scales[None])
 
     def __reduce__(self) -> tuple[type["CollectiveParts"], tuple[object, ...]]:
         # The sampler is as large as the tables and quickly made again.
@@ -238,7 +240,8 @@ def _band(gram: BinGram, scales: FloatArray) -> FloatArray:
 
 def _part(
     gram: BinGram, scales: FloatArray, name: str, level: float, peak: float, variance: float, pull: float
-) -> CollectivePart:
+) -> CollectivePart | None:
+    """One part; None where bins differ by so much that a table over their levels would be of no use."""
     theta, response = solved_strength(level, variance, gram.bins, pull)
     half = 0.5 * gram.diagonal
     ahead, deviation = np.zeros(gram.bins), 0.0
@@ -247,6 +250,8 @@ def _part(
         ahead = sign * theta * level * (gram.factor_sums() - scales)
         deviation = LEVEL_DEVIATIONS * math.sqrt(max(float(np.max(gram.diagonal - scales**2)), 0.0))
     fields = ahead * scales - half
+    if not float(np.ptp(fields)) + 2.0 * deviation <= WIDEST_LEVELS:
+        return None
     tilt = SiteTilt.at(
         response,
         theta,

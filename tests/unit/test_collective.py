@@ -137,3 +137,12 @@ def test_two_bands_at_small_eps():
     assert results[1].lower < results[0].upper
     # entries lowered to independent bins: delta may only fall
     assert results[0].upper > max(identity_delta(float(gram.diagonal.min()), 390, 0.25))
+
+
+@pytest.mark.parametrize("eps", [20.0, 50.0, 200.0])
+def test_far_levels_do_without_collective_tilts(eps):
+    """The table over the levels of later bins would be astronomically large there."""
+    strategy, participation = dm.LambdaCGD(20, 0.7), dm.BallsInBins(10)
+    sigma = dm.calibrate_sigma(strategy, eps, 1e-5, participation=participation, rng=1).sigma
+    moments = dm.calibrate_sigma(strategy, eps, 1e-5, participation=participation, method=dm.Rdp()).sigma
+    assert 0.9 * moments < sigma < moments
