@@ -56,6 +56,11 @@ def test_epochs_and_expected_sizes(sampler, epoch, size):
     assert sampler.expected_batch_size == size
 
 
+def test_an_epoch_is_whole_though_its_probability_is_rounded():
+    epochs = range(1, 500)
+    assert [PoissonSampler(1, 1 / epoch, 1).steps_per_epoch for epoch in epochs] == list(epochs)
+
+
 def test_the_smallest_probability_is_no_special_case():
     sampler = PoissonSampler(50, 5e-324, 3)
     assert sampler.steps_per_epoch > 10**323
