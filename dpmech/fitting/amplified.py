@@ -1,10 +1,15 @@
 r"""Fitting under Balls-in-Bins: the error at the sigma that amplification leaves, not at the sensitivity.
 
 Amplification rewards strategies that are closer to the Identity than the unamplified optimum, the more so
-the smaller eps. Every Toeplitz strategy lies on a path to the Identity, its damping: coefficients c_t become
-c_t tau^t, those of the inverse d_t tau^t (C and C^-1 conjugated by powers of tau), so that bands stay bands.
-For LambdaCGD the path is lambda itself. The search runs over tau and over the members that paths start
-from, with one set of random numbers for all of them; the winner is calibrated afresh.
+the smaller eps. Two moves take turns, both by the derivative of sigma by the Gram matrix (`gram_gradient`):
+
+- along the damping of a strategy: coefficients c_t become c_t tau^t, those of the inverse d_t tau^t (C and
+  C^-1 conjugated by powers of tau), so that bands stay bands. For LambdaCGD the path is lambda itself;
+- over all coefficients of a family (non-negative ones), with the quadratic form in place of the squared
+  sensitivity.
+
+Every point met is judged by a rough sigma, with one set of random numbers for all of them; the calibrations
+that a fit ends with are made by the caller.
 """
 
 import dataclasses
@@ -14,10 +19,15 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from dpmech.accounting.methods import Importance
-from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.accounting.balls_in_bins import bin_gram
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.fitting.decoder import Objective
+from dpmech.fitting.dense_programme import fit_dense_form
+from dpmech.fitting.descent import Problem, fit_form
+from dpmech.fitting.families import Family
+from dpmech.fitting.gram_gradient import BinForm, form_value, responsibilities
+from dpmech.fitting.rough_sigma import RoughSigma, RoughSizer
+from dpmech.linalg import FloatArray
 from dpmech.objectives import decoder_norm, decoder_row_norm, per_step_error
 from dpmech.participation import BallsInBins
 from dpmech.strategies import (
@@ -31,32 +41,24 @@ from dpmech.strategies import (
 )
 from dpmech.workloads import Workload
 
-__all__ = ["Budget", "amplified_error", "damped", "error_at", "search_damping"]
+__all__ = ["AmplifiedSearch", "Move", "Sized", "damped", "error_at"]
 
-_COARSE = 0.1
-_SEED = 20260101
-_WIDTH = 0.02
+# From a strategy and V: the strategies on the way to a better one (at 1), and the predicted change of its log
+# error.
+Move = Callable[[Strategy, FloatArray], tuple[Callable[[float], Strategy], float]]
+
+_NODES = 9
+_PATH_STEPS = 6
+_REACH = 1.5
+# Moves along a path shorter than this (in log(1 / (1 - tau))), and gains below this, are left.
+_SHORT = 0.03
+_GAIN = 1e-3
+_ROUNDS = 6
 # Where tau may go: log(1 / (1 - tau)) up to here.
 _LONGEST = math.log(1e6)
-
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """What the error is measured at.
-
-    Args:
-        eps: > 0.
-        delta: in (0, 1).
-        participation: Balls-in-Bins.
-        workload: A.
-        objective: which error.
-    """
-
-    eps: float
-    delta: float
-    participation: BallsInBins
-    workload: Workload
-    objective: Objective
+_HUGE = 700.0
+_STEP = 0.01
+_MARGIN = 0.1
 
 
 def error_at(strategy: Strategy, sigma: float, workload: Workload, objective: Objective) -> float:
@@ -66,20 +68,6 @@ def error_at(strategy: Strategy, sigma: float, workload: Workload, objective: Ob
     if objective is Objective.MAX_SE:
         return decoder_row_norm(strategy, workload=workload) * sigma
     return float(per_step_error(strategy, workload=workload)[-1]) * sigma
-
-
-def amplified_error(strategy: Strategy, budget: Budget) -> float:
-    """The error at a rough sigma, the same random numbers for every strategy: for comparisons only."""
-    cal: Calibration = calibrate_sigma(
-        strategy,
-        budget.eps,
-        budget.delta,
-        participation=budget.participation,
-        rtol=2e-3,
-        method=Importance(_COARSE, confidence=0.5),
-        rng=_SEED,
-    )
-    return error_at(strategy, cal.sigma, budget.workload, budget.objective)
 
 
 def damped(strategy: Strategy, tau: float) -> Strategy:
@@ -105,41 +93,183 @@ def damped(strategy: Strategy, tau: float) -> Strategy:
     )
 
 
-def search_damping(
-    strategy: Strategy, budget: Budget, progress: Callable[[str], None]
-) -> list[tuple[Strategy, float]]:
-    """Points on the path of one strategy with their rough errors: a scan, then Brent around the best.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sized:
+    """A strategy with its rough sigma and its rough error."""
 
-    Members that the accountant cannot size (signed ones, or a sample it does not trust) are passed over.
+    strategy: Strategy
+    rough: RoughSigma
+    error: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AmplifiedSearch:
+    """Searches for the least error at one budget under Balls-in-Bins.
 
     Args:
-        strategy: the undamped end of the path.
-        budget: what the error is measured at.
-        progress: told about every point.
+        sizer: bins and budget.
+        workload: A.
+        objective: which error.
+        report: told about every point.
     """
-    seen: dict[float, tuple[Strategy, float]] = {}
 
-    def error(position: float) -> float:
-        if position not in seen:
-            member = damped(strategy, -math.expm1(-position))
-            try:
-                value = amplified_error(member, budget)
-            except (UnsupportedCombinationError, NumericalError):
-                value = math.inf
-            seen[position] = (member, value)
-            progress(f"damping {-math.expm1(-position):.5g}: error about {value:.5g}")
-        return seen[position][1]
+    sizer: RoughSizer
+    workload: Workload
+    objective: Objective
+    report: Callable[[str], None]
 
-    longest = min(_LONGEST, math.log(4.0 * strategy.n + 10.0))
-    nodes = np.linspace(0.0, longest, 7)
-    values = [error(float(node)) for node in nodes]
-    best = int(np.argmin(values))
-    if math.isfinite(values[best]):
-        low, high = nodes[max(best - 1, 0)], nodes[min(best + 1, nodes.size - 1)]
-        minimize_scalar(
-            lambda x: math.log(min(error(float(x)), 1e300)),
-            bounds=(float(low), float(high)),
-            method="bounded",
-            options={"xatol": _WIDTH * max(1.0, longest / 4.0), "maxiter": 9},
+    def sized(self, strategy: Strategy, guess: float | None = None) -> Sized | None:
+        """A strategy with its rough error; None for one that cannot be sized, such as a signed one."""
+        try:
+            rough = self.sizer(strategy, guess)
+        except (UnsupportedCombinationError, NumericalError) as error:
+            self.report(f"passed over: {error}")
+            return None
+        found = self._error(strategy, rough.sigma)
+        self.report(f"{type(strategy).__name__}: sigma about {rough.sigma:.5g}, error about {found:.5g}")
+        return Sized(strategy, rough, found)
+
+    def along(self, strategy: Strategy) -> Sized | None:
+        """The best point met on the damping path of a strategy; None where none can be sized.
+
+        It starts where the moment bound of sigma says, goes to where the derivative of sigma predicts the
+        least error, and on between points whose slopes differ in sign.
+        """
+        longest = min(_LONGEST, math.log(4.0 * strategy.n + 10.0))
+
+        def member(position: float) -> Strategy:
+            return damped(strategy, -math.expm1(-position))
+
+        nodes = np.linspace(0.0, longest, _NODES)
+        start = float(nodes[int(np.argmin([self._by_moments(member(float(node))) for node in nodes]))])
+        first = self.sized(member(start))
+        if first is None:
+            return None
+        trail = [self._node(member, start, first, longest)]
+        for _ in range(_PATH_STEPS):
+            best = min(trail, key=lambda node: node.sized.error)
+            target = _next_position(trail, best)
+            if abs(target - best.position) < _SHORT:
+                break
+            found = self._moved(best.sized, best.responsible, member(target))
+            if found is None:
+                break
+            trail.append(self._node(member, target, found, longest))
+        return min(trail, key=lambda node: node.sized.error).sized
+
+    def over(self, move: Move, start: Sized) -> Sized:
+        """The best point met over all coefficients, from a member of the family, at worst that.
+
+        Every round tries the full step, and the minimum of the parabola through it with the slope where it
+        began.
+        """
+        best = start
+        for _ in range(_ROUNDS):
+            here, responsible = best, responsibilities(best.rough, self.sizer.eps)
+            between, gain = move(here.strategy, responsible)
+            if gain > -_GAIN:
+                break
+            full = self._moved(here, responsible, between(1.0))
+            rise = _HUGE if full is None else math.log(full.error / here.error)
+            slope = self._log_error(here, responsible, between(_STEP)) - math.log(here.error)
+            share = max(-0.5 * slope / max(_STEP * rise - slope, 1e-12), _MARGIN)
+            part = None if share > 1.0 - _MARGIN else self._moved(here, responsible, between(share))
+            tried = [one for one in (full, part) if one is not None]
+            best = min([here, *tried], key=lambda one: one.error)
+            if best.error > here.error * (1.0 - _GAIN):
+                break
+        return best
+
+    def coefficient_move(self, family: Family) -> Move:
+        """Steps over the coefficients of a Toeplitz family."""
+
+        def move(strategy: Strategy, responsible: FloatArray) -> tuple[Callable[[float], Strategy], float]:
+            x = family.parameters(strategy)
+            target, gain = fit_form(self._problem(strategy.n), family, BinForm(responsible), x)
+            return (lambda share: family.strategy(x + share * (target - x))), gain
+
+        return move
+
+    def dense_move(self, bands: int) -> Move:
+        """Steps over all entries within `bands`."""
+        return lambda strategy, responsible: fit_dense_form(
+            self._problem(strategy.n), bands, responsible, strategy
         )
-    return [one for one in seen.values() if math.isfinite(one[1])]
+
+    def _problem(self, n: int) -> Problem:
+        schema = BallsInBins(self.sizer.bins)
+        return Problem(schema, n, self.workload, self.objective, column_normalized=False)
+
+    def _error(self, strategy: Strategy, sigma: float) -> float:
+        return error_at(strategy, sigma, self.workload, self.objective)
+
+    def _by_moments(self, strategy: Strategy) -> float:
+        try:
+            return self._error(strategy, self.sizer.by_moments(strategy))
+        except (UnsupportedCombinationError, NumericalError):
+            return math.inf
+
+    def _moved(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> Sized | None:
+        try:
+            guess = self._guess(here, responsible, strategy)
+        except (UnsupportedCombinationError, NumericalError):
+            # `sized` meets the same trouble, and says what it is.
+            guess = None
+        return self.sized(strategy, guess)
+
+    def _log_error(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> float:
+        """What the derivative at a point predicts for another strategy; huge where that has no sigma."""
+        try:
+            return math.log(self._error(strategy, self._guess(here, responsible, strategy)))
+        except (UnsupportedCombinationError, NumericalError):
+            return _HUGE
+
+    def _guess(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> float:
+        """The sigma that the derivative at a point predicts for another strategy."""
+        new = form_value(responsible, bin_gram(strategy, self.sizer.bins))
+        old = form_value(responsible, here.rough.gram) * here.rough.sigma**2
+        return here.rough.sigma * math.sqrt(new / old)
+
+    def _node(
+        self, member: Callable[[float], Strategy], position: float, sized: Sized, longest: float
+    ) -> "_Node":
+        """Slope of the log error and the position of the least error, by the derivative of sigma."""
+        responsible = responsibilities(sized.rough, self.sizer.eps)
+
+        def log_error(x: float) -> float:
+            return self._log_error(sized, responsible, member(float(x)))
+
+        other = position + (_STEP if position + _STEP <= longest else -_STEP)
+        slope = (log_error(other) - log_error(position)) / (other - position)
+        low, high = (0.0, position) if slope > 0.0 else (position, longest)
+        low, high = max(low, position - _REACH), min(high, position + _REACH)
+        target = position
+        if high > low:
+            found = minimize_scalar(log_error, bounds=(low, high), method="bounded", options={"xatol": _STEP})
+            target = float(found.x)
+            # The search never tries the ends themselves, one of which is the Identity.
+            target = low if target - low < 2.0 * _STEP else target
+        return _Node(position, sized, responsible, slope, target)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Node:
+    """A point of a path; `target` is where the derivative there predicts the least error."""
+
+    position: float
+    sized: Sized
+    responsible: FloatArray
+    slope: float
+    target: float
+
+
+def _next_position(trail: list[_Node], best: _Node) -> float:
+    """Between the best point and its neighbour downhill; where there is none, the prediction."""
+    downhill = [node for node in trail if (node.position - best.position) * best.slope < 0.0]
+    if not downhill:
+        return best.target
+    other = min(downhill, key=lambda node: abs(node.position - best.position))
+    share = 0.5
+    if other.slope * best.slope < 0.0:
+        share = min(max(best.slope / (best.slope - other.slope), _MARGIN), 1.0 - _MARGIN)
+    return best.position + share * (other.position - best.position)

@@ -4,7 +4,8 @@ For C with p <= b bands the columns of one participation set share no row, so th
 is the largest sum of diagonal entries of X over the sets, exactly. The error is tr(M X^-1) with M = A^T A,
 convex in X; entries p or more off the diagonal are 0. C is the lower-triangular factor with C^T C = X,
 which is the Cholesky factor of X with rows and columns reversed (of X itself it would have rows, not
-columns, of the norms asked for).
+columns, of the norms asked for). Under Balls-in-Bins a linear form in X takes the place of the squared
+sensitivity, and with it the programme is convex again.
 """
 
 import dataclasses
@@ -20,12 +21,13 @@ from dpmech.linalg import FloatArray
 from dpmech.separated_sets import windowed_sums
 from dpmech.strategies import Dense, Strategy
 
-__all__ = ["LARGEST_DENSE", "fit_dense"]
+__all__ = ["LARGEST_DENSE", "fit_dense", "fit_dense_form"]
 
 LARGEST_DENSE = 4096
 _MEMORY = 12
 _SHARPNESS = 200.0
 _ITERATIONS = (150, 100)
+_FORM_ITERATIONS = 60
 _FLAT = 1e-7
 
 
@@ -61,6 +63,38 @@ def fit_dense(
     return best
 
 
+def fit_dense_form(
+    problem: Problem, bands: int, responsible: FloatArray, start: Strategy
+) -> tuple[Callable[[float], Strategy], float]:
+    """The best X where the squared sensitivity is <W, G>, W = V^T V, and G the Gram matrix of the bins.
+
+    Entries of C that come out negative are cut to 0.
+
+    Args:
+        problem: what to fit for.
+        bands: p.
+        responsible: V, shape (m, b).
+        start: a strategy with at most p bands.
+
+    Returns:
+        The strategies between the start (0) and the best one (1), and the change of the log error, at most 0.
+    """
+    n = problem.n
+    epochs = n // responsible.shape[1]
+    programme = _Programme(
+        problem, bands, free=True, form=np.tile(responsible.T @ responsible, (epochs,) * 2)
+    )
+    dense = start.to_dense()
+    before = dense.T @ dense
+    after = _minimised(programme, before, _FORM_ITERATIONS)
+    gain = 0.5 * (programme.value(after) - programme.value(before))
+
+    def between(share: float) -> Strategy:
+        return Dense(np.maximum(_factor(before + share * (after - before)), 0.0))
+
+    return between, gain
+
+
 def _factor(gram: FloatArray) -> FloatArray:
     """The lower-triangular C with C^T C = X."""
     lower = scipy.linalg.cholesky(gram[::-1, ::-1], lower=True)
@@ -74,6 +108,7 @@ class _Programme:
     problem: Problem
     bands: int
     free: bool
+    form: FloatArray | None = None
 
     def __post_init__(self) -> None:
         n = self.problem.n
@@ -82,6 +117,17 @@ class _Programme:
         self.mask = lags < self.bands
         if not self.free:
             self.mask[np.diag_indices(n)] = False
+
+    def value(self, gram: FloatArray) -> float:
+        """Value at a positive definite X.
+
+        Raises:
+            NumericalError: where it is not.
+        """
+        found = self(gram)
+        if found is None:
+            raise NumericalError("the dense programme left the positive definite matrices")
+        return found[0]
 
     def __call__(self, gram: FloatArray) -> tuple[float, FloatArray] | None:
         """Value and gradient, or None where X is not positive definite."""
@@ -101,7 +147,11 @@ class _Programme:
             shares = np.exp(_SHARPNESS * np.log(errors / top))
             value = float(np.log(top) + np.log(shares.sum()) / _SHARPNESS)
             gradient = -(solved * (shares / shares.sum() / errors)) @ solved.T
-        if self.free:
+        if self.form is not None:
+            square = float(np.vdot(self.form, gram))
+            value += float(np.log(square))
+            gradient += self.form / square
+        elif self.free:
             square, by_diagonal = self._sensitivity(np.diag(gram))
             value += square
             gradient[np.diag_indices_from(gradient)] += by_diagonal

@@ -11,6 +11,7 @@ from dpmech.exceptions import NumericalError
 from dpmech.fitting.cuts import Cut, column_squares, leftmost_cut, worst_cut
 from dpmech.fitting.decoder import Objective, decoder_square
 from dpmech.fitting.families import Family, Point
+from dpmech.fitting.gram_gradient import BinForm
 from dpmech.linalg import FloatArray, toeplitz_matmul
 from dpmech.objectives import last_iterate_error, max_se, rmse
 from dpmech.participation import Participation, Pattern
@@ -18,7 +19,7 @@ from dpmech.separated_sets import windowed_sums
 from dpmech.strategies import ColumnNormalized, Strategy
 from dpmech.workloads import Workload
 
-__all__ = ["Problem", "certified_error", "fit_family"]
+__all__ = ["Problem", "certified_error", "fit_family", "fit_form"]
 
 _HUGE = 1e10
 _LARGEST = 1e8
@@ -27,6 +28,7 @@ _ROUNDS = 6
 _CLOSE = 2e-7
 _WORTH = 1e-4
 _STEPS = (4000, 400)
+_FORM_STEPS = 150
 _ATTEMPTS = 3
 # Work (row by row of C^T C) above which the bound from the monotone envelope is optimised in place of cuts.
 _CUT_WORK = 2_000_000_000
@@ -95,7 +97,7 @@ class _Loss:
     problem: Problem
     family: Family
     mode: _Mode
-    cuts: list[Cut] = dataclasses.field(default_factory=list)
+    cuts: list[Cut | BinForm] = dataclasses.field(default_factory=list)
 
     def __call__(self, x: FloatArray) -> tuple[float, FloatArray]:
         """Value and gradient; a huge value where a series overflows."""
@@ -219,11 +221,28 @@ def fit_family(
     return best
 
 
+def fit_form(problem: Problem, family: Family, form: BinForm, start: FloatArray) -> tuple[FloatArray, float]:
+    """Parameters of the least error where the squared sensitivity is a quadratic form.
+
+    Args:
+        problem: what to fit for, without column scales.
+        family: the parametrisation.
+        form: the quadratic form.
+        start: where to begin.
+
+    Returns:
+        The parameters, and the change of the log error, at most 0.
+    """
+    loss = _Loss(problem, family, _Mode.CUTS, [form])
+    x = _descended(loss, start, _FORM_STEPS)
+    return x, loss(x)[0] - loss(start)[0]
+
+
 def _descended(loss: _Loss, start: FloatArray, steps: int) -> FloatArray:
     """Parameters of a local minimum: L-BFGS-B in scaled variables, restarted where a line search failed."""
     family = loss.family
     best, scale = start, family.scale
-    bounds = None if family.lower is None else [(family.lower, None)] * start.size
+    bounds = [(family.lower, family.upper)] * start.size
     for _ in range(_ATTEMPTS):
         factor = scale
 

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 from scipy import signal
 
-from dpmech.exceptions import NumericalError
+from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.linalg import FloatArray, series_inverse
 from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Strategy
 from dpmech.strategies.toeplitz import inverse_square_root_coefs, square_root_coefs
@@ -38,6 +38,11 @@ class Family(abc.ABC):
         return None
 
     @property
+    def upper(self) -> float | None:
+        """Upper bound of every parameter, or None."""
+        return None
+
+    @property
     def scale(self) -> float:
         """How much smaller than 1 a sensible change of a parameter is."""
         return 100.0
@@ -61,6 +66,10 @@ class Family(abc.ABC):
     @abc.abstractmethod
     def strategy(self, x: FloatArray) -> Strategy:
         """The member at x."""
+
+    @abc.abstractmethod
+    def parameters(self, strategy: Strategy) -> FloatArray:
+        """The x of a strategy of this class, moved inside the bounds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +121,15 @@ class BandedFamily(Family):
         coefs = self._short(x)
         return BandedToeplitz(self.n, coefs / coefs[0])
 
+    def parameters(self, strategy: Strategy) -> FloatArray:
+        """Where `monotone`, coefficients are cut to those before them, and to 0."""
+        coefs = _first(strategy.toeplitz_coefs, self.bands)
+        if not self.monotone:
+            return np.asarray(coefs[1:], dtype=np.float64)
+        cut: FloatArray = np.minimum.accumulate(np.maximum(coefs, 0.0))
+        decrements: FloatArray = cut - np.append(cut[1:], 0.0)
+        return decrements
+
 
 @dataclasses.dataclass(frozen=True)
 class InverseFamily(Family):
@@ -120,10 +138,17 @@ class InverseFamily(Family):
     Args:
         n: number of steps.
         bands: p in [2, n].
+        nonpositive: keep the parameters <= 0, so that T >= 0.
     """
 
     n: int
     bands: int
+    nonpositive: bool = False
+
+    @property
+    def upper(self) -> float | None:
+        """0 where T is to be >= 0."""
+        return 0.0 if self.nonpositive else None
 
     def starts(self) -> list[FloatArray]:
         """The banded inverse square root, one strong lag, and something near the Identity."""
@@ -144,6 +169,11 @@ class InverseFamily(Family):
     def strategy(self, x: FloatArray) -> Strategy:
         """BandedInverse."""
         return BandedInverse(self.n, np.concatenate([[1.0], x]))
+
+    def parameters(self, strategy: Strategy) -> FloatArray:
+        """Where `nonpositive`, coefficients are cut to 0 from above."""
+        coefs = _first(strategy.inverse_coefs, self.bands)[1:]
+        return np.minimum(coefs, 0.0) if self.nonpositive else coefs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,6 +231,23 @@ class BufferedFamily(Family):
     def strategy(self, x: FloatArray) -> Strategy:
         """BLT."""
         return BLT(self.n, *self._parts(x))
+
+    def parameters(self, strategy: Strategy) -> FloatArray:
+        """Decays and weights are moved away from 0 and 1."""
+        if not isinstance(strategy, BLT):
+            raise InvalidParameterError("strategy", strategy, "a BLT")
+        decays = np.clip(strategy.decays, 1e-9, 1.0 - 1e-12)
+        scales = np.maximum(strategy.scales, 1e-12)
+        missing = max(1.0 - float(scales.sum()), 1e-6)
+        return np.concatenate([np.log(decays / (1.0 - decays)), np.log(scales / missing)])
+
+
+def _first(coefs: FloatArray | None, count: int) -> FloatArray:
+    """The first `count` coefficients, scaled to 1 in front."""
+    if coefs is None:
+        raise InvalidParameterError("strategy", coefs, "a Toeplitz strategy")
+    short: FloatArray = coefs[:count] / coefs[0]
+    return short
 
 
 def _twice_solved(short: FloatArray, gradient: FloatArray) -> FloatArray:

@@ -8,16 +8,16 @@ import numpy as np
 
 from dpmech.accounting.methods import Method
 from dpmech.budget import Adjacency, PrivacyBudget
-from dpmech.exceptions import InvalidParameterError, check_integer
+from dpmech.exceptions import InvalidParameterError, check_integer, check_real
 from dpmech.fitting.decoder import Objective
 from dpmech.fitting.dense_programme import LARGEST_DENSE
 from dpmech.fitting.fit import Fit, FitCache
-from dpmech.fitting.request import Report, Request
-from dpmech.participation import EveryStep, Participation, check_participation
+from dpmech.fitting.request import Candidate, Report, Request
+from dpmech.participation import CyclicPoisson, EveryStep, Participation, check_participation
 from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Dense, LambdaCGD, Strategy
 from dpmech.workloads import Workload, check_workload
 
-__all__ = ["optimize"]
+__all__ = ["cyclic_choices", "optimize"]
 
 _FAMILIES: tuple[type[Strategy], ...] = (LambdaCGD, BandedToeplitz, BandedInverse, BLT, Dense)
 _DEFAULT_BUFFERS = 3
@@ -46,14 +46,16 @@ def optimize(
 
     Without amplification the error is `||B|| sens / sqrt(n)` (or its MaxSE or last-step form) with the upper
     end of the same sensitivity that `dpmech.sensitivity` returns, minimised by L-BFGS with analytic
-    gradients. Under Balls-in-Bins it is the error at the calibrated sigma, searched along dampings of the
-    unamplified optima; under Poisson and CyclicPoisson sigma depends on the largest column norm alone, and
-    at most one, or `cycle`, bands are allowed.
+    gradients. Under Balls-in-Bins it is the error at the calibrated sigma: a local search by the derivative
+    of sigma along dampings of the unamplified optima and then over all coefficients >= 0, on rough sigmas.
+    Under Poisson and CyclicPoisson sigma depends on the largest column norm alone, and at most one, or
+    `cycle`, bands are allowed.
 
     Args:
         family: LambdaCGD, BandedToeplitz, BandedInverse, BLT or Dense (n <= 4096).
         participation: who takes part when; None is EveryStep. Several alternatives are tried in turn and
-            the best is kept (for example CyclicPoisson with several cycles at one batch size).
+            the best is kept, such as those of `dpmech.fitting.cyclic_choices`. Balls-in-Bins: at most 6000
+            bins.
         n: number of steps, >= 1.
         bands: bands of C (BandedToeplitz, Dense) or C^-1 (BandedInverse). Default: as many as the
             participation allows, at most 64, for BandedToeplitz; as many as it allows for Dense; 4 for
@@ -73,9 +75,10 @@ def optimize(
         progress: called with a line of text now and then.
 
     Returns:
-        A Fit. Its error is certified for the strategy that it holds, and at most that of the Identity;
-        that no better strategy exists is not claimed (only for Dense with unit columns is the programme
-        convex).
+        A Fit. Its error is that of the strategy that it holds, with the guarantee of its sensitivity or of
+        its calibration, and at most that of the Identity and of the unamplified optimum (where that can be
+        calibrated). That no better strategy exists is not claimed (only for Dense with unit columns is the
+        programme convex).
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -121,11 +124,33 @@ def optimize(
     if stored is None:
         found = [one for schema in schemas for one in request.candidates(schema)]
     else:
-        found = [(stored[0], stored[1], math.nan)]
+        found = [Candidate(stored[0], stored[1], math.nan)]
     fit = request.finished(found, schemas)
     if store is not None and stored is None:
         store.store(key, fit.strategy, fit.participation)
     return fit
+
+
+def cyclic_choices(sampling_prob: float, cycles: Sequence[int]) -> list[Participation]:
+    """CyclicPoisson with the expected batch size of Poisson(sampling_prob), for every cycle; for `optimize`.
+
+    Args:
+        sampling_prob: q of Poisson sampling from all the data, in (0, 1].
+        cycles: each at least 1 and at most 1 / q: a group is 1 / cycle of the data.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> cyclic_choices(0.01, [1, 4])
+        [CyclicPoisson(sampling_prob=0.01, cycle=1), CyclicPoisson(sampling_prob=0.04, cycle=4)]
+    """
+    rate = check_real("sampling_prob", sampling_prob, minimum=0.0, maximum=1.0, open_minimum=True)
+    checked = [check_integer("cycle", cycle, minimum=1) for cycle in cycles]
+    # A product may miss 1 by rounding.
+    if not checked or rate * max(checked) > 1.0 + 1e-12:
+        raise InvalidParameterError("cycles", cycles, f"at least one, none above 1 / {rate:g}")
+    return [CyclicPoisson(min(rate * cycle, 1.0), cycle) for cycle in checked]
 
 
 def _alternatives(value: Participation | Sequence[Participation] | None) -> list[Participation]:

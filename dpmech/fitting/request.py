@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from dpmech.accounting.methods import Importance
 from dpmech.budget import PrivacyBudget
 from dpmech.calibration import Calibration, calibrate_sigma
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.fitting.amplified import Budget, error_at, search_damping
+from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
+from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
 from dpmech.fitting.decoder import Objective
 from dpmech.fitting.dense_programme import fit_dense
 from dpmech.fitting.descent import Problem, certified_error, fit_family
-from dpmech.fitting.families import BandedFamily, BufferedFamily, InverseFamily
+from dpmech.fitting.families import BandedFamily, BufferedFamily, Family, InverseFamily
 from dpmech.fitting.fit import Fit
+from dpmech.fitting.rough_sigma import RoughSizer
 from dpmech.participation import (
     BallsInBins,
     CyclicPoisson,
@@ -25,18 +27,40 @@ from dpmech.participation import (
     Poisson,
     SingleParticipation,
 )
-from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Dense, LambdaCGD, Strategy
+from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, ColumnNormalized, Dense, LambdaCGD, Strategy
 from dpmech.workloads import Workload
 
-__all__ = ["Report", "Request"]
+__all__ = ["Candidate", "Report", "Request"]
 
 _DEFAULT_BANDS = 64
 _DEFAULT_INVERSE_BANDS = 4
 _SCAN = 25
 _TIE = 1e-9
 
+# Rough errors are within a per cent: a start that is worse than this cannot win by sampling. Other methods
+# rank strategies by their own looseness, so that with them a start is always calibrated.
+_CLEARLY_WORSE = 1.05
+# Above this many bins a Gram matrix is no longer at hand.
+_LARGEST_BINS = 6000
+
 Report = Callable[[str], None]
-Candidate = tuple[Strategy, Participation, float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A fitted strategy.
+
+    Attributes:
+        strategy: C.
+        participation: what it was fitted under.
+        error: certified without a budget; rough under Balls-in-Bins; NaN where only calibration will tell.
+        start: whether the fit under Balls-in-Bins began there.
+    """
+
+    strategy: Strategy
+    participation: Participation
+    error: float
+    start: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,15 +108,14 @@ class Request:
 
     def candidates(self, schema: Participation) -> list[Candidate]:
         """Fitted strategies under one participation, the Identity apart."""
-        if isinstance(schema, BallsInBins):
+        if isinstance(schema, BallsInBins) and schema.bins > 1:
             return self._amplified(schema)
         if isinstance(schema, Poisson | CyclicPoisson):
             cycle = schema.cycle if isinstance(schema, CyclicPoisson) else 1
             if self.family not in {BandedToeplitz, Dense} or cycle == 1:
                 return []
-            return [(*self._fitted(SingleParticipation(), cycle)[:1], schema, math.nan)]
-        strategy, error = self._fitted(schema, None)
-        return [(strategy, schema, error)]
+            return [Candidate(self._fitted(SingleParticipation(), cycle)[0], schema, math.nan)]
+        return [Candidate(self._fitted(schema, None)[0], schema, math.nan)]
 
     def _problem(self, schema: Participation) -> Problem:
         return Problem(schema, self.n, self.workload, self.objective, self.column_normalized)
@@ -138,28 +161,68 @@ class Request:
         return bands
 
     def _amplified(self, schema: BallsInBins) -> list[Candidate]:
-        """Points on the damping paths of the unamplified optima, with rough errors."""
+        """The unamplified optima, the best of their damping paths, and the best over all coefficients."""
         if self.budget is None:
             raise InvalidParameterError("eps", None, f"given, with delta, for {schema!r}")
-        budget = Budget(self.budget.eps, self.budget.delta, schema, self.workload, self.objective)
+        if schema.bins > _LARGEST_BINS:
+            raise UnsupportedCombinationError(
+                f"a fit under {schema!r}", supported=f"at most {_LARGEST_BINS} bins"
+            )
+        sizer = RoughSizer(schema.bins, self.budget.eps, self.budget.delta)
+        search = AmplifiedSearch(sizer, self.workload, self.objective, self.report)
         epochs = FixedEpochs(self.n // schema.bins)
-        starts: list[Strategy]
+        schemas = [epochs] if schema.bins == self.n else [epochs, SingleParticipation()]
+        most = schema.bins if self.family is Dense else None
         if self.family is LambdaCGD:
-            starts = [self._problem(epochs).finished(LambdaCGD(self.n, 1.0 - 1.0 / (4.0 * self.n + 10.0)))]
+            longest = self._problem(epochs).finished(LambdaCGD(self.n, 1.0 - 1.0 / (4.0 * self.n + 10.0)))
+            starts, paths = [self._fitted(epochs, None)[0]], [longest]
         else:
-            schemas = [epochs] if schema.bins == self.n else [epochs, SingleParticipation()]
-            most = schema.bins if self.family is Dense else None
-            starts = [self._fitted(one, most)[0] for one in schemas]
-        points = [point for start in starts for point in search_damping(start, budget, self.report)]
-        return [(strategy, schema, error) for strategy, error in points]
+            fitted = [self._fitted(one, most)[0] for one in schemas]
+            if self.column_normalized and self.family is Dense:
+                # Damping changes the norms: they are restored at every point.
+                fitted = [ColumnNormalized(one) for one in fitted]
+            starts = paths = fitted[:1] if fitted[-1] == fitted[0] else fitted
+        begun = [one for one in map(search.sized, starts) if one is not None]
+        found = [one for one in map(search.along, paths) if one is not None]
+        found += self._over(search, [*begun, *found])
+        return [
+            *(Candidate(one.strategy, schema, one.error, start=True) for one in begun),
+            *(Candidate(one.strategy, schema, one.error) for one in found),
+        ]
+
+    def _over(self, search: AmplifiedSearch, found: list[Sized]) -> list[Sized]:
+        """The best over all coefficients; those of column-normalised strategies are fitted without it."""
+        begin = min(found, key=lambda one: one.error, default=None)
+        if begin is None or self.family is LambdaCGD:
+            return []
+        if isinstance(begin.strategy, ColumnNormalized):
+            plain = search.sized(begin.strategy.strategy, begin.rough.sigma)
+            moved = [] if plain is None else self._over(search, [plain])
+            normalized = [search.sized(ColumnNormalized(one.strategy), one.rough.sigma) for one in moved]
+            return [one for one in normalized if one is not None]
+        family = self._nonnegative_family(begin.strategy)
+        if family is not None:
+            return [search.over(search.coefficient_move(family), begin)]
+        if isinstance(begin.strategy, Dense):
+            bands = self.n if begin.strategy.bands is None else begin.strategy.bands
+            return [search.over(search.dense_move(bands), begin)]
+        return []
+
+    def _nonnegative_family(self, strategy: Strategy) -> Family | None:
+        """The non-negative members of the Toeplitz family of a strategy."""
+        if isinstance(strategy, BandedToeplitz) and strategy.coefs.size > 1:
+            return BandedFamily(self.n, strategy.coefs.size, monotone=True)
+        if isinstance(strategy, BandedInverse) and strategy.coefs.size > 1:
+            return InverseFamily(self.n, strategy.coefs.size, nonpositive=True)
+        if isinstance(strategy, BLT):
+            return BufferedFamily(self.n, strategy.decays.size)
+        return None
 
     def finished(self, found: list[Candidate], schemas: Sequence[Participation]) -> Fit:
         """Judge the best candidate of every participation, and the Identity, by the real error."""
         judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
         for schema in schemas:
-            own = [one for one in found if one[1] == schema]
-            if own:
-                judged.append(self._judged(min(own, key=lambda one: one[2])[0], schema))
+            judged += self._best_of([one for one in found if one.participation == schema])
             judged.append(self._judged(self.identity(), schema))
         # Correlation that gains nothing but rounding is not worth its buffers.
         best = min(judged, key=lambda one: one[2] * (1.0 - (_TIE if one[0] == self.identity() else 0.0)))
@@ -173,6 +236,25 @@ class Request:
             candidates=tuple((f"{one[0]!r}, {one[1]!r}", one[2]) for one in judged),
             calibration=best[3],
         )
+
+    def _best_of(
+        self, own: list[Candidate]
+    ) -> list[tuple[Strategy, Participation, float, Calibration | None]]:
+        """The best candidate that an accountant can size, and starting points that may be better."""
+        ranked = sorted(own, key=lambda one: one.error)
+        rough = self.calibration["method"] is None or isinstance(self.calibration["method"], Importance)
+        judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
+        for one in ranked:
+            close = not rough or one.error <= _CLEARLY_WORSE * ranked[0].error
+            if judged and not (one.start and close):
+                continue
+            try:
+                judged.append(self._judged(one.strategy, one.participation))
+            except NumericalError as error:
+                if one is ranked[-1] and not judged:
+                    raise
+                self.report(f"passed over: {error}")
+        return judged
 
     def _judged(
         self, strategy: Strategy, schema: Participation

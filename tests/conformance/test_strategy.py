@@ -50,7 +50,13 @@ def final_classes(kind):
     return below if inspect.isabstract(kind) else [kind, *below]
 
 
-ALL = [strategy for examples in EXAMPLES.values() for strategy in examples]
+# What a fit returns, as it comes out of the optimiser.
+FITTED = [
+    dm.optimize(family, dm.MinSep(3, 2), n=7, column_normalized=normalized).strategy
+    for family in (dm.LambdaCGD, dm.BandedToeplitz, dm.BandedInverse, dm.BLT, dm.Dense)
+    for normalized in (False, True)
+]
+ALL = [strategy for examples in EXAMPLES.values() for strategy in examples] + FITTED
 every_strategy = pytest.mark.parametrize("strategy", ALL, ids=repr)
 
 

@@ -1,0 +1,190 @@
+r"""How sigma moves with the Gram matrix of the bins, as a quadratic form in the coefficients.
+
+Let r = (1/b) sum_l exp(y_l - K_ll / 2), y ~ N(0, K), K = G / sigma^2. For smooth F the derivative of E F(r)
+along a change of K is `(1/2) sum_ij dK_ij E[F''(r) g_i g_j]`, `g_i = exp(y_i - K_ii / 2) / b`, the same
+formula that Gram monotonicity rests on. For REMOVE F'' is a point mass at r = e^eps, for ADD at r = e^-eps,
+so that with the responsibilities w_i = g_i / r and `W = E[w w^T | r at that point]` delta stays where it is
+if
+
+    d log sigma = (1/2) <W, dG> / <W, G>.
+
+At fixed W the squared sigma is thus proportional to <W, G>, to the first order and along scalings exactly: a
+quadratic form in C that takes the place of the squared sensitivity.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import scipy.linalg
+import scipy.special
+from scipy import fft
+
+from dpmech.accounting.balls_in_bins import folded
+from dpmech.accounting.bin_gram import BinGram
+from dpmech.accounting.collective import CollectiveParts
+from dpmech.accounting.design_points import AddPoint
+from dpmech.accounting.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
+from dpmech.accounting.importance import pilot_size
+from dpmech.accounting.mixture import AddProposal, RemoveProposal
+from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.fitting.cuts import CutValue
+from dpmech.fitting.rough_sigma import ENTROPY, RoughSigma
+from dpmech.linalg import FloatArray
+from dpmech.separated_sets import windowed_sums
+
+__all__ = ["BinForm", "form_value", "responsibilities"]
+
+_STAGE = 200
+_SIZE = 4
+# Samples next to the boundary that stand for it, as a share of all.
+_NEAR = 0.1
+
+
+def responsibilities(rough: RoughSigma, eps: float) -> FloatArray:
+    """V >= 0 of shape (m, b) with W = V^T V for the deciding direction; an estimate.
+
+    The sample is a balanced mixture of the Gaussian and collective proposals of the estimator, weighted back
+    to Q; those next to the boundary stand for it.
+
+    Args:
+        rough: the Gram matrix at its sigma.
+        eps: > 0.
+
+    Raises:
+        NumericalError: if no sample comes near the boundary.
+    """
+    gram, level = rough.gram, -eps if rough.add else eps
+    half = 0.5 * gram.diagonal
+    parts = _falling(gram, eps) if rough.add else _rising(gram, eps)
+    rng = np.random.default_rng(np.random.SeedSequence(ENTROPY, spawn_key=(_STAGE,)))
+    each = -(-_SIZE * pilot_size(gram.bins) // len(parts))
+    values = np.concatenate([part.draw(gram.sample(rng, each), rng) for part in parts])
+    losses = log_mean_exp(values - half)
+    near = np.argsort(np.abs(losses - level))[: max(int(_NEAR * losses.size), 2)]
+    values, losses = values[near], losses[near]
+    logs = -scipy.special.logsumexp([part.log_density(values, losses) for part in parts], axis=0)
+    if not np.all(np.isfinite(logs)):
+        raise NumericalError("no sample came near the boundary of the privacy loss")
+    # Within the window the law of the loss falls steeply: each side of the boundary counts as much.
+    for side in (losses > level, losses <= level):
+        if np.any(side):
+            logs[side] -= scipy.special.logsumexp(logs[side])
+    shares = scipy.special.softmax(values - half, axis=1)
+    weights = np.exp(0.5 * (logs - scipy.special.logsumexp(logs)))
+    return np.asarray(shares * weights[:, None], dtype=np.float64)
+
+
+def form_value(responsible: FloatArray, gram: BinGram) -> float:
+    """<W, G> for W = V^T V."""
+    return float(np.vdot(responsible, gram.matmat(responsible.T).T))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A proposal: it moves draws of Q, and has a log density against Q at y with privacy loss L."""
+
+    draw: Callable[[FloatArray, np.random.Generator], FloatArray]
+    log_density: Callable[[FloatArray, FloatArray], FloatArray]
+
+
+def _rising(gram: BinGram, eps: float) -> list[_Part]:
+    """P itself, the design points, the collective tilts."""
+    proposal = RemoveProposal.at(gram, eps)
+
+    def nominal(values: FloatArray, rng: np.random.Generator) -> FloatArray:
+        moved: FloatArray = values + gram.columns(rng.integers(gram.bins, size=len(values), dtype=np.int64))
+        return moved
+
+    groups = [_points(gram, group) for group in proposal.groups]
+    return [_Part(nominal, lambda _values, losses: losses), *groups, *_together(proposal.collective)]
+
+
+def _falling(gram: BinGram, eps: float) -> list[_Part]:
+    """The shifts along one direction, and the collective tilt."""
+    proposal = AddProposal.at(gram, eps)
+    shifts = [_shift(proposal.point, float(tilt)) for tilt in proposal.tilts]
+    return [*shifts, *_together(proposal.collective)]
+
+
+def _points(gram: BinGram, group: PointGroup | LiftedGroup) -> _Part:
+    def moved(values: FloatArray, rng: np.random.Generator) -> FloatArray:
+        out: FloatArray = values + group.shift(gram, rng.random(len(values)))
+        return out
+
+    return _Part(moved, lambda values, _losses: group.log_density(values))
+
+
+def _shift(point: AddPoint, tilt: float) -> _Part:
+    return _Part(
+        lambda values, _rng: values - tilt * point.image,
+        lambda values, _losses: -tilt * (values @ point.direction) - 0.5 * tilt**2 * point.square,
+    )
+
+
+def _together(collective: CollectiveParts | None) -> list[_Part]:
+    if collective is None:
+        return []
+    known = collective
+
+    def tilted(index: int) -> _Part:
+        return _Part(
+            lambda values, rng: known.draw(np.full(len(values), index, dtype=np.int64), values, rng),
+            lambda values, _losses: known.log_densities(values)[:, index],
+        )
+
+    return [tilted(index) for index in range(len(known.names))]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BinForm:
+    """<W, G> of a Toeplitz C as a quadratic form in its coefficients; takes the place of a cut.
+
+    With f the coefficients folded over the epochs it is f^T Omega f, where Omega is Toeplitz, with the sums
+    of the diagonals of W, but for its last b - 1 rows and columns: bins near the end of the last epoch have
+    lost rows. O(n log n + b^2).
+
+    Args:
+        responsible: V, shape (m, b), with W = V^T V.
+    """
+
+    responsible: FloatArray
+
+    @functools.cached_property
+    def weights(self) -> FloatArray:
+        """W, shape (b, b)."""
+        return self.responsible.T @ self.responsible
+
+    def at(self, coefs: FloatArray, scale: FloatArray | None) -> CutValue:
+        """Value and gradient at C = LTT(coefs); `scale` must be None."""
+        if scale is not None:
+            raise UnsupportedCombinationError(
+                "the form of the bins with column scales", supported="Toeplitz strategies"
+            )
+        bins = self.weights.shape[0]
+        mean = folded(coefs, bins)
+        image = self._toeplitz(mean)
+        tail = mean[: -bins - 1 : -1]
+        image[: -bins - 1 : -1] += self._correction @ tail
+        by_mean = 2.0 * image
+        return CutValue(float(mean @ image), windowed_sums(by_mean, bins, mean.size), None)
+
+    @functools.cached_property
+    def _diagonals(self) -> FloatArray:
+        return np.array([np.trace(self.weights, d) for d in range(self.weights.shape[0])])
+
+    def _toeplitz(self, x: FloatArray) -> FloatArray:
+        size = fft.next_fast_len(x.size + self._diagonals.size, real=True)
+        kernel = np.zeros(size)
+        lags = np.arange(self._diagonals.size)
+        kernel[lags] = kernel[-lags] = self._diagonals
+        return np.asarray(fft.irfft(fft.rfft(kernel) * fft.rfft(x, size), size)[: x.size], dtype=np.float64)
+
+    @functools.cached_property
+    def _correction(self) -> FloatArray:
+        """What Omega lacks in its last b rows and columns, these counted from the end, shape (b, b)."""
+        partial = self.weights.copy()
+        for p in range(1, partial.shape[0]):
+            partial[p, 1:] += partial[p - 1, :-1]
+        return partial - scipy.linalg.toeplitz(self._diagonals)
