@@ -136,3 +136,32 @@ def identity_delta(square, bins, eps, cells=2**16):
 
 def _between(cuts):
     return np.diff(scipy.special.ndtr(cuts))
+
+
+def random_gram(case):
+    """(K, eps) of a random dense non-negative strategy over two epochs, 2 to 20 bins; case is the seed."""
+    rng = np.random.default_rng([2026, case])
+    bins = int(rng.integers(2, 21))
+    strategy = np.tril(rng.uniform(size=(2 * bins, 2 * bins))) + np.eye(2 * bins)
+    rows = (strategy[:, :bins] + strategy[:, bins:]).T
+    matrix = rows @ rows.T
+    return matrix * float(rng.uniform(1.0, 6.0)) / matrix.diagonal().max(), float(rng.uniform(0.2, 3.0))
+
+
+def plain_monte_carlo(matrix, eps, rng, *, samples, block=100_000):
+    """((mean, standard error) of REMOVE, of ADD) with no importance sampling: REMOVE from P, ADD from Q.
+
+    Both payoffs lie in [0, 1], so that the standard errors can be trusted.
+    """
+    bins = len(matrix)
+    factor = np.linalg.cholesky(matrix)
+    sums = np.zeros((2, 2))
+    for _ in range(samples // block):
+        noise = rng.standard_normal((block, bins)) @ factor.T - np.diag(matrix) / 2
+        raised = noise + matrix[rng.integers(bins, size=block)]
+        for place, fields in enumerate((raised, noise)):
+            losses = scipy.special.logsumexp(fields, axis=1) - np.log(bins)
+            payoffs = -np.expm1(np.minimum(eps - losses if place == 0 else eps + losses, 0.0))
+            sums[place] += payoffs.sum(), (payoffs**2).sum()
+    means = sums[:, 0] / samples
+    return list(zip(means, np.sqrt(np.maximum(sums[:, 1] / samples - means**2, 0.0) / samples), strict=True))

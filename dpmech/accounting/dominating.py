@@ -1,47 +1,51 @@
 """Rings that dominate a Gram matrix entry by entry.
 
 delta is monotone in every entry of the Gram matrix, so any ring above it gives an upper bound
-(docs/balls_in_bins_proof.md). Which ring is best depends on how strongly delta leans on each entry; the
-first-order weight of ring distance d is the autocorrelation at d of exp(tilt * K), the shape of the
-excursion that makes the privacy loss large. The weights choose among valid rings; they prove nothing.
+(docs/balls_in_bins_proof.md). Which ring is best depends on how strongly delta leans on each entry. That is
+read off the moment bound of `tuple_proposals`, a closed form that ranks rings as delta does: its logarithm
+moved with that of delta to 0.3 over rings whose deltas lie a factor 40 apart. It chooses among valid rings;
+it proves nothing.
 """
 
 import math
 
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 from scipy.optimize import brentq, linprog, minimize_scalar
 
 from dpmech.accounting.ring_gram import RingGram, ring_shape
+from dpmech.accounting.tuple_proposals import ORDERS, log_tail_factor
 from dpmech.exceptions import InvalidParameterError, NumericalError, check_integer, check_real, check_vector
 
-__all__ = ["dominating_ring", "ring_candidates"]
+__all__ = ["dominating_ring"]
 
 Vector = npt.NDArray[np.float64]
 
 SCAN = 24
-TILTS = (0.0, 0.5, 1.0, 2.0, 3.0)
 SAFETY = 1e-12
 SNAP = 1e-9
 TINY = 1e-250
-CONSTANT_PRICE = 1e-3
+# A constant part makes the programme about ten times dearer: it has to lower ln delta by this much, which
+# is about half a percent in sigma.
+CONSTANT_PRICE = 0.15
+LEAST_WEIGHT = 1e-6
 
 
-def dominating_ring(profile: npt.ArrayLike, bins: int, *, tilt: float = 1.0) -> RingGram:
-    """The ring white * I + amplitude * ring(decay) + constant above a profile, of least weighted sum.
+def dominating_ring(profile: npt.ArrayLike, bins: int, *, eps: float = 1.0) -> RingGram:
+    """The ring white * I + amplitude * ring(decay) + constant above a profile, of least moment bound at eps.
 
     A linear programme in (white, amplitude, constant) for each decay of a scan, refined around the best.
 
     Args:
         profile: shape (b // 2 + 1,), the largest entry of K at each ring distance, diagonal first; the
-            first is >= 0 and the largest in absolute value.
+            first is >= 0 and the largest in absolute value. K is divided by sigma^2 already.
         bins: b >= 1 (b and b + 1 may share the length of the profile).
-        tilt: how far out the excursions are that the fit is made for: 0 weighs all entries alike, larger
-            values favour the entries near the diagonal. About (eps + ln b + K_00 / 2) / K_00 is good.
+        eps: the privacy loss level that the ring is to be good for, >= 0.
 
     Returns:
         A ring whose profile exceeds the one given everywhere, by a relative 1e-12 at least, with the same
-        diagonal up to about 1e-6. Sound for any tilt. The profile of a ring without white and constant part
+        diagonal up to about 1e-6. Sound for any eps. The profile of a ring without white and constant part
         is matched without them.
 
     Raises:
@@ -49,7 +53,7 @@ def dominating_ring(profile: npt.ArrayLike, bins: int, *, tilt: float = 1.0) -> 
         NumericalError: if no ring found dominates (one bin's constant always should).
     """
     bins = check_integer("bins", bins, minimum=1)
-    tilt = check_real("tilt", tilt, minimum=0.0, maximum=100.0)
+    eps = check_real("eps", eps, minimum=0.0)
     target = _checked_profile(profile, bins)
     if target[0] == 0.0:
         return RingGram(bins=bins, white=0.0, amplitude=0.0, decay=0.0, constant=0.0)
@@ -57,39 +61,27 @@ def dominating_ring(profile: npt.ArrayLike, bins: int, *, tilt: float = 1.0) -> 
         return _raised(
             RingGram(bins=bins, white=0.0, amplitude=0.0, decay=0.0, constant=float(target[0])), target
         )
-    weights = _weights(target, bins, tilt)
+    height = _Height(bins, eps)
+    prices = height.gradient(target)
 
-    def cost_at(log_length: float) -> tuple[float, RingGram]:
-        return _fit(target, bins, math.exp(-math.exp(-log_length)), weights)
+    def fit_at(log_length: float) -> tuple[float, RingGram]:
+        return _fit(target, bins, math.exp(-math.exp(-log_length)), prices, height)
 
     own = _own_decay(target, bins)
     spacing = math.log(20.0 * bins) / SCAN
     scan = [math.log(0.1) + spacing * i for i in range(SCAN + 1)]
     if own > 0.0:
         scan.insert(0, -math.log(-math.log(own)))  # first: it wins a tie
-    fits = [cost_at(length) for length in scan]
+    fits = [fit_at(length) for length in scan]
     best = min(range(len(fits)), key=lambda i: fits[i][0])
     found = minimize_scalar(
-        lambda length: cost_at(length)[0],
+        lambda length: fit_at(length)[0],
         bounds=(scan[best] - spacing, scan[best] + spacing),
         method="bounded",
         options={"xatol": 1e-3, "maxiter": 24},
     )
-    refined = cost_at(float(found.x))
-    return refined[1] if refined[0] < fits[best][0] * (1.0 - SNAP) else fits[best][1]
-
-
-def ring_candidates(profile: npt.ArrayLike, bins: int) -> tuple[RingGram, ...]:
-    """Dominating rings for several tilts, without repetition: take the one with the least delta.
-
-    Args:
-        profile: as in `dominating_ring`.
-        bins: b >= 1.
-
-    Raises:
-        InvalidParameterError: if an argument is outside its range.
-    """
-    return tuple(dict.fromkeys(dominating_ring(profile, bins, tilt=tilt) for tilt in TILTS))
+    refined = fit_at(float(found.x))
+    return refined[1] if refined[0] < fits[best][0] - SNAP else fits[best][1]
 
 
 def _checked_profile(profile: npt.ArrayLike, bins: int) -> Vector:
@@ -111,14 +103,27 @@ def _multiplicity(bins: int) -> Vector:
     return counts
 
 
-def _weights(target: Vector, bins: int, tilt: float) -> Vector:
-    distance = np.arange(bins)
-    around = target[np.minimum(distance, bins - distance)]
-    shape = np.exp(tilt * (around - target[0]))
-    spectrum = np.abs(np.fft.rfft(shape)) ** 2
-    together = np.maximum(np.fft.irfft(spectrum, bins)[: target.size], 0.0)
-    # the floor keeps every entry in the objective, so that the programme has one solution
-    return np.asarray((together / together[0] + 1e-6) * _multiplicity(bins))
+class _Height:
+    """Log of the REMOVE moment bound of a profile, over all orders of the table (`tuple_proposals`)."""
+
+    def __init__(self, bins: int, eps: float) -> None:
+        self.orders = np.array(ORDERS, dtype=np.float64)
+        self.counts = _multiplicity(bins)
+        self.tails = np.array([log_tail_factor(order, eps) for order in ORDERS])
+
+    def of(self, profile: Vector) -> Vector:
+        """One logarithm for each order, shape (orders,)."""
+        means = scipy.special.logsumexp(
+            0.5 * self.orders[:, None] * profile, axis=1, b=self.counts / self.counts.sum()
+        )
+        return np.asarray((self.orders - 1.0) * means + self.tails)
+
+    def gradient(self, profile: Vector) -> Vector:
+        """How much the best order's bound leans on each entry, shape of the profile; 1 at the diagonal."""
+        order = self.orders[np.argmin(self.of(profile))]
+        pull = np.exp(0.5 * order * (profile - profile[0]))
+        # the floor keeps every entry in the objective, so that the programme has one solution
+        return np.asarray((pull + LEAST_WEIGHT) * self.counts)
 
 
 def _own_decay(target: Vector, bins: int) -> float:
@@ -135,7 +140,7 @@ def _own_decay(target: Vector, bins: int) -> float:
     return min(float(brentq(miss, 0.0, highest, xtol=1e-16, rtol=1e-15)) * (1.0 + 4e-15), highest)
 
 
-def _fit(target: Vector, bins: int, decay: float, weights: Vector) -> tuple[float, RingGram]:
+def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: _Height) -> tuple[float, RingGram]:
     """Cost and ring of one decay: the best of all parts, without a constant, and the exponential alone.
 
     A constant part makes delta several times dearer to compute and a white part somewhat, so each must earn
@@ -170,8 +175,8 @@ def _fit(target: Vector, bins: int, decay: float, weights: Vector) -> tuple[floa
     for choice in choices:
         parts = np.where(choice < SNAP, 0.0, choice) * target[0]
         ring = _raised(RingGram(bins, float(parts[0]), float(parts[1]), decay, float(parts[2])), target)
-        price = 1.0 + (CONSTANT_PRICE if ring.constant > 0.0 else 0.0) + (SNAP if ring.white > 0.0 else 0.0)
-        cost = float(weights @ ring.profile()) * price
+        cost = float(np.min(height.of(ring.profile())))
+        cost += (CONSTANT_PRICE if ring.constant > 0.0 else 0.0) + (SNAP if ring.white > 0.0 else 0.0)
         if cost < best[0]:
             best = cost, ring
     return best

@@ -20,6 +20,8 @@ class SamplingPlan:
         add_weights: their probabilities.
         remove_samples: size of the REMOVE run.
         add_samples: size of the ADD run.
+        enlarged: whether the sizes were raised because a first sample did not show its tail; the main runs
+            then have random numbers of their own.
     """
 
     entropy: tuple[int, ...]
@@ -29,6 +31,7 @@ class SamplingPlan:
     add_weights: tuple[float, ...]
     remove_samples: int
     add_samples: int
+    enlarged: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ and the sample size; the interval comes from a main run of that fixed size, so t
 """
 
 import concurrent.futures
+import dataclasses
 import math
 
 import numpy as np
@@ -89,6 +90,8 @@ def estimate_delta(
     bound alone keeps every possible weight below 1 % of the sum, where the Pareto shape of the largest
     weights is 0.5 or more (no finite variance). A direction whose proved weight bound, or whose upper end,
     is below 1/20 of the other direction is exempt: it would have to be 20 times what its sample shows.
+    Before it refuses, it draws one larger sample: at least four times the size, with random numbers of its
+    own, so that what the first one showed does not bias the second.
 
     The result depends on `rng` (or the plan) alone, not on the executor.
 
@@ -133,10 +136,16 @@ def estimate_delta(
     remove = _planned(remove, plan, plan.remove_parts, plan.remove_weights)
     add = _planned(add, plan, plan.add_parts, plan.add_weights)
     level = 0.5 * (1.0 + confidence)
-    removed = _direction(remove, plan.entropy, "remove", plan.remove_samples, level, executor)
-    added = _direction(add, plan.entropy, "add", plan.add_samples, level, executor)
-    _check_tail("REMOVE", removed, added)
-    _check_tail("ADD", added, removed)
+    while True:
+        removed = _direction(remove, plan, "remove", level, executor)
+        added = _direction(add, plan, "add", level, executor)
+        doubts = (_doubt("REMOVE", removed, added), _doubt("ADD", added, removed))
+        if not any(doubts):
+            break
+        sizes = _larger(removed, max_samples), _larger(added, max_samples)
+        if plan.enlarged or (plan.remove_samples, plan.add_samples) == sizes:
+            raise NumericalError(doubts[0] or doubts[1])
+        plan = dataclasses.replace(plan, remove_samples=sizes[0], add_samples=sizes[1], enlarged=True)
     return Estimate(
         eps=eps,
         delta=max(removed.delta, added.delta),
@@ -205,15 +214,23 @@ def _plan(
     )
 
 
+def _larger(one: DirectionEstimate, max_samples: int) -> int:
+    """Four times the size, or up to sixteen where the proved bound then keeps every weight small."""
+    enough = 1.2 * one.weight_bound / (LARGEST_SHARE * max(one.lower, 1e-300))
+    factor = min(max(4.0, enough / one.samples), 16.0)
+    return int(min(factor * one.samples, max_samples))
+
+
 def _direction(
     proposal: Proposal,
-    entropy: tuple[int, ...],
+    plan: SamplingPlan,
     name: str,
-    samples: int,
     level: float,
     executor: concurrent.futures.Executor | None,
 ) -> DirectionEstimate:
-    sample = weight_sample(proposal, entropy, FIRST_STAGE[name] + MAIN_STAGE, samples, executor)
+    samples = plan.remove_samples if name == "remove" else plan.add_samples
+    stage = FIRST_STAGE[name] + MAIN_STAGE + plan.enlarged
+    sample = weight_sample(proposal, plan.entropy, stage, samples, executor)
     if np.any(np.isnan(sample.log_weights)):
         raise NumericalError(f"a weight of the {name} direction is not a number")
     summary: WeightSummary = summarise(sample.log_weights)
@@ -238,19 +255,20 @@ def _direction(
     )
 
 
-def _check_tail(name: str, one: DirectionEstimate, other: DirectionEstimate) -> None:
-    """Refuse a direction whose interval cannot be trusted and that could decide."""
+def _doubt(name: str, one: DirectionEstimate, other: DirectionEstimate) -> str:
+    """Why the interval of a direction that could decide cannot be trusted; empty where it can."""
     if min(one.upper, one.weight_bound) <= EXEMPT * other.lower:
-        return
+        return ""
     facts = (
         f"{name} weights: mean {one.delta:.4g}, largest {one.largest_share:.3%} of the sum of {one.samples}, "
         f"effective samples {one.effective_samples:.0f}, Pareto shape {one.tail_shape:.2f}, "
         f"proved bound {one.weight_bound:.4g}"
     )
     if one.delta <= 0.0:
-        raise NumericalError(f"no sample had a positive weight; {facts}")
+        return f"no sample had a positive weight; {facts}"
     if one.largest_share > LARGEST_SHARE:
-        raise NumericalError(f"one weight exceeds {LARGEST_SHARE:.0%} of the sum; {facts}")
+        return f"one weight exceeds {LARGEST_SHARE:.0%} of the sum; {facts}"
     bounded = one.weight_bound <= LARGEST_SHARE * one.samples * one.lower
     if not bounded and one.tail_shape >= LARGEST_SHAPE:
-        raise NumericalError(f"the tail of the weights is too heavy for an interval; {facts}")
+        return f"the tail of the weights is too heavy for an interval; {facts}"
+    return ""

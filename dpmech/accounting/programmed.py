@@ -10,6 +10,7 @@ from dpmech.accounting.dominating import dominating_ring
 from dpmech.accounting.methods import Deterministic, Importance
 from dpmech.accounting.ring import RingResult, ring_delta
 from dpmech.accounting.ring_gram import RingGram
+from dpmech.accounting.ring_grid import coarser
 from dpmech.accounting.sampled import ImportanceAccountant
 from dpmech.accounting.search import gaussian_scale, safe_root, signed
 from dpmech.bounds import Bounds
@@ -19,6 +20,7 @@ from dpmech.linalg import FloatArray
 __all__ = ["DeterministicAccountant"]
 
 _CONFIRMATIONS = 6
+_CLOSE = 5e-4
 
 
 class DeterministicAccountant(Accountant):
@@ -62,36 +64,58 @@ class DeterministicAccountant(Accountant):
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that the programme certifies; the search starts at an estimate.
 
-        The grids of one search serve every probe, since any grid gives a bound; what is returned has been
-        confirmed by `delta` itself, with a search of its own.
+        One fine run says how far a coarse grid is above it, and coarse runs then find sigma. What is returned
+        has been confirmed by `delta` itself, with a search of its own.
         """
-        start = self._guide().calibrate(eps, delta, rtol=1e-3, progress=progress).sigma
+        start = self._guide().rough_sigma(eps, delta, progress)
         target = gaussian_scale(eps, delta)
         ring = self._ring(start, eps)
         first = self._search(ring, start, eps)
         progress(f"programme: sigma {start:.6g}: delta <= {first.delta:.4g}")
+        grids = {direction: coarser(grid) for direction, grid in first.grids.items()}
 
-        def excess(log_sigma: float) -> float:
-            upper = self._again(ring, math.exp(log_sigma), eps, first)
-            progress(f"programme: sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
-            return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
+        def coarse_scale(log_sigma: float) -> float:
+            scaled = ring.scaled(math.exp(-2.0 * log_sigma))
+            return gaussian_scale(eps, ring_delta(scaled, eps, grid=grids).delta)
 
-        log_sigma = math.log(start) + target - gaussian_scale(eps, first.delta)
-        log_sigma = safe_root(excess, log_sigma, step=0.0015, resolution=max(rtol, 5e-4))
+        fine = gaussian_scale(eps, first.delta)
+        aim = target - fine + coarse_scale(math.log(start))
+        log_sigma = safe_root(
+            lambda at: coarse_scale(at) - aim,
+            math.log(start) + target - fine,
+            step=0.0015,
+            resolution=0.5 * max(rtol, _CLOSE),
+        )
+        # A little higher, so that the first confirmation is likely to hold.
+        return self._confirmed(log_sigma + 0.3 * max(rtol, _CLOSE), eps, delta, rtol, progress)
+
+    def _confirmed(
+        self, log_sigma: float, eps: float, delta: float, rtol: float, progress: Progress
+    ) -> Solution:
+        """A sigma at which `delta` holds, within about rtol of the smallest one; the first guess is near."""
+        target = gaussian_scale(eps, delta)
+        safe: Solution | None = None
         for _ in range(_CONFIRMATIONS):
             sigma = math.exp(log_sigma)
+            if safe is not None and sigma >= safe.sigma:
+                break
             bounds = self.delta(sigma, eps, tolerance=rtol)
             progress(f"confirm: sigma {sigma:.6g}: delta <= {bounds.upper:.4g}")
-            if bounds.upper <= delta:
-                return Solution(sigma, Bounds(0.0, eps, bounds.method))
-            log_sigma += 1.2 * (target - gaussian_scale(eps, bounds.upper)) + 0.1 * rtol
-        raise NumericalError(f"sigma={sigma!r} could not be confirmed at eps={eps!r}, delta={delta!r}")
+            gap = gaussian_scale(eps, bounds.upper) - target
+            if bounds.upper > delta:
+                log_sigma += 0.1 * rtol - 1.2 * gap
+                continue
+            safe = Solution(sigma, Bounds(0.0, eps, bounds.method))
+            if gap <= max(rtol, _CLOSE):
+                break
+            log_sigma -= gap - 0.3 * max(rtol, _CLOSE)
+        if safe is None:
+            raise NumericalError(f"sigma={sigma!r} could not be confirmed at eps={eps!r}, delta={delta!r}")
+        return safe
 
     def _ring(self, sigma: float, eps: float) -> RingGram:
         """The ring at sigma 1 that fits best for privacy losses about eps at about this sigma."""
-        scaled = self.profile * sigma**-2
-        tilt = (eps + math.log(self.gram.bins) + 0.5 * scaled[0]) / scaled[0]
-        return dominating_ring(scaled, self.gram.bins, tilt=min(float(tilt), 100.0)).scaled(sigma**2)
+        return dominating_ring(self.profile * sigma**-2, self.gram.bins, eps=eps).scaled(sigma**2)
 
     def _search(self, ring: RingGram, sigma: float, eps: float) -> RingResult:
         """A bound on grids found for it."""

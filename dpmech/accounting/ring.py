@@ -11,15 +11,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-import numpy as np
 from scipy.special import ndtri
 
 from dpmech.accounting.dominating import dominating_ring
 from dpmech.accounting.gaussian import gaussian_delta
+from dpmech.accounting.ring_constant import Found, bound_on
 from dpmech.accounting.ring_gram import RingGram
-from dpmech.accounting.ring_grid import RingGrid, coarser, constant_nodes, place_nodes, spread_z
-from dpmech.accounting.ring_programme import Curve, Direction, Placement, run_programme
-from dpmech.accounting.splitting import lognormal_split
+from dpmech.accounting.ring_grid import RingGrid, spread_z
+from dpmech.accounting.ring_programme import Direction
 from dpmech.exceptions import InvalidParameterError, NumericalError, check_real
 
 __all__ = ["Direction", "RingGram", "RingGrid", "RingResult", "dominating_ring", "ring_delta"]
@@ -27,8 +26,6 @@ __all__ = ["Direction", "RingGram", "RingGrid", "RingResult", "dominating_ring",
 LARGEST_DIAGONAL = 300.0
 LARGEST_EPS = 500.0
 NEGLIGIBLE = 1e-6
-GROUP_RATIO = 2.0
-WORTH_REFINING = 1e-3
 FINEST_STEP = 0.02
 MOST_S_NODES = 16384
 MOST_WHITE_NODES = 384
@@ -147,13 +144,18 @@ def _simplified(ring: RingGram) -> RingGram:
 
 
 class _Search:
-    """One direction: the best bound so far, and the grid that is to give a better one."""
+    """One direction: the best bound so far, and the grid that is to give a better one.
+
+    With a constant part, delta is a sum over its nodes of bounds for the rest of the ring. The search for a
+    grid looks at the term that weighs most, and only what it finds is run for all of them.
+    """
 
     def __init__(self, ring: RingGram, eps: float, direction: Direction, rel_error: float) -> None:
         self.ring, self.eps, self.direction, self.rel_error = ring, eps, direction, rel_error
+        self.part, self.level = ring, eps
         self.grid: RingGrid | None = None
         self.fixed = False
-        self.seen: dict[RingGrid, tuple[float, Placement, Curve]] = {}
+        self.seen: dict[RingGrid, Found] = {}
         self.excess = math.inf
         # K <= K_00 1 1^T: without amplification, one Gaussian
         self.best = 0.0 if ring.diagonal == 0.0 else gaussian_delta(ring.diagonal**-0.5, eps)[1]
@@ -172,26 +174,31 @@ class _Search:
             return
         self.fixed = grid is not None
         self.grid = RingGrid() if grid is None else grid
-        self.run(self.grid)
+        _, place, _ = self.whole(self.grid, coarse_only=not self.fixed)
+        self.part, self.level = dataclasses.replace(self.ring, constant=0.0), place.eps
 
-    def run(self, grid: RingGrid) -> tuple[float, Placement, Curve]:
-        """One bound, with slack for rounding; the placement and curve of the main run come along."""
-        if grid in self.seen:
-            return self.seen[grid]
-        bound, place, curve = bound_on(self.ring, self.eps, self.direction, grid)
-        if not math.isfinite(bound):
-            raise NumericalError(f"the ring programme gave {bound!r} on {grid!r}")
-        self.best = min(self.best, bound)
-        self.seen[grid] = bound, place, curve
-        return bound, place, curve
+    def whole(self, grid: RingGrid, *, coarse_only: bool = False) -> Found:
+        """One bound on delta, with slack for rounding."""
+        found = bound_on(self.ring, self.eps, self.direction, grid, coarse_only=coarse_only)
+        if not math.isfinite(found[0]):
+            raise NumericalError(f"the ring programme gave {found[0]!r} on {grid!r}")
+        self.best = min(self.best, found[0])
+        return found
+
+    def run(self, grid: RingGrid) -> Found:
+        """One bound on the term that weighs most, which is delta itself without a constant part."""
+        if grid not in self.seen:
+            if self.ring.constant == 0.0:
+                self.seen[grid] = self.whole(grid)
+            else:
+                self.seen[grid] = bound_on(self.part, self.level, self.direction, grid)
+        return self.seen[grid]
 
     def refine(self, floor: float) -> None:
         """Search a grid for `rel_error`, and run it; stop as soon as the bound is at most `floor`."""
-        if self.fixed or self.grid is None:
+        if self.grid is None or self.fixed or self.best <= floor:
             return
         grid, goal = self.grid, self.rel_error
-        if self.best <= floor:
-            return
         tail = -float(ndtri(max(1e-4 * goal * self.best / self.ring.bins, 1e-200)))
         grid = dataclasses.replace(grid, tail=min(max(tail, 5.0), 29.0), prune=1e-3 * goal * self.best)
         bound, place, curve = self.run(grid)
@@ -212,7 +219,7 @@ class _Search:
         if self.ring.amplitude > 0.0:
             grid, y_error = self._y_step(grid, 0.5 * goal)
         self.grid = grid
-        last = self.run(grid)[0]
+        last = (self.run(grid) if self.ring.constant == 0.0 else self.whole(grid))[0]
         if last > self.best * (1.0 + self.rel_error):
             return  # the Gaussian cap is lower: nothing is known about its excess
         # half as much again: the parts are measured on coarse grids
@@ -241,53 +248,3 @@ class _Search:
         slope = max(math.log(coarse / fine), 1e-6) / (TEST_STEPS[0] ** 2 - TEST_STEPS[1] ** 2)
         step = min(max(math.sqrt(goal / slope), FINEST_STEP), TEST_STEPS[1])
         return dataclasses.replace(grid, y_step=step), slope * step * step
-
-
-def bound_on(
-    ring: RingGram, eps: float, direction: Direction, grid: RingGrid
-) -> tuple[float, Placement, Curve]:
-    """Upper bound on delta of a ring with b >= 2 in one direction on one grid, constant part included."""
-    remove = direction is Direction.REMOVE
-    if ring.constant == 0.0:
-        place = place_nodes(ring, eps, direction, grid, 1.0)
-        curve = run_programme(place, direction)
-        return min(1.0, curve.delta(eps) * rounding_slack(place) + 1e-250), place, curve
-    logs = constant_nodes(ring.constant, direction, grid)
-    split = lognormal_split(logs, -0.5 * ring.constant, math.sqrt(ring.constant))
-    groups = np.floor((logs - logs[0]) / math.log(GROUP_RATIO))
-
-    def share(group: float, chosen: RingGrid) -> tuple[float, Placement, Curve]:
-        """What the nodes of one group add, from one run: its curve serves them all."""
-        members = np.flatnonzero(groups == group)
-        first, last = float(logs[members[0]]), float(logs[members[-1]])
-        place = place_nodes(
-            ring, eps - first if remove else eps + first, direction, chosen, math.exp(last - first)
-        )
-        curve = run_programme(place, direction)
-        if remove:
-            parts = [math.exp(logs[i]) * min(1.0, curve.delta(eps - float(logs[i]))) for i in members]
-        else:
-            parts = [min(1.0, curve.delta(eps + float(logs[i]))) for i in members]
-        return float(split.weights[members] @ np.array(parts)), place, curve
-
-    coarse = coarser(grid)
-    shares = {float(group): share(group, coarse) for group in np.unique(groups)}
-    heaviest = max(shares, key=lambda group: shares[group][0])
-    shares[heaviest] = share(heaviest, grid)
-    for group in sorted(shares, key=lambda group: -shares[group][0]):
-        # most groups are far out on either side and matter little: their coarse bound will do
-        if group != heaviest and shares[group][0] > WORTH_REFINING * shares[heaviest][0]:
-            finer = share(group, grid)
-            shares[group] = min(finer, shares[group], key=lambda one: one[0])
-    beyond = split.excess if remove else split.zero
-    total = sum(one[0] for one in shares.values()) + beyond
-    return min(1.0, total * rounding_slack(shares[heaviest][1]) + 1e-250), *shares[heaviest][1:]
-
-
-def rounding_slack(place: Placement) -> float:
-    """Factor for the rounding of float64: the weights of a step are second differences over h."""
-    if place.variance == 0.0:
-        return 1.0 + 1e-9 + 1e-10 * place.bins
-    q = math.sqrt(place.variance * (1.0 - place.decay) * (1.0 + place.decay))
-    step = float(place.x_nodes[1] - place.x_nodes[0]) / q
-    return 1.0 + 1e-9 + max(1e-10, 1e-14 / (min(step, 1.0) ** 2 * min(q, 1.0))) * place.bins

@@ -42,7 +42,7 @@ class RingGrid:
     z_nodes: int = 33
     s_nodes: int = 64
     white_nodes: int = 24
-    constant_nodes: int = 64
+    constant_nodes: int = 256
     tail: float = 9.0
     prune: float = 0.0
     z_places: tuple[float, ...] = ()

@@ -37,7 +37,8 @@ class ImportanceAccountant(Accountant):
     """An estimate with a two-sided confidence interval; a calibrated sigma uses its upper end.
 
     Within one call the same random numbers serve every sigma and eps, so that delta is smooth. Delta at
-    the true root is one random event, whatever path the search takes to it.
+    the true root is one random event, whatever path the search takes to it; two where a sample had to be
+    enlarged, which the two-sided level of a one-sided use covers.
     """
 
     def __init__(

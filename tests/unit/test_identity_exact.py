@@ -59,6 +59,53 @@ def test_the_oracle_has_converged(bins, sigma, eps):
     assert identity_delta(sigma**-2.0, bins, eps)[0] == pytest.approx(fine[0], rel=2 * ACCURACY)
 
 
+# (bins, sigma, eps): lower and upper bound on delta by PLD_accounting 2.0 (Feldman and Shenfeld), geometric
+# convolution, loss_discretization 0.02 at sigma 0.6 and 0.01 elsewhere, tail_truncation 1e-16.
+ALLOCATION = {
+    (50, 0.6, 4.941): (9.77875457844432e-07, 9.878534714756634e-07),
+    (50, 1.0, 1.298): (1.0017604927421024e-06, 1.033027368293186e-06),
+    (50, 2.0, 0.5279): (9.307281838584753e-13, 1.3367762554864947e-12),
+    (390, 0.6, 4.992): (1.034764279230852e-09, 1.0440815635904272e-09),
+    (390, 1.0, 0.3261): (9.20456049265255e-07, 1.1017975827471323e-06),
+}
+
+
+@pytest.mark.parametrize("case", ALLOCATION)
+def test_another_accountant_agrees(case):
+    """Random allocation by privacy loss distributions: it shares no step with either of ours."""
+    bins, sigma, eps = case
+    lower, upper = ALLOCATION[case]
+    assert lower < max(identity_delta(sigma**-2.0, bins, eps)) < upper
+    result = estimate_delta(identity(bins, sigma), eps, rng=np.random.default_rng(5))
+    assert result.lower < upper
+    assert result.upper > lower
+    scheme, one = dm.BallsInBins(bins), dm.Identity(bins)
+    assert dm.delta(one, sigma, eps, participation=scheme, method=dm.Rdp()).upper > lower
+
+
+@pytest.mark.slow
+def test_exact_agrees_with_another_accountant():
+    lower, upper = ALLOCATION[50, 1.0, 1.298]
+    scheme = dm.BallsInBins(50)
+    exact = dm.delta(dm.Identity(50), 1.0, 1.298, participation=scheme, method=dm.Exact()).upper
+    assert lower < exact < 1.02 * upper
+
+
+@pytest.mark.filterwarnings("default::ImportWarning")
+def test_the_other_accountant_says_what_is_recorded():
+    package = pytest.importorskip(
+        "PLD_accounting", reason="optional: an alpha release, in the extra `oracle`"
+    )
+    bins, sigma, eps = 50, 2.0, 0.5279
+    params = package.PrivacyParams(sigma=sigma, num_steps=bins, epsilon=eps)
+    config = package.AllocationSchemeConfig(loss_discretization=0.01, tail_truncation=1e-16)
+    found = [
+        package.gaussian_allocation_delta_configurable(params=params, config=config, bound_type=bound)
+        for bound in (package.BoundType.IS_DOMINATED, package.BoundType.DOMINATES)
+    ]
+    assert found == pytest.approx(ALLOCATION[bins, sigma, eps], rel=1e-6)
+
+
 QUICK = [
     (50, 0.6, 8.811),
     (50, 1.0, 1.298),

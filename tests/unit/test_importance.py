@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from bins_oracles import gaussian, identity_bracket, identity_delta, quadrature, strategy_gram
 
+import dpmech as dm
+from dpmech.accounting import importance
+from dpmech.accounting.balls_in_bins import bin_gram
 from dpmech.accounting.certified import certify_delta
 from dpmech.accounting.gram import CirculantGram, DenseGram, FactorGram
 from dpmech.accounting.importance import estimate_delta
@@ -225,6 +228,34 @@ def test_weights_without_an_interval_are_refused(monkeypatch, weights, message):
     monkeypatch.setattr(AddProposal, "block", block)
     with pytest.raises(NumericalError, match=message):
         estimate_delta(DenseGram(THREE), 0.5, rng=rng(0), max_samples=4096)
+
+
+def test_a_doubted_sample_is_followed_by_one_larger_one(monkeypatch):
+    """The second has random numbers of its own, and a size at which the proved bound removes the doubt."""
+    gram = DenseGram(strategy_gram(390, 39, 0.9) / 2.927**2)
+    first = estimate_delta(gram, 8.0, rng=rng(0), rel_error=0.1)
+    assert not first.plan.enlarged
+    for name, strict in (("LARGEST_SHAPE", -10.0), ("LARGEST_SHARE", 0.002), ("EXEMPT", 0.5)):
+        monkeypatch.setattr(importance, name, strict)
+    second = estimate_delta(gram, 8.0, rng=rng(0), rel_error=0.1)
+    assert second.plan.enlarged
+    assert second.remove.samples == 4 * first.remove.samples
+    assert second.remove.weight_bound <= 0.002 * second.remove.samples * second.remove.lower
+    assert max(first.lower, second.lower) < min(first.upper, second.upper)
+    again = estimate_delta(gram, 8.0, plan=second.plan)
+    assert (again.delta, again.plan) == (second.delta, second.plan)
+    own = dataclasses.replace(second.plan, enlarged=False)
+    assert estimate_delta(gram, 8.0, plan=own).delta != second.delta
+
+
+@pytest.mark.slow
+def test_two_bands_where_the_first_sample_is_doubted():
+    """SquareRoot(3900, 2), 390 bins, eps = 2: the Pareto shape of the first 10,752 weights is 0.51."""
+    gram = bin_gram(dm.SquareRoot(3900, 2), 390).scaled(2.138162317554161**-2)
+    result = estimate_delta(gram, 2.0, rel_error=0.03, rng=rng(7))
+    assert result.plan.enlarged
+    other = estimate_delta(gram, 2.0, rel_error=0.03, rng=rng(8))
+    assert max(result.lower, other.lower) < min(result.upper, other.upper)
 
 
 def test_the_same_bins_with_a_factor_are_not():

@@ -1,11 +1,14 @@
 """The deterministic accountant of Balls-in-Bins: what it returns stands by itself, and above the truth."""
 
+import math
+
 import numpy as np
 import pytest
 from strategies import random_bins_problem
 
 import dpmech as dm
 from dpmech.accounting import programmed
+from dpmech.accounting.gaussian import gaussian_delta, gaussian_sigma
 from dpmech.exceptions import NumericalError
 
 METHOD = dm.Deterministic(0.3)
@@ -52,6 +55,34 @@ class TestCalibration:
         )
         with pytest.raises(NumericalError, match="confirmed"):
             calibrated()
+
+
+class Known(programmed.DeterministicAccountant):
+    """One Gaussian, with a worse bound below `cliff`."""
+
+    def __init__(self, cliff=0.0):
+        self.cliff = cliff
+
+    def delta(self, sigma, eps, *, tolerance):
+        del tolerance
+        return dm.Bounds(0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, "known")
+
+
+class TestConfirmation:
+    ROOT = gaussian_sigma(1.0, 1e-5)
+
+    @pytest.mark.parametrize("off", [-0.03, -0.001, 0.0, 0.001, 0.03])
+    def test_it_ends_just_above_the_root(self, off):
+        found = Known()._confirmed(math.log(self.ROOT) + off, 1.0, 1e-5, 1e-3, lambda _: None)
+        assert self.ROOT * (1.0 - 1e-12) <= found.sigma <= self.ROOT * 1.0011
+        assert found.achieved.upper == 1.0
+
+    def test_a_bound_that_jumps_ends_on_the_safe_side(self):
+        probes = []
+        cliff = self.ROOT * 1.01
+        found = Known(cliff)._confirmed(math.log(self.ROOT * 1.02), 1.0, 1e-5, 1e-3, probes.append)
+        assert found.sigma >= cliff
+        assert len(probes) > 1
 
 
 @pytest.mark.slow

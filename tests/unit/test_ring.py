@@ -314,6 +314,10 @@ def test_weights_that_do_not_sum_to_one_are_refused(monkeypatch):
         ring_delta(RINGS[0], 0.5, grid=MEDIUM)
 
 
+def test_a_delta_below_the_smallest_number_is_a_bound_all_the_same():
+    assert 0.0 <= ring_delta(RingGram(5, 0.0, 1e-3, 0.5, 1e-3), 400.0).delta <= 1e-240
+
+
 SCRIPT = """
 import sys
 from dpmech.accounting.ring import RingGram, RingGrid, ring_delta
