@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpmech.exceptions import CertificateError
+from dpmech.exceptions import CertificateError, InvalidParameterError
 
 __all__ = ["SCHEMA_VERSION", "differences", "from_plain", "parse", "seal_of", "to_plain", "to_text", "write"]
 
@@ -182,16 +182,23 @@ def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:
 
 
 def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file whole or not at all: to a temporary neighbour first, then renamed over it."""
+    """Write a file whole or not at all: to a temporary neighbour first, then renamed over it.
+
+    Raises:
+        InvalidParameterError: if it cannot be written.
+    """
     target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error

@@ -98,10 +98,7 @@ class Certificate(Claim):
         Raises:
             InvalidParameterError: if the file cannot be written.
         """
-        try:
-            write(path, self.to_json())
-        except OSError as error:
-            raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
+        write(path, self.to_json())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Certificate":

@@ -154,10 +154,7 @@ class RunRecord:
         Raises:
             InvalidParameterError: if the file cannot be written.
         """
-        try:
-            write(path, self.to_json())
-        except OSError as error:
-            raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
+        write(path, self.to_json())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "RunRecord":
