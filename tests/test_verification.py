@@ -147,6 +147,16 @@ def test_an_unknown_statement_is_refused(capsys):
     assert "no statement matches" in capsys.readouterr().err
 
 
+def test_statements_can_be_left_out(monkeypatch, capsys):
+    chosen = {name: CHECKS[name] for name in ("ov.kappa", "ov.def.phi")}
+    monkeypatch.setattr(runner, "CHECKS", chosen)
+    assert runner.main(["--skip", "ov.def.phi", "--json"]) == 0
+    assert [record["id"] for record in json.loads(capsys.readouterr().out)] == ["ov.kappa"]
+    with pytest.raises(SystemExit):
+        runner.main(["--skip", "ov.nothing"])
+    assert "no statement ov.nothing" in capsys.readouterr().err
+
+
 def test_a_check_that_breaks_says_which(monkeypatch):
     def broken():
         raise InconclusiveError("planted")

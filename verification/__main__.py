@@ -25,12 +25,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--paper", help="one paper's statements, e.g. lambda_cgd")
     parser.add_argument("--id", help="one statement, e.g. cgd.thm1")
     parser.add_argument("--full", action="store_true", help="the long checks too")
+    parser.add_argument("--skip", action="append", default=[], metavar="ID", help="leave one out; repeatable")
     parser.add_argument("--json", action="store_true", help="print JSON, write no page")
     parser.add_argument(
         "--page", type=Path, default=PAGE, help="what a run over all papers writes (%(default)s)"
     )
     options = parser.parse_args(arguments)
     load()
+    if unknown := set(options.skip) - set(CHECKS):
+        parser.error(f"--skip: no statement {', '.join(sorted(unknown))}")
     entries = registry()
     order = {name: place for place, name in enumerate(entries)}
     chosen = [
@@ -39,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         if (options.paper in {None, check.paper})
         and (options.id in {None, check.id})
         and (options.full or not check.full or options.id == check.id)
+        and check.id not in options.skip
     ]
     if not chosen:
         parser.error("no statement matches; known: " + ", ".join(sorted(CHECKS)))

@@ -16,8 +16,11 @@ TITLES = {
 
 _HEAD = """# Verification
 
-What the papers behind dpmech state, and what running code says about it. `python -m verification --full`
-writes this page; the rows of long checks are those of the latest full run.
+What the papers behind dpmech state, and what running code says about it. The statements stand in
+`verification/registry/`, one TOML file a paper, with the errata. `python -m verification` runs all but the
+eight longest checks in about a minute of processor time, `--full --skip cgd.tab4_amp` in about four; all of
+the amplified Table 4 (`--full`) takes about twenty more. Each run writes this page; the rows of checks that
+it left out are those of the latest run that had them.
 
 - **CONFIRMED**: true as stated (a sharper form may be known).
 - **CONDITIONAL**: true under the condition given.

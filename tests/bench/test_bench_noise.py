@@ -1,4 +1,4 @@
-"""What correlated noise costs: against independent noise, the generator alone, and a ViT-B example."""
+"""What correlated noise costs: against independent noise, generator, memory, and a private ViT-B example."""
 
 import resource
 import time
@@ -10,7 +10,12 @@ import dpmech as dm
 
 torch = pytest.importorskip("torch")
 
-from dpmech.optim import FlatClipping, NoiseMode, NoiseStream  # noqa: E402 - after the check for torch
+from dpmech.optim import (  # noqa: E402 - after the check for torch
+    FlatClipping,
+    NoiseMode,
+    NoiseStream,
+    clipped_gradients,
+)
 from dpmech.optim.clipped_sum import clip_and_sum  # noqa: E402
 
 N = 1000
@@ -55,16 +60,22 @@ def measured(benchmark, device, call):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    ("model", "name"),
-    [*[("ViT-B", name) for name in STRATEGIES], ("ViT-H", "independent"), ("ViT-H", "lambda-cgd")],
+    ("model", "name", "mode"),
+    [
+        *[("ViT-B", name, None) for name in STRATEGIES],
+        ("ViT-B", "lambda-cgd", NoiseMode.BUFFER),
+        ("ViT-B", "bisr p=16", NoiseMode.BUFFER),
+        ("ViT-H", "independent", None),
+        ("ViT-H", "lambda-cgd", None),
+    ],
 )
-def test_one_step_of_noise(benchmark, model, name, device):
+def test_one_step_of_noise(benchmark, model, name, mode, device):
     params = [torch.empty(shape, device=device) for shape in MODELS[model]]
     sums = [torch.zeros(shape, device=device) for shape in MODELS[model]]
     size = sum(param.numel() for param in params)
     strategy = STRATEGIES[name]
     cal = dm.calibrate_sigma(strategy, 8.0, 1e-5)
-    stream = NoiseStream(cal, params)
+    stream = NoiseStream(cal, params, mode=mode)
     stream.load_state_dict(stream.state_dict() | {"step": 20})  # past the first, shorter rows
     stream.add_step(sums)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -72,8 +83,9 @@ def test_one_step_of_noise(benchmark, model, name, device):
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     draws = strategy.inverse_bands if stream.mode is NoiseMode.REGENERATE else 1
     print(
-        f"{device} {model} {size / 1e6:.0f} M {name}: wall {wall:.3f} s, CPU {processor:.3f} s, "
-        f"{draws} draws, CPU {processor / size / draws * 1e9:.2f} ns each, RSS + {grown / 1e3:.1f} MB"
+        f"{device} {model} {size / 1e6:.0f} M {name} {stream.mode.value}: "
+        f"wall {wall:.3f} s, CPU {processor:.3f} s, {draws} draws, "
+        f"CPU {processor / size / draws * 1e9:.2f} ns each, RSS + {grown / 1e3:.1f} MB"
     )
 
 
@@ -90,12 +102,36 @@ def test_the_generator_alone(benchmark):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_memory_alone(benchmark, device):
+    """The sum is read and written and one vector is read: what adding finished noise would cost."""
+    total, noise = (torch.zeros(87_000_000, device=device) for _ in range(2))
+    _, processor = measured(benchmark, device, lambda: total.add_(noise))
+    print(f"{device} adding a vector: CPU {processor / total.numel() * 1e9:.2f} ns a value")
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_forward_and_backward_of_a_vit_b_example(benchmark, device):
     layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).to(device)
     x = torch.randn(1, 197, 768, device=device)
     wall, processor = measured(benchmark, device, lambda: model(x).square().mean().backward())
     print(f"{device} ViT-B: an example forward and backward, wall {wall:.3f} s, CPU {processor:.3f} s")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_private_vit_b_example(benchmark, device):
+    """Gradients of single examples, clipped and summed: what a step of private training does for each."""
+    layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).to(device)
+    batch = (torch.randn(2, 197, 768, device=device),)
+
+    def loss(model, x):
+        return model(x[None]).square().mean()
+
+    wall, processor = measured(
+        benchmark, device, lambda: clipped_gradients(model, loss, batch, 1.0, microbatch_size=2)
+    )
+    print(f"{device} private ViT-B example: wall {wall / 2:.3f} s, CPU {processor / 2:.3f} s")
 
 
 @pytest.mark.parametrize("device", DEVICES)

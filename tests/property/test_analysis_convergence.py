@@ -150,6 +150,9 @@ def test_floor_at_a_budget_uses_the_accountant():
     assert math.isclose(found.phi, (found.noise_multiplier * 0.1 / 512) ** 2, rel_tol=1e-12)
     assert math.isclose(found.floor.noise, 0.1 * 7 * found.phi / 0.5, rel_tol=1e-12)
     assert math.isclose(found.floor.subsampling, 2 * 0.1 * 0.3 / 0.5, rel_tol=1e-12)
+    fewer = {name: value for name, value in ARGUMENTS.items() if name != "sampling_variance"}
+    found = budgeted.floor_at_budget(3.0, 1e-5, dataset_size=42061, batch_size=512, steps=150, **fewer)
+    assert found.floor.subsampling == 0.0
 
 
 @pytest.mark.slow

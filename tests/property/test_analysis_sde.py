@@ -40,6 +40,7 @@ from dpmech.analysis.sde_tuning import (
     scaling_law_epsilon,
     tuned_bounds,
 )
+from dpmech.exceptions import InvalidParameterError
 from verification import _sde_oracles as oracle
 
 positive = st.floats(0.05, 20.0)
@@ -80,6 +81,28 @@ def gaussian_spread(norm, scale, dimension):
 @given(st.floats(0.01, 5000.0))
 def test_direction_factor_against_gamma_functions(freedom):
     assert direction_factor(freedom) == pytest.approx(oracle.student_factor(freedom), rel=1e-12)
+
+
+@pytest.mark.parametrize("freedom", [300.5, 301.0, 340.0, 1000.0])
+def test_the_series_of_the_direction_factor_has_all_its_terms(freedom):
+    """Its last term is 1e-12 where it takes over."""
+    assert direction_factor(freedom) == pytest.approx(oracle.student_factor(freedom), rel=0.0, abs=4e-14)
+
+
+def test_directions_of_gradients_far_above_the_noise():
+    """u tends to g / ||g||: the gain to 1 / ||g||, the spread to (s / ||g||)^2."""
+    norms = np.array([1e6, 1e10, 1e14])
+    moments = direction_moments(norms, 3.0, 5)
+    np.testing.assert_allclose(moments.gain * norms, 1.0, rtol=1e-10)
+    np.testing.assert_allclose(moments.spread * (norms / 3.0) ** 2, 1.0, rtol=1e-9)
+    # Student t: E[s^2 chi] = nu / (nu - 2).
+    moments = direction_moments(norms, 3.0, 5, degrees_of_freedom=6.0)
+    np.testing.assert_allclose(moments.spread * (norms / 3.0) ** 2, 1.5, rtol=1e-8)
+
+
+def test_directions_under_very_heavy_tails():
+    moments = direction_moments(2.0, 1.3, 7, degrees_of_freedom=0.5)
+    assert 2.0 * moments.gain == pytest.approx(oracle.student_mean_direction(2.0, 1.3, 7, 0.5), rel=1e-6)
 
 
 @settings(max_examples=40)
@@ -476,3 +499,41 @@ def test_private_gradient_of_many_replicas_is_that_of_each():
     for stacked, single in zip(together, alone, strict=True):
         assert stacked[3, 1, 0] == pytest.approx(single[0], rel=1e-13)
     assert sgd_covariance(noise, rows).shape == (5, 2, 3, 3)
+
+
+def test_pushes_have_the_sign_of_their_normals():
+    noise = GradientNoise(dimension=3, clip_norm=1, batch_size=4, batch_noise=1.0, noise_multiplier=2.0)
+    gradient, normals = np.array([0.3, -0.2, 0.9]), np.array([1.0, -2.0, 0.5])
+    np.testing.assert_allclose(
+        sign_diffusion(noise, gradient, normals), np.sqrt(sign_variance(noise, gradient)) * normals
+    )
+    root = math.sqrt(noise.total_variance)
+    np.testing.assert_allclose(sgd_diffusion(noise, gradient, normals), root * normals)
+    for share in (0.4, 1.0):
+        push = sgd_diffusion(noise, gradient, normals, clipped_share=share)
+        assert normals @ push > 0.0
+    # A constant push adds up: 12 pieces of sqrt(0.04) sqrt(0.04 / 4).
+    end = euler_maruyama(
+        np.zeros_like,
+        lambda x, _: np.ones_like(x),
+        np.zeros(2),
+        learning_rate=0.04,
+        steps=3,
+        rng=np.random.default_rng(0),
+        substeps=4,
+    )
+    np.testing.assert_allclose(end, 0.24)
+
+
+def test_the_iterates_have_a_variance_up_to_twice_the_inverse_curvature():
+    noise = GradientNoise(dimension=1, clip_norm=1, batch_size=4, batch_noise=1.0, noise_multiplier=2.0)
+    for rate in (0.7, 0.95):  # lr h = 1.4 and 1.9: every step overshoots
+        found = sgd_stationary_variance(noise, curvatures=[2.0], learning_rate=rate, discrete=True)
+        squares = oracle.sgd_walk(2.0, noise.total_variance, rate, 0.0, 400)[1]
+        assert found[0] == pytest.approx(squares[-1], rel=1e-9)
+    with pytest.raises(InvalidParameterError, match="below 2 over the largest curvature"):
+        sgd_stationary_variance(noise, curvatures=[2.0], learning_rate=1.0, discrete=True)
+
+
+def test_one_dimension_has_a_rate():
+    assert optimal_sign_rate(dimension=1, steps=8, smoothness=1.0, initial_loss=1.0) == pytest.approx(0.5)

@@ -259,3 +259,8 @@ def test_the_bound_checks_its_arguments(name, bad):
     }
     with pytest.raises(InvalidParameterError, match=f"{name} must be"):
         alignment.progress_bound(**(good | {name: bad}))
+
+
+@pytest.mark.parametrize("cosine", [spectral.left_cosine_squared, spectral.right_cosine_squared])
+def test_without_noise_every_signal_is_seen_and_nothing_else(cosine):
+    np.testing.assert_array_equal(cosine([0.0, 1e-3, 5.0], 0.0, 3, 4), [0.0, 1.0, 1.0])

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from verification.figures import sde_loss_floors, sde_stationary, sde_trajectories
+from verification.figures import sde_digits, sde_loss_floors, sde_stationary, sde_trajectories
 
 
 @pytest.mark.parametrize("method", sde_stationary.METHODS)
@@ -56,17 +56,76 @@ def test_the_linear_drift_of_the_paper_is_far_off_at_its_own_start():
     assert sde_trajectories.linear_excess() > 100
 
 
+@pytest.fixture(scope="module")
+def problem():
+    pytest.importorskip("sklearn")
+    return sde_digits.digits()
+
+
+def test_no_example_of_the_digits_is_clipped(problem):
+    weights = np.random.default_rng(8).normal(size=(65, 10)) * 3.0
+    errors = problem.errors(weights, slice(None))
+    norms = [np.linalg.norm(np.outer(x, e)) for x, e in zip(problem.features, errors, strict=True)]
+    assert 0.5 * problem.clip_norm < max(norms) <= problem.clip_norm
+    # A prediction that is all wrong reaches the bound.
+    length = np.linalg.norm(problem.features, axis=1).max()
+    assert problem.clip_norm == pytest.approx(length * np.linalg.norm([1.0, -1.0]))
+
+
+def test_the_loss_of_the_digits_has_this_gradient_and_minimum(problem):
+    weights = np.random.default_rng(9).normal(size=(65, 10))
+    gradient = problem.gradient(weights)
+    for place in ((0, 0), (20, 3), (64, 9)):
+        step = np.zeros_like(weights)
+        step[place] = 1e-5
+        slope = (problem.loss(weights + step) - problem.loss(weights - step)) / 2e-5
+        assert gradient[place] == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    smallest, best = problem.minimum()
+    assert np.abs(problem.gradient(best)).max() < 1e-6
+    assert smallest < problem.loss(best + 1e-3 * weights)
+
+
+def test_batch_noise_of_the_digits_is_that_of_poisson_lots(problem):
+    weights = np.random.default_rng(10).normal(size=(65, 10))
+    rng = np.random.default_rng(11)
+    rate = sde_digits.BATCH / len(problem.features)
+    sums = []
+    for _ in range(3000):
+        lot = rng.random(len(problem.features)) < rate
+        sums.append(problem.features[lot].T @ problem.errors(weights, lot))
+    trace = np.var(sums, axis=0).sum() / sde_digits.BATCH
+    # The trace averages over 650 coordinates and 3000 lots: one per cent of scatter.
+    assert problem.batch_noise(weights) ** 2 * 650 == pytest.approx(trace, rel=0.08)
+
+
+@pytest.mark.parametrize(("method", "rel"), [("DP-SGD", 0.1), ("DP-SignSGD", 0.2)])
+def test_floors_of_the_digits_agree(problem, method, rel):
+    found = sde_digits.excess(problem, method, 30.0, 6000)
+    assert found == pytest.approx(sde_digits.floor(problem, method, 30.0), rel=rel)
+    assert found != pytest.approx(sde_digits.floor(problem, method, 45.0), rel=rel)
+
+
+def test_powers_of_the_digits_are_read_off():
+    eps = np.array(sde_digits.BUDGETS)
+    curve = sde_digits.Curve(eps, 3.0 / eps**0.5, 2.0 / eps, 4.0 / eps)
+    assert curve.powers() == pytest.approx((2.0, -1.0))
+    assert curve.deviation() == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     ("figure", "options"),
     [
         (sde_stationary, ["--runs", "2000", "--steps", "200"]),
         (sde_loss_floors, ["--steps", "300", "--dimension", "16"]),
         (sde_trajectories, ["--runs", "1", "--steps", "20"]),
+        (sde_digits, ["--steps", "20"]),
     ],
-    ids=["stationary", "floors", "trajectories"],
+    ids=["stationary", "floors", "trajectories", "digits"],
 )
 def test_the_scripts_draw_and_state_a_number(figure, options, tmp_path, capsys):
     pytest.importorskip("matplotlib")
+    if figure is sde_digits:
+        pytest.importorskip("sklearn")
     path = tmp_path / "figure.png"
     status = figure.main([str(path), *options])
     assert status in {0, 1}

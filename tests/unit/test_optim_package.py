@@ -1,10 +1,15 @@
 import importlib
 import importlib.util
+import pathlib
+import re
 import sys
+import types
 
 import pytest
 
 import dpmech as dm
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_without_torch_the_missing_extra_is_named(monkeypatch):
@@ -27,3 +32,11 @@ def test_optim_is_imported_on_demand():
     assert {"NoiseStream", "PrivateOptimizer", "clipped_gradients"} <= set(dm.optim.__all__)
     for name in dm.optim.__all__:
         assert getattr(dm.optim, name).__doc__, name
+        assert not isinstance(getattr(dm.optim, name), types.ModuleType), name
+
+
+def test_every_name_is_documented():
+    pytest.importorskip("torch")
+    pages = " ".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    for name in dm.optim.__all__:
+        assert re.search(rf"\b{name}\b", pages), name

@@ -1,0 +1,172 @@
+"""What is altered in a formula: signs, factors, exponents, and the conditions between its branches."""
+
+import ast
+import copy
+import dataclasses
+from collections.abc import Iterator
+
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+}
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+}
+SWAPS = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One alteration of a module.
+
+    Args:
+        module: its name in dpmech.analysis.
+        function: the function it stands in, dotted; "" for the body of the module.
+        line: where.
+        before: the expression.
+        after: what stands there instead.
+        count: how many equal alterations stand before it in the same function.
+    """
+
+    module: str
+    function: str
+    line: int
+    before: str
+    after: str
+    count: int
+    _source: tuple[ast.Module, ast.AST, ast.AST] = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def tree(self) -> ast.Module:
+        """The altered module."""
+        return _replaced(*self._source)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int]:
+        """What names it whatever the line."""
+        return self.module, self.function, self.before, self.after, self.count
+
+
+def mutants(module: str, source: str) -> Iterator[Mutant]:
+    """All alterations of a module's source, in its order."""
+    seen: dict[tuple[str, str, str], int] = {}
+    tree = ast.parse(source)
+    even = _even_arguments(tree)
+    for function, node, whole in _expressions(tree, "", in_formula=False):
+        for replacement in _replacements(node, whole=whole):
+            if id(node) in even and isinstance(replacement, ast.UnaryOp):
+                continue
+            before, after = ast.unparse(node), ast.unparse(replacement)
+            name = function, before, after
+            seen[name] = seen.get(name, -1) + 1
+            line = getattr(node, "lineno", 0)
+            yield Mutant(module, function, line, before, after, seen[name], (tree, node, replacement))
+
+
+def _even_arguments(tree: ast.Module) -> set[int]:
+    """Nodes under a square, an absolute value or a hypotenuse, whose sign is nothing."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in {
+            "abs",
+            "hypot",
+            "square",
+        }:
+            found |= {id(argument) for argument in node.args}
+        elif (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Pow)
+            and ast.unparse(node.right) in {"2", "4"}
+        ):
+            found.add(id(node.left))
+    return found
+
+
+def _expressions(
+    node: ast.AST, function: str, *, in_formula: bool
+) -> Iterator[tuple[str, ast.expr | ast.AugAssign, bool]]:
+    """Nodes that may be altered, with their function and whether each is a whole formula."""
+    for field, value in ast.iter_fields(node):
+        # Annotations and messages of errors are no formulas.
+        if field in {"annotation", "returns", "decorator_list", "exc"} or isinstance(node, ast.JoinedStr):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST):
+                continue
+            inner = function
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = f"{function}.{child.name}".lstrip(".")
+            if isinstance(child, ast.expr | ast.AugAssign):
+                yield inner, child, isinstance(child, ast.BinOp) and not in_formula
+            arithmetic = isinstance(child, ast.BinOp | ast.UnaryOp)
+            yield from _expressions(child, inner, in_formula=arithmetic)
+
+
+def _replacements(node: ast.expr | ast.AugAssign, *, whole: bool) -> Iterator[ast.expr | ast.AugAssign]:
+    match node:
+        case ast.Constant(value=bool()):
+            return
+        case ast.Constant(value=int() | float() as value):
+            yield from (ast.Constant(new) for new in _numbers(value))
+        case ast.UnaryOp(op=ast.USub()):
+            yield node.operand
+        case ast.BinOp():
+            yield from _operations(node, whole=whole)
+        case ast.AugAssign() if type(node.op) in OPERATORS:
+            yield ast.AugAssign(node.target, OPERATORS[type(node.op)](), node.value)
+        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
+            yield ast.Compare(node.left, [COMPARISONS[type(operator)]()], node.comparators)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            if name in SWAPS:
+                yield ast.Call(_renamed(node.func, SWAPS[name]), node.args, node.keywords)
+            if name in {"sqrt", "square", "hypot"} and len(node.args) == 1:
+                yield node.args[0]
+
+
+def _numbers(value: float) -> list[float]:
+    """Twice the number, and one more; 1 for 0."""
+    if value == 0:
+        return [type(value)(1)]
+    return sorted({2 * value, value + 1})
+
+
+def _operations(node: ast.BinOp, *, whole: bool) -> Iterator[ast.expr]:
+    if type(node.op) in OPERATORS:
+        yield ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right)
+    if isinstance(node.op, ast.Pow):
+        yield ast.BinOp(node.left, ast.Mult(), node.right)
+        if not isinstance(node.right, ast.Constant):
+            yield ast.BinOp(node.left, ast.Pow(), ast.BinOp(node.right, ast.Add(), ast.Constant(1)))
+    if whole and not isinstance(node.op, ast.BitAnd | ast.BitOr):
+        yield ast.UnaryOp(ast.USub(), node)
+        yield ast.BinOp(ast.Constant(2.0), ast.Mult(), node)
+
+
+def _renamed(function: ast.expr, name: str) -> ast.expr:
+    if isinstance(function, ast.Attribute):
+        return ast.Attribute(function.value, name, function.ctx)
+    return ast.Name(name, ast.Load())
+
+
+def _replaced(tree: ast.Module, node: ast.AST, replacement: ast.AST) -> ast.Module:
+    """A copy of the module with one node exchanged."""
+
+    class Exchange(ast.NodeTransformer):
+        def visit(self, found: ast.AST) -> ast.AST:
+            if found is node:
+                return copy.deepcopy(replacement)
+            return self.generic_visit(found)
+
+    # The transformer works in place: it gets a copy whose nodes are told apart by the memo.
+    memo: dict[int, object] = {}
+    twin = copy.deepcopy(tree, memo)
+    node = memo[id(node)]  # type: ignore[assignment]
+    return ast.fix_missing_locations(Exchange().visit(twin))
