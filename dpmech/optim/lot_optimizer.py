@@ -87,7 +87,7 @@ class LotOptimizer(PrivateOptimizer):
         if closure is None:
             self.accumulate()
             progress.check_counted()
-        loss = super().step(closure)
+        loss = self._released(closure)
         progress.note_step()
         return loss
 

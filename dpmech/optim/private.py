@@ -34,8 +34,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     Each `step` adds row t of sigma clip_norm C^-1 Z to the sum of clipped per-example gradients, divides by
     the public `expected_batch_size`, writes the result into `param.grad` and the variance of its noise into
-    `group["phi"]`, and lets the wrapped optimizer step. Parameter groups, state and learning-rate schedulers
-    are those of the wrapped optimizer.
+    `group["phi"]`, and lets the wrapped optimizer step, whose groups and state are its own.
 
     Clipped sums come from `param.grad_sample` (Opacus' GradSampleModule), which `step` and `accumulate` read
     and clear, or from a ClippedSum handed to `accumulate`. Call `accumulate` once a micro-batch and `step`
@@ -43,8 +42,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     every process brings its own examples, and `expected_batch_size` counts those of all of them; do not let
     DistributedDataParallel average the raw gradients first.
 
-    **Guarantee:** that of the calibration, for the parameters after every step together, if the lots are
-    drawn as `participation` says. What is refused is listed below.
+    **Guarantee:** that of the calibration, for all parameters released, if lots are as `participation` says.
 
     Args:
         optimizer: any torch.optim.Optimizer that does one gradient evaluation a step.
@@ -54,8 +52,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             and processes; None takes the certificate's.
         clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping, of
             which clip_norm is the joint norm.
-        generator: None for entropy of the operating system, as private training must; otherwise as for
-            NoiseStream.
+        generator: None for entropy of the operating system, as private training must; else see NoiseStream.
         mode: how the noise is formed, as for NoiseStream.
         loss_scale: the constant by which a float16 loss was multiplied; gradients are divided by it before
             they are clipped. (A GradScaler is refused: its scale and its skipped steps depend on the data.)
@@ -217,6 +214,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             UnsupportedCombinationError: on gradients that would bypass clipping or noise, or if parameters
                 were added.
         """
+        return self._released(closure)
+
+    def _released(self, closure: Callable[[], float] | None) -> float | None:
+        # Apart from `step`, which torch wraps in every class that has one: hooks would run for each of them.
         if self.steps_left == 0:
             raise HorizonError(self._stream.n, self._stream.n)
         loss = None
@@ -262,8 +263,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """State of the wrapped optimizer under torch's keys, and under "dpmech" what the noise follows from.
 
-        Keep it as secret as the training data: it holds the key of the noise and, between `accumulate` and
-        `step`, sums without noise. With several processes each saves its own.
+        As secret as the data: it holds the key of the noise, and between `accumulate` and `step` bare sums.
         """
         own = {
             "stream": self._stream.state_dict(),

@@ -8,6 +8,7 @@ import strategies as gen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dpmech as dm
 from dpmech.analysis import budgeted_floor as budgeted
 from dpmech.analysis import convergence as conv
 from verification import _noise_share_oracles as oracle
@@ -168,3 +169,15 @@ def test_at_fixed_epochs_noise_falls_between_the_inverse_and_its_square():
     assert np.all(slopes > -2.02)
     assert np.all(slopes < -0.98)
     assert np.all(np.diff(values) < 0)
+
+
+def test_optimum_is_judged_relative_to_the_gradients():
+    with pytest.raises(dm.InvalidParameterError, match="whose mean is 0"):
+        conv.subsampling_variance([[1e6], [-1e6 + 20.0]], batch_size=1)
+
+
+def test_gradients_have_no_variance_of_their_own_unless_said():
+    given = {"steps": 10, "initial_gap": 1.0, "dimension": 3, "phi": 0.1}
+    silent = conv.stationarity_bound(0.1, 2.0, **given)
+    assert silent == conv.stationarity_bound(0.1, 2.0, gradient_variance=0.0, **given)
+    assert silent < conv.stationarity_bound(0.1, 2.0, gradient_variance=1.0, **given)

@@ -261,3 +261,18 @@ def test_spread_of_the_preconditioner_is_that_of_simulated_moments():
         1 - 1.02**-0.5,
         rel_tol=0.02,
     )
+
+
+def test_defaults_are_those_of_the_field():
+    """Unit noise, Adam's own eps, and a tenth for what is material and what is clamped."""
+    assert math.isclose(first.average_autocovariance(0.9, 2), 0.1 / 1.9 * 0.81, rel_tol=1e-12)
+    assert math.isclose(first.effective_learning_rate(0.3, 0.0), 0.3e8, rel_tol=1e-12)
+    bound = first.preconditioner_deviation_bound(1e-16, 1e-20)
+    assert math.isclose(bound, 1e-20 / (2e-8 * 4e-16), rel_tol=1e-9)
+    arguments = {"beta2": 0.999, "step": 1000, "floor": 1e-6}
+    small = scatter.correction_outlook(0.2, 1.0, **arguments)
+    assert 0.1 < small.change < 0.2
+    assert small.material
+    blurred = scatter.correction_outlook(0.955, 1.0, **arguments)
+    assert 0.1 < blurred.clamped < 0.2
+    assert not blurred.estimable

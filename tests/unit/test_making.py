@@ -335,6 +335,17 @@ def test_steps_belong_to_lots():
         next(batches)
 
 
+def test_hooks_run_once_a_step():
+    """Torch wraps `step` of every class that was ever instantiated."""
+    PrivateOptimizer(torch.optim.SGD(module().parameters(), lr=0.1), CAL, expected_batch_size=5)
+    model, optimizer, loader = made()
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    train(model, optimizer, loader, steps=2)
+    assert seen == ["before", "after"] * 2
+
+
 def test_closures_with_whole_lots_only():
     model, optimizer, loader = made(functional=False)
     batches = iter(loader)
