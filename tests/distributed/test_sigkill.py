@@ -188,10 +188,17 @@ def attempt(case, cal, folder, number, point=None, delays=(0.0, 0.0)):
     return -signal.SIGKILL in codes, told
 
 
+def saved_steps(path):
+    return torch.load(path, weights_only=True)["loader"]["steps"]
+
+
 def harm(case, folder):
     path = folder / f"checkpoint-{case.world - 1}.pt"
     if case.harm == "newest":
-        path.with_name(path.name + ".previous").replace(path)
+        # A process can be one checkpoint behind the others, never two: where it is behind already, it stays.
+        first = folder / "checkpoint-0.pt"
+        if first.exists() and path.exists() and saved_steps(first) <= saved_steps(path):
+            path.with_name(path.name + ".previous").replace(path)
         return
     state = torch.load(path, weights_only=True)
     if case.harm == "model":

@@ -135,6 +135,8 @@ def test_momentum_weights_at_their_ends():
 def test_a_horizon_that_never_settles_is_refused():
     with pytest.raises(InvalidParameterError, match="horizon must be at most"):
         muon.average_momentum_weight(1.0 - 1e-9, 10**10)
+    with pytest.raises(InvalidParameterError, match="at most 200000000 at"):
+        muon.average_momentum_weight(1.0 - 40.0 / 3e8, 10**10)
     assert muon.average_momentum_weight_bound(1.0 - 1e-9, 10**10) == pytest.approx(3.486e-5, rel=1e-3)
 
 
