@@ -3,6 +3,7 @@
 Nothing here knows what the numbers mean; `certificates` and `run_record` do.
 """
 
+import abc
 import functools
 import hashlib
 import importlib.resources
@@ -12,16 +13,64 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from dpmech.exceptions import CertificateError, InvalidParameterError
 
-__all__ = ["SCHEMA_VERSION", "differences", "from_plain", "parse", "seal_of", "to_plain", "to_text", "write"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Document",
+    "differences",
+    "from_plain",
+    "parse",
+    "read_text",
+    "seal_of",
+    "to_plain",
+    "to_text",
+]
 
 SCHEMA_VERSION = 1
 # Derived numbers are recomputed when a certificate is read; another platform rounds them differently.
 _ROUNDING = 1e-9
 _NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
+
+
+class Document(abc.ABC):
+    """What is kept as a sealed JSON file, its guarantee on the first line."""
+
+    @abc.abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, seal included; what `save` writes."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file."""
+
+    def to_json(self) -> str:
+        """JSON text, the guarantee on its first line."""
+        return to_text(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, whole or not at all.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written.
+        """
+        _write(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read it back, and check that nothing in it was changed or contradicts itself.
+
+        Schema, version, seal and every derived entry are checked; whether the claim is true is `verify`'s
+        work.
+
+        Raises:
+            InvalidParameterError: if the file cannot be read.
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
+        return cls.from_json(read_text(path))
 
 
 def to_plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -181,12 +230,25 @@ def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: claimed {claimed!r}, recomputed {recomputed!r}"
 
 
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file whole or not at all: to a temporary neighbour first, then renamed over it.
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a certificate file.
 
     Raises:
-        InvalidParameterError: if it cannot be written.
+        InvalidParameterError: if there is no such file, or it cannot be read.
+        CertificateError: if it is not text.
     """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidParameterError(
+            "certificate", str(path), f"a readable file ({error.strerror})"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CertificateError(f"not JSON: {error}") from error
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    # To a temporary neighbour first, then renamed over it.
     target = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")

@@ -1,11 +1,9 @@
 """Certificate: a claim and its evidence as one JSON file that can be checked a year later."""
 
 import dataclasses
-import os
 import platform
 from importlib import metadata
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,13 +12,12 @@ from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency, PrivacyBudget, check_sigma
 from dpmech.certificate_format import (
     SCHEMA_VERSION,
+    Document,
     differences,
     from_plain,
     parse,
     seal_of,
     to_plain,
-    to_text,
-    write,
 )
 from dpmech.claims import Claim, Evidence
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_real
@@ -29,7 +26,7 @@ from dpmech.participation import Participation
 from dpmech.strategies.base import Strategy
 from dpmech.trainer_duties import trainer_duties
 
-__all__ = ["Certificate", "read_certificate"]
+__all__ = ["Certificate"]
 
 _METHODS: dict[str, type[Method]] = {
     kind.__name__: kind for kind in (Certified, Deterministic, Exact, Importance, Pld, Prv, Rdp)
@@ -41,7 +38,7 @@ _LEADING = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
-class Certificate(Claim):
+class Certificate(Claim, Document):
     """A claim that can be saved, loaded and verified; issued by `Calibration.certificate`.
 
     **Guarantee:** that of the calibration, as the first line of the file says; an estimate says ESTIMATE
@@ -84,41 +81,16 @@ class Certificate(Claim):
         return self.guarantee
 
     def to_dict(self) -> dict[str, Any]:
-        """The certificate as plain data, seal included; what `save` writes."""
+        """Plain data, seal included; what `save` writes."""
         document: dict[str, Any] = to_plain(self._content())
         return document | {"seal": seal_of(document)}
 
-    def to_json(self) -> str:
-        """The certificate as JSON text, the guarantee on its first line."""
-        return to_text(self.to_dict())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate to a file, whole or not at all.
-
-        Raises:
-            InvalidParameterError: if the file cannot be written.
-        """
-        write(path, self.to_json())
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Certificate":
-        """Read a certificate back, and check that nothing in it was changed or contradicts itself.
-
-        Schema, version, seal and every derived entry are checked; whether the claim is true is `verify`'s
-        work.
-
-        Raises:
-            InvalidParameterError: if the file cannot be read.
-            CertificateError: if it is no certificate of a known version, or does not hold together.
-        """
-        return Certificate.from_json(read_certificate(path))
-
-    @staticmethod
-    def from_json(text: str) -> "Certificate":
-        """The same for the text of a file."""
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file."""
         document = from_plain(parse(text))
         try:
-            certificate = _rebuilt(document["claim"], document["evidence"])
+            certificate = cls(**_parts(document["claim"], document["evidence"]))
             recomputed = certificate._content() | {"seal": document["seal"]}
         except CertificateError:
             raise
@@ -180,45 +152,29 @@ class Certificate(Claim):
         }
 
 
-def read_certificate(path: str | os.PathLike[str]) -> str:
-    """The text of a certificate file.
-
-    Raises:
-        InvalidParameterError: if there is no such file, or it cannot be read.
-        CertificateError: if it is not text.
-    """
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidParameterError(
-            "certificate", str(path), f"a readable file ({error.strerror})"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise CertificateError(f"not JSON: {error}") from error
-
-
-def _rebuilt(claim: dict[str, Any], evidence: dict[str, Any]) -> Certificate:
+def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the certificate that a document was written from."""
     _check_sizes(claim["strategy"], claim["n"])
-    return Certificate(
-        strategy=Strategy.from_dict(claim["strategy"]),
-        participation=Participation.from_dict(claim["participation"]),
-        adjacency=Adjacency(claim["adjacency"]),
-        budget=PrivacyBudget(claim["eps"], claim["delta"]),
-        sigma=claim["sigma"],
-        sensitivity=Bounds(**evidence["sensitivity"]),
-        achieved=Bounds(**evidence["achieved"]),
-        method=evidence["method"],
-        guarantee=evidence["guarantee"],
-        evidence=Evidence(
+    return {
+        "strategy": Strategy.from_dict(claim["strategy"]),
+        "participation": Participation.from_dict(claim["participation"]),
+        "adjacency": Adjacency(claim["adjacency"]),
+        "budget": PrivacyBudget(claim["eps"], claim["delta"]),
+        "sigma": claim["sigma"],
+        "sensitivity": Bounds(**evidence["sensitivity"]),
+        "achieved": Bounds(**evidence["achieved"]),
+        "method": evidence["method"],
+        "guarantee": evidence["guarantee"],
+        "evidence": Evidence(
             accountant=_method_from_dict(evidence["accountant"]),
             rtol=evidence["rtol"],
             rng_supplied=evidence["rng_supplied"],
             samples=evidence["samples"],
         ),
-        clip_norm=claim["clip_norm"],
-        expected_batch_size=claim["expected_batch_size"],
-        versions=tuple(sorted(evidence["versions"].items())),
-    )
+        "clip_norm": claim["clip_norm"],
+        "expected_batch_size": claim["expected_batch_size"],
+        "versions": tuple(sorted(evidence["versions"].items())),
+    }
 
 
 def _check_sizes(record: dict[str, Any], n: int) -> None:

@@ -2,21 +2,19 @@
 
 import dataclasses
 import json
-import os
-from typing import Any
+from typing import Any, Self
 
 from dpmech.bounds import Bounds
 from dpmech.certificate_format import (
     SCHEMA_VERSION,
+    Document,
     differences,
     from_plain,
     parse,
     seal_of,
     to_plain,
-    to_text,
-    write,
 )
-from dpmech.certificates import Certificate, read_certificate
+from dpmech.certificates import Certificate
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_integer
 
 __all__ = ["KIND", "Randomness", "RunRecord"]
@@ -53,7 +51,7 @@ class Randomness:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Document):
     """A run under a certificate: steps, realised participations, random numbers, and the eps that it cost.
 
     It holds nothing about single examples. How often examples took part is stated where the certificate
@@ -135,7 +133,7 @@ class RunRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as plain data, its certificate and its seal included; what `save` writes."""
+        """Plain data, its certificate and its seal included; what `save` writes."""
         content: dict[str, Any] = {
             "guarantee": self.headline,
             "schema_version": SCHEMA_VERSION,
@@ -144,36 +142,14 @@ class RunRecord:
         }
         return content | {"seal": seal_of(content)}
 
-    def to_json(self) -> str:
-        """The record as JSON text, the guarantee on its first line."""
-        return to_text(self.to_dict())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the record to a file, whole or not at all.
-
-        Raises:
-            InvalidParameterError: if the file cannot be written.
-        """
-        write(path, self.to_json())
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "RunRecord":
-        """Read a record back, and check that nothing in it was changed or contradicts itself.
-
-        Raises:
-            InvalidParameterError: if the file cannot be read.
-            CertificateError: if it is no run record of a known version, or does not hold together.
-        """
-        return RunRecord.from_json(read_certificate(path))
-
-    @staticmethod
-    def from_json(text: str) -> "RunRecord":
-        """The same for the text of a file."""
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file."""
         document = parse(text, KIND)
         certificate = Certificate.from_json(json.dumps(document["certificate"]))
         run = from_plain(document["run"])
         try:
-            record = RunRecord(
+            record = cls(
                 certificate=certificate,
                 steps=run["steps"],
                 executed=Bounds(**run["executed"]),

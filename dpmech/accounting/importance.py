@@ -41,6 +41,8 @@ DOUBTFUL_SHAPE = 0.3
 SAFE_SHARE = 0.002
 NEGLIGIBLE = 1e-3
 EXEMPT = 0.05
+# Of the error: for the first sample and for the enlarged one. Each is one chance to miss; the second is rare.
+ERROR_SHARES = (0.9, 0.1)
 FIRST_STAGE = {"remove": 0, "add": 100}
 SIZING_STAGE = 50
 MAIN_STAGE = 60
@@ -91,7 +93,8 @@ def estimate_delta(
     weights is 0.5 or more (no finite variance). A direction whose proved weight bound, or whose upper end,
     is below 1/20 of the other direction is exempt: it would have to be 20 times what its sample shows.
     Before it refuses, it draws one larger sample: at least four times the size, with random numbers of its
-    own, so that what the first one showed does not bias the second.
+    own, so that what the first one showed does not bias the second. Each sample has its share of the error
+    (nine tenths and one), so that the level holds over both.
 
     The result depends on `rng` (or the plan) alone, not on the executor.
 
@@ -135,8 +138,8 @@ def estimate_delta(
         plan = _plan(remove, add, draw_entropy(rng), rel_error, max_samples, executor)
     remove = _planned(remove, plan, plan.remove_parts, plan.remove_weights)
     add = _planned(add, plan, plan.add_parts, plan.add_weights)
-    level = 0.5 * (1.0 + confidence)
     while True:
+        level = 1.0 - 0.5 * (1.0 - confidence) * ERROR_SHARES[plan.enlarged]
         removed = _direction(remove, plan, "remove", level, executor)
         added = _direction(add, plan, "add", level, executor)
         doubts = (_doubt("REMOVE", removed, added), _doubt("ADD", added, removed))

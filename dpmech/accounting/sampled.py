@@ -38,7 +38,7 @@ class ImportanceAccountant(Accountant):
 
     Within one call the same random numbers serve every sigma and eps, so that delta is smooth. Delta at
     the true root is one random event, whatever path the search takes to it; two where a sample had to be
-    enlarged, which the two-sided level of a one-sided use covers.
+    enlarged, and each has its share of the error.
     """
 
     def __init__(

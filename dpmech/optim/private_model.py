@@ -74,9 +74,12 @@ class PerExampleModel(nn.Module):
 def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
     """Return `model` if one example's gradient depends on that example alone, and `params` are its own.
 
+    A normalisation layer that is in eval mode now is refused when it is used in training mode later.
+
     Raises:
         InvalidParameterError: if it is no module, or optimizer and model train different parameters.
-        UnsupportedCombinationError: if a layer mixes examples, or the model reduces gradients on its own.
+        UnsupportedCombinationError: if a layer mixes examples or keeps statistics of them, or the model
+            reduces gradients on its own.
     """
     if not isinstance(model, nn.Module):
         raise InvalidParameterError("model", model, "a torch.nn.Module")
@@ -85,13 +88,11 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "DistributedDataParallel averages gradients before they are clipped",
             supported="the module itself: clipped sums are added over processes here",
         )
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
-            raise UnsupportedCombinationError(
-                f"layer {name!r} is a {type(layer).__name__}: it mixes examples, so that clipping one does "
-                "not bound what it adds, and its running statistics are not noised",
-                supported="GroupNorm or LayerNorm, or batch normalisation in eval mode",
-            )
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase):
+            _refuse_statistics(layer)
+            # `model.train()` at the start of an epoch switches a frozen layer back.
+            layer.register_forward_pre_hook(_refuse_statistics)
     own = {id(param) for param in model.parameters() if param.requires_grad}
     trained = {id(param) for param in params if param.requires_grad}
     if own != trained:
@@ -102,3 +103,19 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "over the model's parameters that require gradients",
         )
     return model
+
+
+def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = None) -> None:
+    """Refuse statistics over a batch, which mix examples, and running ones, which no noise protects."""
+    del inputs
+    batched = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    mixes = batched and (layer.training or layer.running_mean is None)
+    keeps = layer.training and layer.running_mean is not None
+    if mixes or keeps:
+        faults = ["mixes examples, so that clipping one does not bound what it adds"] * mixes
+        faults += ["keeps running statistics without noise"] * keeps
+        raise UnsupportedCombinationError(
+            f"a {type(layer).__name__} layer {', and '.join(faults)}",
+            supported="GroupNorm or LayerNorm, or running statistics that are fixed: the layer in eval mode, "
+            "where model.train() has to be followed by its own .eval()",
+        )

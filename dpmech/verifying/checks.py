@@ -11,7 +11,8 @@ from dpmech.accounting.dispatch import accountant_for
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Rdp
 from dpmech.accounting.search import gaussian_scale
 from dpmech.bounds import Bounds
-from dpmech.certificates import Certificate, read_certificate
+from dpmech.certificate_format import read_text
+from dpmech.certificates import Certificate
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_rng
 from dpmech.participation import BallsInBins
 from dpmech.run_record import RunRecord
@@ -93,7 +94,7 @@ def verify(
         if isinstance(certificate, Certificate | RunRecord):
             text = certificate.to_json()
         else:
-            text = read_certificate(certificate)
+            text = read_text(certificate)
         if is_run_record(text):
             run = RunRecord.from_json(text)
         read = Certificate.from_json(text) if run is None else run.certificate
@@ -106,9 +107,8 @@ def verify(
         checks += recomputation.run()
         if run is not None:
             checks += run_checks(run, rigorous=rigorous)
-            stopped = stopped_certificate(run)
-            if stopped is not None and all(check.ok for check in checks):
-                checks += _Recomputation(stopped, generator, report, source, sized=False).run()
+            if all(check.ok for check in checks):
+                checks += _stopped_early(run, generator, report, source)
     if rigorous and read.guarantee == "estimate":
         checks.append(
             Check("rigour", ok=False, detail="the claim rests on an estimate, a rigorous one was asked for")
@@ -303,6 +303,19 @@ class _Recomputation:
                 f"claimed {self.delta:.6g}"
             )
             yield Check("evidence", ok=not off, detail=f"achieved eps {detail}", route=route.name)
+
+
+def _stopped_early(
+    run: RunRecord, rng: np.random.Generator | None, progress: Progress, source: str
+) -> Iterator[Check]:
+    """The claim about the steps executed, where there is one beside the certificate's."""
+    try:
+        stopped = stopped_certificate(run)
+    except (MemoryError, *_UNFIT) as error:
+        yield Check("run", ok=False, detail=f"eps of the steps executed could not be recomputed: {error}")
+        return
+    if stopped is not None:
+        yield from _Recomputation(stopped, rng, progress, source, sized=False).run()
 
 
 def _overlap(one: Bounds, other: Bounds) -> bool:

@@ -10,6 +10,7 @@ import dpmech as dm
 from dpmech.accounting import importance
 from dpmech.accounting.balls_in_bins import bin_gram
 from dpmech.accounting.certified import certify_delta
+from dpmech.accounting.confidence import likelihood_interval
 from dpmech.accounting.gram import CirculantGram, DenseGram, FactorGram
 from dpmech.accounting.importance import estimate_delta
 from dpmech.accounting.mixture import AddProposal, RemoveProposal
@@ -228,6 +229,21 @@ def test_weights_without_an_interval_are_refused(monkeypatch, weights, message):
     monkeypatch.setattr(AddProposal, "block", block)
     with pytest.raises(NumericalError, match=message):
         estimate_delta(DenseGram(THREE), 0.5, rng=rng(0), max_samples=4096)
+
+
+@pytest.mark.parametrize(("enlarged", "share"), [(False, 0.9), (True, 0.1)])
+def test_each_sample_has_its_share_of_the_error(enlarged, share):
+    """Two chances to miss: their shares of the error add up to it, each split over the directions."""
+    gram = DenseGram(strategy_gram(390, 39, 0.9) / 2.927**2)
+    plan = dataclasses.replace(estimate_delta(gram, 8.0, rng=rng(0), rel_error=0.1).plan, enlarged=enlarged)
+    result = estimate_delta(gram, 8.0, plan=plan, confidence=0.99)
+    stage = importance.FIRST_STAGE["remove"] + importance.MAIN_STAGE + enlarged
+    known = dict(zip(plan.remove_parts, plan.remove_weights, strict=True))
+    remove = RemoveProposal.at(gram, 8.0)
+    remove = remove.reweighted(np.array([known[name] for name in remove.names]))
+    sample = weight_sample(remove, plan.entropy, stage, plan.remove_samples)
+    lower, upper = likelihood_interval(sample.log_weights, 1.0 - 0.5 * 0.01 * share)
+    assert (result.remove.lower, result.remove.upper) == pytest.approx((lower, upper), rel=1e-12)
 
 
 def test_a_doubted_sample_is_followed_by_one_larger_one(monkeypatch):

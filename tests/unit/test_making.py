@@ -25,6 +25,7 @@ from dpmech.optim import (  # noqa: E402
     make_private,
     save_checkpoint,
 )
+from dpmech.optim.private_model import check_model  # noqa: E402
 
 # Opacus' hooks, where the input of the first layer needs no gradient.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -70,8 +71,8 @@ def made(cal=CAL, *, model=None, loader=None, functional=True, **options):
     model = module() if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(data()) if loader is None else loader
-    options = {"generator": 1, "rng": 2} | options
-    return make_private(model, optimizer, loader, cal, loss=example_loss if functional else None, **options)
+    options = {"generator": 1, "rng": 2, "loss": example_loss if functional else None} | options
+    return make_private(model, optimizer, loader, cal, **options)
 
 
 def train(model, optimizer, loader, steps=None):
@@ -418,12 +419,54 @@ def test_unsupported_set_ups(options, match):
         made(**{name: build() for name, build in options.items()})
 
 
+def batched_loss(model, x, target):
+    return F.cross_entropy(model(x[None]), target[None])
+
+
 def test_batch_norm_in_eval_mode_is_a_fixed_layer():
     model = batch_norm().eval()
     for param in model[1].parameters():
         param.requires_grad_(False)
-    private, _, _ = made(model=model)
-    assert isinstance(private, PerExampleModel)
+    private, _, loader = made(model=model, loss=batched_loss)
+    features, targets = next(iter(loader))
+    private.backward(features, targets)
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_batch_norm_put_back_into_training_is_refused(functional):
+    model = batch_norm().eval()
+    for param in model[1].parameters():
+        param.requires_grad_(False)
+    private, _, loader = made(model=model, loss=batched_loss if functional else None)
+    features, targets = next(iter(loader))
+    private(features)
+    private.train()
+    before = model[1].running_mean.clone()
+    with pytest.raises(dm.UnsupportedCombinationError, match="BatchNorm1d layer mixes examples"):
+        private.backward(features, targets) if functional else private(features)
+    assert torch.equal(model[1].running_mean, before)
+
+
+@pytest.mark.parametrize(
+    ("layer", "fault"),
+    [
+        (torch.nn.BatchNorm1d(4, track_running_stats=False).eval(), "BatchNorm1d layer mixes examples"),
+        (torch.nn.SyncBatchNorm(4), "mixes examples, .*, and keeps running statistics"),
+        (torch.nn.InstanceNorm1d(4, affine=True, track_running_stats=True), "layer keeps running statistics"),
+        (torch.nn.InstanceNorm1d(4, affine=True), None),
+        (torch.nn.InstanceNorm1d(4, affine=True, track_running_stats=True).eval(), None),
+        (torch.nn.BatchNorm1d(4).eval(), None),
+    ],
+    ids=str,
+)
+def test_layers_with_statistics(layer, fault):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), layer)
+    params = list(model.parameters())
+    if fault is None:
+        assert check_model(model, params) is model
+    else:
+        with pytest.raises(dm.UnsupportedCombinationError, match=fault):
+            check_model(model, params)
 
 
 @pytest.mark.parametrize(

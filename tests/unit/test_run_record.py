@@ -302,6 +302,28 @@ def test_a_resealed_lower_eps_is_recomputed(tmp_path):
     assert not dm.verify(tmp_path / "run.json").ok
 
 
+@pytest.mark.parametrize("name", ["min-sep", "poisson"])
+@pytest.mark.parametrize("eps", [0.0, 1e-320])
+def test_a_forged_eps_that_is_no_budget_is_refused(name, eps, tmp_path):
+    made = record(name, 6, stopped_by_plan=True)
+    forged = dataclasses.replace(made, executed=dm.Bounds(0.0, eps, made.executed.method))
+    forged.save(tmp_path / "run.json")
+    found = dm.verify(tmp_path / "run.json")
+    assert not found.ok
+    assert found.run == forged
+    assert any("could not be recomputed" in line or "exceeds" in line for line in found.failures)
+
+
+def test_a_failure_to_form_the_claim_is_a_refusal(monkeypatch):
+    def fail(*arguments):
+        raise MemoryError("too large")
+
+    made = record("min-sep", 6, stopped_by_plan=True)
+    monkeypatch.setattr(dm.LambdaCGD, "prefix", fail)
+    found = dm.verify(made)
+    assert found.failures == ("run: eps of the steps executed could not be recomputed: too large",)
+
+
 def test_other_files_are_refused(tmp_path):
     for content in (
         '{"run": 1}',
