@@ -181,6 +181,8 @@ def test_momenta_are_checked(bad):
         (lambda: heat.heat_average(np.square, np.eye(2), -1.0, nodes=3), "scale"),
         (lambda: heat.heat_average(np.square, np.eye(2), 1.0, nodes=0), "nodes"),
         (lambda: heat.heat_average(np.square, np.eye(3), 1.0, nodes=9), "nodes"),
+        (lambda: heat.heat_average(np.square, np.eye(1), 1.0, nodes=65), "nodes"),
+        (lambda: heat.heat_average(np.square, np.ones((2, 11)), 1.0, nodes=2), "nodes"),
         (lambda: heat.corrected_direction(np.square, np.eye(2), 1.0, np.eye(2)), "probes"),
         (lambda: heat.corrected_direction(np.square, np.eye(2), -1.0, np.ones((1, 2, 2))), "scale"),
     ],
@@ -261,6 +263,7 @@ def test_the_laplacian_of_monomials():
 def test_the_laplacian_at_its_limits():
     point = np.linspace(-2.0, 2.0, 256).reshape(16, 16)
     np.testing.assert_allclose(heat.laplacian(np.sin, point), -np.sin(point), atol=1e-9)
+    np.testing.assert_array_equal(heat.laplacian(np.exp, point), heat.laplacian(np.exp, point, step=0.01))
     square = heat.laplacian(np.sin, point[:2], step=0.1, power=2)
     np.testing.assert_allclose(square, np.sin(point[:2]), atol=2e-5)
 
@@ -279,6 +282,9 @@ def test_quadrature_is_exact_on_polynomials():
     many = heat.heat_average(lambda x: x**2, np.zeros((1, 3)), 1.0, nodes=40)
     np.testing.assert_allclose(many, 1.0, rtol=1e-12)
     np.testing.assert_allclose(heat.heat_average(lambda x: x, np.ones((9, 9)), 1.0, nodes=1), 1.0)
+    # Two million evaluations, half of what is accepted.
+    most = heat.heat_average(lambda x: x**2, np.ones((3, 7)), 1.0, nodes=2)
+    np.testing.assert_allclose(most, 2.0, rtol=1e-9)
 
 
 def test_maps_that_are_not_finite_are_an_error():
