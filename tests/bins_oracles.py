@@ -148,20 +148,24 @@ def random_gram(case):
     return matrix * float(rng.uniform(1.0, 6.0)) / matrix.diagonal().max(), float(rng.uniform(0.2, 3.0))
 
 
-def plain_monte_carlo(matrix, eps, rng, *, samples, block=100_000):
-    """((mean, standard error) of REMOVE, of ADD) with no importance sampling: REMOVE from P, ADD from Q.
+def plain_monte_carlo(matrix, eps, rng, *, samples, block=20_000):
+    """(mean, standard error) with no importance sampling: REMOVE from P, ADD from Q.
 
-    Both payoffs lie in [0, 1], so that the standard errors can be trusted.
+    Both payoffs lie in [0, 1], so that the standard errors can be trusted. `eps` is a number or a list of
+    them, which share their draws; each result has shape (2,) or (2, len(eps)), REMOVE first.
     """
     bins = len(matrix)
     factor = np.linalg.cholesky(matrix)
-    sums = np.zeros((2, 2))
+    levels = np.asarray(eps, dtype=np.float64)
+    sums = np.zeros((2, 2, *levels.shape))
     for _ in range(samples // block):
-        noise = rng.standard_normal((block, bins)) @ factor.T - np.diag(matrix) / 2
-        raised = noise + matrix[rng.integers(bins, size=block)]
+        noise = factor @ rng.standard_normal((bins, block)) - np.diag(matrix)[:, None] / 2
+        raised = noise + matrix[:, rng.integers(bins, size=block)]
         for place, fields in enumerate((raised, noise)):
-            losses = scipy.special.logsumexp(fields, axis=1) - np.log(bins)
-            payoffs = -np.expm1(np.minimum(eps - losses if place == 0 else eps + losses, 0.0))
-            sums[place] += payoffs.sum(), (payoffs**2).sum()
+            top = fields.max(axis=0)
+            losses = top + np.log(np.mean(np.exp(fields - top), axis=0))
+            gaps = levels[..., None] - losses if place == 0 else levels[..., None] + losses
+            payoffs = -np.expm1(np.minimum(gaps, 0.0))
+            sums[place] += payoffs.sum(axis=-1), (payoffs**2).sum(axis=-1)
     means = sums[:, 0] / samples
-    return list(zip(means, np.sqrt(np.maximum(sums[:, 1] / samples - means**2, 0.0) / samples), strict=True))
+    return means, np.sqrt(np.maximum(sums[:, 1] / samples - means**2, 0.0) / samples)
