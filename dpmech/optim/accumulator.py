@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError, check_integer, check_real
-from dpmech.optim.agreement import Group, add_over, is_first, processes
+from dpmech.optim.agreement import Group, add_over, check_processes, is_first, processes
 from dpmech.optim.clipped_sum import ClippedSum, clip_and_sum
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.slots import is_sharded, local_part, noise_dtype
@@ -16,7 +16,9 @@ __all__ = ["Accumulator"]
 
 
 class Accumulator:
-    """Sums of clipped gradients in float32 (float64 for float64 parameters).
+    """Sums of clipped gradients: float32 for one micro-batch, float64 from the second on, rounded once.
+
+    In float32 the roundings of many additions could add up to more than one example may change.
 
     Args:
         params: the parameters.
@@ -31,6 +33,7 @@ class Accumulator:
         self._blocks = clipping.blocks(len(params))
         self._scale = 1.0 / check_real("loss_scale", loss_scale, minimum=0.0, open_minimum=True)
         self._group = group
+        self._world = processes(group)
         self._sums: list[Tensor | None] = [None] * len(params)
         self.dropped = 0
 
@@ -73,9 +76,14 @@ class Accumulator:
         self._add(sums, clipped.dropped)
 
     def take(self) -> list[Tensor]:
-        """The sums over all processes, zeros where nothing was added; the next lot starts empty."""
+        """The sums over all processes, zeros where nothing was added; the next lot starts empty.
+
+        Raises:
+            UnsupportedCombinationError: if processes came or went.
+        """
+        check_processes(self._world, self._group)
         sums = [
-            _zeros(param) if total is None else total
+            _zeros(param) if total is None else total.to(noise_dtype(param))
             for param, total in zip(self._params, self._sums, strict=True)
         ]
         self.clear()
@@ -104,7 +112,7 @@ class Accumulator:
         if len(state["sums"]) != len(self._params):
             raise InvalidParameterError("sums of the lot", len(state["sums"]), f"{len(self._params)} tensors")
         sums = [
-            None if total is None else _zeros(param).copy_(total)
+            None if total is None else torch.empty_like(_zeros(param), dtype=total.dtype).copy_(total)
             for total, param in zip(state["sums"], self._params, strict=True)
         ]
         self.dropped = check_integer("dropped", state["dropped"], minimum=0)
@@ -116,8 +124,13 @@ class Accumulator:
             if value is None:
                 continue
             total = self._sums[index]
-            # The first value is copied, so that the sum is ours to change.
-            self._sums[index] = _zeros(param).copy_(value) if total is None else total.add_(value)
+            if total is None:
+                # The first value is copied, so that the sum is ours to change.
+                empty = _zeros(param)
+                wide = empty.double() if value.dtype == torch.float64 else empty
+                self._sums[index] = wide.copy_(value)
+            else:
+                self._sums[index] = total.double().add_(value)
         self.dropped += dropped
 
 

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 import torch.distributed as dist
 from torch import Tensor
 
-from dpmech.exceptions import CertificateError
+from dpmech.exceptions import CertificateError, UnsupportedCombinationError
 from dpmech.optim.generators import Key
 
-__all__ = ["Group", "add_over", "check_agreement", "is_first", "processes", "shared_key"]
+__all__ = ["Group", "add_over", "check_agreement", "check_processes", "is_first", "processes", "shared_key"]
 
 Group: TypeAlias = "dist.ProcessGroup | None"
 
@@ -20,6 +20,17 @@ def processes(group: Group) -> int:
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size(group)
+
+
+def check_processes(expected: int, group: Group) -> None:
+    """Raise UnsupportedCombinationError unless there are as many processes as when keys were shared."""
+    found = processes(group)
+    if found != expected:
+        raise UnsupportedCombinationError(
+            f"{expected} processes shared the keys of lots and noise, now there are {found}: they would "
+            "release other sums, or the same ones under several draws of noise",
+            supported="torch.distributed initialised before the private optimizer is made, and until its end",
+        )
 
 
 def is_first(group: Group) -> bool:

@@ -30,23 +30,26 @@ class ClippedSum:
 
     Args:
         parameters: the parameters.
-        sums: one tensor of the same shape a parameter, or None where no example has a gradient.
+        sums: one tensor of the same shape a parameter, float32 or float64 (in half precision a sum is rounded
+            by more than one example adds), or None where no example has a gradient.
         clipping: how the examples were clipped.
         reduced: whether the sum is already over all processes (and the same on all of them).
         examples: how many examples it holds, or None. Private.
         dropped: how many had a gradient that is not finite, and were left out. Private.
+        left_out: rows of the batch that were given weight 0, and are not in `examples`. Private.
 
     Raises:
         InvalidParameterError: on a bad argument.
         NumericalError: if a sum is not finite, or larger than `examples` clipped gradients can be.
     """
 
-    parameters: Sequence[Tensor]
-    sums: Sequence[Tensor | None]
+    parameters: Sequence[Tensor] = dataclasses.field(repr=False)
+    sums: Sequence[Tensor | None] = dataclasses.field(repr=False)
     clipping: Clipping
     reduced: bool = False
     examples: int | None = None
     dropped: int = 0
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.clipping, Clipping):
@@ -58,8 +61,15 @@ class ClippedSum:
             if value is None:
                 continue
             if not isinstance(value, Tensor) or value.shape != param.shape:
+                shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise InvalidParameterError(
-                    f"sums[{index}]", value, f"a tensor of shape {tuple(param.shape)}"
+                    f"sums[{index}]", shown, f"a tensor of shape {tuple(param.shape)}"
+                )
+            if value.dtype not in (torch.float32, torch.float64):
+                raise InvalidParameterError(
+                    f"sums[{index}]",
+                    value.dtype,
+                    "float32 or float64: in less, a sum is rounded by more than one example adds",
                 )
             total += float(_squared_norms(_flat(local_part(value.detach())[None], index)))
         if not math.isfinite(total):
@@ -67,7 +77,7 @@ class ClippedSum:
         if self.examples is None:
             return
         most = check_integer("examples", self.examples, minimum=0) * self.clipping.joint_norm
-        if math.sqrt(total) > 1.01 * most:  # sums may be in bfloat16
+        if math.sqrt(total) > 1.001 * most:
             raise NumericalError(
                 f"the sum has norm {math.sqrt(total):.6g}, more than {self.examples} examples clipped to "
                 f"{self.clipping.joint_norm:.6g} can have"
@@ -92,6 +102,9 @@ class ClippedSum:
                 a reduction by averaging; 1 after a sum.
             reduced: as in the class.
             examples: as in the class.
+
+        Raises:
+            InvalidParameterError: on a bad argument; gradients in half precision are refused.
         """
         factor = check_real("scale", scale, minimum=0.0, open_minimum=True)
         sums = [None if param.grad is None else param.grad.detach() * factor for param in parameters]

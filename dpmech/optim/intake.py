@@ -1,6 +1,5 @@
 """What an optimizer finds on its parameters before a step: per-example gradients, or trouble."""
 
-import inspect
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.slots import local_part
 
-__all__ = ["Intake", "check_optimizer"]
+__all__ = ["Intake"]
 
 
 class Intake:
@@ -49,7 +48,8 @@ class Intake:
                     f"parameter {index}, of shape {tuple(param.shape)}, has a gradient but no per-example "
                     "gradients (grad_sample): nothing bounds what one example adds to it",
                     supported="grad_sample on every parameter (Opacus' GradSampleModule), clipped_gradients, "
-                    "or ClippedSum.from_grads where the gradients are sums of clipped ones",
+                    "or ClippedSum.from_grads where the gradients are sums of clipped ones; other calls of "
+                    "the model under torch.no_grad(); no clip_grad_norm_, clipping is done here",
                 )
         for param, sample in zip(self._trained, samples, strict=True):
             if sample is not None:
@@ -89,16 +89,3 @@ def _grad_sample(index: int, param: Tensor) -> Tensor | None:
                 f"grad_sample of parameter {index}", shown, f"of shape (examples, *{tuple(param.shape)})"
             )
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
-
-
-def check_optimizer(optimizer: object) -> None:
-    """Raise unless `optimizer` is a torch optimizer that evaluates gradients once a step."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
-    parameters = inspect.signature(type(optimizer).step).parameters
-    if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
-        raise UnsupportedCombinationError(
-            f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a row of "
-            "noise of its own",
-            supported="optimizers whose step works without a closure",
-        )

@@ -23,7 +23,7 @@ from dpmech.samplers import ParticipationTracker, Sampler, shard
 
 __all__ = ["LotSampler", "PrivateLoader"]
 
-_STATE = {"sampler", "tracker", "steps", "processes"}
+_STATE = {"sampler", "tracker", "steps", "processes", "max_physical_batch_size"}
 # What a DataLoader is rebuilt with; the order of its examples is the sampler's.
 _KEPT = (
     "num_workers",
@@ -83,7 +83,7 @@ class PrivateLoader:
 
     Iterating gives the batches of what is left of the epoch; past the last certified step it raises. Every
     lot is checked against the certified participation before its first batch is handed out. A lot without
-    examples is one batch of length 0.
+    examples is one batch of length 0. A lot that was only looked at is handed out again.
 
     `state_dict` may be taken between `optimizer.step()` and the next batch; it is as secret as the data.
 
@@ -164,9 +164,11 @@ class PrivateLoader:
 
         Raises:
             HorizonError: past the last certified step.
-            UnsupportedCombinationError: if the last lot was not stepped on.
+            UnsupportedCombinationError: if the last lot was not stepped on, or a dataset gives more examples
+                than it was asked for.
         """
         self._iterations += 1
+        self.progress.take_back()
         mine, start, n = self._iterations, self.progress.stepped, self.sampler.n
         if self.progress.drawn != start:
             raise UnsupportedCombinationError(
@@ -184,13 +186,18 @@ class PrivateLoader:
         batches: DataLoader[Any] = DataLoader(
             self._dataset, batch_sampler=plan, collate_fn=self._collate, generator=workers, **self._settings
         )
-        for (step, size, first, last), batch in zip(plan.places(), batches, strict=True):
+        for (step, size, first, last), (examples, batch) in zip(plan.places(), batches, strict=True):
             if mine != self._iterations:
                 raise UnsupportedCombinationError(
                     "two iterations over one PrivateLoader", supported="one at a time"
                 )
-            self.progress.hand_out(size, first=first, last=last)
-            if first:
+            if examples > size:
+                raise UnsupportedCombinationError(
+                    f"the dataset gives {examples} examples where {size} were picked",
+                    supported="one example for every index",
+                )
+            self.progress.hand_out(examples, first=first, last=last)
+            if first and step == self._tracker.steps:
                 self._tracker.record(step, self.sampler.indices(step))
             yield batch
 
@@ -211,6 +218,7 @@ class PrivateLoader:
             "tracker": {key: _to_tensor(value) for key, value in tracker.items()},
             "steps": self.steps_taken,
             "processes": self._world,
+            "max_physical_batch_size": self._most,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -232,6 +240,13 @@ class PrivateLoader:
                 "differently, and steps taken again would not repeat what they released",
                 claimed=state["processes"],
                 recomputed=self._world,
+            )
+        if state["max_physical_batch_size"] != self._most:
+            raise CertificateError(
+                f"the state is of physical batches of at most {state['max_physical_batch_size']}, here "
+                f"{self._most}: sums would round differently, as with other processes",
+                claimed=state["max_physical_batch_size"],
+                recomputed=self._most,
             )
         steps = check_integer("steps", state["steps"], minimum=0, maximum=self.sampler.n)
         self._tracker.load_state_dict({key: _from_tensor(value) for key, value in state["tracker"].items()})
@@ -279,14 +294,19 @@ class _Plan:
 
 
 class _EmptyAware:
-    """A collate_fn that also makes a batch of no examples, shaped like one of the first example."""
+    """A collate_fn that also makes a batch of no examples, shaped like one of the first example.
+
+    It gives the number of examples with the batch: a dataset may have left some out.
+    """
 
     def __init__(self, collate: Callable[[list[Any]], Any], dataset: Any) -> None:  # noqa: ANN401 - any dataset
         self._collate = collate
         self._dataset = dataset
 
-    def __call__(self, examples: list[Any]) -> Any:  # noqa: ANN401 - any batch
-        return self._collate(examples) if examples else _emptied(self._collate([self._dataset[0]]))
+    def __call__(self, examples: list[Any]) -> tuple[int, Any]:
+        if not examples:
+            return 0, _emptied(self._collate([self._dataset[0]]))
+        return len(examples), self._collate(examples)
 
 
 def _emptied(batch: Any) -> Any:  # noqa: ANN401 - any batch
@@ -316,7 +336,23 @@ def check_dataset(loader: DataLoader[Any]) -> int:
             "an iterable dataset has no examples to sample from",
             supported="a dataset with a length and indices",
         )
+    if _repeats(dataset):
+        raise UnsupportedCombinationError(
+            "the dataset holds examples twice: they would take part twice as often as certified",
+            supported="every example under one index",
+        )
     return check_integer("len(dataset)", len(dataset), minimum=1)
+
+
+def _repeats(dataset: Any) -> bool:  # noqa: ANN401 - any dataset
+    """Whether examples stand twice in a dataset, as far as torch's own kinds of dataset tell."""
+    if isinstance(dataset, torch.utils.data.Subset):
+        picked = [int(index) for index in dataset.indices]
+        return len(set(picked)) < len(picked) or _repeats(dataset.dataset)
+    if isinstance(dataset, torch.utils.data.ConcatDataset):
+        parts = dataset.datasets
+        return len({id(part) for part in parts}) < len(parts) or any(map(_repeats, parts))
+    return False
 
 
 def _left_of_epoch(sampler: Sampler, step: int) -> int:

@@ -57,16 +57,20 @@ class LotOptimizer(PrivateOptimizer):
         Raises:
             UnsupportedCombinationError: if more examples are added than the batch holds.
         """
+        progress = self._loader.progress
+        examples, left_out = None, 0
         if clipped is None:
             given = [getattr(param, "grad_sample", None) for param in self._trained]
-            counts = [_examples(one) for one in given if one is not None]
-            if counts:
-                self._loader.progress.count(max(counts))
+            examples = max((_examples(one) for one in given if one is not None), default=None)
         elif isinstance(clipped, ClippedSum):
             # A sum that does not say how many examples it holds is taken for those of the batch.
-            progress = self._loader.progress
-            progress.count(progress.handed if clipped.examples is None else clipped.examples)
+            examples, left_out = clipped.examples, clipped.left_out
+            examples = progress.handed if examples is None else examples
+        if examples is not None:
+            progress.check_room(examples)
         super().accumulate(clipped)
+        if examples is not None:
+            progress.count(examples, left_out)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as in PrivateOptimizer
         """The private step of a lot after its last batch; after the others, accumulate only.
@@ -84,12 +88,31 @@ class LotOptimizer(PrivateOptimizer):
             self.accumulate()
             progress.check_counted()
             return None
-        if closure is None:
-            self.accumulate()
-            progress.check_counted()
-        loss = self._released(closure)
-        progress.note_step()
-        return loss
+        self._check_in_step()
+        return self._released(closure)
+
+    def _check_lot(self) -> None:
+        self._loader.progress.check_counted()
+
+    def _note_row(self) -> None:
+        # Before the update of the weights: if that fails, lot and row are spent all the same.
+        self._loader.progress.note_step()
+
+    def _check_in_step(self) -> None:
+        rows, lots = self._stream.steps_taken, self._loader.progress.stepped
+        if rows != lots:
+            raise UnsupportedCombinationError(
+                f"{rows} rows of noise were spent on {lots} lots", supported="one for every lot"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """As PrivateOptimizer.
+
+        Raises:
+            UnsupportedCombinationError: if lots and rows of noise no longer belong together.
+        """
+        self._check_in_step()
+        return super().state_dict()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear gradients; what was accumulated of a lot stays, as it belongs to the coming step."""

@@ -11,17 +11,23 @@ class LotProgress:
     Attributes:
         drawn: lots of which at least one physical batch was handed out.
         complete: whether the last physical batch of the newest lot was handed out.
+        begun: whether any gradient of the newest lot reached the optimizer.
         stepped: steps taken.
         handed: examples of the newest physical batch.
         counted: how many of them the optimizer has; None before it looked.
+        left_out: rows of the batch beside them that got weight 0.
+        forwards: how often the model was called on the newest batch with gradients, as far as it is watched.
     """
 
     def __init__(self) -> None:
         self.drawn = 0
         self.complete = True
+        self.begun = False
         self.stepped = 0
         self.handed = 0
         self.counted: int | None = None
+        self.left_out = 0
+        self.forwards = 0
 
     def hand_out(self, examples: int, *, first: bool, last: bool) -> None:
         """Note that the loader hands out a physical batch of so many examples.
@@ -37,22 +43,32 @@ class LotProgress:
                     supported="optimizer.step() after every batch of the loader",
                 )
             self.drawn += 1
-        elif self.counted is None:
-            raise UnsupportedCombinationError(
-                f"a batch of lot {self.drawn - 1} was passed over",
-                supported="every batch of a lot in its step",
-            )
+            self.begun = False
+        else:
+            if self.handed and self.counted is None:
+                raise UnsupportedCombinationError(
+                    f"a batch of lot {self.drawn - 1} was passed over",
+                    supported="every batch of a lot in its step",
+                )
+            self.check_counted()
         self.complete = last
         self.handed = examples
         self.counted = None
+        self.left_out = 0
+        self.forwards = 0
 
-    def count(self, examples: int) -> None:
-        """Note that gradients of so many examples reached the optimizer.
+    def take_back(self) -> None:
+        """Forget the newest lot if nothing of it reached the optimizer, so that it is handed out again."""
+        if self.drawn == self.stepped + 1 and not self.begun:
+            self.drawn -= 1
+            self.complete = True
 
-        Raises:
-            UnsupportedCombinationError: if it has more than the batch holds: one example would count twice,
-                with twice the sensitivity.
-        """
+    def note_forward(self) -> None:
+        """Note that the model was called on the newest batch with gradients."""
+        self.forwards += 1
+
+    def check_room(self, examples: int) -> None:
+        """Raise UnsupportedCombinationError if the batch does not hold that many examples more."""
         total = examples if self.counted is None else self.counted + examples
         if total > self.handed:
             raise UnsupportedCombinationError(
@@ -60,17 +76,38 @@ class LotProgress:
                 "than one clipped gradient to the step",
                 supported="one backward pass for every batch",
             )
-        self.counted = total
+
+    def count(self, examples: int, left_out: int = 0) -> None:
+        """Note that gradients of so many examples reached the optimizer, and that rows got weight 0."""
+        self.begun = True
+        self.counted = examples + (self.counted or 0)
+        self.left_out += left_out
 
     def check_counted(self) -> None:
-        """Raise UnsupportedCombinationError if the newest batch has examples and no gradient came.
+        """Raise UnsupportedCombinationError unless all examples of the newest batch came, each as one row.
 
-        A batch all of whose examples got weight 0 has come, with none.
+        Rows with weight 0 may be examples that were left out or padding. Fewer rows than examples are
+        something else than examples (time steps, pairs, packed sequences): what one example adds is then
+        not bounded by the clip norm.
         """
         if self.handed and self.counted is None:
             raise UnsupportedCombinationError(
                 "optimizer.step() before the backward pass of the batch: the step would be noise alone",
                 supported="backward, then step",
+            )
+        found = self.counted or 0
+        if found + self.left_out < self.handed:
+            raise UnsupportedCombinationError(
+                f"{found + self.left_out} gradients from a batch of {self.handed} examples: what was clipped "
+                "is not one example each",
+                supported="models, losses and collate functions that keep examples apart, along the first "
+                "dimension",
+            )
+        if self.forwards > 1:
+            raise UnsupportedCombinationError(
+                f"the model was called {self.forwards} times on one batch: gradients of one example may "
+                "stand in several rows, each clipped by itself",
+                supported="one call of the model for every batch (others under torch.no_grad())",
             )
 
     def check_step(self) -> None:

@@ -1,6 +1,6 @@
 """make_private: model, optimizer and loader of an ordinary run, made private under a certificate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +21,9 @@ from dpmech.optim.certified import check_claim
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.correlation import NoiseMode
 from dpmech.optim.generators import Generator
-from dpmech.optim.loaders import LotSampler, PrivateLoader, check_dataset
+from dpmech.optim.loaders import PrivateLoader, check_dataset
 from dpmech.optim.lot_optimizer import LotOptimizer
-from dpmech.optim.private_model import PerExampleModel, check_model
+from dpmech.optim.private_model import PerExampleModel, check_model, check_public_buffers, watch
 from dpmech.participation import EveryStep
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
@@ -46,6 +46,7 @@ def make_private(
     rng: object = None,
     mode: NoiseMode | None = None,
     process_group: Group = None,
+    public_buffers: Sequence[str] = (),
 ) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
     """Make an ordinary training set-up private: three objects that replace those given.
 
@@ -84,6 +85,8 @@ def make_private(
         rng: of the lots; the same. Unused where nothing is drawn.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
+        public_buffers: names of buffers that may change in training because they do not depend on the data,
+            such as counters. A change of any other is refused: buffers are released without noise.
 
     Returns:
         Model, optimizer (a LotOptimizer) and loader (a PrivateLoader).
@@ -102,10 +105,15 @@ def make_private(
     if not isinstance(loader, DataLoader):
         raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
     given: Any = model
+    if loss is not None and _is_grad_sample_module(model):
+        raise UnsupportedCombinationError(
+            "a GradSampleModule with a loss of one example", supported="the module itself, or no loss"
+        )
     inner = check_model(
         given._module if loss is None and _is_grad_sample_module(model) else given,
         [param for group in optimizer.param_groups for param in group["params"]],
     )
+    check_public_buffers(inner, public_buffers)
     _check_order(loader, claim)
     world = processes(process_group)
     sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)
@@ -138,12 +146,13 @@ def make_private(
         wrapped: nn.Module = PerExampleModel(inner, loss, private, microbatch_size=max_physical_batch_size)
     else:
         wrapped = _grad_sample_module(model)
+        watch(inner, private_loader.progress, public_buffers)
     return wrapped, private, private_loader
 
 
 def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
     """Refuse loaders that say in which order examples come: that is the certificate's business."""
-    if loader.batch_sampler is None or isinstance(loader.batch_sampler, LotSampler):
+    if loader.batch_size is None:
         raise UnsupportedCombinationError(
             "the loader makes batches of its own", supported="DataLoader(dataset, batch_size=...)"
         )
@@ -194,8 +203,9 @@ def _check_sizes(
     """Sizes that people wrote down must be those of the lots, up to the rounding of steps per epoch."""
     stated = {
         # 1 is what a DataLoader has where nobody said anything.
+        # Under EveryStep the lots were made from it.
         "the loader's batch_size, times processes": (loader.batch_size or 1) * world
-        if loader.batch_size != 1
+        if loader.batch_size != 1 and not isinstance(claim.participation, EveryStep)
         else None,
         "the certificate's expected_batch_size": getattr(claim, "expected_batch_size", None),
         "expected_batch_size": given,

@@ -18,7 +18,7 @@ from dpmech.exceptions import (
     check_integer,
     check_real,
 )
-from dpmech.optim.agreement import Group, check_agreement, shared_key
+from dpmech.optim.agreement import Group, check_agreement, check_processes, processes, shared_key
 from dpmech.optim.certified import check_certified, check_claim
 from dpmech.optim.correlation import NoiseMode, correlate
 from dpmech.optim.generators import CudaNormals, Generator, HostNormals, Key, NormalSource, noise_key
@@ -93,6 +93,7 @@ class NoiseStream:
         self.mode, self._recursion = correlate(self._claim.strategy, mode)
         self.n = self._claim.strategy.n
         self._group = process_group
+        self._world = processes(process_group)
         self._step = 0
         self._whole = True  # False while a step is under way: its state would be half moved on
         check_agreement("the noise", self._describe(local=False), process_group)
@@ -224,6 +225,7 @@ class NoiseStream:
         self._check_whole()
         if self._step >= self.n:
             raise HorizonError(self._step, self.n)
+        check_processes(self._world, self._group)
         self._whole = False
         units = [
             (slot, *chunk) for slot in self._slots for chunk in slot.chunks(self._sources[slot.device].chunk)

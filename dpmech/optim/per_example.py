@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dpmech.exceptions import InvalidParameterError, check_integer
 from dpmech.optim.clipped_sum import ClippedSum, clip_and_sum
 from dpmech.optim.clipping import Clipping, FlatClipping
+from dpmech.optim.slots import noise_dtype
 
 __all__ = ["clipped_gradients"]
 
@@ -57,6 +58,7 @@ def clipped_gradients(
         raise InvalidParameterError("model", model, "a torch.nn.Module")
     clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
     tensors = _check_batch(batch)
+    rows = tensors[0].shape[0]
     if weights is not None:
         kept = _check_weights(weights, tensors[0].shape[0])
         tensors = [tensor[kept.to(tensor.device)] for tensor in tensors]
@@ -85,7 +87,11 @@ def clipped_gradients(
         parts, _, lost = clip_and_sum([gradients[name] for name in names], blocks)
         sums = [_added(total, part) for total, part in zip(sums, parts, strict=True)]
         dropped += lost
-    return ClippedSum(trained, sums, clip, examples=length, dropped=dropped)
+    sums = [
+        None if total is None else total.to(noise_dtype(param))
+        for total, param in zip(sums, trained, strict=True)
+    ]
+    return ClippedSum(trained, sums, clip, examples=length, dropped=dropped, left_out=rows - length)
 
 
 def _check_weights(weights: object, length: int) -> Tensor:
@@ -94,7 +100,8 @@ def _check_weights(weights: object, length: int) -> Tensor:
         or weights.shape != (length,)
         or not bool(((weights == 0) | (weights == 1)).all())
     ):
-        raise InvalidParameterError("weights", weights, f"a tensor of {length} zeros and ones")
+        shown = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise InvalidParameterError("weights", shown, f"a tensor of {length} zeros and ones")
     return weights != 0
 
 
@@ -103,7 +110,8 @@ def _call(model: nn.Module, values: dict[str, Tensor], *args: Any, **kwargs: Any
 
 
 def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    return part if total is None or part is None else total.add_(part)
+    # From the second on in float64: roundings of many float32 additions could exceed one example's share.
+    return part if total is None or part is None else total.double().add_(part)
 
 
 def _check_batch(batch: Sequence[Tensor]) -> list[Tensor]:
@@ -114,5 +122,6 @@ def _check_batch(batch: Sequence[Tensor]) -> list[Tensor]:
         or len(lengths) != 1
         or any(not isinstance(one, Tensor) or one.ndim == 0 for one in tensors)
     ):
-        raise InvalidParameterError("batch", batch, "tensors with the same number of examples, at least one")
+        shown = [tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__ for one in tensors]
+        raise InvalidParameterError("batch", shown, "tensors with the same number of examples, at least one")
     return tensors

@@ -19,7 +19,8 @@ from dpmech.optim.clipped_sum import ClippedSum
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.correlation import NoiseMode
 from dpmech.optim.generators import Generator
-from dpmech.optim.intake import Intake, check_optimizer
+from dpmech.optim.inner import InnerOptimizer
+from dpmech.optim.intake import Intake
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.record import ExecutedSteps
 from dpmech.optim.slots import write_grad
@@ -97,7 +98,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ) -> None:
         if isinstance(optimizer, PrivateOptimizer):
             raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer, not yet private")
-        check_optimizer(optimizer)
+        self._guard = InnerOptimizer(optimizer)
         claim = check_claim(calibration)
         self._claim = claim
         self._clipping = resolved_clipping(claim, clip_norm, clipping)
@@ -108,7 +109,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._inner = optimizer
         self._share()
         params = [param for group in self.param_groups for param in group["params"]]
-        self._members = [id(param) for param in params]
         self._trained = [param for param in params if param.requires_grad]
         if not self._trained:
             raise InvalidParameterError("optimizer", optimizer, "one with parameters that require gradients")
@@ -121,8 +121,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
         self._noise_scales = [claim.sigma * norm / self._batch_size for norm in noise_norms]
         self._row_norms = claim.strategy.noising_row_norms()
-        self._stepping = False
-        optimizer.register_step_pre_hook(self._refuse_direct_step)
+        self._guard.close()
 
     # ---- what is fixed, and what has happened
 
@@ -189,7 +188,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 parameters that it does not train.
             UnsupportedCombinationError: on gradients that would bypass clipping or noise.
         """
-        self._check_groups()
+        self._guard.check()
         samples = self._intake.take()
         if clipped is None:
             self._lot.add_samples(samples)
@@ -225,17 +224,18 @@ class PrivateOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.accumulate()
+        self._check_lot()
         phis = self._phis(self._stream.steps_taken)
         sums = self._lot.take()
         self._stream.add_step(sums)
+        self._note_row()
         for total, param in zip(sums, self._trained, strict=True):
-            write_grad(param, total.div_(self._batch_size))
+            if param.requires_grad:
+                write_grad(param, total.div_(self._batch_size))
+            else:
+                param.grad = None  # frozen since: it stays where it is, its noise is not needed
         self._write_phis(phis)
-        self._stepping = True
-        try:
-            self._inner.step()
-        finally:
-            self._stepping = False
+        self._guard.step()
         self._intake.note_own()
         return loss
 
@@ -292,7 +292,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                     f"the state has another {name} than this optimizer", claimed=own[name], recomputed=mine
                 )
         self._stream.load_state_dict(own["stream"])
-        self._inner.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
+        self._guard.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
         self._share()
         self._lot.load_state_dict(own["lot"])
 
@@ -318,24 +318,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.param_groups = self._inner.param_groups
         self.state = self._inner.state
 
-    def _check_groups(self) -> None:
-        if self.param_groups is not self._inner.param_groups:
-            raise UnsupportedCombinationError(
-                "the wrapped optimizer has other parameter groups than when it was wrapped",
-                supported="loading state through PrivateOptimizer.load_state_dict",
-            )
-        if [id(param) for group in self.param_groups for param in group["params"]] != self._members:
-            raise UnsupportedCombinationError(
-                "parameters were added to or taken from the wrapped optimizer: they would have no noise",
-                supported="the parameters that were there when it was wrapped",
-            )
+    def _check_lot(self) -> None:
+        """For a subclass that knows the lots: whether everything of this one is there."""
 
-    def _refuse_direct_step(self, *_: object) -> None:
-        if not self._stepping:
-            raise UnsupportedCombinationError(
-                "the wrapped optimizer was stepped directly: its gradients are not private",
-                supported="PrivateOptimizer.step",
-            )
+    def _note_row(self) -> None:
+        """For a subclass that knows the lots: a row of noise was spent on this one."""
 
     def _phis(self, step: int) -> list[float]:
         """Phi of a step, for every trained parameter."""

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.lots import LotProgress
 from dpmech.optim.per_example import clipped_gradients
 from dpmech.optim.private import PrivateOptimizer
 
-__all__ = ["PerExampleModel", "check_model"]
+__all__ = ["PerExampleModel", "check_model", "check_public_buffers", "watch"]
 
 
 class PerExampleModel(nn.Module):
@@ -88,6 +90,11 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "DistributedDataParallel averages gradients before they are clipped",
             supported="the module itself: clipped sums are added over processes here",
         )
+    if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
+        raise UnsupportedCombinationError(
+            "FullyShardedDataParallel (FSDP1) hides which part of a parameter is here",
+            supported="fully_shard (FSDP2)",
+        )
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):
             _refuse_statistics(layer)
@@ -119,3 +126,40 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
             supported="GroupNorm or LayerNorm, or running statistics that are fixed: the layer in eval mode, "
             "where model.train() has to be followed by its own .eval()",
         )
+
+
+def check_public_buffers(model: nn.Module, names: Sequence[str]) -> None:
+    """Raise InvalidParameterError unless these are names of the model's buffers."""
+    known = [name for name, _ in model.named_buffers()]
+    if isinstance(names, str) or not set(names) <= set(known):
+        raise InvalidParameterError("public_buffers", names, f"names among {known}")
+
+
+def watch(model: nn.Module, progress: LotProgress, public_buffers: Sequence[str]) -> None:
+    """Count the calls of a model, and refuse one that changes a buffer which is not public."""
+    before: dict[str, tuple[int, int]] = {}
+
+    def entered(*_: object) -> None:
+        before.clear()
+        before.update(_versions(model))
+        if torch.is_grad_enabled():
+            progress.note_forward()
+
+    def left(*_: object) -> None:
+        now = _versions(model)
+        changed = [name for name in now if now[name] != before.get(name) and name not in public_buffers]
+        if changed:
+            raise UnsupportedCombinationError(
+                f"calling the model changed its buffers {', '.join(changed)}: they would carry data without "
+                "noise into the released model",
+                supported="layers without running statistics or memories; public_buffers for those that do "
+                "not depend on the data",
+            )
+
+    model.register_forward_pre_hook(entered)
+    model.register_forward_hook(left)
+
+
+def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Which tensor every buffer is, and how often it was written to."""
+    return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}

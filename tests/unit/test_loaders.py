@@ -184,10 +184,27 @@ def test_every_lot_needs_its_step():
     next(iterator)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"before optimizer\.step"):
         next(iterator)
-    with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
-        next(iter(loader))
     with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of lot 0"):
         loader.state_dict()
+
+
+def test_a_lot_that_was_only_looked_at_is_handed_out_again():
+    loader = private()
+    looked = next(iter(loader))[0]
+    batches = iter(loader)
+    again = next(batches)[0]
+    assert torch.equal(looked, again)
+    assert loader.tracker.steps == 1
+    loader.progress.count(len(again))
+    with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
+        next(iter(loader))
+    parts = private(max_physical_batch_size=1)
+    first = iter(parts)
+    next(first)
+    parts.progress.count(1)
+    next(first)  # part of the lot is with the optimizer
+    with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
+        next(iter(parts))
 
 
 def test_one_iteration_at_a_time():
