@@ -1,7 +1,9 @@
 """The main job: the noise scale that a budget needs, and the budget that a noise scale meets."""
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -98,9 +100,10 @@ def calibrate_sigma(
     accountant = accountant_for(
         strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
     )
-    solution = accountant.calibrate(
-        budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
-    )
+    with _within_float64():
+        solution = accountant.calibrate(
+            budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
+        )
     if not (math.isfinite(solution.sigma) and solution.sigma > 0.0 and solution.achieved.upper <= budget.eps):
         raise NumericalError(f"calibration ended on the wrong side: {solution!r} for {budget!r}")
     return Calibration(
@@ -157,7 +160,8 @@ def epsilon(
     accountant = accountant_for(
         strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
     )
-    return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
+    with _within_float64():
+        return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
 
 
 def delta(
@@ -184,7 +188,17 @@ def delta(
     accountant = accountant_for(
         strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
     )
-    return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
+    with _within_float64():
+        return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
+
+
+@contextlib.contextmanager
+def _within_float64() -> Iterator[None]:
+    """An overflow or a division by an underflow is said as what it is."""
+    try:
+        yield
+    except (OverflowError, ZeroDivisionError) as error:
+        raise NumericalError(f"the arguments leave the range of float64 ({error})") from error
 
 
 def _silent(line: str) -> None:

@@ -121,9 +121,15 @@ def seal_of(document: dict[str, Any]) -> str:
 
     It shows damage and careless edits. It is no signature: whoever edits a file can compute it again, which
     is why `verify` recomputes the claim.
+
+    Raises:
+        CertificateError: if a number is not finite.
     """
     content = {key: value for key, value in document.items() if key != "seal"}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except (RecursionError, ValueError) as error:
+        raise CertificateError(f"no document can hold this ({error})") from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 

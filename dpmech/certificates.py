@@ -94,7 +94,7 @@ class Certificate(Claim, Document):
             recomputed = certificate._content() | {"seal": document["seal"]}
         except CertificateError:
             raise
-        except (DpmechError, MemoryError, TypeError, ValueError) as error:
+        except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
             raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
         found = list(differences(document, recomputed))
         if found:

@@ -213,7 +213,7 @@ class Ledger:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise InvalidParameterError("ledger", str(path), f"a readable file ({error.strerror})") from error
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             raise CertificateError(f"{path} is no JSON: {error}") from error
         return Ledger.from_dict(data)
 

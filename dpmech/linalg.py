@@ -14,13 +14,24 @@ from scipy import signal
 
 from dpmech.exceptions import NumericalError
 
-__all__ = ["cumulative_sum", "series_inverse", "series_product", "toeplitz_matmul", "toeplitz_solve"]
+__all__ = [
+    "checked_norms",
+    "cumulative_sum",
+    "series_inverse",
+    "series_product",
+    "toeplitz_matmul",
+    "toeplitz_solve",
+]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 # Below this many multiplications the direct recursion wins over an FFT, and is the more accurate one.
 _DIRECT_WORK = 400_000_000
 _SHORT_FILTER = 64
+# Of the float64 recursion, relative; extended precision then is off by 2^-11 of it or less.
+_MOST_LOST = 1e-10
+# Column norms whose squares, and sums of a million of them, stay in the normal range of float64.
+_SMALLEST_NORM, _LARGEST_NORM = 1e-140, 1e140
 
 
 def cumulative_sum(x: FloatArray, axis: int = 0) -> FloatArray:
@@ -43,14 +54,33 @@ def series_product(a: FloatArray, b: FloatArray, n: int) -> FloatArray:
 def series_inverse(coefs: FloatArray, n: int) -> FloatArray:
     """First n coefficients of 1 / (c_0 + c_1 x + ...), shape (p,) -> (n,).
 
+    The recursion loses digits where poles nearly coincide. It runs in extended precision where the platform
+    has it, and its distance from the one in float64 says how many: what is left of it in extended precision
+    is smaller by the ratio of the precisions, or it is refused.
+
     Raises:
-        NumericalError: if the coefficients overflow.
+        NumericalError: if the coefficients overflow, or lose too many digits.
     """
     short = trimmed(coefs[:n])
     if n * short.size <= _DIRECT_WORK:
         impulse = np.zeros(n)
         impulse[0] = 1.0
         inverse = _filter(np.ones(1), short, impulse)
+        if short.size > 2:
+            with np.errstate(over="ignore", invalid="ignore"):
+                wide = np.asarray(
+                    signal.lfilter(np.ones(1, np.longdouble), short.astype(np.longdouble), impulse)
+                )
+                checked_finite(wide.astype(np.float64), "the inverse of the strategy")
+                largest = np.abs(wide).max()
+                lost = np.linalg.norm(((wide - inverse) / largest).astype(np.float64))
+                lost /= np.linalg.norm((wide / largest).astype(np.float64))
+            if lost > _MOST_LOST:
+                raise NumericalError(
+                    f"the inverse of the strategy over {n} steps loses its digits to cancellation (float64 "
+                    f"is {lost:.1e} off): its poles are too close together"
+                )
+            inverse = wide.astype(np.float64)
     else:
         inverse = _newton_inverse(short, n)
     return checked_finite(inverse, "the inverse of the strategy")
@@ -79,6 +109,17 @@ def checked_finite(x: FloatArray, what: str) -> FloatArray:
     if not np.all(np.isfinite(x)):
         raise NumericalError(f"{what} overflows float64: the strategy is too ill-conditioned for its n")
     return x
+
+
+def checked_norms(norms: FloatArray) -> FloatArray:
+    """Return column norms, or raise NumericalError where their squares leave float64."""
+    low, high = float(np.min(norms)), float(np.max(norms))
+    if not (low >= _SMALLEST_NORM and high <= _LARGEST_NORM):
+        raise NumericalError(
+            f"column norms of the strategy run from {low:.3g} to {high:.3g}: outside of [{_SMALLEST_NORM:g}, "
+            f"{_LARGEST_NORM:g}] squares leave float64; scale the strategy"
+        )
+    return norms
 
 
 def _filter(numerator: FloatArray, denominator: FloatArray, x: FloatArray) -> FloatArray:

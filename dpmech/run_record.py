@@ -162,7 +162,7 @@ class RunRecord(Document):
             )
         except CertificateError:
             raise
-        except (DpmechError, TypeError, ValueError) as error:
+        except (DpmechError, ArithmeticError, RecursionError, TypeError, ValueError) as error:
             raise CertificateError(f"the run is not one that dpmech could have recorded: {error}") from error
         found = list(differences({"guarantee": document["guarantee"]}, {"guarantee": record.headline}))
         if found:

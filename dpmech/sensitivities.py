@@ -67,8 +67,9 @@ def sensitivity(
 
 def _over_pattern(strategy: Strategy, pattern: Pattern) -> Bounds:
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
+    norms = strategy.column_norms()  # also refuses those whose squares leave float64
     if k == 1:
-        return _exact(float(strategy.column_norms().max()), "largest column norm")
+        return _exact(float(norms.max()), "largest column norm")
     if strategy.bands is not None and strategy.bands <= b:
         return _orthogonal_columns(strategy, pattern)
     if strategy.nonnegative and b == 1 and k == n:

@@ -96,10 +96,10 @@ def _independent_release(strategy: Strategy, participation: Poisson) -> PoissonR
 def _cyclic_release(strategy: Strategy, participation: CyclicPoisson) -> PoissonRelease:
     """Columns a multiple of `cycle` apart are orthogonal, so that the releases of one group compose."""
     cycle = participation.cycle
-    if strategy.bands is None or strategy.bands > cycle:
+    bands = strategy.n if strategy.bands is None else strategy.bands
+    if bands > cycle:
         raise UnsupportedCombinationError(
-            f"{participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} has "
-            f"{'no band structure' if strategy.bands is None else strategy.bands}",
+            f"{participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} has {bands}",
             supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= cycle",
         )
     steps = math.ceil(strategy.n / cycle)
@@ -117,10 +117,10 @@ def _balls_in_bins(
 ) -> Accountant:
     bounds = sensitivity(strategy, participation)
     bins = participation.bins
-    check_nonnegative(strategy)
     if bins == 1:
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
+    check_nonnegative(strategy)
     if method is None or isinstance(method, Importance):
         return ImportanceAccountant(bin_gram(strategy, bins), bounds, method or Importance(), rng)
     if isinstance(method, Certified):

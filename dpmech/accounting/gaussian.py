@@ -32,9 +32,10 @@ def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
     """
     a = 0.5 / sigma - eps * sigma
     b = -0.5 / sigma - eps * sigma
-    ratio = float(special.erfcx(-b * _ROOT_HALF)) / float(special.erfcx(-a * _ROOT_HALF))
-    if ratio >= 1.0:
+    above, below = float(special.erfcx(-b * _ROOT_HALF)), float(special.erfcx(-a * _ROOT_HALF))
+    if not above < below:
         return -math.inf, math.inf
+    ratio = above / below
     # The argument a carries an absolute error of a few ulp of its terms; log Phi has slope at most |a| + 1.
     error = _ULP * (32.0 / (1.0 - ratio) + 4.0 * (abs(a) + 1.0) * (0.5 / sigma + eps * sigma))
     return float(special.log_ndtr(a)) + math.log1p(-ratio), error
@@ -44,8 +45,10 @@ def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
     """Lower and upper value of delta at sensitivity 1, rounding included."""
     log_delta, error = gaussian_log_delta(sigma, eps)
     if math.isinf(error):
-        # Too private for float64 to tell delta from 0: delta <= delta(eps = 0) <= 1 / (sigma sqrt(2 pi)).
-        return 0.0, min(1.0, 0.4 / sigma)
+        # Too private for float64 to tell delta from 0. With m = Phi / phi it is phi(a) (m(a) - m(b)), where
+        # a - b = 1 / sigma and m' = 1 + x m <= 1 for x <= 0; a is below 1e-7 here.
+        a = min(0.5 / sigma - eps * sigma, 0.0)
+        return 0.0, min(1.0, 0.4 / sigma * math.exp(-0.5 * a * a) + 1e-320)
     delta = math.exp(log_delta)
     return max(0.0, delta * (1.0 - error)), min(1.0, delta * (1.0 + error) + 1e-320)
 

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import numpy as np
 from scipy import optimize, special
 
 from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
@@ -16,6 +15,7 @@ from dpmech.exceptions import NumericalError, UnattainableBudgetError
 
 __all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
 
+_ULP = 2.0**-52
 _FINEST = 1e-6
 # Below this delta no lattice is needed: Chernoff's bound says enough.
 _NOTHING = 1e-300
@@ -123,12 +123,16 @@ class PoissonAccountant(Accountant):
         for end, sensitivity in enumerate((self.sensitivity.lower, self.sensitivity.upper)):
             multiplier = sigma / sensitivity
             outward = 1.0 - 2.0 * end  # the rounding of e^a moves a outwards
-            a = np.logaddexp(0.0, eps + math.log1p(-math.exp(-eps)) - math.log(q)) if eps > 0.0 else 0.0
-            value = q * gaussian_delta(multiplier, max(0.0, float(a) * (1.0 + 1e-14 * outward)))[end]
-            share = -math.expm1(eps + math.log1p(-q)) if eps + math.log1p(-q) < 0.0 else 0.0
-            if share > 0.0:
-                a = max(0.0, math.log(q) + eps - math.log(share) + 1e-14 * outward)
-                value = max(value, share * gaussian_delta(multiplier, a)[end])
+            growth = math.expm1(min(eps, 700.0)) / q
+            a = math.log1p(growth) if eps < 700.0 and growth < math.inf else eps - math.log(q)
+            value = q * gaussian_delta(multiplier, max(0.0, a * (1.0 + 1e-14 * outward)))[end]
+            if eps < 1.0 - math.log1p(-q):
+                # c = q - (e^eps - 1) (1 - q) cancels where the two are close; ADD grows with c.
+                share = q - math.expm1(eps) * (1.0 - q)
+                share -= outward * 4.0 * _ULP * (q + math.expm1(eps))
+                if share > 0.0:
+                    a = max(0.0, math.log(q) + eps - math.log(share) + 1e-14 * outward * (1.0 + eps))
+                    value = max(value, share * gaussian_delta(multiplier, a)[end])
             ends.append(value * (1.0 - 1e-12 * outward))
         # Subnormal numbers are not accurate to 1e-12.
         return (ends[0] if ends[0] > _NOTHING else 0.0), min(1.0, ends[1] if ends[1] > _NOTHING else _NOTHING)

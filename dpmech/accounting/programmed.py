@@ -8,7 +8,7 @@ from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, So
 from dpmech.accounting.bin_gram import BinGram
 from dpmech.accounting.dominating import dominating_ring
 from dpmech.accounting.methods import Deterministic, Importance
-from dpmech.accounting.ring import RingResult, ring_delta
+from dpmech.accounting.ring import LARGEST_EPS, RingResult, ring_delta
 from dpmech.accounting.ring_gram import RingGram
 from dpmech.accounting.ring_grid import coarser
 from dpmech.accounting.sampled import ImportanceAccountant
@@ -49,6 +49,11 @@ class DeterministicAccountant(Accountant):
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
         guess = max(self._guide().rough_epsilon(sigma, delta), 1e-4)
+        if guess > 0.95 * LARGEST_EPS:
+            raise NumericalError(
+                f"eps at sigma={sigma!r}, delta={delta!r} is about {guess:.3g}, beyond the {LARGEST_EPS:g} "
+                "of the programme; Rdp() has a bound"
+            )
         ring = self._ring(sigma, guess)
         first = self._search(ring, sigma, guess)
         if self._again(ring, sigma, 0.0, first) <= delta:

@@ -12,7 +12,7 @@ from dpmech.accounting.bin_gram import BinGram
 from dpmech.accounting.certified import CertifiedBound, certify_delta
 from dpmech.accounting.confidence import summarise
 from dpmech.accounting.estimates import Estimate, SamplingPlan
-from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_sigma
+from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_sigma
 from dpmech.accounting.importance import FLOORS, adapt, estimate_delta, pilot_size
 from dpmech.accounting.methods import Certified, Importance
 from dpmech.accounting.mixture import AddProposal, Proposal, RemoveProposal
@@ -27,7 +27,9 @@ Adapted = dict[tuple[int, tuple[str, ...]], npt.NDArray[np.float64]]
 
 _COARSE_RESOLUTION = 0.04
 _MOMENT_EXCESS = 3.0
+# Where the samplers work; below it delta is bounded by its slope.
 _SMALLEST_EPS = 1e-4
+_LARGEST_EPS = 1e4
 # A certified calibration may try this often; every probe has its share of beta.
 _PROBES = (0.0, 0.004, 0.015)
 _PROBE_MARGIN = 1.2
@@ -57,12 +59,18 @@ class ImportanceAccountant(Accountant):
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Confidence interval for delta, as wide as the method's rel_error makes it."""
         del tolerance
-        eps = max(eps, _SMALLEST_EPS)
-        estimate = self._estimator(sigma, eps)(sigma, eps)
-        return self._interval(estimate.lower, estimate.upper, estimate)
+        sampled = max(eps, _SMALLEST_EPS)
+        estimate = self._estimator(sigma, sampled)(sigma, sampled)
+        upper = delta_below(estimate.upper, sampled, eps, sigma / self.sensitivity.upper)
+        return self._interval(estimate.lower, upper, estimate)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Confidence interval for eps: where the ends of the interval for delta cross `delta`."""
+        unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
+        if unamplified <= _SMALLEST_EPS:
+            return Bounds(
+                0.0, unamplified, f"{self.method}; bounded without sampling", self.settings.confidence
+            )
         guess = max(self.rough_epsilon(sigma, delta), _SMALLEST_EPS)
         estimate = self._estimator(sigma, guess)
         if guess == _SMALLEST_EPS and estimate(sigma, guess).upper <= delta:
@@ -71,6 +79,7 @@ class ImportanceAccountant(Accountant):
         def excess(log_eps: float) -> float:
             if log_eps <= math.log(_SMALLEST_EPS):
                 return -1.0
+            check_reach(log_eps, sigma, delta)
             upper = estimate(sigma, math.exp(log_eps)).upper
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 
@@ -102,9 +111,10 @@ class ImportanceAccountant(Accountant):
         probes: list[tuple[float, float]] = []
 
         def by_moments(log_sigma: float) -> float:
-            # The moment bound is about 20 times too high, at any sigma.
+            # The moment bound is about 20 times too high; its orders end, so that it does not vanish.
             value = rough_log_delta(self.gram.scaled(math.exp(-2.0 * log_sigma)), eps) - _MOMENT_EXCESS
-            return gaussian_scale(eps, math.exp(max(value, -600.0))) - target
+            value = min(value, gaussian_log_delta(math.exp(log_sigma) / self.sensitivity.upper, eps)[0])
+            return gaussian_scale(eps, math.exp(max(value, -700.0))) - target
 
         def by_sample(log_sigma: float) -> float:
             sigma = math.exp(log_sigma)
@@ -130,12 +140,16 @@ class ImportanceAccountant(Accountant):
         probes: list[tuple[float, float]] = []
 
         def by_moments(log_eps: float) -> float:
+            if log_eps <= smallest:
+                return -1.0
             value = rough_log_delta(gram, math.exp(log_eps)) - _MOMENT_EXCESS
-            return math.log(delta) - value if log_eps > smallest else -1.0
+            alone = gaussian_log_delta(sigma / self.sensitivity.upper, math.exp(log_eps))[0]
+            return math.log(delta) - max(min(value, alone), -1e6)
 
         def by_sample(log_eps: float) -> float:
             if log_eps <= smallest:
                 return -1.0
+            check_reach(log_eps, sigma, delta)
             value = self._rough(sigma, math.exp(log_eps), seed, adapted)
             probes.append((log_eps, math.log(delta) - math.log(max(value, 1e-300))))
             return probes[-1][1]
@@ -218,6 +232,26 @@ class ImportanceAccountant(Accountant):
         return Bounds(lower, upper, f"{self.method}, {estimate.carriers}", self.settings.confidence)
 
 
+def delta_below(upper: float, sampled: float, eps: float, multiplier: float) -> float:
+    """An upper bound on delta at eps from one at `sampled` >= eps, and without amplification.
+
+    Both divergences fall in e^eps with a slope between -1 and 0, being integrals of (p - e^eps q)_+.
+    """
+    if eps >= sampled:
+        return upper
+    slack = math.exp(eps) * math.expm1(sampled - eps) * (1.0 + 1e-12)
+    return min(1.0, upper + slack, gaussian_delta(multiplier, eps)[1])
+
+
+def check_reach(log_eps: float, sigma: float, delta: float) -> None:
+    """Raise NumericalError where eps is larger than any sampler here goes."""
+    if log_eps > math.log(_LARGEST_EPS):
+        raise NumericalError(
+            f"eps at sigma={sigma!r}, delta={delta!r} is above {_LARGEST_EPS:g}, beyond what can be sampled; "
+            "Rdp() has a bound"
+        )
+
+
 def _interpolated(probes: list[tuple[float, float]]) -> float:
     """The root of the line through the two probes nearest to it."""
     (x, fx), (y, fy) = sorted(probes, key=lambda probe: abs(probe[1]))[:2]
@@ -247,11 +281,16 @@ class CertifiedAccountant(Accountant):
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
         del tolerance
-        return self._upper(self._certify(sigma, max(eps, _SMALLEST_EPS), None, self.settings.beta).upper)
+        sampled = max(eps, _SMALLEST_EPS)
+        upper = self._certify(sigma, sampled, None, self.settings.beta).upper
+        return self._upper(delta_below(upper, sampled, eps, sigma / self.sensitivity.upper))
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
         del tolerance
+        unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
+        if unamplified <= _SMALLEST_EPS:
+            return self._upper(unamplified)
         guess = max(self.sizing.rough_epsilon(sigma, delta / _PROBE_MARGIN), _SMALLEST_EPS)
         for margin in _PROBES:
             eps = guess * (1.0 + 5.0 * margin)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from dpmech.accounting.methods import Importance
+from dpmech.accounting.dispatch import effective_method
+from dpmech.accounting.methods import Certified, Importance, Method
 from dpmech.budget import PrivacyBudget
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
@@ -80,7 +81,7 @@ class Request:
 
     def plain(self, schemas: Sequence[Participation]) -> dict[str, Any]:
         """What the result depends on, as plain data."""
-        rates = self.workload.rates
+        rates, method = self.workload.rates, self.calibration["method"]
         return {
             "family": self.family.__name__,
             "n": self.n,
@@ -93,6 +94,9 @@ class Request:
             "budget": None if self.budget is None else [self.budget.eps, self.budget.delta],
             "adjacency": self.calibration["adjacency"].value,
             "participation": [schema.to_dict() for schema in schemas],
+            # Strategies are ranked by the method's own looseness.
+            "method": None if method is None else type(method).__name__,
+            "settings": [] if method is None else [repr(getattr(method, name)) for name in _settings(method)],
         }
 
     def identity(self) -> Strategy:
@@ -221,9 +225,10 @@ class Request:
     def finished(self, found: list[Candidate], schemas: Sequence[Participation]) -> Fit:
         """Judge the best candidate of every participation, and the Identity, by the real error."""
         judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
+        trials = len(found) + len(schemas)
         for schema in schemas:
-            judged += self._best_of([one for one in found if one.participation == schema])
-            judged.append(self._judged(self.identity(), schema))
+            judged += self._best_of([one for one in found if one.participation == schema], trials)
+            judged.append(self._judged(self.identity(), schema, trials))
         # Correlation that gains nothing but rounding is not worth its buffers.
         best = min(judged, key=lambda one: one[2] * (1.0 - (_TIE if one[0] == self.identity() else 0.0)))
         identity = next(one[2] for one in judged if one[0] == self.identity() and one[1] == schemas[0])
@@ -238,7 +243,7 @@ class Request:
         )
 
     def _best_of(
-        self, own: list[Candidate]
+        self, own: list[Candidate], trials: int
     ) -> list[tuple[Strategy, Participation, float, Calibration | None]]:
         """The best candidate that an accountant can size, and starting points that may be better."""
         ranked = sorted(own, key=lambda one: one.error)
@@ -249,27 +254,50 @@ class Request:
             if judged and not (one.start and close):
                 continue
             try:
-                judged.append(self._judged(one.strategy, one.participation))
-            except NumericalError as error:
+                judged.append(self._judged(one.strategy, one.participation, trials))
+            except (NumericalError, UnsupportedCombinationError) as error:
                 if one is ranked[-1] and not judged:
                     raise
                 self.report(f"passed over: {error}")
         return judged
 
     def _judged(
-        self, strategy: Strategy, schema: Participation
+        self, strategy: Strategy, schema: Participation, trials: int
     ) -> tuple[Strategy, Participation, float, Calibration | None]:
+        """The real error. The best of several samples keeps its guarantee: each has a share of the error."""
         if self.budget is None:
             return strategy, schema, certified_error(self._problem(schema), strategy), None
+        asked = effective_method(schema, self.calibration["method"])
+        shared = _shared(asked, trials)
         cal = calibrate_sigma(
             strategy,
             self.budget.eps,
             self.budget.delta,
             participation=schema,
             progress=self.report,
-            **self.calibration,
+            **(self.calibration if shared is None else self.calibration | {"method": shared[0]}),
         )
+        if shared is not None:
+            cal = dataclasses.replace(
+                cal,
+                achieved=dataclasses.replace(cal.achieved, confidence=shared[1]),
+                evidence=dataclasses.replace(cal.evidence, accountant=asked),
+            )
         return strategy, schema, error_at(strategy, cal.sigma, self.workload, self.objective), cal
+
+
+def _shared(method: Method, trials: int) -> tuple[Method, float] | None:
+    """A sampling method with its error divided by how often it is asked, and its own level; else None."""
+    if isinstance(method, Importance):
+        share = 1.0 - (1.0 - method.confidence) / trials
+        return dataclasses.replace(method, confidence=share), method.confidence
+    if isinstance(method, Certified):
+        return dataclasses.replace(method, beta=method.beta / trials), 1.0 - method.beta
+    return None
+
+
+def _settings(method: Method) -> list[str]:
+    return [field.name for field in dataclasses.fields(method) if field.name != "executor"]
 
 
 def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import linalg
 
 from dpmech.exceptions import InvalidParameterError, NumericalError, check_matrix
-from dpmech.linalg import FloatArray
+from dpmech.linalg import FloatArray, checked_norms
 from dpmech.strategies.base import Strategy, check_steps
 from dpmech.strategies.factored import check_operand
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
@@ -74,7 +74,8 @@ class Dense(Strategy):
 
     def column_norms(self) -> FloatArray:
         """Norms of the columns of C."""
-        return np.asarray(np.linalg.norm(self.matrix, axis=0), dtype=np.float64)
+        with np.errstate(over="ignore", under="ignore"):
+            return checked_norms(np.asarray(np.linalg.norm(self.matrix, axis=0), dtype=np.float64))
 
     def noising_row_norms(self) -> FloatArray:
         """Norms of the rows of C^-1."""

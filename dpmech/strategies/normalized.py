@@ -90,7 +90,7 @@ class ColumnNormalized(Strategy):
 
     def column_norms(self) -> FloatArray:
         """Ones."""
-        return np.ones(self.n)
+        return np.ones_like(self._norms)  # which are refused where their squares leave float64
 
     def noising_row_norms(self) -> FloatArray:
         """D times the row norms of C^-1."""

@@ -8,6 +8,7 @@ import numpy as np
 from dpmech.linalg import (
     FloatArray,
     checked_finite,
+    checked_norms,
     cumulative_sum,
     is_short,
     toeplitz_matmul,
@@ -80,8 +81,9 @@ class ScaledToeplitz:
 
     def column_norms(self) -> FloatArray:
         """Norms of the columns, shape (n,)."""
-        norms = np.sqrt(cumulative_sum(self.coefs**2))[::-1]
-        return norms.copy() if self.scale is None else norms * self.scale
+        with np.errstate(over="ignore", under="ignore"):
+            norms = checked_norms(np.sqrt(cumulative_sum(self.coefs**2))[::-1])
+        return norms.copy() if self.scale is None else checked_norms(norms * self.scale)
 
     def noising_row_norms(self) -> FloatArray:
         """Norms of the rows of the inverse, shape (n,)."""

@@ -57,9 +57,9 @@ def verify(
     by plan, the eps of the steps executed.
 
     **Guarantee:** a claim that fails by more than the resolution of the routes (1e-6 in delta where nothing
-    is random or under Poisson sampling; under Balls-in-Bins the interval of the sample) is refused. A seal is
-    no signature: a re-sealed file whose every statement is true of another run is a true certificate of that
-    run.
+    is random, 1e-5 under Poisson sampling; under Balls-in-Bins the interval of the sample) is refused. A
+    seal is no signature: a re-sealed file whose every statement is true of another run is a true certificate
+    of that run.
 
     Args:
         certificate: a file, a Certificate or a RunRecord.

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from bins_oracles import gaussian
 
 import dpmech as dm
 from dpmech.accounting.balls_in_bins import bin_gram, ring_profile
@@ -208,7 +209,60 @@ class TestMethods:
 
     def test_no_privacy_loss_to_speak_of(self):
         bounds = dm.epsilon(self.strategy, 1e5, 1e-3, participation=self.participation, rng=3)
-        assert (bounds.lower, bounds.upper) == (0.0, 1e-4)
+        assert bounds.lower == 0.0
+        assert bounds.upper < 1e-4  # what holds without sampling, so that no sample is drawn
+
+    @pytest.mark.parametrize("eps", [0.0, 9e-5])
+    @pytest.mark.parametrize(
+        ("method", "sigma"),
+        [
+            (None, 2000.0),
+            (None, 20000.0),
+            (dm.Certified(1e-3), 2000.0),
+            (dm.Deterministic(0.3), 2000.0),
+            (dm.Rdp(), 20000.0),
+        ],
+        ids=repr,
+    )
+    def test_delta_below_the_eps_that_is_sampled(self, method, sigma, eps):
+        """At eps = 1e-4 delta is up to 500 times smaller than at 0."""
+        strategy, schema = dm.Identity(2), dm.BallsInBins(2)
+        found = dm.delta(strategy, sigma, eps, participation=schema, method=method, rng=1)
+        # For two independent bins at so large a sigma the log ratio is normal with variance 1 / (2 sigma^2).
+        truth = gaussian(0.5 * sigma**-2, eps)
+        assert found.lower <= truth * (1.0 + 1e-3)
+        assert found.upper >= truth * (1.0 - 1e-3)
+        assert (
+            dm.delta(strategy, sigma, 1e-4, participation=schema, method=method, rng=1).upper <= found.upper
+        )
+
+    @pytest.mark.parametrize(("eps", "delta"), [(0.04, 1e-9), (0.007, 1e-5), (0.005, 1e-5)])
+    @pytest.mark.parametrize("method", [None, dm.Certified(), dm.Deterministic()], ids=repr)
+    def test_budgets_beyond_the_orders_of_the_moment_bound(self, method, eps, delta):
+        strategy, schema = dm.Identity(40), dm.BallsInBins(20)
+        cal = dm.calibrate_sigma(strategy, eps, delta, participation=schema, method=method, rng=1)
+        moments = dm.calibrate_sigma(strategy, eps, delta, participation=schema, method=dm.Rdp())
+        assert 0.2 * moments.sigma < cal.sigma < moments.sigma
+        assert dm.delta(strategy, cal.sigma, eps, participation=schema, rng=2).lower <= delta
+
+    def test_epsilon_of_sigmas_that_no_sample_reaches(self):
+        four, schema = dm.Identity(4), dm.BallsInBins(2)
+        for method in (None, dm.Certified(), dm.Deterministic()):
+            with pytest.raises(dm.NumericalError, match=r"Rdp\(\) has a bound"):
+                dm.epsilon(four, 0.001, 1e-5, participation=schema, method=method, rng=1)
+        with pytest.raises(dm.NumericalError, match="beyond the 500"):
+            dm.epsilon(four, 0.05, 1e-5, participation=schema, method=dm.Deterministic())
+        for method in (None, dm.Certified()):
+            huge = dm.epsilon(four, 1e8, 1e-5, participation=schema, method=method)
+            assert (huge.lower, huge.upper) == (0.0, 0.0)
+
+    def test_one_bin_is_not_random_and_takes_signed_strategies(self):
+        strategy = dm.BandedToeplitz(6, [1.0, -0.5])
+        cal = dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.BallsInBins(1))
+        every = dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.FixedEpochs(6))
+        assert (cal.sigma, cal.guarantee) == (every.sigma, every.guarantee)
+        with pytest.raises(dm.UnsupportedCombinationError, match="negative entries"):
+            dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.BallsInBins(2))
 
     def test_certification_is_tried_three_times_and_then_refused(self, monkeypatch):
         probes = []

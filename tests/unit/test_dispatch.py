@@ -14,7 +14,7 @@ BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
         (dm.LambdaCGD(12, 0.9), dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
         (BANDED, dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
         (dm.Diagonal([1.0, 2.0]), dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
-        (dm.LambdaCGD(12, 0.9), dm.CyclicPoisson(0.1, 4), {}, "has no band structure"),
+        (dm.LambdaCGD(12, 0.9), dm.CyclicPoisson(0.1, 4), {}, "at most cycle=4 bands.* has 12"),
         (BANDED, dm.CyclicPoisson(0.1, 2), {}, "at most cycle=2 bands.* has 3"),
         (dm.Identity(4), dm.EveryStep(), {"method": dm.Pld()}, "does not apply without sampling"),
         (dm.Identity(4), dm.MinSep(2), {"method": dm.Prv()}, "does not apply without sampling"),
@@ -113,3 +113,14 @@ def test_every_schema_is_checked_against_n():
         dm.calibrate_sigma(dm.Identity(5), 1.0, 1e-5, participation=dm.BallsInBins(2))
     with pytest.raises(dm.InvalidParameterError, match=r"min_sep must be an integer in \[1, n=5\]"):
         dm.calibrate_sigma(dm.Identity(5), 1.0, 1e-5, participation=dm.MinSep(6))
+
+
+@pytest.mark.parametrize(
+    "strategy", [dm.LambdaCGD(4, 0.5), dm.SquareRoot(4), dm.Dense(np.tril(np.ones((4, 4))))], ids=repr
+)
+def test_a_cycle_as_long_as_the_run_takes_any_strategy(strategy):
+    """Every example is sampled once at most, into one step."""
+    once = dm.epsilon(strategy, 2.0, 1e-5, participation=dm.CyclicPoisson(0.1, 4))
+    scaled = 2.0 / strategy.column_norms().max()
+    single = dm.epsilon(dm.Identity(1), scaled, 1e-5, participation=dm.Poisson(0.1))
+    assert once.upper == pytest.approx(single.upper, rel=1e-9)

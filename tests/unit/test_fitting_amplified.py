@@ -320,6 +320,42 @@ def test_by_default_the_winner_has_a_calibration_of_its_own(family, options):
     assert fit.error <= min(error for _, error in fit.candidates)
 
 
+@pytest.mark.parametrize("method", [dm.Certified(1e-3), dm.Importance(0.1), None], ids=repr)
+def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
+    """Every calibration among which the least error is chosen has a share of the error."""
+    real, asked = request.calibrate_sigma, []
+
+    def counted(*arguments, **options):
+        asked.append(options["method"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(request, "calibrate_sigma", counted)
+    schemas = [dm.BallsInBins(bins) for bins in (6, 4, 12)]
+    fit = dm.optimize(dm.LambdaCGD, schemas, n=12, eps=1.0, delta=1e-4, method=method, rng=1)
+    shares = [one.beta if isinstance(one, dm.Certified) else 1.0 - one.confidence for one in asked]
+    whole = dm.Importance() if method is None else method
+    error = whole.beta if isinstance(whole, dm.Certified) else 1.0 - whole.confidence
+    assert len(asked) >= 4
+    assert sum(shares) <= error * (1.0 + 1e-9)
+    assert fit.calibration.evidence.accountant == whole
+    assert fit.calibration.achieved.confidence == pytest.approx(1.0 - error, rel=1e-12)
+    assert dm.verify(fit.calibration.certificate(), rng=3).ok
+
+
+def test_a_cached_fit_belongs_to_its_method(tmp_path):
+    arguments = {"n": 12, "eps": 1.0, "delta": 1e-4, "rng": 1, "cache": tmp_path}
+    for method in (dm.Rdp(), dm.Importance(0.1), dm.Importance(0.2)):
+        dm.optimize(dm.LambdaCGD, dm.BallsInBins(6), method=method, **arguments)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+    dm.optimize(dm.LambdaCGD, dm.BallsInBins(6), method=dm.Rdp(), **arguments)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_one_bin_is_fitted_as_what_it_is():
+    fit = dm.optimize(dm.BandedInverse, dm.BallsInBins(1), n=8, eps=1.0, delta=1e-5)
+    assert fit.error <= fit.identity_error
+
+
 def test_a_candidate_that_cannot_be_calibrated_is_passed_over(monkeypatch):
     real, refused = request.calibrate_sigma, []
 

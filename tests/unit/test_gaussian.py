@@ -106,6 +106,33 @@ def test_delta_is_a_probability_even_where_float64_gives_up():
     assert 0.0 <= tiny.lower <= tiny.upper < 1e-13
 
 
+@pytest.mark.parametrize(
+    ("sigma", "eps"), [(1e8, 1.0), (1e9, 1e-9), (1e9, 1e-12), (3e10, 1e-10), (1e15, 1e-15)]
+)
+def test_beyond_what_float64_can_tell_delta_is_still_bounded(sigma, eps):
+    bounds = dm.delta(ONE, sigma, eps, participation=SINGLE)
+    with mp.workdps(80):
+        s, e = mp.mpf(sigma), mp.mpf(eps)
+        exact = mp.ncdf(0.5 / s - e * s) - mp.exp(e) * mp.ncdf(-0.5 / s - e * s)
+        assert mp.mpf(bounds.lower) <= exact <= mp.mpf(bounds.upper)
+        assert mp.mpf(bounds.upper) <= 20 * exact + mp.mpf("1e-319")
+
+
+@pytest.mark.parametrize(("sigma", "delta"), [(1e8, 1e-12), (1e9, 1e-12), (1e12, 1e-15)])
+def test_eps_of_huge_sigma(sigma, delta):
+    bounds = dm.epsilon(ONE, sigma, delta, participation=SINGLE)
+    assert 0.0 <= bounds.lower <= bounds.upper < 1e-7
+    with mp.workdps(80):
+        s, e = mp.mpf(sigma), mp.mpf(bounds.upper)
+        assert mp.ncdf(0.5 / s - e * s) - mp.exp(e) * mp.ncdf(-0.5 / s - e * s) <= delta
+
+
+def test_the_ends_of_float64_are_named():
+    assert dm.delta(ONE, 1e300, 1e10, participation=SINGLE).upper <= 1e-319
+    with pytest.raises(dm.NumericalError, match="leave the range of float64"):
+        dm.delta(dm.Identity(100), 1e200, 1.0, participation=dm.Poisson(0.1))
+
+
 def test_eps_zero_is_reported_as_zero():
     bounds = dm.epsilon(ONE, 1e6, 0.5, participation=SINGLE)
     assert (bounds.lower, bounds.upper) == (0.0, 0.0)

@@ -397,6 +397,12 @@ def test_an_edited_ledger_is_refused(saved, tmp_path, edit, message):
         dm.Ledger.load(changed)
 
 
+def test_a_file_of_brackets_is_no_ledger(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(dm.CertificateError, match="no JSON"):
+        dm.Ledger.load(tmp_path / "deep.json")
+
+
 def test_files_that_cannot_be_read_or_written_are_refused(tmp_path):
     with pytest.raises(dm.InvalidParameterError, match="readable"):
         dm.Ledger.load(tmp_path / "none.json")

@@ -1,3 +1,4 @@
+import mpmath as mp
 import numpy as np
 import oracles as oracle
 import pytest
@@ -80,3 +81,77 @@ def test_blt_inverse_stays_accurate_where_decays_are_close(decays):
         inverse[t] = -np.dot(coefs[1 : t + 1][::-1], inverse[:t])
     sums = np.cumsum(inverse)
     np.testing.assert_allclose(np.cumsum(strategy.inverse_coefs), sums.astype(float), rtol=1e-10)
+
+
+def triple_pair(angle):
+    """A polynomial with three equal pairs of zeros on the unit circle."""
+    pair = np.array([1.0, -2.0 * np.cos(angle), 1.0])
+    return np.convolve(pair, np.convolve(pair, pair))
+
+
+def exact_inverse(coefs, n):
+    """The recursion in 300 bits."""
+    with mp.workprec(300):
+        taps = [mp.mpf(float(c)) for c in coefs]
+        found = [1 / taps[0]]
+        for t in range(1, n):
+            total = mp.fsum(taps[j] * found[t - j] for j in range(1, min(t, len(taps) - 1) + 1))
+            found.append(-total / taps[0])
+        return found
+
+
+@pytest.mark.parametrize(
+    ("coefs", "n"),
+    [
+        ([1.0, -2.9, 2.81, -0.909], 1500),
+        (triple_pair(0.3), 300),
+        ([1.0, -1.9, 0.9025], 1500),
+        ([1.0, -0.9], 300),
+    ],
+    ids=["three poles", "triple pair", "double pole", "one pole"],
+)
+def test_the_inverse_is_exact_or_refused(coefs, n):
+    found = linalg.series_inverse(np.array(coefs), n)
+    exact = exact_inverse(coefs, n)
+    with mp.workprec(300):
+        error = mp.sqrt(mp.fsum((mp.mpf(float(a)) - b) ** 2 for a, b in zip(found, exact, strict=True)))
+        assert error / mp.sqrt(mp.fsum(b * b for b in exact)) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("coefs", "n"),
+    [(triple_pair(0.003), 8000), ([1.0, -2.9997, 2.9994, -0.9997], 2000)],
+    ids=["triple pair", "three poles near 1"],
+)
+def test_an_inverse_that_loses_its_digits_is_refused(coefs, n):
+    """Their largest column norms in float64 are 7 % and 6e-10 below the truth."""
+    with pytest.raises(dm.NumericalError, match="loses its digits"):
+        dm.sensitivity(dm.BandedInverse(n, coefs), dm.SingleParticipation())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: dm.Diagonal([2.6e-162] * 4),
+        lambda: dm.BandedToeplitz(4, [1.5e-162]),
+        lambda: dm.Dense(2.7e-162 * np.eye(2)),
+        lambda: dm.Dense(1e160 * np.eye(2)),
+        lambda: dm.ColumnNormalized(dm.BandedToeplitz(4, [2.6e-162])),
+        lambda: dm.ColumnNormalized(dm.Dense(1e-165 * np.eye(4))),
+    ],
+)
+@pytest.mark.parametrize("schema", [dm.SingleParticipation(), dm.MinSep(2), dm.EveryStep()], ids=repr)
+def test_norms_whose_squares_leave_float64_are_refused(build, schema):
+    """At 2.6e-162 the square is subnormal and the norm 18 % low; at 1e-165 there would be no noise."""
+    strategy = build()
+    with pytest.raises(dm.NumericalError, match="squares leave float64"):
+        dm.sensitivity(strategy, schema)
+    if isinstance(strategy, dm.ColumnNormalized):
+        with pytest.raises(dm.NumericalError, match="squares leave float64"):
+            strategy.solve(np.ones(strategy.n))
+
+
+@pytest.mark.parametrize("scale", [1e-139, 1e139])
+def test_norms_within_the_range_are_exact(scale):
+    bounds = dm.sensitivity(dm.Diagonal([scale] * 4), dm.EveryStep())
+    assert bounds.upper == pytest.approx(2.0 * scale, rel=1e-12)

@@ -137,6 +137,29 @@ def test_one_step_against_the_closed_form(q, sigma, eps):
         assert calibration.sigma <= sigma * (1 + 1e-3) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("q", "sigma", "eps"),
+    [(1e-9, 300.0, 1e-11), (1.62e-7, 37.5, 1.44e-7), (1e-3, 5.0, 1e-17), (0.1, 5.0, 1e-13),
+     (0.1, 0.5, 0.10536051), (1e-3, 40.0, 0.0010005), (0.999, 5.0, 6.9077), (1e-300, 1.0, 650.0)],
+)  # fmt: skip
+def test_one_step_where_digits_cancel(q, sigma, eps):
+    """(e^eps - 1) / q from e^eps near 1, and c = 1 - e^eps (1 - q) where ADD is about to end."""
+    truth = max(oracle.sampled_delta(q, sigma, eps, remove=remove, digits=60) for remove in (True, False))
+    bounds = dm.delta(dm.Identity(1), sigma, eps, participation=dm.Poisson(q))
+    assert bounds.lower <= truth <= bounds.upper
+    assert bounds.upper <= 1.0001 * bounds.lower or truth < 1e-280
+
+
+def test_one_step_down_to_eps_zero():
+    one, schema = dm.Identity(1), dm.Poisson(0.001)
+    least = dm.delta(one, 5.0, 0.0, participation=schema)
+    assert dm.epsilon(one, 5.0, least.upper, participation=schema).upper == 0.0
+    close = dm.epsilon(one, 5.0, least.upper * (1.0 - 1e-10), participation=schema)
+    assert 0.0 <= close.lower <= close.upper < 1e-12
+    sigma = dm.calibrate_sigma(one, 1e-17, 1e-5, participation=dm.Poisson(0.1)).sigma
+    assert sigma == pytest.approx(0.1 / (1e-5 * math.sqrt(2.0 * math.pi)), rel=1e-5)
+
+
 def test_closed_form_reaches_below_1e_30():
     assert oracle.sampled_delta(0.01, 0.3, 40.0, remove=True) < 1e-30
     assert oracle.sampled_delta(0.3, 5.0, 1.9, remove=True) < 1e-30

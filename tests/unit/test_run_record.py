@@ -117,6 +117,14 @@ def test_executed_epsilon_is_that_of_the_shorter_mechanism():
     assert dm.executed_epsilon(CALS["epochs"], 9) == CALS["epochs"].achieved
 
 
+def test_steps_within_the_bands_of_a_cyclic_strategy():
+    """The leading block is full there, and needs no band structure."""
+    cal = calibrate(dm.ColumnNormalized(dm.SquareRoot(40, 4)), dm.CyclicPoisson(0.2, 5))
+    values = [dm.executed_epsilon(cal, steps).upper for steps in range(1, 7)]
+    assert all(one <= other for one, other in itertools.pairwise(values))
+    assert values[0] > 0.0
+
+
 def test_a_certified_sample_is_not_drawn_anew():
     assert dm.executed_epsilon(CALS["bins certified"], 4) == CALS["bins certified"].achieved
 

@@ -162,6 +162,58 @@ def test_many_sampled_steps_lie_between_rigorous_bounds(q, s, steps, eps):
     assert bounds.upper / bounds.lower < 1.02
 
 
+Q, S = 0.009647672680033685, 1.1085512451323725
+
+
+@pytest.mark.parametrize("eps", [0.0021042638431540295, 0.02])
+def test_two_steps_at_small_eps_and_rate(eps):
+    """The saddle point is close to the pole at 0: far from it the integrand cancels 100 digits away."""
+    exact = max(
+        float(sampled_delta_two_steps(Q, S, eps, remove=remove, digits=10)) for remove in (True, False)
+    )
+    assert composed_delta(Q, S, 2, eps) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize(("steps", "eps"), [(4, 0.005), (10, 0.003), (4, 0.0021)])
+def test_few_steps_at_small_eps_lie_between_rigorous_bounds(steps, eps):
+    bounds = dm.delta(dm.Identity(steps), S, eps, participation=dm.Poisson(Q))
+    assert bounds.lower <= composed_delta(Q, S, steps, eps) <= bounds.upper
+    assert bounds.upper / bounds.lower < 1.002
+
+
+def test_an_honest_claim_of_few_steps_at_small_eps_is_confirmed():
+    schema, ten = dm.Poisson(Q), dm.Identity(10)
+    delta = dm.delta(ten, S, 0.003, participation=schema).upper
+    found = dm.verify(dm.calibrate_sigma(ten, 0.003, delta, participation=schema).certificate())
+    assert found.ok, found.failures
+    assert abs(found.margin) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("q", "s", "steps", "eps", "match"),
+    [
+        (0.000851139169364695, 0.35539173219597864, 2, 0.0024999138491324205, "did not settle"),
+        (1e-5, 30.0, 10**9, 0.01, "would round visibly"),
+    ],
+)
+def test_where_the_contour_is_not_accurate_it_says_so(q, s, steps, eps, match):
+    with pytest.raises(dm.NumericalError, match=match):
+        composed_delta(q, s, steps, eps)
+
+
+def test_two_contours_that_disagree_are_refused(monkeypatch):
+    whole = integrals._contour
+    monkeypatch.setattr(
+        integrals, "_contour", lambda *given: whole(*given) * (1.0 + 1e-4 * (given[-1] < 1.0))
+    )
+    with pytest.raises(dm.NumericalError, match="depends on its contour"):
+        composed_delta(0.01, 1.4, 1000, 1.0)
+    monkeypatch.setattr(integrals, "_contour", whole)
+    monkeypatch.setattr(integrals, "_fading", lambda count: -np.ones(count))
+    with pytest.raises(dm.NumericalError, match=r"times Chernoff's bound"):
+        composed_delta(0.01, 1.4, 1000, 1.0)
+
+
 def test_the_contour_says_when_it_does_not_settle(monkeypatch):
     monkeypatch.setattr(integrals, "_MOST_NODES", 512)
     with pytest.raises(dm.NumericalError, match="did not settle in 512 nodes"):

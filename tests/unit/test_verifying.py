@@ -241,6 +241,57 @@ def test_absurd_numbers_are_refused_without_a_warning():
     assert not dm.verify(dataclasses.replace(POISSON, budget=budget)).ok
 
 
+def resealed(certificate, change, tmp_path):
+    document = json.loads(json.dumps(certificate.to_dict()))
+    change(document)
+    target = tmp_path / "forged.json"
+    target.write_text(to_text(document | {"seal": seal_of(document)}))
+    return target
+
+
+def number(value):
+    return {"decimal": value, "hex": float(value).hex()}
+
+
+def test_a_sensitivity_of_zero_is_refused(tmp_path):
+    def change(document):
+        document["evidence"]["sensitivity"].update(lower=number(0.0), upper=number(0.0))
+
+    found = dm.verify(resealed(EXACT, change, tmp_path))
+    assert not found.ok
+    assert "not one that dpmech could have made" in found.failures[0]
+
+
+def test_infinite_numbers_are_refused(tmp_path):
+    text = json.dumps(EXACT.to_dict())
+    shown = json.dumps(EXACT.to_dict()["claim"]["sigma"])
+    assert text.count(shown) >= 1
+    (tmp_path / "forged.json").write_text(text.replace(shown, '{"decimal": 1e999, "hex": "inf"}'))
+    found = dm.verify(tmp_path / "forged.json")
+    assert not found.ok
+    assert found.certificate is None
+
+
+@pytest.mark.parametrize("depth", [490, 900, 3000])
+def test_strategies_nested_without_end_are_refused(depth, tmp_path):
+    document = json.loads(json.dumps(EXACT.to_dict()))
+    inner = document["claim"]["strategy"]
+    opened = '{"type": "ColumnNormalized", "version": 1, "strategy": ' * depth
+    text = json.dumps(document).replace(json.dumps(inner), opened + json.dumps(inner) + "}" * depth)
+    (tmp_path / "deep.json").write_text(text)
+    assert not dm.verify(tmp_path / "deep.json").ok
+
+
+def test_a_claim_whose_error_is_infinite_has_no_certificate():
+    cal = dm.calibrate_sigma(dm.BandedToeplitz(600, [1.0, 1.9]), 1.0, 1e-5, participation=dm.MinSep(10))
+    with np.errstate(over="ignore"):
+        assert cal.rmse() == np.inf
+        certificate = cal.certificate()
+        with pytest.raises(dm.CertificateError, match="no document can hold this"):
+            certificate.to_json()
+        assert not dm.verify(certificate).ok
+
+
 def test_a_route_that_fails_is_named_and_confirms_nothing(monkeypatch):
     def fail(*_, **__):
         raise dm.NumericalError("no luck")
