@@ -127,7 +127,9 @@ class Request:
     def _fitted(self, schema: Participation, most: int | None) -> tuple[Strategy, float]:
         """The best member without amplification, with at most `most` bands."""
         problem = self._problem(schema)
-        room = min(problem.pattern.min_sep, self.n) if most is None else min(most, self.n)
+        # Columns of one example's steps share no row: with one step there is nothing to share.
+        apart = self.n if problem.pattern.max_participations == 1 else min(problem.pattern.min_sep, self.n)
+        room = apart if most is None else min(most, self.n)
         if self.n == 1:
             return problem.finished(self.identity()), certified_error(problem, self.identity())
         if self.family is LambdaCGD:

@@ -36,6 +36,8 @@ _ROUNDING = 1e-9
 _RESOLUTION = 1e-6
 # Above this delta a change of sigma hardly changes it, and nothing can be said about tightness.
 _TELLING_DELTA = 0.9
+# What a calibration takes.
+_RTOL = (1e-6, 0.5)
 _UNFIT = (DpmechError, ArithmeticError, ValueError)
 
 
@@ -191,6 +193,8 @@ class _Recomputation:
             guarantee = EXACT if isinstance(used, Exact) and own.sensitivity.exact else DETERMINISTIC
         if own.guarantee != guarantee:
             yield Check("evidence", ok=False, detail=f"{used!r} gives {guarantee!r}, not {own.guarantee!r}")
+        if not _RTOL[0] <= own.evidence.rtol <= _RTOL[1]:
+            yield Check("evidence", ok=False, detail=f"rtol {own.evidence.rtol!r} is outside of {_RTOL}")
         confidence = used.confidence if isinstance(used, Importance) else None
         confidence = 1.0 - used.beta if isinstance(used, Certified) else confidence
         if own.achieved.confidence != confidence:

@@ -344,6 +344,13 @@ def test_bad_arguments_are_named(arguments, options, match):
         dm.optimize(*arguments, **({"n": 10} | options))
 
 
+def test_with_one_participation_all_entries_are_free():
+    capped = dm.optimize(dm.Dense, dm.MinSep(5, 1), n=7, bands=7)
+    single = dm.optimize(dm.Dense, dm.SingleParticipation(), n=7)
+    assert capped.error == pytest.approx(single.error, rel=1e-9)
+    assert capped.error < dm.optimize(dm.BandedToeplitz, dm.SingleParticipation(), n=7, bands=7).error
+
+
 def test_dense_bands_beyond_the_separation_are_refused():
     with pytest.raises(UnsupportedCombinationError, match="bands"):
         dm.optimize(dm.Dense, dm.MinSep(3, 4), n=12, bands=4)

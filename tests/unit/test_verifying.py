@@ -262,6 +262,13 @@ def test_a_sensitivity_of_zero_is_refused(tmp_path):
     assert "not one that dpmech could have made" in found.failures[0]
 
 
+@pytest.mark.parametrize("rtol", [0.0, 0.6, 1e300])
+def test_a_tolerance_that_no_calibration_takes_is_refused(rtol):
+    found = dm.verify(dataclasses.replace(EXACT, evidence=dataclasses.replace(EXACT.evidence, rtol=rtol)))
+    assert not found.ok
+    assert "rtol" in found.failures[0]
+
+
 def test_infinite_numbers_are_refused(tmp_path):
     text = json.dumps(EXACT.to_dict())
     shown = json.dumps(EXACT.to_dict()["claim"]["sigma"])
