@@ -1,6 +1,6 @@
 """Lots for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from dpmech.exceptions import (
     check_integer,
 )
 from dpmech.optim.agreement import Group, check_agreement, processes
+from dpmech.optim.datasets import Collation, check_dataset
 from dpmech.optim.lots import LotProgress
 from dpmech.samplers import ParticipationTracker, Sampler, shard
 
@@ -131,7 +132,7 @@ class PrivateLoader:
         self._tracker = ParticipationTracker(sampler.participation, sampler.n, size)
         self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
         self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
-        self._collate = _EmptyAware(loader.collate_fn, self._dataset)
+        self._collate = Collation(loader.collate_fn, self._dataset)
         self._iterations = 0
         check_agreement("the lots", {"sampler": sampler.fingerprint()}, process_group)
 
@@ -291,68 +292,6 @@ class _Plan:
         mine = shard(self._sampler.indices(step), self._rank, self._world).tolist()
         size = max(len(mine), 1) if self._most is None else self._most
         return [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
-
-
-class _EmptyAware:
-    """A collate_fn that also makes a batch of no examples, shaped like one of the first example.
-
-    It gives the number of examples with the batch: a dataset may have left some out.
-    """
-
-    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Any) -> None:  # noqa: ANN401 - any dataset
-        self._collate = collate
-        self._dataset = dataset
-
-    def __call__(self, examples: list[Any]) -> tuple[int, Any]:
-        if not examples:
-            return 0, _emptied(self._collate([self._dataset[0]]))
-        return len(examples), self._collate(examples)
-
-
-def _emptied(batch: Any) -> Any:  # noqa: ANN401 - any batch
-    match batch:
-        case Tensor() | np.ndarray():
-            return batch[:0]
-        case dict():
-            return {key: _emptied(value) for key, value in batch.items()}
-        case tuple() if hasattr(batch, "_fields"):
-            return type(batch)(*(_emptied(value) for value in batch))
-        case tuple() | list() if any(isinstance(value, Tensor | dict | tuple | list) for value in batch):
-            return type(batch)(_emptied(value) for value in batch)
-        case list():
-            return []
-        case _:
-            raise UnsupportedCombinationError(
-                f"a lot without examples cannot be made from a batch of {type(batch).__name__}",
-                supported="batches of tensors, in tuples, lists and dicts",
-            )
-
-
-def check_dataset(loader: DataLoader[Any]) -> int:
-    """Number of examples of a loader's dataset; raise unless they can be picked by index."""
-    dataset: Any = loader.dataset
-    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
-        raise UnsupportedCombinationError(
-            "an iterable dataset has no examples to sample from",
-            supported="a dataset with a length and indices",
-        )
-    if _repeats(dataset):
-        raise UnsupportedCombinationError(
-            "the dataset holds examples twice: they would take part twice as often as certified",
-            supported="every example under one index",
-        )
-    return check_integer("len(dataset)", len(dataset), minimum=1)
-
-
-def _repeats(dataset: Any) -> bool:  # noqa: ANN401 - any dataset
-    """Whether examples stand twice in a dataset, as far as torch's own kinds of dataset tell."""
-    if isinstance(dataset, torch.utils.data.Subset):
-        picked = [int(index) for index in dataset.indices]
-        return len(set(picked)) < len(picked) or _repeats(dataset.dataset)
-    if isinstance(dataset, torch.utils.data.ConcatDataset):
-        parts = dataset.datasets
-        return len({id(part) for part in parts}) < len(parts) or any(map(_repeats, parts))
-    return False
 
 
 def _left_of_epoch(sampler: Sampler, step: int) -> int:

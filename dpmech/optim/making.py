@@ -20,8 +20,9 @@ from dpmech.optim.agreement import Group, processes
 from dpmech.optim.certified import check_claim
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.correlation import NoiseMode
+from dpmech.optim.datasets import check_dataset
 from dpmech.optim.generators import Generator
-from dpmech.optim.loaders import PrivateLoader, check_dataset
+from dpmech.optim.loaders import PrivateLoader
 from dpmech.optim.lot_optimizer import LotOptimizer
 from dpmech.optim.private_model import PerExampleModel, check_model, check_public_buffers, watch
 from dpmech.participation import EveryStep
