@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+_DEEPEST = 64
 # Derived numbers are recomputed when a certificate is read; another platform rounds them differently.
 _ROUNDING = 1e-9
 _NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
@@ -160,6 +161,7 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise CertificateError(f"not JSON: {error}") from error
     _check_version(document, kind)
+    _check_depth(document)
     problems = [f"{error.json_path}: {error.message}" for error in _validator(kind).iter_errors(document)]
     if problems:
         shown = "; ".join(
@@ -184,6 +186,17 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = sorted({name for name in names if names.count(name) > 1})
         raise CertificateError(f"the entries {repeated} stand there twice", claimed=repeated)
     return record
+
+
+def _check_depth(document: Any) -> None:  # noqa: ANN401 - whatever the file held
+    """Refuse nesting that recursion could not follow; no strategy needs it."""
+    level, depth = [document], 0
+    while level:
+        if depth > _DEEPEST:
+            raise CertificateError(f"nested more than {_DEEPEST} levels deep")
+        inner = [one for one in level if isinstance(one, dict | list)]
+        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
+        depth += 1
 
 
 def _check_version(document: Any, kind: str) -> None:  # noqa: ANN401 - whatever the file held
