@@ -66,7 +66,7 @@ def series_inverse(coefs: FloatArray, n: int) -> FloatArray:
         impulse = np.zeros(n)
         impulse[0] = 1.0
         inverse = _filter(np.ones(1), short, impulse)
-        if short.size > 2:
+        if short.size > 1:
             with np.errstate(over="ignore", invalid="ignore"):
                 wide = np.asarray(
                     signal.lfilter(np.ones(1, np.longdouble), short.astype(np.longdouble), impulse)

@@ -155,3 +155,12 @@ def test_norms_whose_squares_leave_float64_are_refused(build, schema):
 def test_norms_within_the_range_are_exact(scale):
     bounds = dm.sensitivity(dm.Diagonal([scale] * 4), dm.EveryStep())
     assert bounds.upper == pytest.approx(2.0 * scale, rel=1e-12)
+
+
+@pytest.mark.parametrize(("lam", "n"), [(0.999999, 10**6), (0.9, 3900)])
+def test_a_million_multiplications_stay_within_the_slack(lam, n):
+    bounds = dm.sensitivity(dm.BandedInverse(n, [1.0, -lam]), dm.SingleParticipation())
+    with mp.workdps(50):
+        exact = mp.sqrt((1 - mp.mpf(lam) ** (2 * n)) / (1 - mp.mpf(lam) ** 2))
+        assert mp.mpf(bounds.lower) <= exact <= mp.mpf(bounds.upper)
+    assert bounds.exact
