@@ -13,6 +13,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError, Unsupport
 from dpmech.optim.clipped_sum import ClippedSum
 from dpmech.optim.loaders import PrivateLoader
 from dpmech.optim.private import PrivateOptimizer
+from dpmech.optim.unchanged import Unchanged
 from dpmech.run_record import Randomness, RunRecord
 
 __all__ = ["LotOptimizer"]
@@ -27,14 +28,23 @@ class LotOptimizer(PrivateOptimizer):
     Args:
         loader: the loader.
         *args: as for PrivateOptimizer.
+        unchanged: what compares the contents of the model before every step; None for nothing, where no
+            model is known.
         **kwargs: as for PrivateOptimizer.
 
     Raises:
         CertificateError: if the loader's lots are not those that were certified.
     """
 
-    def __init__(self, loader: PrivateLoader, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as there
+    def __init__(
+        self,
+        loader: PrivateLoader,
+        *args: Any,  # noqa: ANN401 - as there
+        unchanged: Unchanged | None = None,
+        **kwargs: Any,  # noqa: ANN401 - as there
+    ) -> None:
         self._loader = loader
+        self._unchanged = unchanged
         super().__init__(*args, **kwargs)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -76,7 +86,8 @@ class LotOptimizer(PrivateOptimizer):
         """The private step of a lot after its last batch; after the others, accumulate only.
 
         Raises:
-            UnsupportedCombinationError: without a batch of the loader, and as PrivateOptimizer.step.
+            UnsupportedCombinationError: without a batch of the loader, if the model changed otherwise than by
+                steps, and as PrivateOptimizer.step.
         """
         progress = self._loader.progress
         progress.check_step()
@@ -87,12 +98,24 @@ class LotOptimizer(PrivateOptimizer):
                 )
             self.accumulate()
             progress.check_counted()
+            progress.close_batch()
             return None
         self._check_in_step()
-        return self._released(closure)
+        before = progress.stepped
+        try:
+            return self._released(closure)
+        finally:
+            # Also after an update that failed half-way; not where the step was refused before it began.
+            if self._unchanged is not None and progress.stepped > before:
+                self._unchanged.note_step()
 
     def _check_lot(self) -> None:
         self._loader.progress.check_counted()
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        if self._unchanged is not None:
+            self._unchanged.check()
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, lot and row are spent all the same.
@@ -109,9 +132,11 @@ class LotOptimizer(PrivateOptimizer):
         """As PrivateOptimizer.
 
         Raises:
-            UnsupportedCombinationError: if lots and rows of noise no longer belong together.
+            UnsupportedCombinationError: if lots and rows of noise no longer belong together, or the model
+                holds what no step gave it.
         """
         self._check_in_step()
+        self._check_unchanged()
         return super().state_dict()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
@@ -148,9 +173,11 @@ class LotOptimizer(PrivateOptimizer):
         Raises:
             InvalidParameterError: on a bad argument.
             CertificateError: if processes or participations disagree with the certificate.
+            UnsupportedCombinationError: if the model holds what no step gave it.
         """
         if not isinstance(stopped_by_plan, bool):
             raise InvalidParameterError("stopped_by_plan", stopped_by_plan, "True or False")
+        self._check_unchanged()
         steps = self.record.steps
         certificate = self._certificate()
         seen = self._loader.tracker.summary()

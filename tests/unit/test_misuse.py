@@ -238,6 +238,9 @@ def test_buffers_that_carry_data():
     with pytest.raises(dm.UnsupportedCombinationError, match=r"changed its buffers center\.mean"):
         model(x)
     model.eval()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"changed its buffers center\.mean"):
+        model(x)  # the data are still there
+    model._module.center.mean.zero_()
     model(x)  # only the counter moves
     with pytest.raises(dm.UnsupportedCombinationError, match=r"center\.calls"):
         made(Remembering().eval())[0](x)
