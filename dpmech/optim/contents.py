@@ -61,7 +61,8 @@ class Fingerprinter:
         step = _ROWS_AT_ONCE.get(words.device.type, _MANY_ROWS)
         sums = [(rows[i : i + step] * key).sum(dim=1) for i in range(0, len(rows), step)]
         tail = torch.cat([words[whole:], rest]) if len(rest) else words[whole:]
-        sums += [(piece * key[: len(piece)]).sum()[None] for piece in tail.split(_ROW) if len(piece)]
+        pieces = [tail[:_ROW], tail[_ROW:]]  # with the bytes of half a word it may be longer than a row
+        sums += [(piece * key[: len(piece)]).sum()[None] for piece in pieces if len(piece)]
         return sums
 
 

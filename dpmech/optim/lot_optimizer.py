@@ -61,26 +61,28 @@ class LotOptimizer(PrivateOptimizer):
         """Whether the newest batch was the last of its lot, so that `step` released something."""
         return self._loader.progress.complete
 
-    def accumulate(self, clipped: ClippedSum | None = None) -> None:
+    def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
         """As PrivateOptimizer; an example of the loader's newest batch counts once.
 
         Raises:
             UnsupportedCombinationError: if more examples are added than the batch holds.
         """
         progress = self._loader.progress
-        examples, left_out = None, 0
+        found, left_out = None, 0
         if clipped is None:
             given = [getattr(param, "grad_sample", None) for param in self._trained]
-            examples = max((_examples(one) for one in given if one is not None), default=None)
+            found = max((_examples(one) for one in given if one is not None), default=None)
+            if found is not None and examples is not None:
+                found = examples
         elif isinstance(clipped, ClippedSum):
             # A sum that does not say how many examples it holds is taken for those of the batch.
-            examples, left_out = clipped.examples, clipped.left_out
-            examples = progress.handed if examples is None else examples
-        if examples is not None:
-            progress.check_room(examples)
-        super().accumulate(clipped)
-        if examples is not None:
-            progress.count(examples, left_out)
+            found, left_out = clipped.examples, clipped.left_out
+            found = progress.handed if found is None else found
+        if found is not None:
+            progress.check_room(found)
+        super().accumulate(clipped, examples=examples)
+        if found is not None:
+            progress.count(found, left_out)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as in PrivateOptimizer
         """The private step of a lot after its last batch; after the others, accumulate only.
@@ -116,6 +118,11 @@ class LotOptimizer(PrivateOptimizer):
     def _check_unchanged(self) -> None:
         if self._unchanged is not None:
             self._unchanged.check()
+
+    def note_weights(self) -> None:
+        """As PrivateOptimizer: what the trained parameters hold now is no data that a forward pass wrote."""
+        if self._unchanged is not None:
+            self._unchanged.note_weights()
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, lot and row are spent all the same.

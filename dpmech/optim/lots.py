@@ -12,6 +12,7 @@ class LotProgress:
     """Shared by a PrivateLoader and its optimizer: step t must be taken on the whole of lot t.
 
     Attributes:
+        batches: physical batches handed out so far.
         drawn: lots of which at least one physical batch was handed out.
         complete: whether the last physical batch of the newest lot was handed out.
         begun: whether any gradient of the newest lot reached the optimizer.
@@ -24,6 +25,7 @@ class LotProgress:
     """
 
     def __init__(self) -> None:
+        self.batches = 0
         self.drawn = 0
         self.complete = True
         self.begun = False
@@ -32,7 +34,7 @@ class LotProgress:
         self.counted: int | None = None
         self.left_out = 0
         self.calls: Counter[int] = Counter()
-        # Calls whose backward pass may still come, whatever the batch: Opacus leaves those in eval mode alone.
+        # Calls whose backward pass may still come, in later batches too; Opacus stores none in eval mode.
         self._pending: Counter[int] = Counter()
 
     def hand_out(self, examples: int, *, first: bool, last: bool) -> None:
@@ -58,6 +60,7 @@ class LotProgress:
                 )
             self.check_counted()
             self.close_batch()
+        self.batches += 1
         self.complete = last
         self.handed = examples
         self.counted = None
@@ -83,7 +86,7 @@ class LotProgress:
             self._pending.update(used)
 
     def close_batch(self) -> None:
-        """Note that the gradients of the newest batch reached the optimizer, and those of all calls before."""
+        """Note that the gradients of the newest batch, and of all calls so far, reached the optimizer."""
         self._pending.clear()
 
     def check_room(self, examples: int) -> None:

@@ -165,8 +165,11 @@ class _Calls:
         self._trained = trained
         self._outermost: nn.Module | None = None
         self._depth = 0
+        self._batch = 0
 
     def entered(self, part: nn.Module, *_: object) -> None:
+        if self._batch != self._progress.batches:  # a call that never ended (an interrupt) ends here
+            self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
             self._outermost = part
         if self._outermost is not part:

@@ -50,9 +50,10 @@ class Unchanged:
         self._then: dict[str, Contents] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self._read()
-        model.register_load_state_dict_pre_hook(ModelHook(lambda *_: self.check()))
-        model.register_load_state_dict_post_hook(ModelHook(lambda *_: self._loaded()))
-        model.register_state_dict_pre_hook(ModelHook(lambda *_: self.check(), copied=self.check))
+        hooked: Any = model  # torch's stubs say nothing of these
+        hooked.register_load_state_dict_pre_hook(ModelHook(lambda *_: self.check()))
+        hooked.register_load_state_dict_post_hook(ModelHook(lambda *_: self._loaded()))
+        hooked.register_state_dict_pre_hook(ModelHook(lambda *_: self.check(), copied=self.check))
 
     def check(self) -> None:
         """Compare all contents.
@@ -76,12 +77,19 @@ class Unchanged:
     def note_step(self) -> None:
         """The optimizer has changed the trained parameters."""
         self._stepped = True
-        self._read_trained()
+        self.note_weights()
+
+    def note_weights(self) -> None:
+        """The trained parameters are what they should be: compare with what they hold now."""
+        for name, tensor in self._held(extra=False):
+            if id(tensor) in self._ids:
+                self._then[name] = self._fingerprinter.read(name, tensor)
+                self._stamps[name] = _stamp(tensor)
 
     def _loaded(self) -> None:
         """After `load_state_dict`, before which everything was as it should be."""
         if self._stepped:
-            self._read_trained()
+            self.note_weights()
             self.check()
         else:
             self._read()
@@ -89,12 +97,6 @@ class Unchanged:
     def _read(self) -> None:
         self._then = {name: self._fingerprinter.read(name, tensor) for name, tensor in self._held(extra=True)}
         self._stamps = {name: _stamp(tensor) for name, tensor in self._held(extra=False)}
-
-    def _read_trained(self) -> None:
-        for name, tensor in self._held(extra=False):
-            if id(tensor) in self._ids:
-                self._then[name] = self._fingerprinter.read(name, tensor)
-                self._stamps[name] = _stamp(tensor)
 
     def _held(self, *, extra: bool) -> Iterator[tuple[str, Tensor]]:
         """Every tensor of the model that is not public, under all its names."""
@@ -153,19 +155,22 @@ class Unchanged:
             raise UnsupportedCombinationError(
                 f"the trained parameters {', '.join(trained)} changed otherwise than by a step of the "
                 "optimizer: a forward pass that writes into them would release data without noise",
-                supported="changes of your own by load_state_dict, or in a step hook of the torch optimizer "
-                "(register_step_post_hook before make_private)",
+                supported="changes of your own, made from what was released, by load_state_dict or followed "
+                "by optimizer.note_weights()",
             )
         kinds = {
             "buffers": [name for name in changed if name in buffers],
-            "parameters that are not trained,": [name for name in changed if name not in buffers],
+            "extra states": [name for name in changed if name.endswith("_extra_state")],
+            "parameters that are not trained,": [
+                name for name in changed if name not in buffers and not name.endswith("_extra_state")
+            ],
             "list of tensors by": new,
             "list of tensors, now without": gone,
         }
         listed = " and its ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names)
         raise UnsupportedCombinationError(
-            f"calling the model, or loading into it, changed its {listed}: they would carry data without noise into the released "
-            "model",
+            f"calling the model, or loading into it, changed its {listed}: they would carry data without "
+            "noise into the released model",
             supported="layers without running statistics or memories; public_buffers for those that do not "
             "depend on the data; other frozen weights before make_private",
         )
@@ -186,6 +191,7 @@ class ModelHook:
         self._copied = copied
 
     def __call__(self, *args: object) -> None:
+        """Do it, unless this is a copy."""
         if self._call is not None:
             self._call(*args)
 

@@ -333,3 +333,30 @@ def test_bad_problems(model, batch, options, match):
     options = {"clipping": 1.0} | copy.copy(options)
     with pytest.raises(dm.InvalidParameterError, match=match):
         clipped_gradients(model, cross_entropy, batch, **options)
+
+
+class Tied(torch.nn.Module):
+    """A layer under two names, and two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(3, 3)
+        self.again = self.first
+        self.last = torch.nn.Linear(3, 3, bias=False)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(self.again(torch.tanh(self.first(x))))
+
+
+def test_shared_layers_stay_in_the_model_and_have_whole_gradients():
+    """Left to itself, functional_call leaves a dead tensor in the place of a shared layer's weight."""
+    model = Tied()
+    params = list(model.parameters())
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    found = clipped_gradients(model, lambda f, one: f(one).square().sum(), x, 1e9)
+    assert [id(param) for param in model.parameters()] == [id(param) for param in params]
+    expected = torch.autograd.grad(model(x).square().sum(), params)
+    for value, grad in zip(found.sums, expected, strict=True):
+        np.testing.assert_allclose(value.numpy(), grad.numpy(), rtol=1e-4, atol=1e-5)
