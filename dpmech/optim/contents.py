@@ -33,7 +33,6 @@ class Fingerprinter:
         self._key = torch.frombuffer(key, dtype=torch.int64)
         self._keys: dict[torch.device, Tensor] = {}
 
-    @torch.no_grad()
     def read(self, name: str, tensor: Tensor) -> Contents:
         """What a tensor holds now; of a sharded one, the part of this process.
 
@@ -56,13 +55,14 @@ class Fingerprinter:
         key = self._keys.get(words.device)
         if key is None:
             key = self._keys[words.device] = self._key.to(words.device)
-        whole = len(words) // _ROW * _ROW
-        rows = words[:whole].view(-1, _ROW)
-        step = _ROWS_AT_ONCE.get(words.device.type, _MANY_ROWS)
-        sums = [(rows[i : i + step] * key).sum(dim=1) for i in range(0, len(rows), step)]
-        tail = torch.cat([words[whole:], rest]) if len(rest) else words[whole:]
-        pieces = [tail[:_ROW], tail[_ROW:]]  # with the bytes of half a word it may be longer than a row
-        sums += [(piece * key[: len(piece)]).sum()[None] for piece in pieces if len(piece)]
+        whole, sums = len(words) // _ROW, []
+        if whole:
+            rows = words[: whole * _ROW].view(whole, _ROW)
+            step = _ROWS_AT_ONCE.get(words.device.type, _MANY_ROWS)
+            sums = [(rows[i : i + step] * key).sum(dim=1) for i in range(0, whole, step)]
+        for tail in (words[whole * _ROW :], rest):
+            if tail is not None and len(tail):
+                sums.append((tail * key[: len(tail)]).sum(dim=0, keepdim=True))
         return sums
 
 
@@ -79,9 +79,12 @@ def same(one: Sequence[Contents], other: Sequence[Contents]) -> bool:
     return all(torch.equal(torch.cat(now), torch.cat(then)) for now, then in by_device.values())
 
 
-def _words(part: Tensor) -> tuple[Tensor, Tensor]:
+def _words(part: Tensor) -> tuple[Tensor, Tensor | None]:
     """A strided tensor as 32-bit words, in the order of its indices, and up to three bytes that are left."""
-    raw = part.contiguous().view(-1).view(torch.uint8)
+    flat = part.contiguous().view(-1)
+    if flat.element_size() >= 4:
+        return flat.view(torch.int32), None
+    raw = flat.view(torch.uint8)
     whole = len(raw) // 4 * 4
     words = raw[:whole]
     if words.storage_offset() % 4:
@@ -96,9 +99,9 @@ def _strided(name: str, tensor: Tensor) -> list[Tensor]:
     one = local_part(tensor.detach())
     if one.device.type == "meta":
         return []
-    flatten = getattr(one, "__tensor_flatten__", None)
-    if flatten is not None:
-        return [part for inner in flatten()[0] for part in _strided(name, getattr(one, inner))]
+    if type(one) is not Tensor and hasattr(one, "__tensor_flatten__"):
+        names: list[str] = one.__tensor_flatten__()[0]
+        return [part for inner in names for part in _strided(name, getattr(one, inner))]
     if one.layout == torch.sparse_coo:
         return [one._indices(), one._values()]
     if one.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -107,7 +110,7 @@ def _strided(name: str, tensor: Tensor) -> list[Tensor]:
         return [one.ccol_indices(), one.row_indices(), one.values()]
     if one.layout != torch.strided or one.is_quantized:
         raise _unreadable(name, f"of the layout {one.layout} and dtype {one.dtype}")
-    return [one.resolve_conj().resolve_neg()]
+    return [one.resolve_conj().resolve_neg() if one.is_complex() or one.is_neg() else one]
 
 
 def _unreadable(name: str, what: str) -> UnsupportedCombinationError:

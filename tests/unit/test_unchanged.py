@@ -544,7 +544,7 @@ def test_changes_that_fool_plain_sums(change):
 
 def test_checksums_are_those_of_big_integers():
     reader = Fingerprinter()
-    for size in (0, 1, 3, 4095, 4096, 4097, 3 * 4096 + 5):
+    for size in (0, 1, 3, 4095, 4096, 4097, 3 * 4096 + 5, 20 * 4096):
         x = torch.randint(-(2**31), 2**31, (size,), dtype=torch.int64).to(torch.int32)
         key = reader._key.tolist()
         rows = [x[i : i + 4096].tolist() for i in range(0, size, 4096)]
