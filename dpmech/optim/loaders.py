@@ -20,6 +20,8 @@ from dpmech.exceptions import (
 from dpmech.optim.agreement import Group, check_agreement, processes
 from dpmech.optim.datasets import Collation, check_dataset
 from dpmech.optim.lots import LotProgress
+from dpmech.optim.uniqueness import check_unique
+from dpmech.run_record import Continuity
 from dpmech.samplers import ParticipationTracker, Sampler, shard
 
 __all__ = ["LotSampler", "PrivateLoader"]
@@ -97,9 +99,12 @@ class PrivateLoader:
     Attributes:
         sampler: the lots.
         progress: what the optimizer shares.
+        uniqueness: how it was checked that no example stands in the dataset twice.
+        continuity: what `save_checkpoint` and `load_checkpoint` know of the run; None before either.
 
     Raises:
         InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: if the dataset holds an example twice.
         CertificateError: if processes have other lots.
     """
 
@@ -122,6 +127,8 @@ class PrivateLoader:
             raise InvalidParameterError(
                 "sampler", sampler, f"one for the {size} examples of the loader's dataset"
             )
+        self.uniqueness = check_unique(loader.dataset)
+        self.continuity: Continuity | None = None
         self.sampler = sampler
         self.progress = LotProgress()
         self._dataset = loader.dataset
