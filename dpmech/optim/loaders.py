@@ -20,6 +20,7 @@ from dpmech.exceptions import (
 from dpmech.optim.agreement import Group, check_agreement, processes
 from dpmech.optim.datasets import Collation, check_dataset
 from dpmech.optim.lots import LotProgress
+from dpmech.optim.set_up import SetUp
 from dpmech.optim.uniqueness import check_unique
 from dpmech.run_record import Continuity
 from dpmech.samplers import ParticipationTracker, Sampler, shard
@@ -100,7 +101,7 @@ class PrivateLoader:
         sampler: the lots.
         progress: what the optimizer shares.
         uniqueness: how it was checked that no example stands in the dataset twice.
-        continuity: what `save_checkpoint` and `load_checkpoint` know of the run; None before either.
+        set_up: fingerprints of what the run was built from.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -128,7 +129,6 @@ class PrivateLoader:
                 "sampler", sampler, f"one for the {size} examples of the loader's dataset"
             )
         self.uniqueness = check_unique(loader.dataset)
-        self.continuity: Continuity | None = None
         self.sampler = sampler
         self.progress = LotProgress()
         self._dataset = loader.dataset
@@ -140,6 +140,7 @@ class PrivateLoader:
         self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
         self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
         self._collate = Collation(loader.collate_fn, self._dataset)
+        self.set_up = SetUp(self._dataset, loader.collate_fn, self._settings)
         self._iterations = 0
         check_agreement("the lots", {"sampler": sampler.fingerprint()}, process_group)
 
@@ -152,6 +153,11 @@ class PrivateLoader:
     def tracker(self) -> ParticipationTracker:
         """Realised participations so far. Secret."""
         return self._tracker
+
+    @property
+    def continuity(self) -> Continuity | None:
+        """What is known of the run's checkpoints; None where none was saved or loaded."""
+        return self.set_up.continuity
 
     @property
     def processes(self) -> int:

@@ -143,6 +143,7 @@ def make_private(
         mode=mode,
         process_group=process_group,
     )
+    private_loader.set_up.describe(inner, loss)
     if loss is not None:
         wrapped: nn.Module = PerExampleModel(inner, loss, private, microbatch_size=max_physical_batch_size)
     else:

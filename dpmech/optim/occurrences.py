@@ -33,10 +33,10 @@ class Occurrences:
     def __init__(self) -> None:
         self._places: dict[int, tuple[int | None, list[tuple[Picks, Picks]]]] = {}
         self._lines: dict[str, list[_Line]] = {}
-        self._named: list[tuple[_Array, Picks]] = []
-        self._objects: list[tuple[_Array, Picks]] = []
+        self._named: list[tuple[Picks, Picks]] = []
+        self._objects: list[tuple[Picks, Picks]] = []
         self._numbers: dict[Hashable, int] = {}
-        self._other: list[tuple[_Array, Picks]] = []
+        self._other: list[tuple[Picks, Picks]] = []
 
     def add_places(self, base: int, length: int | None, places: Picks, rows: Picks) -> None:
         """Place `places[i]` of a base stands in row `rows[i]`; places in [0, length)."""
@@ -189,5 +189,5 @@ def _by_sorting(entries: Iterable[tuple[Picks, Picks]]) -> tuple[int, int] | Non
 def _is_word(name: object) -> bool:
     """Whether a name is, or equals, an integer of 64 bits."""
     if isinstance(name, float | np.floating):
-        return bool(np.isfinite(name)) and float(name).is_integer() and abs(name) < 2**63
+        return float(name).is_integer() and abs(float(name)) < 2**63  # neither NaN nor infinite
     return isinstance(name, int | np.integer) and -(2**63) <= int(name) < 2**63

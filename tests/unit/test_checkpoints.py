@@ -1,6 +1,7 @@
 """Checkpoints of several processes, without the processes: what the others have is made up."""
 
 import copy
+import types
 
 import pytest
 
@@ -12,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402 - after the
 
 from dpmech.optim import checkpoints, load_checkpoint, make_private, save_checkpoint  # noqa: E402
 
+SAME = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+
 
 class Part:
     """A model, an optimizer or a loader of two processes that has made some steps."""
@@ -21,6 +24,10 @@ class Part:
 
     def __init__(self, steps=None):
         self.state = {"steps": steps}
+        self.set_up = types.SimpleNamespace(
+            state_dict=lambda: {"of": "this run"},
+            compare=lambda state: ({} if state == {"of": "this run"} else {"loss": "another loss"}, SAME),
+        )
 
     def state_dict(self):
         return copy.deepcopy(self.state)
@@ -38,10 +45,12 @@ def run(tmp_path, monkeypatch):
         for step in steps:
             save_checkpoint(path, Part(step), Part(step), Part(step), extra=f"after {step}")
 
-    def load(others, problem="", **options):
+    def load(others, problem="", theirs=((), SAME), **options):
+        asked = iter([(sorted(others), problem), (list(theirs[0]), theirs[1])])
+
         def gather(answers, mine, group):
             assert group == "a group"
-            answers[:] = [mine, (sorted(others), problem)]
+            answers[:] = [mine, next(asked)]
 
         monkeypatch.setattr(checkpoints.dist, "all_gather_object", gather)
         parts = Part(), Part(), Part()
