@@ -3,9 +3,10 @@
 import enum
 import functools
 import hashlib
+import itertools
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ __all__ = ["Printer"]
 
 _Names: TypeAlias = frozenset[str] | None  # attributes that count; None for all
 _DEEPEST = 12
-_MOST_VALUES = 1 << 20
+_MOST_VALUES = 1 << 16
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _BY_REPR = (range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, re.Pattern, PurePath)
 _INTERNAL = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
@@ -38,8 +39,8 @@ class Printer:
 
     Args:
         apart: the model that is trained: its tensors change, and a checkpoint restores them.
-        home: a value whose package is followed as if it were not installed.
-        most: how many values of a tensor are looked at.
+        home: a value whose package is followed though it is installed, to plain globals and functions.
+        most: how many values of a tensor are looked at, and how many other things in all.
 
     Attributes:
         complete: whether everything met was covered.
@@ -51,7 +52,7 @@ class Printer:
     ) -> None:
         self.complete = True
         self.coded = False
-        self._most = most
+        self._most = self._left = most
         self._home = root(home)
         own = [] if apart is None else [*apart.modules(), *apart.parameters(), *apart.buffers()]
         self._apart = {id(one): one for one in own}
@@ -60,14 +61,15 @@ class Printer:
 
     def of(self, value: Any, names: _Names = None, depth: int = _DEEPEST) -> bytes:  # noqa: ANN401 - any value
         """The digest of a value."""
+        self._left -= 1
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             return _hashed(type(value).__name__, repr(value))
         if id(value) in self._done:
             return self._done[id(value)][1]
         if id(value) in self._open:
             return _hashed("again")
-        if depth == 0:
-            return self._unknown("too deep")
+        if depth == 0 or self._left <= 0:
+            return self._unknown("too deep, or too much")
         self._open.add(id(value))
         try:
             found = self._inner(value, names, depth - 1)
@@ -92,16 +94,20 @@ class Printer:
             case enum.Enum():
                 return _hashed("enum", type(value).__qualname__, value.name)
             case dict():
-                items = sorted(
-                    (self.of(key, None, depth), self.of(one, names, depth)) for key, one in value.items()
+                pairs = sorted(
+                    (self.of(key, None, depth), self.of(one, names, depth))
+                    for key, one in self._first(value.items())
                 )
-                return _hashed("dict", *(part for item in items for part in item))
+                return _hashed("dict", str(len(value)), *(part for pair in pairs for part in pair))
             case set() | frozenset():
+                if len(value) > self._left:  # which elements come first differs from process to process
+                    return self._unknown("set", str(len(value)))
                 return _hashed("set", *sorted(self.of(one, names, depth) for one in value))
             case torch.Size():
                 return _hashed("size", repr(tuple(value)))
             case tuple() | list():
-                return _hashed(type(value).__name__, *(self.of(one, names, depth) for one in value))
+                items = [self.of(one, names, depth) for one in self._first(value)]
+                return _hashed(type(value).__name__, str(len(value)), *items)
             case types.CodeType():
                 return self._code(value, depth)
             case types.FunctionType():
@@ -117,7 +123,7 @@ class Printer:
             case type():
                 return self._class(value, depth)
             case types.ModuleType():
-                if names is None or not self._is_own(value.__name__):
+                if names is None or not _is_own(value.__name__):
                     return _hashed("module", value.__name__)
                 return _hashed("module", *self._attributes(vars(value), names, depth))
             case nn.Module():
@@ -173,11 +179,16 @@ class Printer:
         parts: list[bytes | str] = [self._code(function.__code__, depth)]
         parts += [self.of(one, used, depth) for one in (function.__defaults__, function.__kwdefaults__)]
         parts += ["closure", *cells, "globals"]
-        if not self._is_own(function.__module__):
+        if not (_is_own(function.__module__) or root(function) == self._home):
             return _hashed("installed", *parts)
         for name in sorted(globals_read(function.__code__)):
-            if name in function.__globals__:
-                parts += [name, self.of(function.__globals__[name], used, depth)]
+            if name not in function.__globals__:
+                continue
+            # A package's registries may be filled in another order the next time.
+            simple = (types.FunctionType, Tensor, np.ndarray)
+            value = function.__globals__[name]
+            if not installed(function.__module__) or isinstance(value, simple) or _is_plain(value):
+                parts += [name, self.of(value, used, depth)]
         return _hashed("function", *parts)
 
     def _class(self, kind: type, depth: int) -> bytes:
@@ -193,7 +204,7 @@ class Printer:
                 if isinstance(value, _PLAIN) and not name.startswith("__"):
                     parts += [name, self.of(value)]
                 for function in functions(value):
-                    if self._is_own(base.__module__):
+                    if _is_own(base.__module__):
                         parts += [name, self.of(function, None, depth)]
                     elif isinstance(function, types.FunctionType):
                         parts += [name, self._code(function.__code__, depth)]
@@ -236,6 +247,8 @@ class Printer:
         if any(name in vars(base) for base in kind.__mro__[:-1] for name in ("__getstate__", "__reduce__")):
             self.complete = False  # what it consists of may stand elsewhere
         counted = names if names is None else names | own
+        if counted is not None and root(value) == self._home:  # what a package's own object was told
+            counted |= {name for name, one in held.items() if _is_plain(one) and not name.startswith("_")}
         label = self._class(kind, depth)
         if not held and own:
             return _hashed("object", label)
@@ -254,18 +267,18 @@ class Printer:
         return frozenset(
             name
             for base in kind.__mro__
-            if self._is_own(base.__module__)
+            if _is_own(base.__module__)
             for value in vars(base).values()
             for function in functions(value)
             if hasattr(function, "__code__")
             for name in named(function.__code__)
         )
 
-    def _is_own(self, module: str | None) -> bool:
-        """Whether code of that module is followed to what it refers to."""
-        if known(module):
-            return False
-        return module is None or module.partition(".")[0] == self._home or not installed(module)
+    def _first(self, values: Collection[Any]) -> Iterator[Any]:
+        """As many values as may still be looked at."""
+        if len(values) > self._left:
+            self.complete = False
+        return itertools.islice(values, max(self._left, 0))
 
     def _unknown(self, *parts: bytes | str) -> bytes:
         self.complete = False
@@ -283,6 +296,11 @@ def _hashed(*parts: bytes | str) -> bytes:
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN) or (isinstance(value, tuple | list) and all(map(_is_plain, value)))
+
+
+def _is_own(module: str | None) -> bool:
+    """Whether code of that module is followed to what it refers to."""
+    return module is None or not (known(module) or installed(module))
 
 
 def _slots(kind: type) -> tuple[str, ...]:

@@ -23,10 +23,12 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def named(code: types.CodeType) -> frozenset[str]:
+    """Names of globals and attributes."""
     return frozenset(name for one in codes(code) for name in one.co_names)
 
 
 def globals_read(code: types.CodeType) -> frozenset[str]:
+    """Names of globals alone."""
     reading = ("LOAD_GLOBAL", "LOAD_NAME")
     return frozenset(
         str(step.argval)

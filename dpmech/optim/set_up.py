@@ -63,7 +63,7 @@ class SetUp:
         self._settings = settings
         self._bare = {part: _Print() for part in PARTS}
         printer = Printer(home=collate)
-        self._bare["dataset"].add("collate_fn", printer, printer.of(collate))
+        self._bare["dataset"].add("collate_fn", printer, printer.of(collate, frozenset()))
         self._key = b""
         self._picked: list[int] = []
         self._prints: dict[str, _Print] = {}
@@ -75,11 +75,11 @@ class SetUp:
             model: before it is wrapped.
             loss: of one example; None where it is not known here.
         """
-        printer = Printer(model, home=model)
+        printer = Printer(model)
         self._bare["model"].add("structure", printer, printer.model(model))
         if loss is not None:
             printer = Printer(model, home=loss)
-            self._bare["loss"].add("code or constants", printer, printer.of(loss))
+            self._bare["loss"].add("code or constants", printer, printer.of(loss, frozenset()))
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint. Secret."""

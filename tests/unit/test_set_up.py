@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 from dpmech.optim import (  # noqa: E402
     CanaryData,
     clipped_gradients,
+    code_prints,
     load_checkpoint,
     make_private,
     save_checkpoint,
@@ -181,7 +182,7 @@ def test_another_loss(name, tmp_path):
 
 def digest(value):
     printer = Printer()
-    found = printer.of(value)
+    found = printer.of(value, frozenset())
     return found, printer.complete
 
 
@@ -212,6 +213,21 @@ def test_what_a_loss_does_not_read_may_change(monkeypatch):
     monkeypatch.setitem(globals(), "SETTINGS", types.SimpleNamespace(temperature=1.0, name="another run"))
     monkeypatch.setitem(globals(), "TEMPERATURE", 3.0)
     assert digest(by_settings) == before
+
+
+def test_a_loss_of_an_installed_package(monkeypatch):
+    """Its code counts, and what it refers to in its own package; of other packages the code alone."""
+    monkeypatch.setattr(code_prints, "installed", lambda module: module == __name__)
+
+    def both():
+        return Printer(home=by_global).of(by_global), Printer().of(by_global)
+
+    own, foreign = both()
+    assert Printer().of(by_settings) != foreign
+    assert Printer().of(Callable(1.0)) != Printer().of(Slotted(1.0))
+    monkeypatch.setitem(globals(), "TEMPERATURE", 2.0)
+    assert both()[0] != own
+    assert both()[1] == foreign
 
 
 SOURCE = """
@@ -291,6 +307,10 @@ def test_what_cannot_be_looked_into_is_said():
         deep = [deep]
     assert digest(closing_over(deep))[1] is False
     assert digest(closing_over(torch.zeros(2).to_sparse()))[1] is False
+    many = list(range(100_000))
+    for value in (many, dict.fromkeys(many), set(many), torch.zeros(100_000), np.zeros(100_000)):
+        assert digest(closing_over(value))[1] is False
+    assert digest(closing_over(many)) != digest(closing_over(many[:-1]))
     around = []
     around.append(around)
     assert digest(closing_over(around))[1] is True
