@@ -205,6 +205,8 @@ class LotOptimizer(PrivateOptimizer):
             most_participations=seen.get("most_participations"),
             processes=self._loader.processes,
             stopped_by_plan=stopped_by_plan,
+            uniqueness=self._loader.uniqueness,
+            continuity=self._loader.continuity,
         )
 
     def _certificate(self) -> Certificate:

@@ -147,6 +147,7 @@ def make_private(
         process_group=process_group,
         unchanged=unchanged,
     )
+    private_loader.set_up.describe(inner, loss)
     if loss is not None:
         wrapped: nn.Module = PerExampleModel(
             inner, loss, private, microbatch_size=max_physical_batch_size, unchanged=unchanged

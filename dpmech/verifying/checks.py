@@ -66,7 +66,7 @@ def verify(
     Args:
         certificate: a file, a Certificate or a RunRecord.
         rigorous: refuse a certificate that rests on an estimate, and a run whose random numbers were seeded
-            by the caller.
+            by the caller, or which went on from a checkpoint with another dataset, model or loss.
         rng: for sampled routes; None takes entropy from the operating system.
         progress: called with one line of text before every step.
 
