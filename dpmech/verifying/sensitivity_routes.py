@@ -206,7 +206,11 @@ def _leftmost(
         ratio = float(coefs[1] / coefs[0])
         norms = _column_norms(strategy, coefs, columns)
         geometric = 0.0 <= ratio < 1.0 and np.all(np.abs(coefs[1:] - ratio * coefs[:-1]) <= 1e-14 * coefs[0])
-        if geometric and norms is not None and np.ptp(norms) <= 1e-13 * norms[0]:
+        if (
+            geometric
+            and norms is not None
+            and np.ptp(norms) <= (1e-13 + 2 * math.isqrt(n) * _ROUNDING) * norms[0]
+        ):
             yield _bracket(lower, lower, "leftmost columns of equal norm, geometric (Lemma 8)", terms=k)
 
 

@@ -1,9 +1,9 @@
 """The inverse of a power series once more, for `verify`: forward substitution in pairs of floats.
 
 It shares no code with the library's own inverse. Every coefficient is found from those before it,
-g_t = -(f_1 g_(t-1) + f_2 g_(t-2) + ...) / f_0, and kept as an unevaluated sum of two floats, which has 106 bits:
-products are split into halves of 26 bits (Dekker 1971), sums keep what they round off. Zeros of f are left out.
-This module imports numba; import it late.
+g_t = -(f_1 g_(t-1) + f_2 g_(t-2) + ...) / f_0, and kept as an unevaluated sum of two floats, of 106 bits:
+products are split into halves of 26 bits (Dekker 1971), sums keep what they round off. Zeros of f are left
+out. This module imports numba; import it late.
 """
 
 from collections.abc import Callable
