@@ -3,6 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import platform
+
+import numpy as np
 
 from dpmech.accounting.methods import Method
 from dpmech.bounds import Bounds
@@ -25,12 +28,17 @@ class Evidence:
         rtol: how far above the smallest valid sigma the search was allowed to end.
         rng_supplied: whether the caller chose the random numbers of a randomised accountant.
         samples: how many draws the result rests on, both directions; None for deterministic accountants.
+        machine: the processor that it was found on, as Python's `platform.machine` names it.
+        longdouble_bits: of the significand of C's long double there: 64, 113, or 53 where it is float64.
+            Sensitivities do not use it; a package underneath may.
     """
 
     accountant: Method
     rtol: float
     rng_supplied: bool
     samples: int | None = None
+    machine: str = dataclasses.field(default_factory=lambda: platform.machine() or "unknown")
+    longdouble_bits: int = dataclasses.field(default_factory=lambda: int(np.finfo(np.longdouble).nmant) + 1)
 
 
 @dataclasses.dataclass(frozen=True)
