@@ -13,6 +13,7 @@ from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 from dpmech.participation import EveryStep, Participation, Pattern, check_participation
 from dpmech.separated_sets import best_separated_sum, windowed_sums
 from dpmech.strategies.base import Strategy, check_strategy
@@ -143,6 +144,7 @@ def _evenly_spaced(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     """The b sets {s, s + b, ...}: each ceiling is a sum of k (k + 1) / 2 Gram entries."""
     if strategy.n * pattern.max_participations > _LOWER_WORK:
         return None
+    _spend_on_windows(strategy.n, pattern.max_participations)
     ceiling, floor = _window_quadratics(strategy, pattern.min_sep, pattern.max_participations)
     ceiling, floor = ceiling[: pattern.min_sep], floor[: pattern.min_sep]
     lower = max(float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
@@ -157,6 +159,7 @@ def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     capped = b > 1 and k < -(-n // b)
     if n * n * (k if capped else 2) > _BRACKET_WORK:
         return None
+    spend(n * n * (6e-8 + 6e-9 * (k if capped else 2)), 200.0 * n, what=f"row-wise best sets over {n} steps")
     rows = np.empty(n)
     for i, row in strategy.gram_rows():
         weights = np.abs(row)
@@ -168,9 +171,14 @@ def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     ones[: k * b : b] = 1.0
     lower = float(np.linalg.norm(strategy.matmul(ones)) ** 2)
     if n * k <= _LOWER_WORK // 50:
+        _spend_on_windows(n, k)
         ceiling, floor = _window_quadratics(strategy, b, k)
         lower = max(lower, float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
     return _between(np.sqrt(lower), float(upper), "row-wise best separated sets of |C^T C|")
+
+
+def _spend_on_windows(n: int, k: int) -> None:
+    spend(3e-7 * n * (k + 512.0), 200.0 * n, what=f"evenly spaced sets of {k} of {n} steps")
 
 
 def _window_quadratics(strategy: Strategy, b: int, k: int) -> tuple[FloatArray, FloatArray]:

@@ -15,6 +15,7 @@ import numpy as np
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 from dpmech.participation import Participation, Pattern
 from dpmech.strategies.base import Strategy
 
@@ -50,6 +51,8 @@ def second_bracket(strategy: Strategy, participation: Participation, adjacency: 
 
 def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
+    if n <= _DENSE_STEPS:
+        spend(1e-7 * n * n, 64.0 * n * n, what=f"explicit columns of {n} steps")
     columns: FloatArray | None = strategy.to_dense() if n <= _DENSE_STEPS else None
     if columns is not None and n <= _ALL_SETS:
         yield _all_sets(columns, pattern)
@@ -78,6 +81,7 @@ def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
     elif pattern.evenly_spaced:
         yield _spaced_sets(columns, b)
     else:
+        spend(1e-9 * n**3 + 1e-8 * _LOWER_WORK, 64.0 * n * n, what=f"the dense Gram matrix of {n} steps")
         yield _all_rows(columns.T @ columns, b, k)
 
 
@@ -142,6 +146,7 @@ def _leftmost(strategy: Strategy, columns: FloatArray | None, b: int, k: int) ->
     if factors is None:
         return
     n, coefs = strategy.n, factors.coefs
+    spend(n * (1e-6 + 1e-8 * k), 160.0 * n, what=f"adding up {k} columns of {n} steps")
     envelope = np.empty(n)
     highest = 0.0
     for t in range(n - 1, -1, -1):
@@ -166,6 +171,7 @@ def _leftmost(strategy: Strategy, columns: FloatArray | None, b: int, k: int) ->
 def _spaced_sets(columns: FloatArray, b: int) -> Bounds:
     """The sets {s, s + b, ...}, each by the Gram matrix of its explicit columns."""
     low = high = 0.0
+    spend(1e-9 * columns.size * (columns.shape[0] / b), 64.0 * columns.size, what=f"{b} evenly spaced sets")
     for start in range(b):
         chosen = columns[:, start::b]
         part = chosen.T @ chosen
@@ -213,6 +219,11 @@ def best_sums(weights: FloatArray, b: int, k: int) -> FloatArray:
     """
     m, n = weights.shape
     limit = min(k, -(-n // b))
+    spend(
+        n * (1e-5 + 2e-8 * m * (limit + 1)),
+        8.0 * (m * n + (b + 3) * m * (limit + 1)),
+        what=f"the programme over {n} steps and {limit} participations",
+    )
     # A ring buffer of the last b steps; entry j is the best of at most j weights.
     past = np.zeros((b, m, limit + 1))
     current = np.zeros((m, limit + 1))

@@ -106,7 +106,7 @@ def test_the_evidence_is_recorded():
     evidence = from_plain(sampled.to_dict()["evidence"])
     assert evidence["accountant"] == {"type": "Importance", "rel_error": 0.05, "confidence": 0.999}
     assert evidence["rng_supplied"] is True
-    assert evidence["confidence"] == evidence["achieved"]["confidence"] == 0.999
+    assert evidence["error"] == evidence["achieved"]["error"] == 1.0 - 0.999
     assert evidence["samples"] > 1000
     assert evidence["rtol"] == 1e-3
     certified = issue(participation=dm.BallsInBins(2), method=dm.Certified(1e-6))
@@ -274,7 +274,7 @@ def edit(path, value):
          r"claim.coefficients.leading\[1\]: claimed -0.8, recomputed -0.9"),
         (["claim", "coefficients", "leading"], {"decimal": [1.0], "hex": ["0x1p+0"]}, "coefficients.leading"),
         (["evidence", "rmse"], {"decimal": 1.0, "hex": (1.0).hex()}, "evidence.rmse: claimed 1.0"),
-        (["evidence", "confidence"], {"decimal": 0.5, "hex": (0.5).hex()}, "confidence: claimed 0.5"),
+        (["evidence", "error"], {"decimal": 0.5, "hex": (0.5).hex()}, "error: claimed 0.5"),
         (["trainer", "steps"], "As many as you like.", "trainer.steps: claimed"),
     ],
 )  # fmt: skip

@@ -156,27 +156,27 @@ def test_other_resealed_claims_are_refused(name, change):
 
 
 @pytest.mark.parametrize(
-    ("name", "accountant", "guarantee", "confidence"),
+    ("name", "accountant", "guarantee", "error"),
     [
         # A label that the accountant does not give.
-        ("bins", dm.Importance(), "estimate", 0.99),
-        ("bins", dm.Importance(), "estimate", None),
+        ("bins", dm.Importance(), "estimate", 0.01),
+        ("bins", dm.Importance(), "estimate", 0.0),
         # An accountant that would not have ended there.
-        ("bins", dm.Rdp(), "deterministic upper bound", None),
-        ("bins", dm.Certified(), "with probability 1 - beta", 0.9),
+        ("bins", dm.Rdp(), "deterministic upper bound", 0.0),
+        ("bins", dm.Certified(), "with probability 1 - beta", 0.1),
         # One that does not cover the claim.
-        ("bins", dm.Pld(), "deterministic upper bound", None),
-        ("poisson", dm.Importance(), "estimate", 0.9999),
+        ("bins", dm.Pld(), "deterministic upper bound", 0.0),
+        ("poisson", dm.Importance(), "estimate", 1.0 - 0.9999),
     ],
     ids=repr,
 )
-def test_another_accountant_is_refused(name, accountant, guarantee, confidence):
+def test_another_accountant_is_refused(name, accountant, guarantee, error):
     own = ALL[name]
     forged = dataclasses.replace(
         own,
         evidence=dataclasses.replace(own.evidence, accountant=accountant),
         guarantee=guarantee,
-        achieved=dataclasses.replace(own.achieved, confidence=confidence),
+        achieved=dataclasses.replace(own.achieved, error=error),
     )
     assert not dm.verify(forged, rng=3).ok
 
