@@ -126,7 +126,7 @@ AnyClaim = TypeVar("AnyClaim", bound=Claim)
 
 
 def with_checksum(claim: AnyClaim) -> AnyClaim:
-    """The claim with the checksum of what it says; for code that computed it, or read it from a sealed file."""
+    """The claim with the checksum of what it says; for code that computed or read what it says."""
     return dataclasses.replace(claim, checksum=checksum_of(claim, without={"checksum"}))
 
 

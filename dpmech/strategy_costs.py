@@ -14,7 +14,8 @@ from dpmech.strategies.base import Strategy
 __all__ = ["decoder_work", "form_work"]
 
 _NUMBER = 8.0
-# Beyond this many multiplications a series is inverted by FFT, beyond so many bands errors are summed by columns.
+# Beyond this many multiplications a series is inverted by FFT; beyond so many bands errors are summed column
+# by column.
 _DIRECT, _SHORT = 400_000_000, 512
 
 

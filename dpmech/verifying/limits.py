@@ -15,7 +15,8 @@ __all__ = ["MAX_MEMORY", "MAX_SECONDS", "spend_on_claim", "spend_on_reading"]
 MAX_SECONDS, MAX_MEMORY = 300.0, 4e9
 # The convex-order programme needs grids that grow like a power of 1 / rel_error; below this they have no end.
 _FINEST = 1e-4
-# Of a prefix that is formed as a matrix.
+_SMALLEST_BLOCK, _BLOCK_ENTRIES = 16, 2**20
+# Bytes an entry, of blocks, and of a prefix that is formed as a matrix.
 _MATRIX = 64.0
 
 
@@ -47,6 +48,11 @@ def spend_on_claim(document: Certificate | RunRecord) -> None:
         spend(
             2e-8 * memory + 1e-9 * (steps**3 if own is not None else 0.0), memory, what="the steps executed"
         )
-    sampled = isinstance(certificate.participation, BallsInBins) and certificate.participation.bins > 1
-    if sampled and isinstance(used, Deterministic) and used.rel_error < _FINEST:
+    participation = certificate.participation
+    if not isinstance(participation, BallsInBins) or participation.bins == 1:
+        return
+    # Draws come in blocks, of 16 at least.
+    block = max(_SMALLEST_BLOCK * participation.bins, _BLOCK_ENTRIES)
+    spend(3e-7 * block, _MATRIX * block, what=f"drawing samples of {participation.bins} bins")
+    if isinstance(used, Deterministic) and used.rel_error < _FINEST:
         spend(math.inf, what=f"the convex-order programme at rel_error {used.rel_error!r}")

@@ -11,6 +11,7 @@ from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
 from dpmech.accounting.mixed_composition import MixedComposition, SampledPart
+from dpmech.claims import with_checksum
 
 REPLACE = dm.Adjacency.REPLACE_ONE
 
@@ -33,7 +34,7 @@ def uncertain(guarantee, error):
     """A calibration as a randomised accountant would return it."""
     cal = allocated()
     achieved = dm.Bounds(0.0, cal.budget.eps, "sampled", error)
-    return dataclasses.replace(cal, achieved=achieved, guarantee=guarantee)
+    return with_checksum(dataclasses.replace(cal, achieved=achieved, guarantee=guarantee))
 
 
 # ---- totals

@@ -9,7 +9,8 @@ import pytest
 import dpmech as dm
 from dpmech.accounting.sampled import ImportanceAccountant
 from dpmech.certificate_format import seal_of, to_text
-from dpmech.verifying import checks, privacy_routes
+from dpmech.claims import with_checksum
+from dpmech.verifying import privacy_routes, recomputation
 
 ADD = dm.Adjacency.ADD_REMOVE
 
@@ -101,7 +102,7 @@ HARMLESS = {("moments", "achieved lower"), ("programme", "sigma 2 % higher")}
     [(name, forgery) for name in ALL for forgery in FORGERIES if (name, forgery) not in HARMLESS],
 )
 def test_resealed_forgeries_are_refused(tmp_path, name, forgery):
-    forged = dataclasses.replace(ALL[name], **FORGERIES[forgery](ALL[name]))
+    forged = with_checksum(dataclasses.replace(ALL[name], **FORGERIES[forgery](ALL[name])))
     path = tmp_path / "forged.json"
     forged.save(path)
     assert dm.Certificate.load(path) == forged
@@ -358,11 +359,11 @@ def test_a_wrong_sensitivity_is_caught_by_the_second_route(monkeypatch):
 def test_where_no_second_bracket_is_tight_the_first_is_repeated_inside_it(monkeypatch):
     strategy, schema = dm.ColumnNormalized(dm.InverseSquareRoot(40, 4)), dm.MinSep(7, 4)
     certificate = issue(strategy, schema)
-    monkeypatch.setattr(checks, "second_bracket", lambda *_: dm.Bounds(2.1, 2.4, "a wide bracket"))
+    monkeypatch.setattr(recomputation, "second_bracket", lambda *_: dm.Bounds(2.1, 2.4, "a wide bracket"))
     found = dm.verify(certificate)
     assert found.ok, found.failures
     assert any("again; a wide bracket agrees" in route for route in found.routes)
-    monkeypatch.setattr(checks, "second_bracket", lambda *_: dm.Bounds(2.3, 2.4, "another one"))
+    monkeypatch.setattr(recomputation, "second_bracket", lambda *_: dm.Bounds(2.3, 2.4, "another one"))
     assert dm.verify(certificate).failures[0].startswith("sensitivity: claimed [2.20")
 
 
