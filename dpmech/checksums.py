@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import numpy as np
 
@@ -13,7 +13,7 @@ __all__ = ["checksum_of"]
 _NO_CONTENT = frozenset({"executor"})
 
 
-def checksum_of(record: object, *, without: set[str] = frozenset()) -> str:  # type: ignore[assignment]  # read only
+def checksum_of(record: object, *, without: Set[str] = frozenset()) -> str:
     """SHA-256 (hex) of the fields of a dataclass, with those of the records inside it.
 
     Cheap also for large arrays, whose bytes are hashed as they are. Objects of a kind that it does not know

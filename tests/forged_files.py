@@ -1,4 +1,4 @@
-"""Certificates that claim too much work, forged as well as can be: every hash and the seal are computed anew."""
+"""Certificates that claim too much work, forged well: every hash and the seal computed anew."""
 
 import dataclasses
 import json
@@ -31,6 +31,23 @@ def claimed(strategy, participation=None, method=None):
         changes["evidence"] = dataclasses.replace(BASE.evidence, accountant=method)
         changes["achieved"] = dataclasses.replace(BASE.achieved, error=method.error)
     return sealed_text(document_of(dataclasses.replace(BASE, **changes)))
+
+
+def consistent(strategy, participation, method, guarantee):
+    """The same with the true sensitivity and the label of this accountant: only its sigma may be false."""
+    return sealed_text(
+        document_of(
+            dataclasses.replace(
+                BASE,
+                strategy=strategy,
+                participation=participation,
+                sensitivity=dm.sensitivity(strategy, participation),
+                evidence=dataclasses.replace(BASE.evidence, accountant=method),
+                achieved=dm.Bounds(0.0, BASE.budget.eps, "claimed", method.error),
+                guarantee=guarantee,
+            )
+        )
+    )
 
 
 def edited(*path, value):
@@ -104,7 +121,7 @@ CONTRADICTORY = {
 # As many entries as ten megabytes hold, or a share of it.
 LARGE = {
     "coefficients": lambda share: edited(
-        "claim", "coefficients", "leading", value=numbers([0.5] * int(350_000 * share))
+        "claim", "coefficients", "leading", value=numbers([0.5] * max(17_000, int(350_000 * share)))
     ),
     "versions": lambda share: edited("evidence", "versions", value=many(share)),
     "duties": lambda share: edited("trainer", value=many(share)),

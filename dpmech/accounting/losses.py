@@ -131,10 +131,10 @@ class Loss:
         inside = edges[sign * edges > math.log1p(-q)]
         cuts = self.output_at(sign * inside)
         width = min(0.25 * s, 0.5 * s * s)
-        pieces_of_grid = 2 + int((high - low) / width)
-        nodes = _WIDE[0].size * (pieces_of_grid + cuts.size)
-        spend(3e-7 * nodes, 80.0 * nodes, what=f"a lattice of {cuts.size} cells")
-        grid = np.linspace(low, high, pieces_of_grid)
+        count = 2 + int((high - low) / width)
+        work = float(_WIDE[0].size * (count + cuts.size))
+        spend(3e-7 * work, 80.0 * work, what=f"a lattice of {cuts.size} cells")
+        grid = np.linspace(low, high, count)
         points = np.unique(np.concatenate([grid, cuts[(cuts > low) & (cuts < high)]]))
         half = 0.5 * np.diff(points)
         middle = points[:-1] + half

@@ -62,16 +62,21 @@ def verify(
     Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
     cannot be read or would cost more work than the budget allows.
     """
-    limits = {
-        "max_seconds": max_seconds,
-        "max_memory": 1e9 * max_memory,
-        "max_file_size": round(1e6 * max_file_size),
-    }
     found: list[Verification] = []
     try:
         with progress_bar("verifying", total=len(files)) as report:
             for file in files:
-                found.append(verify_certificate(file, rigorous=rigorous, rng=seed, progress=report, **limits))
+                found.append(
+                    verify_certificate(
+                        file,
+                        rigorous=rigorous,
+                        rng=seed,
+                        progress=report,
+                        max_seconds=max_seconds,
+                        max_memory=1e9 * max_memory,
+                        max_file_size=round(1e6 * max_file_size),
+                    )
+                )
                 report("")
     except DpmechError as error:
         refuse(error)

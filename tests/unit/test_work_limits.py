@@ -22,7 +22,7 @@ from tests.forged_files import (
     LARGE,
     SCALES,
     TOO_DEAR,
-    claimed,
+    consistent,
     nested,
 )
 
@@ -93,7 +93,7 @@ def test_large_texts_are_refused_unbuilt_in_memory_in_proportion(name, tmp_path,
     """What 10 MB take is below 1 GB then, but for what every file takes."""
     small, large = (refused_within(LARGE[name](share), tmp_path / "forged.json") for share in (0.01, 0.03))
     assert large < 90.0
-    assert large < 1.1 * small
+    assert large < 1.2 * small + 1.0
 
 
 @pytest.mark.slow
@@ -122,8 +122,8 @@ def test_the_budget_can_be_raised_and_lowered(tmp_path):
     BASE.save(path)
     with pytest.raises(dm.WorkLimitError, match=r"above the allowed 1e-06 s .* raise max_seconds \(--max"):
         dm.verify(path, max_seconds=1e-6)
-    with pytest.raises(dm.WorkLimitError, match=r"and 0.001 GB; raise max_memory \(--max-memory\)"):
-        dm.verify(path, max_memory=1e6 * 1e-3 * 1e3)
+    with pytest.raises(dm.WorkLimitError, match=r"and 1e-06 GB; raise max_memory \(--max-memory\)"):
+        dm.verify(path, max_memory=1e3)
     for option in ("--max-seconds", "--max-memory"):
         result = CliRunner().invoke(main, ["verify", str(path), option, "1e-6"])
         assert result.exit_code == 2
@@ -143,25 +143,29 @@ def test_objects_have_the_same_budget(tripwires):
         dm.verify(dear)
 
 
+BOUND = "deterministic upper bound"
 MIDDLING = {
-    "many bins": (dm.LambdaCGD(4000, 0.5), dm.BallsInBins(4000), dm.Importance(), {}),
-    "the programme": (dm.LambdaCGD(24, 0.5), BINS, dm.Deterministic(2e-4), {}),
-    "certified sampling": (dm.LambdaCGD(24, 0.5), BINS, dm.Certified(1e-300), {"max_seconds": 1.0}),
-    "every step of a million": (dm.LambdaCGD(10**6, 0.5), dm.EveryStep(), dm.Exact(), {}),
-    "signed columns": (
-        dm.BandedToeplitz(4096, [1.0, -0.5, 0.4, -0.3]), dm.MinSep(2, 2000), dm.Exact(), {"max_memory": 1e8},
+    "many bins": (dm.LambdaCGD(1500, 0.5), dm.BallsInBins(1500), dm.Importance(), "estimate", 100.0, 1e8),
+    "the programme": (dm.LambdaCGD(24, 0.5), BINS, dm.Deterministic(2e-4), BOUND, 2.0, 4e9),
+    "certified sampling": (
+        dm.LambdaCGD(24, 0.5), BINS, dm.Certified(1e-300), "with probability 1 - beta", 0.6, 4e9,
     ),
-    "a matrix": (dm.Dense(np.eye(400)), dm.EveryStep(), dm.Exact(), {"max_memory": 1e6}),
-    "a lattice without end": (dm.Identity(10**8 // 16), dm.Poisson(0.5), dm.Pld(), {}),
+    "every step": (dm.LambdaCGD(10**5, 0.5), dm.EveryStep(), dm.Exact(), "exact", 20.0, 4e9),
+    "signed columns": (
+        dm.BandedToeplitz(1500, [1.0, -0.5, 0.4]), dm.MinSep(2, 700), dm.Exact(), BOUND, 300.0, 1e7,
+    ),
+    "a matrix": (dm.Dense(np.eye(100)), dm.EveryStep(), dm.Exact(), "exact", 300.0, 1e5),
+    "a lattice": (dm.Identity(10**4), dm.Poisson(0.5), dm.Pld(), BOUND, 3.0, 4e9),
+    "renyi": (dm.Identity(100), dm.Poisson(0.5), dm.Rdp(), BOUND, 8.0, 4e9),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(MIDDLING))
 def test_what_depends_on_more_than_the_fields_is_counted_before_it_begins(name, tmp_path, monkeypatch):
     """Whatever happens, no more than the budget is spent; and nothing that is not refused exceeds it."""
-    strategy, schema, method, limits = MIDDLING[name]
+    strategy, schema, method, guarantee, seconds, memory = MIDDLING[name]
     path = tmp_path / "forged.json"
-    path.write_text(claimed(strategy, schema, method))
+    path.write_text(consistent(strategy, schema, method, guarantee))
     # The forged errors would be found out first.
     monkeypatch.setattr(dm.Certificate, "check_derived", lambda *_: None)
     started = []
@@ -172,14 +176,12 @@ def test_what_depends_on_more_than_the_fields_is_counted_before_it_begins(name, 
         started.append(work)
 
     monkeypatch.setattr(metering._Meter, "spend", counted)
-    budget = {"max_seconds": 20.0, "max_memory": 2e9} | limits
     with pytest.raises(dm.WorkLimitError) as refusal:
-        dm.verify(path, rng=1, **budget)
-    seconds, memory = refusal.value.estimate
-    assert seconds > budget["max_seconds"] or memory > budget["max_memory"]
-    assert refusal.value.allowed == (budget["max_seconds"], budget["max_memory"])
-    assert sum(work.seconds for work in started) <= budget["max_seconds"] * (1.0 + 1e-9)
-    assert max(work.memory for work in started) <= budget["max_memory"]
+        dm.verify(path, rng=1, max_seconds=seconds, max_memory=memory)
+    assert refusal.value.estimate[0] > seconds or refusal.value.estimate[1] > memory
+    assert refusal.value.allowed == (seconds, memory)
+    assert sum(work.seconds for work in started) <= seconds * (1.0 + 1e-9)
+    assert all(work.memory <= memory for work in started)
 
 
 def test_a_meter_counts_inside_its_block_only():
@@ -209,7 +211,7 @@ def strategies_of(n):
 
 
 def test_no_strategy_is_free_and_work_grows_with_its_size():
-    kinds = {type(strategy) for strategy in strategies_of(4)}
+    kinds = {type(strategy) for strategy in strategies_of(16)}
     known = {kind for kind in dm.Strategy._registry.values() if kind.__module__.startswith("dpmech")}
     assert {kind for kind in known if dataclasses.is_dataclass(kind)} <= kinds
     for small, large in zip(strategies_of(100), strategies_of(400), strict=True):
@@ -222,7 +224,7 @@ def test_no_strategy_is_free_and_work_grows_with_its_size():
 
 def test_memory_is_estimated_on_the_high_side():
     """Against what Python allocates while the vectors and errors are formed."""
-    for strategy in strategies_of(3000):
+    for strategy in strategies_of(400):
         fresh = dm.Strategy.from_dict(strategy.to_dict())
         tracemalloc.start()
         if fresh.factored is not None:
