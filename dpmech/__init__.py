@@ -43,6 +43,7 @@ from dpmech.exceptions import MissingDependencyError as MissingDependencyError
 from dpmech.exceptions import NumericalError as NumericalError
 from dpmech.exceptions import UnattainableBudgetError as UnattainableBudgetError
 from dpmech.exceptions import UnsupportedCombinationError as UnsupportedCombinationError
+from dpmech.exceptions import WorkLimitError as WorkLimitError
 from dpmech.fitting import Fit as Fit
 from dpmech.fitting import optimize as optimize
 from dpmech.ledger import Ledger as Ledger

@@ -205,8 +205,19 @@ class RunRecord(Document):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The same as `load` for the text of a file."""
+        record, derived = cls.read(text)
+        record.certificate.check_quickly(derived)
+        return record
+
+    @classmethod
+    def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
+        """The record of a text, and what its certificate says that takes work to recompute.
+
+        Raises:
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
         document = parse(text, KIND)
-        certificate = Certificate.from_json(json.dumps(document["certificate"]))
+        certificate, derived = Certificate.read(json.dumps(document["certificate"]))
         run = from_plain(document["run"])
         try:
             record = cls(
@@ -229,7 +240,7 @@ class RunRecord(Document):
         found = list(differences({"guarantee": document["guarantee"]}, {"guarantee": record.headline}))
         if found:
             raise CertificateError("entries contradict each other: " + "; ".join(found))
-        return record
+        return record, derived
 
     def __str__(self) -> str:
         apart = "" if self.smallest_separation is None else f", {self.smallest_separation} steps apart"

@@ -17,6 +17,7 @@ from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.linalg import UNIT, FloatArray, convolution_rounding, norm, series_product, sum_rounding
+from dpmech.metering import spend
 from dpmech.participation import EveryStep, Participation, Pattern, check_participation
 from dpmech.separated_sets import best_separated_sum, windowed_sums
 from dpmech.strategies.base import Strategy, check_strategy
@@ -192,6 +193,7 @@ def _evenly_spaced(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     """The b sets {s, s + b, ...}: each ceiling is a sum of k (k + 1) / 2 Gram entries."""
     if strategy.n * pattern.max_participations > _LOWER_WORK:
         return None
+    _spend_on_windows(strategy.n, pattern.max_participations)
     ceiling, floor = _window_quadratics(strategy, pattern.min_sep, pattern.max_participations)
     ceiling, floor = ceiling[: pattern.min_sep], floor[: pattern.min_sep]
     lower = max(float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
@@ -206,6 +208,7 @@ def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     capped = b > 1 and k < -(-n // b)
     if n * n * (k if capped else 2) > _BRACKET_WORK:
         return None
+    spend(n * n * (6e-8 + 6e-9 * (k if capped else 2)), 200.0 * n, what=f"row-wise best sets over {n} steps")
     rows = np.empty(n)
     for i, row in strategy.gram_rows():
         weights = np.abs(row)
@@ -216,9 +219,14 @@ def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     together, off = _together(strategy, b, k)
     lower = max(0.0, together - off) ** 2
     if n * k <= _LOWER_WORK // 50:
+        _spend_on_windows(n, k)
         ceiling, floor = _window_quadratics(strategy, b, k)
         lower = max(lower, float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
     return _of_squares(strategy, pattern, lower, upper, "row-wise best separated sets of |C^T C|")
+
+
+def _spend_on_windows(n: int, k: int) -> None:
+    spend(3e-7 * n * (k + 512.0), 200.0 * n, what=f"evenly spaced sets of {k} of {n} steps")
 
 
 def _window_quadratics(strategy: Strategy, b: int, k: int) -> tuple[FloatArray, FloatArray]:

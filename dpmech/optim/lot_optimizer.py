@@ -1,6 +1,5 @@
 """LotOptimizer: a PrivateOptimizer in step with the loader that draws its lots."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -215,9 +214,7 @@ class LotOptimizer(PrivateOptimizer):
             return self.claim.certificate(self.clip_norm, self.expected_batch_size)
         if not isinstance(self.claim, Certificate):
             raise InvalidParameterError("calibration", self.claim, "a Calibration or a Certificate")
-        return dataclasses.replace(
-            self.claim, clip_norm=self.clip_norm, expected_batch_size=self.expected_batch_size
-        )
+        return self.claim.with_terms(self.clip_norm, self.expected_batch_size)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter

@@ -16,6 +16,7 @@ import numpy as np
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 from dpmech.participation import Participation, Pattern
 from dpmech.strategies.base import Strategy
 
@@ -58,6 +59,8 @@ def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
     coefs = _coefficients(strategy)
     if strategy.factored is not None and coefs is None:
         return
+    if n <= _DENSE_STEPS:
+        spend(1e-7 * n * n, 64.0 * n * n, what=f"explicit columns of {n} steps")
     columns = _columns(strategy, coefs) if n <= _DENSE_STEPS else None
     if columns is not None and n <= _ALL_SETS:
         yield _all_sets(columns, pattern)
@@ -86,6 +89,7 @@ def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
     elif pattern.evenly_spaced:
         yield _spaced_sets(columns, b)
     else:
+        spend(1e-9 * n**3 + 1e-8 * _LOWER_WORK, 64.0 * n * n, what=f"the dense Gram matrix of {n} steps")
         yield _all_rows(columns.T @ columns, b, k)
 
 
@@ -102,8 +106,10 @@ def _coefficients(strategy: Strategy) -> FloatArray | None:
     from dpmech.verifying.series_recursion import recursive_inverse  # numba starts slowly
 
     short = factors.inverse_coefs[: factors.inverse_bands]
-    if int(np.count_nonzero(short)) * strategy.n > _RECURSION_WORK:
+    work = int(np.count_nonzero(short)) * strategy.n
+    if work > _RECURSION_WORK:
         return None
+    spend(2e-8 * work + 5.0, 64.0 * strategy.n, what=f"the inverse again, {strategy.n} coefficients")
     return recursive_inverse(short, strategy.n)
 
 
@@ -189,6 +195,7 @@ def _leftmost(
     if factors is None or coefs is None:
         return
     n = strategy.n
+    spend(n * (1e-6 + 1e-8 * k), 160.0 * n, what=f"adding up {k} columns of {n} steps")
     envelope = np.empty(n)
     highest = 0.0
     for t in range(n - 1, -1, -1):
@@ -217,6 +224,7 @@ def _leftmost(
 def _spaced_sets(columns: FloatArray, b: int) -> Bounds:
     """The sets {s, s + b, ...}, each by the Gram matrix of its explicit columns."""
     low = high = 0.0
+    spend(1e-9 * columns.size * (columns.shape[0] / b), 64.0 * columns.size, what=f"{b} evenly spaced sets")
     for start in range(b):
         chosen = columns[:, start::b]
         part = chosen.T @ chosen
@@ -264,6 +272,11 @@ def best_sums(weights: FloatArray, b: int, k: int) -> FloatArray:
     """
     m, n = weights.shape
     limit = min(k, -(-n // b))
+    spend(
+        n * (1e-5 + 2e-8 * m * (limit + 1)),
+        8.0 * (m * n + (b + 3) * m * (limit + 1)),
+        what=f"the programme over {n} steps and {limit} participations",
+    )
     # A ring buffer of the last b steps; entry j is the best of at most j weights.
     past = np.zeros((b, m, limit + 1))
     current = np.zeros((m, limit + 1))
