@@ -20,6 +20,7 @@ from dpmech.exceptions import (
 from dpmech.optim.agreement import Group, check_agreement, processes
 from dpmech.optim.datasets import Collation, check_dataset
 from dpmech.optim.lots import LotProgress
+from dpmech.optim.single_use import Uncopied
 from dpmech.samplers import ParticipationTracker, Sampler, shard
 
 __all__ = ["LotSampler", "PrivateLoader"]
@@ -79,7 +80,7 @@ class LotSampler(TorchSampler[list[int]]):
         return self._sampler.steps_per_epoch
 
 
-class PrivateLoader:
+class PrivateLoader(Uncopied):
     """The loader of a private run: every lot as the sampler says, in physical batches, watched.
 
     Iterating gives the batches of what is left of the epoch; past the last certified step it raises. Every
