@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import weakref
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def example_loss(model, x, target):
     return F.cross_entropy(model(x), target)
 
 
-RUNS = []  # the optimizer of the last run: two live ones with one seed are refused
+RUNS = weakref.WeakSet()  # optimizers of earlier runs: two live ones with one seed are refused
 
 
 def made(cal=CAL, *, model=None, loader=None, functional=True, **options):
@@ -75,10 +76,10 @@ def made(cal=CAL, *, model=None, loader=None, functional=True, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(data()) if loader is None else loader
     options = {"generator": 1, "rng": 2, "loss": example_loss if functional else None} | options
-    while RUNS:
-        RUNS.pop().close()
+    for earlier in RUNS:
+        earlier.close()
     parts = make_private(model, optimizer, loader, cal, **options)
-    RUNS.append(parts[1])
+    RUNS.add(parts[1])
     return parts
 
 

@@ -1,5 +1,7 @@
 """Ordinary mistakes by which one example would move the sum by more than the clip norm, each refused."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -39,17 +41,17 @@ def linear():
     return nn.Linear(3, 1, bias=False)
 
 
-RUNS = []  # the optimizer of the last run: two live ones with one seed are refused
+RUNS = weakref.WeakSet()  # optimizers of earlier runs: two live ones with one seed are refused
 
 
 def made(model=None, loader=None, *, loss=None, cal=CAL, lr=0.1, **options):
     model = linear() if model is None else model
     loader = DataLoader(dataset(3)) if loader is None else loader
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
-    while RUNS:
-        RUNS.pop().close()
+    for earlier in RUNS:
+        earlier.close()
     parts = make_private(model, sgd, loader, cal, loss=loss, **({"generator": 1, "rng": 2} | options))
-    RUNS.append(parts[1])
+    RUNS.add(parts[1])
     return parts
 
 
