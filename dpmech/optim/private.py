@@ -64,7 +64,9 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         InvalidParameterError: on a bad argument.
         CertificateError: on another clip_norm or expected_batch_size than certified, or if processes
             disagree.
-        UnsupportedCombinationError: for an optimizer that evaluates gradients several times a step.
+        UnsupportedCombinationError: for an optimizer that evaluates gradients several times a step; if a live
+            stream or optimizer of this process draws from an equal generator.
+        NumericalError: if roundings may leave more than 1e-6 less noise than certified.
 
     References:
         noise_share eq. 1 (Phi), lambda_cgd Algorithm 1, for a general C^-1.
