@@ -124,6 +124,7 @@ def _row(entry: FamilyEntry, fit: Fit, seconds: float, *, objective: str) -> dic
         "sigma": None if cal is None else cal.sigma,
         "guarantee": None if cal is None else cal.guarantee,
         "buffers": cost.buffers,
+        "bytes_per_parameter": cost.bytes_per_parameter,
         "redrawn": cost.redrawn,
         "seconds": round(seconds, 1),
         "strategy": fit.strategy.to_dict(),
@@ -139,6 +140,7 @@ def _independent(fit: Fit) -> dict[str, Any]:
         "sigma": None,
         "guarantee": None,
         "buffers": 0,
+        "bytes_per_parameter": 0,
         "redrawn": 0,
         "seconds": None,
         "strategy": None,
@@ -151,7 +153,7 @@ def _table(rows: list[dict[str, Any]], eps: float, objective: str) -> Table:
         title=f"best of every family at eps {eps:g}",
         title_justify="left",
         caption="errors in units of the clip norm at the calibrated sigma; buffers: vectors of the model's "
-        "size that the noise keeps; redrawn: vectors drawn again every step",
+        "size that the noise keeps, 8 bytes a parameter; redrawn: vectors drawn again every step",
     )
     columns = ["family", objective, "sigma", "buffers", "redrawn", "seconds", "guarantee", "described"]
     for column in columns:
