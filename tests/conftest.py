@@ -1,5 +1,7 @@
 import os
 
+import numpy as np
+import pytest
 from hypothesis import settings
 
 # Every test under tests/statistical may reject a correct library with at most this probability.
@@ -8,6 +10,13 @@ ALPHA = 1e-9
 settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None)
 settings.register_profile("nightly", derandomize=False, max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(params=["longdouble", "longdouble is float64"])
+def longdouble(request, monkeypatch):
+    """Runs a test twice: as it is, and as on processors whose long double is float64."""
+    if request.param == "longdouble is float64":
+        monkeypatch.setattr(np, "longdouble", np.float64)
 
 
 def pytest_collection_modifyitems(items):
