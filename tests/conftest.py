@@ -1,6 +1,7 @@
 import os
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -19,6 +20,13 @@ def keys_of_one_test():
     used = sys.modules.get("dpmech.optim.single_use")
     if used is not None:
         used._HELD.clear()
+
+
+@pytest.fixture(params=["longdouble", "longdouble is float64"])
+def longdouble(request, monkeypatch):
+    """Runs a test twice: as it is, and as on processors whose long double is float64."""
+    if request.param == "longdouble is float64":
+        monkeypatch.setattr(np, "longdouble", np.float64)
 
 
 def pytest_collection_modifyitems(items):
