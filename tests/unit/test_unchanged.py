@@ -332,7 +332,7 @@ def one_step(model, path):
 def test_a_refused_step_forgets_nothing(tmp_path):
     """A write that was found is found again, before the first step of a resumed run too."""
     path = tmp_path / "run.pt"
-    one_step(Model(), path)
+    one_step(Model(WAYS["trained data"]), path)
     model = Model(WAYS["trained data"])
     private, optimizer, loader = parts = made(model, "loss")
     load_checkpoint(path, *parts)
