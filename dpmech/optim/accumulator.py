@@ -111,7 +111,9 @@ class Accumulator:
 
         Raises:
             NumericalError: if 32 examples or more came, in all processes, and no gradient was finite.
+            UnsupportedCombinationError: if processes came or went.
         """
+        check_processes(self._world, self._group)
         self._probe.check(self._params[0].device, self._group)
 
     def clear(self) -> None:

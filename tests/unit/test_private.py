@@ -23,6 +23,7 @@ from dpmech.optim import (  # noqa: E402 - after the check for torch
     PrivateOptimizer,
     clipped_gradients,
 )
+from dpmech.optim.nonfinite import NonFiniteGradientsWarning  # noqa: E402
 
 N = 6
 
@@ -432,7 +433,7 @@ def opacus_linear(clip_norm=1.0):
         warnings.simplefilter("ignore")  # of the package's own imports
         opacus = pytest.importorskip("opacus")
         model = opacus.GradSampleModule(torch.nn.Linear(4, 1, bias=False))
-    return model, private(list(model.parameters()), clip_norm=clip_norm)
+    return model, private(list(model.parameters()), clip_norm=clip_norm, generator=None)
 
 
 def passes(model, batches):
