@@ -57,7 +57,7 @@ class RenyiAccountant(Accountant):
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.1, progress=progress)
 
     def _composed(self, sigma: float) -> DpAccountingRdp:
-        spend(3.0, 1e8, what="Renyi divergences")
+        spend(9.0 if self.sampling_prob < 1.0 else 0.1, 1e8, what="Renyi divergences at all orders")
         accountant = DpAccountingRdp(_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
         event: dp_event.DpEvent = dp_event.GaussianDpEvent(sigma / self.sensitivity.upper)
         if self.sampling_prob < 1.0:
