@@ -23,6 +23,7 @@ from dpmech.claims import Claim, Evidence
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_real
 from dpmech.linalg import FloatArray
 from dpmech.participation import Participation
+from dpmech.printed import typed, up
 from dpmech.strategies.base import Strategy
 from dpmech.trainer_duties import trainer_duties
 
@@ -107,8 +108,8 @@ class Certificate(Claim, Document):
         return "\n".join(
             [
                 self.headline,
-                f"eps {self.budget.eps:.6g}, delta {self.budget.delta:.6g}, {self.adjacency.value}",
-                f"sigma {self.sigma:.6g} at clip norm 1 (noise multiplier {self.noise_multiplier:.6g})",
+                f"eps {typed(self.budget.eps)}, delta {typed(self.budget.delta)}, {self.adjacency.value}",
+                f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
                 f"{self.strategy!r}",
                 f"{self.participation!r}",
                 *trainer_duties(self, self.clip_norm, self.expected_batch_size).values(),

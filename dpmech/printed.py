@@ -1,9 +1,9 @@
 """Numbers as people read and copy them: rounded to the safe side, never to nearest.
 
-What must not come out too small (a noise scale that is needed, a sensitivity, an upper bound on eps or delta, an
-error) goes `up`; what must not come out too large (a lower bound, the noise that there is, a gain) goes `down`.
-What somebody typed is echoed as `typed`. Comparisons are exact: with the decimal that is printed, not with the
-float that is nearest to it.
+What must not come out too small (a noise scale that is needed, a sensitivity, an upper bound on eps or delta,
+an error) goes `up`; what must not come out too large (a lower bound, the noise that there is, a gain) goes
+`down`. What somebody typed is echoed as `typed`. Comparisons are exact: with the decimal that is printed, not
+with the float that is nearest to it.
 """
 
 import math
@@ -11,11 +11,13 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from dpmech.exceptions import InvalidParameterError, NumericalError, check_integer
 
-__all__ = ["between", "down", "times", "typed", "up"]
+__all__ = ["between", "down", "percent", "times", "typed", "up"]
 
 DIGITS = 6
 # Room for every exponent that a quotient of floats has; without it, rounding would stop at the edge.
 _EXPONENT = 9999
+# More than the shortest decimal of a float has.
+_PLACES = 17
 
 
 def up(value: float, digits: int = DIGITS) -> str:
@@ -58,6 +60,23 @@ def typed(value: float) -> str:
     return repr(_number(value)).removesuffix(".0")
 
 
+def percent(value: float) -> str:
+    """A share as typed, in per cent: 0.999999999 is 99.9999999, never 100.
+
+    Raises:
+        NumericalError: on NaN and infinities.
+
+    Examples:
+        >>> from dpmech.printed import percent
+        >>> percent(0.9999), percent(0.999999999), percent(0.5)
+        ('99.99', '99.9999999', '50')
+    """
+    if math.isinf(_number(value)):
+        raise NumericalError(f"{value!r} is no share to print")
+    # Of the shortest decimal, whose last place it only moves.
+    return _text(Decimal(typed(value)).scaleb(2), _PLACES)
+
+
 def between(lower: float, upper: float, digits: int = DIGITS) -> str:
     """An interval that holds [lower, upper]: "[down, up]"."""
     return f"[{down(lower, digits)}, {up(upper, digits)}]"
@@ -85,7 +104,6 @@ def times(more: float, less: float, digits: int = 2) -> str:
         raise InvalidParameterError("less", less, "a finite number > 0")
     context = _context(digits, ROUND_FLOOR)
     return _text(context.divide(Decimal(float(more)), Decimal(float(less))), digits)
-
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:

@@ -23,6 +23,7 @@ from dpmech.optim.certified import check_certified, check_claim
 from dpmech.optim.correlation import NoiseMode, correlate
 from dpmech.optim.generators import CudaNormals, Generator, HostNormals, Key, NormalSource, noise_key
 from dpmech.optim.slots import Slot, like_param, make_slots
+from dpmech.printed import typed
 
 __all__ = ["NoiseStream"]
 
@@ -213,7 +214,7 @@ class NoiseStream:
 
     def __repr__(self) -> str:
         return (
-            f"NoiseStream({self._claim.strategy!r}, sigma={self._claim.sigma:.6g}, "
+            f"NoiseStream({self._claim.strategy!r}, sigma={typed(self._claim.sigma)}, "
             f"clip_norm={self._clip_norms[0] if len(set(self._clip_norms)) == 1 else self._clip_norms}, "
             f"mode={self.mode.name}, step={self._step} of {self.n}, parameters={len(self._slots)})"
         )

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.printed import between, down, times, typed, up
+from dpmech.printed import between, down, percent, times, typed, up
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True)
 # Decimals of few digits, whose floats lie on either side of them.
@@ -75,6 +75,14 @@ def test_what_was_typed_in_decimals_is_echoed(mantissa, places):
     assert Decimal(typed(float(written))) == Decimal(written)
 
 
+@given(st.floats(0.0, 1.0))
+@example(1.0 - 1e-9)
+@example(1.0 - 2.0**-53)
+@example(5e-324)
+def test_percents_move_the_point_and_nothing_else(share):
+    assert Decimal(percent(share)) == 100 * Fraction(Decimal(repr(share)))
+
+
 @given(POSITIVE, POSITIVE, st.integers(1, 30))
 def test_a_gain_is_never_overstated(more, less, digits):
     quotient = Fraction(more) / Fraction(less)
@@ -119,6 +127,13 @@ def test_nothing_is_printed_for_what_is_no_number():
             function(math.nan)
     with pytest.raises(dm.InvalidParameterError, match="digits must be an integer >= 1"):
         up(1.0, 0)
-    for more, less, name in ((math.inf, 1.0, "more"), (-1.0, 1.0, "more"), (1.0, 0.0, "less"), (1.0, math.inf, "less")):
+    with pytest.raises(dm.NumericalError, match="no share"):
+        percent(math.inf)
+    for more, less, name in (
+        (math.inf, 1.0, "more"),
+        (-1.0, 1.0, "more"),
+        (1.0, 0.0, "less"),
+        (1.0, math.inf, "less"),
+    ):
         with pytest.raises(dm.InvalidParameterError, match=f"{name} must be a finite number"):
             times(more, less)
