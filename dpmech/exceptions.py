@@ -121,8 +121,8 @@ class MissingDependencyError(DpmechError, ImportError):
         self.package = package
         self.extra = extra
         super().__init__(
-            f"{package} is needed here: pip install {package}, or the extra {extra!r} with dpmech, from a "
-            f"checkout: pip install '.[{extra}]'"
+            f"{package} is needed here: pip install {package}, or the extra {extra!r}, from a checkout: "
+            f"pip install '.[{extra}]'"
         )
 
 

@@ -98,7 +98,8 @@ def _table(findings: list[Finding]) -> Table:
     table.add_column("verdict")
     for finding in findings:
         claim, certified = finding.claim, finding.certified
-        off = "" if finding.on_record else f" (on record: {typed(claim.recorded_eps)})"
+        recorded = claim.recorded_eps
+        off = "" if finding.on_record or recorded is None else f" (on record: {typed(recorded)})"
         table.add_row(
             escape(claim.name),
             typed(claim.sigma),

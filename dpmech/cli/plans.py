@@ -28,7 +28,7 @@ def comparison_options(command: _Command) -> _Command:
     return _with_options(command, click.STRING, several)
 
 
-def _with_options(command: _Command, sampling: click.ParamType, sampling_help: str) -> _Command:
+def _with_options(command: _Command, sampling: "click.ParamType[Any]", sampling_help: str) -> _Command:
     options = [
         click.option("--dataset-size", type=int, help="Number of examples (public)."),
         click.option("--batch-size", type=int, help="Expected batch size."),
