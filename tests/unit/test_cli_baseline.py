@@ -219,27 +219,26 @@ QUOTED = "whatever the sampling"
 BESIDE = {"docs/changelog.md": "names of features"}
 
 
-def unqualified(text):
-    """Paragraphs that speak of DP-SGD and not of Poisson sampling, on a page without the mark."""
+def unqualified(text, *, sections):
+    """Sections, or whole texts, that speak of DP-SGD and never of Poisson sampling, without the mark."""
     if QUOTED in " ".join(text.split()):
         return []
-    return [
-        part
-        for part in re.split(r"\n\s*\n", text)
-        if re.search(r"\bDP-SGD\b", part) and "Poisson" not in part
-    ]
+    parts = re.split(r"^(?=#+ )", text, flags=re.MULTILINE) if sections else [text]
+    return [part for part in parts if re.search(r"\bDP-SGD\b", part) and "Poisson" not in part]
 
 
 @pytest.mark.parametrize(
     "path", [path for path in PAGES if path.is_file()], ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_dp_sgd_means_poisson_sampling(path):
-    found = unqualified(path.read_text(encoding="utf-8"))
+    found = unqualified(path.read_text(encoding="utf-8"), sections=path.suffix == ".md")
     if str(path.relative_to(ROOT)) not in BESIDE:
         assert found == []
 
 
 def test_the_words_are_found():
-    assert unqualified("The error is 14, against 83 for DP-SGD.\n\nPoisson sampling is elsewhere.")
-    assert not unqualified("DP-SGD under\nPoisson sampling.")
-    assert not unqualified("DP-SGD here is the paper's: whatever the\nsampling.")
+    page = "# One\n\nThe error is 14, against 83 for DP-SGD.\n\n# Two\n\nPoisson sampling is elsewhere.\n"
+    assert len(unqualified(page, sections=True)) == 1
+    assert not unqualified(page, sections=False)
+    assert not unqualified("# One\n\nDP-SGD is a name.\n\nIt has Poisson lots.\n", sections=True)
+    assert not unqualified("DP-SGD here is the paper's: whatever the\nsampling.", sections=True)
