@@ -26,6 +26,7 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
 )
 from dpmech.participation import BallsInBins
+from dpmech.printed import down, up
 
 __all__ = ["Ledger", "Release"]
 
@@ -270,8 +271,8 @@ class Ledger:
         joint = Join(tuple(lot.blocks.values())).sigma if lot.blocks else 0.0
         if joint < certificate.sigma:
             raise UnsupportedCombinationError(
-                f"the mechanisms on lot {lot.name!r} have jointly sigma={joint:.6g}, less than the certified "
-                f"{certificate.sigma:.6g}",
+                f"the mechanisms on lot {lot.name!r} have jointly sigma={down(joint)}, less than the "
+                f"certified {up(certificate.sigma)}",
                 supported="BlockClipping.from_joint, which shares a certified sigma among blocks",
             )
 

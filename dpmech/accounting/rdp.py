@@ -21,6 +21,7 @@ from dpmech.accounting.search import smallest_sigma
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError
 from dpmech.metering import spend
+from dpmech.printed import typed
 
 __all__ = ["RenyiAccountant"]
 
@@ -36,7 +37,7 @@ class RenyiAccountant(Accountant):
         self.sensitivity = sensitivity
         self.sampling_prob = sampling_prob
         self.steps = steps
-        self.method = f"RDP, q={sampling_prob:.6g}, {steps} releases"
+        self.method = f"RDP, q={typed(sampling_prob)}, {steps} releases"
         self.guarantee = DETERMINISTIC
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:

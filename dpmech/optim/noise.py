@@ -25,6 +25,7 @@ from dpmech.optim.noise_rows import NoiseRows, add_row
 from dpmech.optim.noise_state import FORMAT, checked_state
 from dpmech.optim.single_use import Uncopied, check_process_id, hold_key, release_key
 from dpmech.optim.slots import Slot, like_param, make_slots
+from dpmech.printed import typed
 
 __all__ = ["NoiseStream"]
 
@@ -237,7 +238,7 @@ class NoiseStream(Uncopied):
 
     def __repr__(self) -> str:
         return (
-            f"NoiseStream({self._claim.strategy!r}, sigma={self._claim.sigma:.6g}, "
+            f"NoiseStream({self._claim.strategy!r}, sigma={typed(self._claim.sigma)}, "
             f"clip_norm={self._clip_norms[0] if len(set(self._clip_norms)) == 1 else self._clip_norms}, "
             f"mode={self.mode.name}, step={self._step} of {self.n}, parameters={len(self._slots)})"
         )

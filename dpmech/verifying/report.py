@@ -1,6 +1,7 @@
 """What a verification found: one line a check, and what follows from them."""
 
 import dataclasses
+import math
 from typing import Any
 
 from dpmech.certificates import Certificate
@@ -74,7 +75,7 @@ class Verification:
         certificate = self.certificate
         headline = "" if certificate is None else certificate.headline
         headline = headline if self.run is None else str(self.run)
-        margin = "" if self.margin is None else f"; sigma margin {100.0 * self.margin:+.3f} %"
+        margin = "" if self.margin is None else f"; sigma margin {math.floor(1e5 * self.margin) / 1e3:+.3f} %"
         return f"{self.source}: VERIFIED: {headline}{margin}"
 
     def to_dict(self) -> dict[str, Any]:

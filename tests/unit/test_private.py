@@ -17,7 +17,6 @@ from dpmech.optim import (  # noqa: E402 - after the check for torch
     ClippedSum,
     ExecutedSteps,
     FlatClipping,
-    NonFiniteGradientsWarning,
     PerLayerClipping,
     PerMatrixClipping,
     PrivateOptimizer,
