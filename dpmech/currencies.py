@@ -5,7 +5,6 @@ Why each is a privacy filter is said and proved in `privacy_filters`.
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -27,7 +26,7 @@ from dpmech.exceptions import (
     check_integer,
     check_real,
 )
-from dpmech.privacy_filters import Currency, Price, PrivacyFilter, Remaining
+from dpmech.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
 
 __all__ = ["ClaimCurrency", "GdpCurrency", "RenyiCurrency", "check_currency", "currency_from"]
 
@@ -94,7 +93,7 @@ class ClaimCurrency(Currency):
         if self.slack == 0.0:
             return _ClaimFilter(self, budget, (budget.eps, budget.delta))
         rest = rounded_down(Fraction(budget.delta) - Fraction(self.slack))
-        orders = [1.0 + 2.0 ** (step / 8.0) for step in range(-32, 113)]
+        orders = [1.0 + 2.0 ** (step / 32.0) for step in range(-128, 449)]
         room = max(budget_at(order, budget.eps, self.slack) / order * (1.0 - 2.0 * _ULP) for order in orders)
         if rest <= 0.0 or room <= 0.0:
             raise InvalidParameterError(
@@ -135,8 +134,8 @@ class _GdpFilter(PrivacyFilter):
             )
         return (rounded_up(_squared_ratio(accountant, claim)),)
 
-    def remaining(self, prices: Sequence[Price]) -> Remaining:
-        left = self._left_down(prices)
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
         return Remaining(_root(left[0]), left, self)
 
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
@@ -177,8 +176,8 @@ class _RenyiFilter(PrivacyFilter):
             )
         return (value,)
 
-    def remaining(self, prices: Sequence[Price]) -> Remaining:
-        left = self._left_down(prices)
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
         return Remaining(_root(rounded_down(Fraction(left[0]) * 2 / self.order)), left, self)
 
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
@@ -203,8 +202,8 @@ class _ClaimFilter(PrivacyFilter):
         eps = Fraction(claim.budget.eps)
         return (rounded_up(eps * eps / 2 if self.squared else eps), claim.budget.delta)
 
-    def remaining(self, prices: Sequence[Price]) -> Remaining:
-        left = self._left_down(prices)
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
         eps = self._eps(left)
         mu = 0.0
         if eps > 0.0 and left[1] > 0.0:

@@ -23,7 +23,7 @@ from dpmech.exceptions import (
 from dpmech.ledger_entries import Mode, Release, check_entry, check_lot, confidence_of
 from dpmech.ledger_file import check_continues, decoded, derived, document_of, parsed
 from dpmech.ledger_totals import AnnouncedTotal, FilteredTotal, Total
-from dpmech.privacy_filters import Currency, Remaining
+from dpmech.privacy_filters import Currency, PrivacyFilter, Remaining
 
 __all__ = ["Ledger"]
 
@@ -77,8 +77,8 @@ class Ledger(Document):
         >>> project = dm.Ledger(budget=dm.PrivacyBudget(1.0, 1e-5))
         >>> project.add("accuracy", test)
         >>> round(project.remaining.mu, 3), round(project.remaining.epsilon(1e-6), 2)
-        (0.242, 0.9)
-        >>> project.would_exceed(dm.calibrate_sigma(dm.Identity(1), 0.95, 1e-6))
+        (0.238, 1.0)
+        >>> project.would_exceed(dm.calibrate_sigma(dm.Identity(1), 1.1, 1e-6))
         True
     """
 
@@ -117,14 +117,19 @@ class Ledger(Document):
         return self._total.mode
 
     @property
+    def filter(self) -> PrivacyFilter | None:
+        """What holds the budget: its currency, with all settings resolved, and its limits."""
+        return self._total.filter if isinstance(self._total, FilteredTotal) else None
+
+    @property
     def budget(self) -> PrivacyBudget | None:
         """What the whole may cost; None of an announced list."""
-        return self._total.filter.budget if isinstance(self._total, FilteredTotal) else None
+        return None if self.filter is None else self.filter.budget
 
     @property
     def currency(self) -> Currency | None:
-        """In what the budget is paid, with every setting resolved; None in an announced list."""
-        return self._total.filter.currency if isinstance(self._total, FilteredTotal) else None
+        """In what the budget is paid; None of an announced list."""
+        return None if self.filter is None else self.filter.currency
 
     @property
     def closed(self) -> bool:
@@ -258,7 +263,7 @@ class Ledger(Document):
             "mode": self.mode.value,
             "closed": self._closed,
             "budget": None if self.budget is None else dataclasses.asdict(self.budget),
-            "currency": self._total.filter.settings() if isinstance(self._total, FilteredTotal) else None,
+            "currency": None if self.filter is None else self.filter.settings(),
         }
         return document_of(self.headline, settings, self.releases, self._total.summary())
 
@@ -299,12 +304,7 @@ class Ledger(Document):
         return self.headline
 
     def __repr__(self) -> str:
-        budget = "" if self.budget is None else f", {self.budget!r}, {self.currency!r}"
-        state = "closed" if self._closed else "open"
-        return (
-            f"Ledger({self.adjacency.name}{budget}, {self.mode.value}, {len(self._releases)} releases, "
-            f"{self.guarantee}, {state})"
-        )
+        return f"Ledger({self.adjacency.name}, {self.headline})"
 
     def _restore(self, entry: dict[str, Any]) -> None:
         certificate = Certificate.from_json(json.dumps(entry["certificate"]))

@@ -12,7 +12,7 @@ from dpmech.budget import PrivacyBudget
 from dpmech.claims import Claim
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.ledger_entries import Mode, Part, Release, composed, part_of
-from dpmech.privacy_filters import Currency, Price, PrivacyFilter, Remaining
+from dpmech.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
 
 __all__ = ["AnnouncedTotal", "FilteredTotal", "Total"]
 
@@ -69,7 +69,7 @@ class AnnouncedTotal(Total):
         return composed(self._parts).delta(eps, renyi=self._renyi(method))
 
     def summary(self) -> dict[str, Any]:
-        """The parts that are composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight."""
+        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight."""
         whole = composed(self._parts)
         return {
             "gaussian": list(whole.gaussian),
@@ -102,21 +102,21 @@ class FilteredTotal(Total):
     def __init__(self, budget: PrivacyBudget, currency: Currency) -> None:
         self.filter: PrivacyFilter = currency.filter(budget)
         self.by_certificates = self.filter.by_claims
-        self._prices: list[Price] = []
+        self._spent: Spent = self.filter.paid(())
 
     @property
     def remaining(self) -> Remaining:
         """What would still be taken in."""
-        return self.filter.remaining(self._prices)
+        return self.filter.remaining(self._spent)
 
     def would_exceed(self, claim: Claim) -> bool:
         """Whether the price of this claim is more than what is left."""
-        return not self.filter.fits([*self._prices, self.filter.price("claim", claim)])
+        return not self.filter.fits(self._with(self.filter.price("claim", claim)))
 
     def enter(self, entry: Release) -> Release:
         """Charge its price, where that is left."""
         price = self.filter.price(entry.name, entry.certificate)
-        if not self.filter.fits([*self._prices, price]):
+        if not self.filter.fits(self._with(price)):
             left = self.remaining
             raise InvalidParameterError(
                 "release",
@@ -124,7 +124,7 @@ class FilteredTotal(Total):
                 f"within what is left of {self.filter.budget!r}: it costs {price} and {left.left} is left in "
                 f"{self.filter.currency!r}, an unsampled release of mu <= {left.mu!r}",
             )
-        self._prices.append(price)
+        self._spent = self._with(price)
         return dataclasses.replace(entry, price=price)
 
     def epsilon(self, delta: float, method: Method | None) -> Bounds:
@@ -139,11 +139,10 @@ class FilteredTotal(Total):
 
     def summary(self) -> dict[str, Any]:
         """The limits of the filter, and what was spent of them, rounded up."""
-        limits = self.filter.limits
-        spent = (
-            Fraction(limit) - left for limit, left in zip(limits, self.filter.left(self._prices), strict=True)
-        )
-        return {"limits": list(limits), "spent": [rounded_up(one) for one in spent]}
+        return {"limits": list(self.filter.limits), "spent": [rounded_up(one) for one in self._spent]}
+
+    def _with(self, price: Price) -> Spent:
+        return tuple(spent + Fraction(one) for spent, one in zip(self._spent, price, strict=True))
 
     @staticmethod
     def _refuse(method: Method | None) -> None:

@@ -34,10 +34,12 @@ from dpmech.accounting.directed import rounded_down
 from dpmech.budget import PrivacyBudget, check_delta
 from dpmech.claims import Claim
 
-__all__ = ["Currency", "Price", "PrivacyFilter", "Remaining"]
+__all__ = ["Currency", "Price", "PrivacyFilter", "Remaining", "Spent"]
 
 # One number for every limit of the filter, rounded up.
 Price: TypeAlias = tuple[float, ...]
+# Sums of prices.
+Spent: TypeAlias = tuple[Fraction, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +109,8 @@ class PrivacyFilter(abc.ABC):
         """
 
     @abc.abstractmethod
-    def remaining(self, prices: Sequence[Price]) -> Remaining:
-        """What fits beside what was paid."""
+    def remaining(self, spent: Spent) -> Remaining:
+        """What fits beside what was spent."""
 
     @abc.abstractmethod
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
@@ -138,14 +140,19 @@ class PrivacyFilter(abc.ABC):
             return min(self.budget.delta, self.curve_delta(eps))
         return self.curve_delta(eps)
 
-    def left(self, prices: Sequence[Price]) -> tuple[Fraction, ...]:
-        """What is left of every limit, exactly; negative where it was passed."""
-        sums = (sum((Fraction(price[index]) for price in prices), Fraction(0)) for index in range(self.size))
-        return tuple(Fraction(limit) - spent for limit, spent in zip(self.limits, sums, strict=True))
+    def paid(self, prices: Sequence[Price]) -> Spent:
+        """The sum of prices, exactly."""
+        return tuple(
+            sum((Fraction(price[index]) for price in prices), Fraction(0)) for index in range(self.size)
+        )
 
-    def fits(self, prices: Sequence[Price]) -> bool:
-        """Whether all of these together stay within the limits."""
-        return all(left >= 0 for left in self.left(prices))
+    def left(self, spent: Spent) -> Spent:
+        """What is left of every limit, exactly; negative where it was passed."""
+        return tuple(Fraction(limit) - one for limit, one in zip(self.limits, spent, strict=True))
+
+    def fits(self, spent: Spent) -> bool:
+        """Whether this much stays within the limits."""
+        return all(left >= 0 for left in self.left(spent))
 
     @property
     def size(self) -> int:
@@ -156,5 +163,5 @@ class PrivacyFilter(abc.ABC):
         """The currency as plain data."""
         return {"type": type(self.currency).__name__} | dataclasses.asdict(self.currency)
 
-    def _left_down(self, prices: Sequence[Price]) -> Price:
-        return tuple(max(0.0, rounded_down(left)) for left in self.left(prices))
+    def _left_down(self, spent: Spent) -> Price:
+        return tuple(max(0.0, rounded_down(left)) for left in self.left(spent))

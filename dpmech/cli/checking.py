@@ -1,4 +1,4 @@
-"""`dpmech verify`: are these certificates and run records true?"""
+"""`dpmech verify`: are these certificates, run records and ledgers true?"""
 
 import json
 import sys
@@ -20,7 +20,7 @@ __all__ = ["verify"]
 @click.option("--details", is_flag=True, help="Print every check, not only the verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(files: tuple[str, ...], rigorous: bool, seed: int | None, details: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """Recompute certificates, and check run records against the certificates inside them.
+    """Recompute certificates, and check run records and ledgers against the certificates inside them.
 
     Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
     cannot be read.

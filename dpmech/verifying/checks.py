@@ -1,5 +1,6 @@
 """verify: is what a certificate claims true? It recomputes; it never calibrates."""
 
+import functools
 import math
 import os
 from collections.abc import Iterator
@@ -11,12 +12,15 @@ from dpmech.accounting.dispatch import accountant_for
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Rdp
 from dpmech.accounting.search import gaussian_scale
 from dpmech.bounds import Bounds
-from dpmech.certificate_format import read_text
+from dpmech.certificate_format import Document, read_text
 from dpmech.certificates import Certificate
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_rng
+from dpmech.ledger import Ledger
+from dpmech.ledger_file import is_ledger
 from dpmech.participation import BallsInBins
 from dpmech.run_record import RunRecord
 from dpmech.sensitivities import sensitivity
+from dpmech.verifying.ledgers import verify_ledger
 from dpmech.verifying.privacy_routes import (
     Route,
     certified_sensitivity,
@@ -38,17 +42,18 @@ _RESOLUTION = 1e-6
 _TELLING_DELTA = 0.9
 # What a calibration takes.
 _RTOL = (1e-6, 0.5)
+_SOURCES = {Certificate: "certificate", RunRecord: "run record", Ledger: "ledger"}
 _UNFIT = (DpmechError, ArithmeticError, ValueError)
 
 
 def verify(
-    certificate: str | os.PathLike[str] | Certificate | RunRecord,
+    certificate: str | os.PathLike[str] | Certificate | RunRecord | Ledger,
     *,
     rigorous: bool = False,
     rng: np.random.Generator | int | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Recompute the claim of a certificate, or of a run record, by routes other than the issuing one.
+    """Recompute the claim of a certificate, a run record or a ledger by routes other than the issuing one.
 
     The file: schema, seal, and every entry that follows from others. The sensitivity: explicit columns, all
     sets or another dynamic programme. The privacy: an integral for the Gaussian mechanism; a contour
@@ -56,7 +61,8 @@ def verify(
     certificate rests on an estimate, its guarantee is also given anew (for the convex-order programme on
     finer grids). The evidence: achieved eps, tightness and label must be those of this claim. Of a run record
     also the run: steps and participations against the certificate inside it and, where it was stopped early
-    by plan, the eps of the steps executed.
+    by plan, the eps of the steps executed. Of a ledger every certificate and, where it has a budget, the
+    prices and the limits that stand for the budget.
 
     **Guarantee:** a claim that fails by more than the resolution of the routes (1e-6 in delta where nothing
     is random, 1e-5 under Poisson sampling; under Balls-in-Bins the interval of the sample) is refused. A
@@ -64,7 +70,7 @@ def verify(
     of that run.
 
     Args:
-        certificate: a file, a Certificate or a RunRecord.
+        certificate: a file, a Certificate, a RunRecord or a Ledger.
         rigorous: refuse a certificate that rests on an estimate, and a run whose random numbers were seeded
             by the caller.
         rng: for sampled routes; None takes entropy from the operating system.
@@ -82,21 +88,20 @@ def verify(
         >>> dm.verify(cal.certificate()).ok
         True
     """
-    if not isinstance(certificate, str | os.PathLike | Certificate | RunRecord):
-        raise InvalidParameterError("certificate", certificate, "a path, a Certificate or a RunRecord")
+    if not isinstance(certificate, str | os.PathLike | Certificate | RunRecord | Ledger):
+        raise InvalidParameterError(
+            "certificate", certificate, "a path, a Certificate, a RunRecord or a Ledger"
+        )
     generator = check_rng(rng)
     report = progress if progress is not None else _silent
-    if isinstance(certificate, Certificate | RunRecord):
-        source = "certificate" if isinstance(certificate, Certificate) else "run record"
-    else:
-        source = os.fspath(certificate)
+    source = _SOURCES[type(certificate)] if isinstance(certificate, Document) else os.fspath(certificate)
     report(f"{source}: reading")
     run: RunRecord | None = None
     try:
-        if isinstance(certificate, Certificate | RunRecord):
-            text = certificate.to_json()
-        else:
-            text = read_text(certificate)
+        text = certificate.to_json() if isinstance(certificate, Document) else read_text(certificate)
+        if is_ledger(text):
+            one = functools.partial(verify, rigorous=rigorous, rng=generator, progress=progress)
+            return verify_ledger(text, source, one)
         if is_run_record(text):
             run = RunRecord.from_json(text)
         read = Certificate.from_json(text) if run is None else run.certificate
