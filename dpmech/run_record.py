@@ -125,11 +125,11 @@ class RunRecord(Document):
 
     @property
     def headline(self) -> str:
-        """Steps, eps and delta, and the certificate's guarantee, in one line."""
+        """Steps, eps and delta, what a stop owes, and the certificate's guarantee, in one line."""
         own = self.certificate
         return (
             f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {self.executed.upper:.6g} "
-            f"at delta {own.budget.delta:.6g}"
+            f"at delta {own.budget.delta:.6g}{self._stop()}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,6 +190,14 @@ class RunRecord(Document):
             "sampler": dataclasses.asdict(self.sampler),
             "noise": dataclasses.asdict(self.noise),
         }
+
+    def _stop(self) -> str:
+        """What a run that ended before its last step owes."""
+        if self.steps == self.certificate.strategy.n:
+            return ""
+        if self.stopped_by_plan:
+            return ", where it stopped was decided without looking at results"
+        return ", the whole claim: where it stopped may have been chosen by its results"
 
     def _cheaper_allowed(self) -> bool:
         return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)

@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import math
 
 import oracles
@@ -349,57 +348,9 @@ def test_a_ledger_comes_back_as_it_was(saved):
     assert loaded.to_dict() == ledger.to_dict()
 
 
-def edits():
-    def at_top(**changes):
-        return lambda data: data | changes
-
-    def in_release(index, **changes):
-        def edit(data):
-            data["releases"][index] |= changes
-            return data
-
-        return edit
-
-    def in_certificate(data):
-        data["releases"][2]["certificate"]["claim"]["eps"] = 0.1
-        return data
-
-    def without(key):
-        return lambda data: {name: value for name, value in data.items() if name != key}
-
-    return [
-        (lambda _: [], "exactly the fields"),
-        (at_top(extra=1), "exactly the fields"),
-        (without("adjacency"), "exactly the fields"),
-        (at_top(schema="other"), "version 1"),
-        (at_top(schema_version=2), "version 1"),
-        (at_top(adjacency="replace_one"), "one adjacency"),
-        (at_top(adjacency="nothing"), "hold together"),
-        (at_top(allow_estimates="yes"), "allow_estimates"),
-        (at_top(releases={}), "list"),
-        (at_top(releases=[3]), "exactly the fields"),
-        (in_release(1, name="training"), "new in this ledger"),
-        (in_release(1, lot="run 1"), "in the ledger already"),
-        (in_release(1, lot=None), "batches are sampled"),
-        (in_release(0, blocks={"a": 0.1}), "less than the certified"),
-        (in_release(0, blocks=[1]), "hold together"),
-        (in_certificate, "eps|changed|seal"),
-    ]
-
-
-@pytest.mark.parametrize(("edit", "message"), edits())
-def test_an_edited_ledger_is_refused(saved, tmp_path, edit, message):
-    _, path = saved
-    data = edit(json.loads(path.read_text(encoding="utf-8")))
-    changed = tmp_path / "changed.json"
-    changed.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(dm.CertificateError, match=message):
-        dm.Ledger.load(changed)
-
-
 def test_a_file_of_brackets_is_no_ledger(tmp_path):
     (tmp_path / "deep.json").write_text("[" * 200_000)
-    with pytest.raises(dm.CertificateError, match="no JSON"):
+    with pytest.raises(dm.CertificateError, match="not JSON"):
         dm.Ledger.load(tmp_path / "deep.json")
 
 
@@ -410,5 +361,5 @@ def test_files_that_cannot_be_read_or_written_are_refused(tmp_path):
         dm.Ledger().save(tmp_path)
     text = tmp_path / "text.json"
     text.write_text("{", encoding="utf-8")
-    with pytest.raises(dm.CertificateError, match="no JSON"):
+    with pytest.raises(dm.CertificateError, match="not JSON"):
         dm.Ledger.load(text)
