@@ -28,8 +28,8 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
 
     **It holds only if the number of steps was decided without looking at what the run released**: in
     advance, or by an event outside of it, such as a machine that failed. A run that was stopped because of
-    its loss or its accuracy owes the whole claim; `Bounds.method` repeats it. A `Ledger` charges the whole claim
-    in any case.
+    its loss or its accuracy owes the whole claim; `Bounds.method` repeats it. A `Ledger` charges the whole
+    claim in any case.
 
     **Guarantee:** that of the claim; the same accountant is used. Under a claim by Certified it is the whole
     claim: its beta is spent.
