@@ -20,8 +20,8 @@ from dpmech.exceptions import (
     InvalidParameterError,
     UnsupportedCombinationError,
 )
-from dpmech.ledger_entries import Mode, Release, check_entry, check_lot, confidence_of
-from dpmech.ledger_file import check_continues, decoded, derived, document_of, parsed
+from dpmech.ledger_entries import Mode, Release, certificate_of, check_entry, check_lot, confidence_of
+from dpmech.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
 from dpmech.ledger_totals import AnnouncedTotal, FilteredTotal, Total
 from dpmech.privacy_filters import Currency, PrivacyFilter, Remaining
 
@@ -169,7 +169,7 @@ class Ledger(Document):
             UnsupportedCombinationError: without a budget, or if the claim cannot be paid in the ledger's
                 currency.
         """
-        return self._budgeted("would_exceed").would_exceed(_certificate("claim", claim))
+        return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
 
     def add(self, name: str, release: Calibration | Certificate, *, lot: Lot | str | None = None) -> None:
         """Enter a release, before its first step; all of it, or nothing where it is refused.
@@ -195,7 +195,7 @@ class Ledger(Document):
                 f"the ledger was closed before {name!r}",
                 supported="for releases chosen after a result, Ledger(budget=dm.PrivacyBudget(eps, delta))",
             )
-        certificate = _certificate("release", release)
+        certificate = certificate_of("release", release)
         blocks: tuple[tuple[str, float], ...] = ()
         if isinstance(lot, Lot):
             check_lot(lot, certificate)
@@ -257,15 +257,7 @@ class Ledger(Document):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, certificates and seal included; what `save` writes."""
-        settings = {
-            "adjacency": self.adjacency.value,
-            "allow_estimates": self.allow_estimates,
-            "mode": self.mode.value,
-            "closed": self._closed,
-            "budget": None if self.budget is None else dataclasses.asdict(self.budget),
-            "currency": None if self.filter is None else self.filter.settings(),
-        }
-        return document_of(self.headline, settings, self.releases, self._total.summary())
+        return document_of(self._outline(), self._releases)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all; a ledger there is replaced only by one that continues it.
@@ -273,14 +265,15 @@ class Ledger(Document):
         Raises:
             InvalidParameterError: if the file cannot be written, or holds what is not in this ledger.
         """
-        check_continues(path, self.to_dict())
+        check_continues(path, self._outline())
         super().save(path)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The same as `load` for the text of a file; every entry passes the checks of `add` again."""
         document = parsed(text)
-        settings = document["ledger"]
+        outline = decoded(outlined(document))
+        settings = outline["ledger"]
         try:
             ledger = cls(
                 Adjacency(settings["adjacency"]),
@@ -288,14 +281,14 @@ class Ledger(Document):
                 currency=None if settings["currency"] is None else currency_from(settings["currency"]),
                 allow_estimates=settings["allow_estimates"],
             )
-            for entry in document["releases"]:
-                ledger._restore(entry)
+            for entry, written in zip(outline["releases"], document["releases"], strict=True):
+                ledger._restore(entry, json.dumps(written["certificate"]))
         except CertificateError:
             raise
         except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
             raise CertificateError(f"the ledger does not hold together: {error}") from error
         ledger._closed = settings["closed"]
-        found = list(differences(derived(document), derived(decoded(ledger.to_dict()))))
+        found = list(differences(outline, decoded(ledger._outline())))
         if found:
             raise CertificateError("entries contradict each other: " + "; ".join(found[:5]))
         return ledger
@@ -306,8 +299,19 @@ class Ledger(Document):
     def __repr__(self) -> str:
         return f"Ledger({self.adjacency.name}, {self.headline})"
 
-    def _restore(self, entry: dict[str, Any]) -> None:
-        certificate = Certificate.from_json(json.dumps(entry["certificate"]))
+    def _outline(self) -> dict[str, Any]:
+        settings = {
+            "adjacency": self.adjacency.value,
+            "allow_estimates": self.allow_estimates,
+            "mode": self.mode.value,
+            "closed": self._closed,
+            "budget": None if self.budget is None else dataclasses.asdict(self.budget),
+            "currency": None if self.filter is None else self.filter.settings(),
+        }
+        return outline_of(self.headline, settings, self._releases, self._total.summary())
+
+    def _restore(self, entry: dict[str, Any], text: str) -> None:
+        certificate = Certificate.from_json(text)
         lot: Lot | str | None = entry["lot"]
         if entry["blocks"]:
             lot = Lot(
@@ -339,9 +343,3 @@ class Ledger(Document):
             bounds = dataclasses.replace(bounds, method=f"{bounds.method}; {state}, announced whole")
         held = confidence_of(self._trusted())
         return bounds if held is None else dataclasses.replace(bounds, lower=0.0, confidence=held)
-
-
-def _certificate(argument: str, claim: object) -> Certificate:
-    if not isinstance(claim, Calibration | Certificate):
-        raise InvalidParameterError(argument, claim, "a Calibration or a Certificate")
-    return claim if isinstance(claim, Certificate) else claim.certificate()

@@ -13,12 +13,23 @@ from dpmech.accounting.lots import Join, Lot
 from dpmech.accounting.mixed_composition import MixedComposition, SampledPart
 from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.budget import Adjacency
+from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.participation import BallsInBins
 from dpmech.privacy_filters import Price
 
-__all__ = ["Mode", "Part", "Release", "check_entry", "check_lot", "composed", "confidence_of", "part_of"]
+__all__ = [
+    "Mode",
+    "Part",
+    "Release",
+    "certificate_of",
+    "check_entry",
+    "check_lot",
+    "composed",
+    "confidence_of",
+    "part_of",
+]
 
 
 class Mode(enum.Enum):
@@ -66,6 +77,13 @@ class Part:
     gaussian: tuple[float, float] | None = None
     sampled: SampledPart | None = None
     claim: tuple[float, float] | None = None
+
+
+def certificate_of(argument: str, claim: object) -> Certificate:
+    """The certificate of a Calibration or a Certificate, else InvalidParameterError."""
+    if not isinstance(claim, Calibration | Certificate):
+        raise InvalidParameterError(argument, claim, "a Calibration or a Certificate")
+    return claim if isinstance(claim, Certificate) else claim.certificate()
 
 
 def part_of(certificate: Certificate) -> Part:

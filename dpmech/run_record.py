@@ -195,9 +195,11 @@ class RunRecord(Document):
         """What a run that ended before its last step owes."""
         if self.steps == self.certificate.strategy.n:
             return ""
-        if self.stopped_by_plan:
-            return ", where it stopped was decided without looking at results"
-        return ", the whole claim: where it stopped may have been chosen by its results"
+        if self.executed == self.certificate.achieved:
+            return ", the whole claim: where it stopped may have been chosen by its results"
+        if self.steps == 0:
+            return ", as nothing was released"
+        return ", where it stopped was decided without looking at results"
 
     def _cheaper_allowed(self) -> bool:
         return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)

@@ -41,12 +41,11 @@ def verify_ledger(text: str, source: str, verify_one: Callable[[Certificate], Ve
     except CertificateError as error:
         return Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
     checks = [Check("file", ok=True, detail="schema, seal and derived entries hold")]
-    done: dict[str, Verification] = {}
+    done: list[Certificate] = []
     for release in ledger.releases:
-        seal = release.certificate.to_dict()["seal"]
-        if seal not in done:
-            done[seal] = verify_one(release.certificate)
-            checks += [_named(release, check) for check in done[seal].checks]
+        if release.certificate not in done:
+            done.append(release.certificate)
+            checks += [_named(release, check) for check in verify_one(release.certificate).checks]
     try:
         checks += _total_checks(ledger)
     except (DpmechError, ArithmeticError, ValueError) as error:

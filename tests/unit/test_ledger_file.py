@@ -200,6 +200,15 @@ def test_two_writers_do_not_lose_each_others_releases(tmp_path):
         first.save(tmp_path / "notes.json")
 
 
+def test_blocks_bear_any_name():
+    lot = dm.Lot("lot", SAMPLED.strategy, SAMPLED.participation)
+    lot.register("decimal", 1.5 * SAMPLED.sigma)
+    lot.register("hex", 1.5 * SAMPLED.sigma)
+    ledger = dm.Ledger()
+    ledger.add("sampled", SAMPLED, lot=lot)
+    assert dm.Ledger.from_json(ledger.to_json()).releases == ledger.releases
+
+
 # ---- verify
 
 
