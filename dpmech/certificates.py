@@ -24,6 +24,7 @@ from dpmech.certificate_format import (
 from dpmech.claims import Claim, Evidence, check_unedited, with_checksum
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_real
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 from dpmech.participation import Participation
 from dpmech.printed import percent, typed, up
 from dpmech.strategies.base import Strategy
@@ -148,7 +149,9 @@ class Certificate(Claim, Document):
 
     def check_quickly(self, derived: dict[str, Any]) -> None:
         """`check_derived` where it takes at most 20 seconds and 1 GB by estimate; else `verify` does it."""
-        if decoder_work(self.strategy).within(_LOAD_SECONDS, _LOAD_MEMORY):
+        work = decoder_work(self.strategy)
+        if work.within(_LOAD_SECONDS, _LOAD_MEMORY):
+            spend(work.seconds, work.memory, what=f"the errors of {self.strategy!r}")
             self.check_derived(derived)
 
     def check_derived(self, derived: dict[str, Any]) -> None:

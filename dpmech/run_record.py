@@ -187,11 +187,11 @@ class RunRecord(Document):
 
     @property
     def headline(self) -> str:
-        """Steps, eps and delta, and the certificate's guarantee, in one line."""
+        """Steps, eps and delta, what a stop owes, and the certificate's guarantee, in one line."""
         own = self.certificate
         return (
             f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {up(self.executed.upper)} "
-            f"at delta {typed(own.budget.delta)}"
+            f"at delta {typed(own.budget.delta)}{self._stop()}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -275,6 +275,16 @@ class RunRecord(Document):
             if self.continuity is None
             else {name: kept.value for name, kept in dataclasses.asdict(self.continuity).items()},
         }
+
+    def _stop(self) -> str:
+        """What a run that ended before its last step owes."""
+        if self.steps == self.certificate.strategy.n:
+            return ""
+        if self.executed == self.certificate.achieved:
+            return ", the whole claim: where it stopped may have been chosen by its results"
+        if self.steps == 0:
+            return ", as nothing was released"
+        return ", where it stopped was decided without looking at results"
 
     def _cheaper_allowed(self) -> bool:
         return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)

@@ -236,7 +236,9 @@ def test_files(tmp_path):
     assert "no schema_version" in dm.verify(path).failures[0]
     with pytest.raises(dm.InvalidParameterError, match="certificate must be a readable file"):
         dm.verify(tmp_path / "missing.json")
-    with pytest.raises(dm.InvalidParameterError, match="must be a path, a Certificate or a RunRecord"):
+    with pytest.raises(
+        dm.InvalidParameterError, match="must be a path, a Certificate, a RunRecord or a Ledger"
+    ):
         dm.verify(3)
     with pytest.raises(dm.InvalidParameterError, match="rng must be"):
         dm.verify(EXACT, rng=-1)
