@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech import integer_convolution, linalg, series
-from dpmech.strategies import toeplitz
+from dpmech.strategies import banded_inverse, toeplitz
 from dpmech.verifying.series_recursion import recursive_inverse
 
 pytestmark = pytest.mark.usefixtures("longdouble")
@@ -78,7 +78,7 @@ CASES = {
 METHODS = {
     "recursion, summed": {},
     "recursion, integers": {"_TERMS_WORK": 0, "_TERMS": 0},
-    "transform, integers": {"_TERMS_WORK": 0, "_TERMS": 0, "_DIRECT_WORK": 0},
+    "transform, integers": {"_TERMS_WORK": 0, "_TERMS": 0, "DIRECT_WORK": 0},
 }
 
 
@@ -161,6 +161,25 @@ def test_a_planted_error_leaves_the_bound(shift):
     coefs, n = CASES["double pole"]
     found, error = series.bounded_inverse(np.asarray(coefs), n)
     assert column_error(found * (1.0 + shift), exact_inverse(coefs, n)) > error
+
+
+@pytest.mark.parametrize("schema", [dm.SingleParticipation(), dm.MinSep(4, 3), dm.EveryStep()], ids=repr)
+def test_what_an_inverse_may_be_off_widens_the_sensitivity(schema, monkeypatch):
+    narrow = dm.sensitivity(dm.InverseSquareRoot(12, 4), schema)
+    k = schema.pattern(12).max_participations
+    monkeypatch.setattr(
+        banded_inverse, "bounded_inverse", lambda *args: (series.bounded_inverse(*args)[0], 1e-6)
+    )
+    wide = dm.sensitivity(dm.InverseSquareRoot(12, 4), schema)
+    assert wide.upper >= narrow.upper * (1.0 + 0.99e-6 * np.sqrt(k))
+    assert wide.lower <= narrow.lower * (1.0 - 0.99e-6 * np.sqrt(k))
+    assert narrow.exact
+    assert not wide.exact
+    monkeypatch.setattr(
+        banded_inverse, "bounded_inverse", lambda *args: (series.bounded_inverse(*args)[0], 1e-3)
+    )
+    with pytest.raises(dm.NumericalError, match="rounding moves its sensitivity"):
+        dm.sensitivity(dm.InverseSquareRoot(12, 4), schema)
 
 
 @pytest.mark.parametrize(("p", "n"), [(1, 1), (2, 2), (2, 3), (20, 50), (64, 64), (130, 200)])
