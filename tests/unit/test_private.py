@@ -16,12 +16,12 @@ from dpmech.optim import (  # noqa: E402 - after the check for torch
     ExecutedSteps,
     FlatClipping,
     NoiseStream,
-    NonFiniteGradientsWarning,
     PerLayerClipping,
     PerMatrixClipping,
     PrivateOptimizer,
     clipped_gradients,
 )
+from dpmech.optim.nonfinite import NonFiniteGradientsWarning  # noqa: E402
 
 N = 6
 
