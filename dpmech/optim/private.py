@@ -262,10 +262,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self._lot.clear()
 
     def note_weights(self) -> None:
-        """Say that you changed trained parameters between steps, by what was released (clamping, averages).
-
-        An optimizer of make_private refuses other changes; this one knows no model, and looks at none.
-        """
+        """For an optimizer of make_private, see LotOptimizer; this one knows no model to compare."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: the noise covers the parameters that were there at the start.
