@@ -169,8 +169,7 @@ class Ledger(Document):
 
         Raises:
             InvalidParameterError: on a bad argument.
-            UnsupportedCombinationError: without a budget, or if the claim cannot be paid in the ledger's
-                currency.
+            UnsupportedCombinationError: without a budget, or if the currency has no price for the claim.
         """
         return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
 

@@ -334,8 +334,6 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             f"{self._claim.participation!r}, expected_batch_size={self._batch_size:g})"
         )
 
-    # ---- the inside
-
     def _share(self) -> None:
         """Groups and state are those of the wrapped optimizer, the same objects."""
         self.param_groups = self._inner.param_groups
