@@ -60,7 +60,9 @@ class RenyiCurrency(Currency):
 
     def __post_init__(self) -> None:
         if self.order is not None:
-            check_integer("order", self.order, minimum=2, maximum=_LARGEST_ORDER)
+            # A Python int: coefficients of this order do not fit into 64 bits.
+            order = check_integer("order", self.order, minimum=2, maximum=_LARGEST_ORDER)
+            object.__setattr__(self, "order", order)
 
     def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
         """Limit: the largest divergence that meets the budget."""

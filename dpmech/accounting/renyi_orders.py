@@ -9,7 +9,7 @@ E r^a sup_r (r - e^eps) r^-a.
 import math
 
 from dpmech.accounting.tuple_proposals import log_tail_factor
-from dpmech.exceptions import NumericalError
+from dpmech.exceptions import NumericalError, check_integer
 
 __all__ = ["best_order", "budget_at", "delta_at", "epsilon_at", "sampled_divergence"]
 
@@ -30,6 +30,7 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
         order: a, an integer >= 2.
 
     Raises:
+        InvalidParameterError: on a bad order.
         NumericalError: if it leaves the range of float64.
 
     References:
@@ -38,6 +39,7 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
     log_q, log_rest = math.log(sampling_prob), math.log1p(-sampling_prob)
     precision = 0.5 / noise_multiplier / noise_multiplier
     terms, largest = [], 0.0
+    order = check_integer("order", order, minimum=2)  # a Python int, as coefficients are of any size
     coefficient = order
     for k in range(2, order + 1):
         coefficient = coefficient * (order - k + 1) // k

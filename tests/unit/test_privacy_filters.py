@@ -253,6 +253,12 @@ def test_divergences_of_sampled_releases_are_rounded_up(q, s, order):
         assert renyi_integral(q, s, order) == pytest.approx(float(exact), rel=1e-6)
 
 
+def test_orders_of_numpy_do_not_overflow():
+    currency = dm.RenyiCurrency(np.int64(200))
+    assert type(currency.order) is int
+    assert sampled_divergence(0.01, 1.0, np.int64(200)) == sampled_divergence(0.01, 1.0, 200)
+
+
 def test_divergences_that_leave_float64_are_refused():
     with pytest.raises(dm.NumericalError, match="float64"):
         sampled_divergence(1e-200, 1.0, 2)
