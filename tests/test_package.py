@@ -9,7 +9,14 @@ import dpmech as dm
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "dpmech"
-SUPPORT = {"conftest.py", "oracles.py", "bins_oracles.py", "strategies.py"}
+SUPPORT = {
+    "conftest.py",
+    "oracles.py",
+    "bins_oracles.py",
+    "strategies.py",
+    "drawn_noise.py",
+    "forged_files.py",
+}
 
 
 def test_import_needs_no_heavy_package():
