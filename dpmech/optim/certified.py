@@ -50,7 +50,9 @@ def resolved_clipping(claim: Claim, clip_norm: float | None, clipping: Clipping 
         raise InvalidParameterError(
             "clipping", clipping, "None or a Clipping such as PerLayerClipping([1.0])"
         )
-    elif clip_norm is not None and not math.isclose(clip_norm, clipping.joint_norm, rel_tol=1e-12):
+    elif clip_norm is not None and not math.isclose(
+        check_real("clip_norm", clip_norm), clipping.joint_norm, rel_tol=1e-12
+    ):
         raise InvalidParameterError(
             "clip_norm", clip_norm, f"None or the clipping's, {clipping.joint_norm!r}"
         )

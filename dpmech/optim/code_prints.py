@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import re
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
@@ -24,6 +24,8 @@ _MOST_VALUES = 1 << 16
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _BY_REPR = (range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, re.Pattern, PurePath)
 _INTERNAL = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_WATCHERS = {"dpmech", "opacus"}  # whose hooks change no result
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
@@ -35,7 +37,7 @@ class Printer:
     closure holds, and the globals that it reads, functions again; of the objects and modules reached in that
     way the attributes that the code names. Python's own library, numpy and torch go by their names; of
     other installed packages the code counts, and nothing that it refers to. A module (nn.Module) is its
-    structure with the values of its tensors, but for those in `apart`.
+    structure with its hooks and the values of its tensors, but for those in `apart`.
 
     Args:
         apart: the model that is trained: its tensors change, and a checkpoint restores them.
@@ -221,8 +223,12 @@ class Printer:
                     continue
                 if key == "forward" or (key in own if own else _is_plain(value)):
                     parts += [key, self.of(value, own, depth)]
+            for key, hook in _hooks(part, _HOOKS):
+                parts += [key, self.of(hook, frozenset(), depth)]
             for key, param in part.named_parameters(recurse=False):
                 parts += [key, repr(param.requires_grad), self._tensor(param)]
+                for kind_of_hook, hook in _hooks(param, ("_backward_hooks",)):
+                    parts += [kind_of_hook, self.of(hook, frozenset(), depth)]
             for key, buffer in part.named_buffers(recurse=False):
                 # What is not saved with the model has to be built alike.
                 saved = key not in part._non_persistent_buffers_set
@@ -283,6 +289,14 @@ class Printer:
     def _unknown(self, *parts: bytes | str) -> bytes:
         self.complete = False
         return _hashed("unknown", *parts)
+
+
+def _hooks(owner: nn.Module | Tensor, kinds: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Hooks that may change what a forward or backward pass gives."""
+    for kind in kinds:
+        for hook in (getattr(owner, kind, None) or {}).values():
+            if root(hook) not in _WATCHERS:
+                yield kind, hook
 
 
 def _hashed(*parts: bytes | str) -> bytes:

@@ -22,6 +22,7 @@ class InnerOptimizer:
 
     Attributes:
         optimizer: the same.
+        kind: the name of its class: another one makes other weights of the same state and gradients.
 
     Raises:
         InvalidParameterError: if it is none, or has been made private already.
@@ -43,6 +44,7 @@ class InnerOptimizer:
                 supported="optimizers whose step works without a closure",
             )
         self.optimizer = optimizer
+        self.kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         self._groups = optimizer.param_groups
         self._members = self._listed()
         self._stepping = False

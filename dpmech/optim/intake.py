@@ -22,7 +22,8 @@ class Intake:
     def __init__(self, trained: Sequence[Tensor], frozen: Sequence[Tensor]) -> None:
         self._trained = trained
         self._frozen = frozen
-        self._own: list[tuple[int, int] | None] = [None] * len(trained)
+        # Gradients of before, as an earlier private run leaves them, are never read: steps overwrite them.
+        self.note_own()
 
     def take(self, examples: int | None = None) -> list[Tensor | None]:
         """Per-example gradients of the trained parameters, shape (examples, ...), taken off them.
@@ -70,8 +71,8 @@ class Intake:
                 param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
 
     def note_own(self) -> None:
-        """Note the gradients that are on the parameters now: they are private, and no later surprise."""
-        self._own = [_identity(param.grad) for param in self._trained]
+        """Note the gradients that are on the parameters now: they are no later surprise."""
+        self._own: list[tuple[int, int] | None] = [_identity(param.grad) for param in self._trained]
 
     def _is_foreign(self, index: int, param: Tensor) -> bool:
         if param.grad is None or _identity(param.grad) == self._own[index]:

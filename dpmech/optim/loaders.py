@@ -96,6 +96,7 @@ class PrivateLoader(Uncopied):
         loader: a DataLoader whose dataset, collate_fn and workers are used.
         sampler: the lots, the same on all processes.
         max_physical_batch_size: of one process; None for whole lots.
+        whole_lots: whether lots are handed out whole all the same, and split by who computes gradients.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
@@ -116,6 +117,7 @@ class PrivateLoader(Uncopied):
         sampler: Sampler,
         *,
         max_physical_batch_size: int | None = None,
+        whole_lots: bool = False,
         process_group: Group = None,
     ) -> None:
         if not isinstance(loader, DataLoader):
@@ -134,6 +136,7 @@ class PrivateLoader(Uncopied):
         self.progress = LotProgress()
         self._dataset = loader.dataset
         self._most = max_physical_batch_size
+        self._cut_at = None if whole_lots else max_physical_batch_size
         self._group = process_group
         self._world = processes(process_group)
         self._rank = 0 if self._world == 1 else dist.get_rank(process_group)
@@ -193,7 +196,7 @@ class PrivateLoader(Uncopied):
         if start >= n:
             raise HorizonError(start, n)
         plan = _Plan(
-            self.sampler, start, _left_of_epoch(self.sampler, start), self._rank, self._world, self._most
+            self.sampler, start, _left_of_epoch(self.sampler, start), self._rank, self._world, self._cut_at
         )
         # Every DataLoader draws a seed for its workers. Drawn from torch's default generator it would shift
         # the dropout of a run that goes on in the middle of an epoch, beneath noise that is the same.

@@ -64,8 +64,11 @@ class LotOptimizer(PrivateOptimizer):
         """As PrivateOptimizer; an example of the loader's newest batch counts once.
 
         Raises:
-            UnsupportedCombinationError: if more examples are added than the batch holds.
+            UnsupportedCombinationError: if more examples are added than the batch holds, or the model was made
+                private again.
         """
+        if self._unchanged is not None:
+            self._unchanged.check_newest()
         progress = self._loader.progress
         found, left_out = None, 0
         if clipped is None:
@@ -88,7 +91,7 @@ class LotOptimizer(PrivateOptimizer):
 
         Raises:
             UnsupportedCombinationError: without a batch of the loader, if the model changed otherwise than by
-                steps, and as PrivateOptimizer.step.
+                steps, and as PrivateOptimizer.step and `accumulate`.
         """
         progress = self._loader.progress
         progress.check_step()

@@ -15,6 +15,7 @@ from dpmech.exceptions import (
     InvalidParameterError,
     MissingDependencyError,
     UnsupportedCombinationError,
+    check_real,
 )
 from dpmech.optim.agreement import Group, processes
 from dpmech.optim.certified import check_claim
@@ -123,7 +124,8 @@ def make_private(
     private_loader = PrivateLoader(
         loader,
         sampler,
-        max_physical_batch_size=None if loss is not None else max_physical_batch_size,
+        max_physical_batch_size=max_physical_batch_size,
+        whole_lots=loss is not None,
         process_group=process_group,
     )
     if world > 1:
@@ -223,6 +225,7 @@ def _check_sizes(
     for name, size in stated.items():
         if size is None:
             continue
+        size = check_real(name, size)
         same_steps = size >= 1 and sampler.dataset_size // int(size) == sampler.steps_per_epoch
         if not (same_steps or abs(size - expected) < max(1.0, 0.01 * expected)):
             raise CertificateError(
@@ -244,5 +247,10 @@ def _grad_sample_module(model: nn.Module) -> nn.Module:
         from opacus.grad_sample import GradSampleModule
     except ImportError:
         raise MissingDependencyError("opacus", "opacus") from None
+    if any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
+        raise UnsupportedCombinationError(
+            "the model has Opacus' hooks already, of an earlier GradSampleModule",
+            supported="that GradSampleModule itself (what make_private returned), or its remove_hooks() before",
+        )
     wrapped: nn.Module = GradSampleModule(model, batch_first=True, loss_reduction="mean")
     return wrapped

@@ -288,6 +288,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             "stream": self._stream.state_dict(),
             "expected_batch_size": self._batch_size,
             "clipping": repr(self._clipping),
+            "optimizer": self._guard.kind,
             "lot": self._lot.state_dict(),
         }
         return {**self._inner.state_dict(), _KEY: own}
@@ -296,16 +297,22 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         """Go on where `state_dict` was taken, bit for bit; only before the first step.
 
         Raises:
-            CertificateError: if the state belongs to another certificate, clipping or normaliser.
+            CertificateError: if the state belongs to another certificate, clipping or normaliser, or to another
+                class of optimizer.
             InvalidParameterError: if it is no state of a PrivateOptimizer, or steps were taken already.
         """
         own = state_dict.get(_KEY)
-        expected = {"stream", "expected_batch_size", "clipping", "lot"}
+        fixed = {
+            "expected_batch_size": self._batch_size,
+            "clipping": repr(self._clipping),
+            "optimizer": self._guard.kind,
+        }
+        expected = {"stream", *fixed, "lot"}
         if not isinstance(own, dict) or set(own) != expected:
             raise InvalidParameterError(
                 "state_dict", sorted(map(str, state_dict)), f"one with a {_KEY!r} entry"
             )
-        for name, mine in (("expected_batch_size", self._batch_size), ("clipping", repr(self._clipping))):
+        for name, mine in fixed.items():
             if own[name] != mine:
                 raise CertificateError(
                     f"the state has another {name} than this optimizer", claimed=own[name], recomputed=mine

@@ -3,7 +3,8 @@
 import hashlib
 import io
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.contents import Contents, Fingerprinter, same
 
 __all__ = ["ModelHook", "Unchanged"]
+
+
+# The newest watch of every module, which the module's own hooks keep alive.
+_WATCHES: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Unchanged]]" = weakref.WeakKeyDictionary()
 
 
 class Unchanged:
@@ -32,13 +37,19 @@ class Unchanged:
         public: names of buffers, other parameters and extra states that may change, as they do not depend on
             the data.
 
+    Attributes:
+        handed_on: whether a later watch has taken over the model, or a part of it.
+
     Raises:
         InvalidParameterError: if a public name is none of these.
-        UnsupportedCombinationError: if a tensor cannot be read.
+        UnsupportedCombinationError: if a tensor cannot be read, or holds what no step of an earlier run on the
+            model gave it.
     """
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor], public: Sequence[str] = ()) -> None:
         self._model = model
+        self.handed_on = False
+        self._take_over()
         self._trained = list(trained)
         self._ids = {id(param) for param in self._trained}
         self._names = {
@@ -56,11 +67,13 @@ class Unchanged:
         hooked.register_state_dict_pre_hook(ModelHook(lambda *_: self.check(), copied=self.check))
 
     def check(self) -> None:
-        """Compare all contents.
+        """Compare all contents; after the model was made private again, that is the business of its new run.
 
         Raises:
             UnsupportedCombinationError: if something changed otherwise than by a step, came or went.
         """
+        if self.handed_on:
+            return
         self._compare(dict(self._held(extra=True)), whole=True)
 
     def check_written(self) -> None:
@@ -69,10 +82,20 @@ class Unchanged:
         Raises:
             UnsupportedCombinationError: as `check`.
         """
+        if self.handed_on:
+            return
         held = dict(self._held(extra=False))
         stamps = {name: _stamp(tensor) for name, tensor in held.items()}
         self._compare({name: held[name] for name in held if stamps[name] != self._stamps.get(name)})
         self._stamps.update(stamps)
+
+    def check_newest(self) -> None:
+        """Raise UnsupportedCombinationError if the model was made private again."""
+        if self.handed_on:
+            raise UnsupportedCombinationError(
+                "the model was made private again since: it is trained by another optimizer",
+                supported="steps of the newest optimizer of a model",
+            )
 
     def note_step(self) -> None:
         """The optimizer has changed the trained parameters."""
@@ -86,8 +109,20 @@ class Unchanged:
                 self._then[name] = self._fingerprinter.read(name, tensor)
                 self._stamps[name] = _stamp(tensor)
 
+    def _take_over(self) -> None:
+        """End the watch of earlier runs over parts of the model, which must hold what these gave them."""
+        for part in self._model.modules():
+            earlier = _WATCHES.get(part, lambda: None)()
+            if earlier is not None:
+                earlier.check()
+                earlier.handed_on = True
+        for part in self._model.modules():
+            _WATCHES[part] = weakref.ref(self)
+
     def _loaded(self) -> None:
         """After `load_state_dict`, before which everything was as it should be."""
+        if self.handed_on:
+            return
         if self._stepped:
             self.note_weights()
             self.check()
@@ -144,7 +179,7 @@ class Unchanged:
             if name not in self._names
         ]
         known += [name for name, _ in _extra_states(self._model)]
-        if isinstance(public, str) or not set(public) <= set(known):
+        if isinstance(public, str) or not isinstance(public, Iterable) or not set(public) <= set(known):
             raise InvalidParameterError("public_buffers", public, f"names among {known}")
         return frozenset(public)
 

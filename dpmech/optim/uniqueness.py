@@ -92,6 +92,9 @@ class _Walk:
             case TensorDataset():
                 self.kinds.add(Uniqueness.FLATTENED)
                 self._tensors(dataset, dataset.tensors, _within(dataset, picks), rows)
+            case np.ndarray() if dataset.dtype.hasobject and dataset.ndim == 1:
+                self.kinds.add(Uniqueness.FLATTENED)
+                self._sequence(dataset, _within(dataset, picks), rows)
             case Tensor() | np.ndarray():
                 self.kinds.add(Uniqueness.FLATTENED)
                 self._tensors(dataset, [dataset], _within(dataset, picks), rows)
@@ -162,11 +165,16 @@ class _Walk:
         if not moving:
             self.found.add_places(id(dataset), _length(dataset), picks, rows)
 
-    def _sequence(self, dataset: Sequence[Any], picks: Picks, rows: Picks) -> None:
-        if isinstance(dataset, list | tuple) and not any(map(_is_plain, dataset)):
-            self.found.add_objects([id(dataset[place]) for place in picks], rows)
-        else:
-            self.found.add_places(id(dataset), len(dataset), picks, rows)
+    def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - a sequence or an array
+        """Elements by the object; plain values by their place."""
+        places, owners = as_array(picks), as_array(rows)
+        named = np.zeros(len(places), dtype=np.bool_)
+        if isinstance(dataset, list | tuple | np.ndarray):
+            named = np.array([not _is_plain(dataset[place]) for place in places.tolist()], dtype=np.bool_)
+        if named.any():
+            self.found.add_objects([id(dataset[place]) for place in places[named].tolist()], owners[named])
+        if not named.all():
+            self.found.add_places(id(dataset), len(dataset), places[~named], owners[~named])
 
 
 def _is_plain(value: object) -> bool:

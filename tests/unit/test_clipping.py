@@ -360,3 +360,21 @@ def test_shared_layers_stay_in_the_model_and_have_whole_gradients():
     expected = torch.autograd.grad(model(x).square().sum(), params)
     for value, grad in zip(found.sums, expected, strict=True):
         np.testing.assert_allclose(value.numpy(), grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("clip_norm", [1e-5, 1e-6])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_factors_below_the_normal_numbers_do_not_round_up(clip_norm, scale):
+    # clip_norm / norm is a subnormal float32 here, whose neighbours are percents away.
+    blocks = FlatClipping(clip_norm).blocks(1)
+    for value in np.linspace(0.5e38, 1.1e38, 41):
+        sums, _, dropped = clip_and_sum([torch.tensor([[value]], dtype=torch.float32)], blocks, scale=scale)
+        assert dropped == 0
+        assert abs(float(sums[0])) <= clip_norm
+
+
+def test_a_sum_of_no_examples_is_zero():
+    weights = torch.nn.Parameter(torch.zeros(3))
+    ClippedSum([weights], [torch.zeros(3)], FlatClipping(1.0), examples=0)
+    with pytest.raises(dm.NumericalError, match="more than 0 examples"):
+        ClippedSum([weights], [torch.full((3,), 1e-3)], FlatClipping(1.0), examples=0)

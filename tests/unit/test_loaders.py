@@ -442,3 +442,18 @@ def test_many_examples_need_few_bytes_each():
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < most * size
+
+
+def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
+    examples = [(torch.ones(1), number) for number in range(5)]
+    held = np.empty(7, dtype=object)
+    held[:] = [*examples, examples[2], (torch.ones(1), 9)]
+    for data in (held, [*examples, examples[2]], ["a constant", *examples, examples[2]]):
+        with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
+            check_unique(data)
+    assert check_unique(held[:5]) == dm.Uniqueness.FLATTENED
+    # Plain values are often one object without being one example: their places count.
+    assert check_unique([1, 1, "a", "a", *examples]) == dm.Uniqueness.FLATTENED
+    plain = [1, 1, *examples]
+    with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
+        check_unique(ConcatDataset([plain, Subset(plain, [1])]))

@@ -561,7 +561,7 @@ def test_without_opacus(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "opacus.grad_sample", None)
-    with pytest.raises(dm.MissingDependencyError, match=r"dpmech\[opacus\]"):
+    with pytest.raises(dm.MissingDependencyError, match=r"\.\[opacus\]"):
         made(functional=False)
 
 
@@ -605,3 +605,19 @@ def test_models_are_not_copied():
     private, optimizer, loader = made(model=model)
     train(private, optimizer, loader, steps=1)
     assert any(not torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"expected_batch_size": "8"}, "expected_batch_size"),
+        ({"max_physical_batch_size": 0}, "max_physical_batch_size"),
+        ({"max_physical_batch_size": 2.5}, "max_physical_batch_size"),
+        ({"public_buffers": 3}, "public_buffers"),
+        ({"clip_norm": "1", "clipping": PerLayerClipping([0.6, 0.8])}, "clip_norm"),
+    ],
+)
+def test_bad_arguments_are_named_before_the_first_step(options, name):
+    model = torch.nn.Linear(3, 2)
+    with pytest.raises(dm.InvalidParameterError, match=name):
+        made(model=model, **options)

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -48,12 +49,19 @@ def plain_loss(model, x, target):
     return F.cross_entropy(model(x), target)
 
 
+RUNS = weakref.WeakSet()  # optimizers of earlier runs: two live ones with one key are refused
+
+
 def made(dataset=None, model=None, loss=plain_loss, **options):
     model = network() if model is None else model
     options = {"generator": 1} | options
     loader = DataLoader(data() if dataset is None else dataset, **options.pop("loader", {}))
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    return make_private(model, sgd, loader, CAL, 1.0, loss=loss, **options)
+    for earlier in RUNS:
+        earlier.close()
+    parts = make_private(model, sgd, loader, CAL, 1.0, loss=loss, **options)
+    RUNS.add(parts[1])
+    return parts
 
 
 def moved(path, before, after, **options):
@@ -610,7 +618,9 @@ def test_the_same_noise_on_other_sums_gives_them_away(tmp_path):
         model, optimizer, loader = made(loss=loss, generator=None)
         load_checkpoint(path, model, optimizer, loader, accept_changed=("loss",))
         batch = next(iter(loader))
-        bare = clipped_gradients(model.module, loss, batch, 1.0).sums[0] / optimizer.expected_batch_size
+        bare = (
+            clipped_gradients(model.module, loss, batch, 1.0).sums[0].float() / optimizer.expected_batch_size
+        )
         model.backward(*batch)
         optimizer.step()
         return model.module[0].weight.grad, bare
@@ -619,3 +629,73 @@ def test_the_same_noise_on_other_sums_gives_them_away(tmp_path):
     assert float((one - bare_one).abs().max()) > 0.01  # each by itself is hidden
     torch.testing.assert_close(one - other, bare_one - bare_other, rtol=0.0, atol=1e-6)
     assert float((bare_one - bare_other).abs().max()) > 1e-3
+
+
+def doubled(_, inputs, output):
+    return 2.0 * output
+
+
+def with_hook(kind, hook):
+    model = network()
+    register = {
+        "forward": model.register_forward_hook,
+        "before": model[0].register_forward_pre_hook,
+        "weights": model[0].weight.register_hook,
+    }[kind]
+    register(hook)
+    return model
+
+
+HOOKS = {
+    "forward": (doubled, lambda _, inputs, output: 3.0 * output),
+    "before": (lambda _, inputs: (2.0 * inputs[0],), lambda _, inputs: (3.0 * inputs[0],)),
+    "weights": (lambda grad: 2.0 * grad, lambda grad: 3.0 * grad),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_belong_to_the_model(tmp_path, kind):
+    one, other = (with_hook(kind, hook) for hook in HOOKS[kind])
+    refused(tmp_path / "run.pt", {"model": one}, {"model": other}, "model")
+    refused(tmp_path / "run.pt", {"model": with_hook(kind, HOOKS[kind][0])}, {}, "model")
+
+
+def test_hooks_of_gradients_belong_to_the_model():
+    # torch.func knows none, Opacus does.
+    prints = []
+    for factor in (2.0, 3.0, 3.0):
+        model = network()
+        model[0].register_full_backward_hook(lambda _, before, after, factor=factor: (factor * before[0],))
+        prints.append(Printer(model).model(model))
+    assert prints[0] != prints[1] == prints[2]
+
+
+def test_the_same_hooks_are_the_same_model(tmp_path):
+    parts = moved(tmp_path / "run.pt", *({"model": with_hook("forward", doubled)} for _ in range(2)))
+    assert parts[1].run_record().continuity == ALL_SAME
+
+
+def test_another_optimizer_does_not_go_on(tmp_path):
+    # RAdam reads Adam's groups and state, and would make other weights of the same gradients.
+    path = tmp_path / "run.pt"
+    kinds = torch.optim.Adam, torch.optim.RAdam
+    runs = []
+    for kind in kinds:
+        model = network()
+        loader = DataLoader(data())
+        runs.append(make_private(model, kind(model.parameters()), loader, CAL, 1.0, loss=plain_loss))
+    model, optimizer, loader = runs[0]
+    model.backward(*next(iter(loader)))
+    optimizer.step()
+    save_checkpoint(path, model, optimizer, loader)
+    optimizer.close()
+    with pytest.raises(dm.CertificateError, match="another optimizer"):
+        load_checkpoint(path, *runs[1])
+
+
+@pytest.mark.parametrize("sizes", [(None, 4), (4, 5)])
+def test_another_physical_batch_size_does_not_go_on(tmp_path, sizes):
+    before, after = ({"max_physical_batch_size": size} for size in sizes)
+    with pytest.raises(dm.CertificateError, match="physical batches"):
+        moved(tmp_path / "run.pt", before, after)
+    moved(tmp_path / "run.pt", before, before)

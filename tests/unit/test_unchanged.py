@@ -592,3 +592,61 @@ def test_extra_states_of_any_kind():
     with pytest.raises(dm.UnsupportedCombinationError, match="cannot be read"):
         made(Odd(lambda: None), "loss")
     made(Odd(lambda: None), "loss", public_buffers=["_extra_state"])
+
+
+def again(model, mode, private):
+    """A second run; Opacus' hooks stay on a model, so that it wants the GradSampleModule."""
+    if mode == "loss":
+        return made(model, mode)
+    with pytest.raises(dm.UnsupportedCombinationError, match="hooks already"):
+        made(model, mode)
+    sgd = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1)
+    return make_private(private, sgd, DataLoader(dataset()), CAL)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_may_be_made_private_again(mode, tmp_path):
+    # Two phases of training, or a cell of a notebook that is run again.
+    model = Model()
+    first = made(model, mode)
+    step(model, *first)
+    record = first[1].run_record()
+    second = again(model, mode, first[0])
+    step(model, *second)
+    step(model, *second)
+    save_checkpoint(tmp_path / "run.pt", second[0], second[1], second[2])
+    model.state_dict()
+    assert second[1].run_record().steps == 2
+    assert first[1].run_record() == record
+    with pytest.raises(dm.UnsupportedCombinationError, match="made private again"):
+        step(model, *first)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_written_before_is_not_taken_over(mode):
+    model = Model(WAYS["data"])
+    first = made(model, mode)
+    step(model, *first)
+    keep(model, torch.ones(2, 3))
+    with pytest.raises(dm.UnsupportedCombinationError, match="buffers memory.mean"):
+        make_private(
+            first[0],
+            torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1),
+            DataLoader(dataset()),
+            CAL,
+            loss=None if mode == "opacus" else example_loss,
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_second_run_on_a_model_is_watched(mode):
+    model = Model(WAYS["data"])
+    first = made(model, mode)
+    step(model, *first)
+    second = again(model, mode, first[0])
+    step(model, *second)
+    keep(model, torch.ones(2, 3))
+    with pytest.raises(dm.UnsupportedCombinationError, match="buffers memory.mean"):
+        model.state_dict()
+    with pytest.raises(dm.UnsupportedCombinationError, match="buffers memory.mean"):
+        second[1].run_record()
