@@ -49,7 +49,9 @@ class TestGram:
             assert np.allclose(as_matrix(bin_gram(strategy, bins)), truth, atol=1e-12 * truth.max()), strategy
 
     @pytest.mark.parametrize("limit", [6000, 4])
-    @pytest.mark.parametrize("strategy", [dm.InverseSquareRoot(40, 3), dm.Identity(40), dm.LambdaCGD(40, 0.9)])
+    @pytest.mark.parametrize(
+        "strategy", [dm.InverseSquareRoot(40, 3), dm.Identity(40), dm.LambdaCGD(40, 0.9)]
+    )
     def test_what_an_error_of_the_columns_may_hide_is_above_every_entry(self, strategy, limit, monkeypatch):
         """Columns that are off as far as `error` allows: a Gram matrix nowhere smaller bounds their delta."""
         error, bins = 1e-6, 8
