@@ -39,7 +39,10 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
         bins: b, a divisor of n.
 
     Returns:
-        A BinGram of `bins` bins; divide by sigma^2 with `scaled`.
+        A BinGram of `bins` bins; divide by sigma^2 with `scaled`. Where the columns of C are known within an
+        error only, every entry is raised by what that may hide; delta of a Gram matrix that is nowhere
+        smaller is an upper bound (Kahane's inequality, see the proof in the documentation). Rounding of its
+        own sums stays inside the slack of 1e-9 of the accountants.
 
     Raises:
         UnsupportedCombinationError: for a signed C; or for more than 6000 bins where C is not Toeplitz.
@@ -50,18 +53,17 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
         if np.all(np.abs(weights - weights[0]) <= 1e-14 * weights[0]):
             first = np.zeros(bins)
             first[0] = weights.max()
-            return CirculantGram(first)
+            return CirculantGram(first + _hidden(strategy, bins) * first[0])
     coefs = strategy.toeplitz_coefs
     if coefs is not None and bins > _DENSE_BINS:
-        return _structured(folded(coefs, bins), bins)
+        return _structured(folded(coefs, bins), bins, _hidden(strategy, bins))
     if bins > _DENSE_BINS:
         raise UnsupportedCombinationError(
             f"no Gram matrix of {bins} bins for {strategy!r}",
             supported=f"Toeplitz strategies with any number of bins, others with at most {_DENSE_BINS}",
         )
-    return DenseGram(
-        _toeplitz_gram(folded(coefs, bins), bins) if coefs is not None else _folded_gram(strategy, bins)
-    )
+    gram = _toeplitz_gram(folded(coefs, bins), bins) if coefs is not None else _folded_gram(strategy, bins)
+    return DenseGram(gram + _hidden(strategy, bins) * float(np.diag(gram).max()))
 
 
 def check_nonnegative(strategy: Strategy) -> None:
@@ -98,15 +100,20 @@ def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
 
 
 def _raised(profile: FloatArray, strategy: Strategy, bins: int) -> FloatArray:
-    """Above the Gram entries of the strategy itself, where it has any.
+    """Above the Gram entries of the strategy itself, where it has any. Rounding of sums is relative."""
+    rounding = 2.0 * strategy.gram_rounding + 4.0 * sum_rounding(strategy.n)
+    slack = (_hidden(strategy, bins) + rounding) * float(profile.max())
+    return np.where(profile > 0.0, profile * (1.0 + rounding) + slack, 0.0)
+
+
+def _hidden(strategy: Strategy, bins: int) -> float:
+    """How far Gram entries of the strategy itself may exceed those in float64, relative to the largest one.
 
     Sums of k columns >= 0, each off by `error` times its norm, are off by at most e = error sqrt(k) of their
-    own norm, and products of two by 2 e + e^2 of the largest entry. Rounding of sums is relative.
+    own norm, and products of two by 2 e + e^2 of the largest entry.
     """
     moved = 1.01 * strategy.error * math.sqrt(strategy.n // bins)
-    rounding = 2.0 * strategy.gram_rounding + 4.0 * sum_rounding(strategy.n)
-    slack = (moved * (2.0 + moved) + rounding) * float(profile.max())
-    return np.where(profile > 0.0, profile * (1.0 + rounding) + slack, 0.0)
+    return moved * (2.0 + moved)
 
 
 def _correlations(x: FloatArray) -> FloatArray:
@@ -150,31 +157,39 @@ class _Shifts:
     Args:
         mean: bin mean 0, shape (n,).
         bins: number of shifts.
+        common: one more coordinate, the same in all bin means; it raises every Gram entry by its square.
         transposed: M^T v in place of M x.
     """
 
     mean: FloatArray
     bins: int
+    common: float
     transposed: bool
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Rows of shape (m, n) to (m, bins), or (m, bins) to (m, n) where transposed."""
+        """Rows of shape (m, n + 1) to (m, bins), or (m, bins) to (m, n + 1) where transposed."""
         n = self.mean.size
         size = fft.next_fast_len(n + self.bins, real=True)
         spectrum = fft.rfft(self.mean, size)
         kernel = spectrum if self.transposed else np.conj(spectrum)
+        given = rows if self.transposed else rows[:, :n]
         products = np.asarray(
-            fft.irfft(fft.rfft(rows, size, axis=1) * kernel, size, axis=1), dtype=np.float64
+            fft.irfft(fft.rfft(given, size, axis=1) * kernel, size, axis=1), dtype=np.float64
         )
-        return np.ascontiguousarray(products[:, : n if self.transposed else self.bins])
+        if self.transposed:
+            return np.append(products[:, :n], self.common * rows.sum(axis=1, keepdims=True), axis=1)
+        return products[:, : self.bins] + self.common * rows[:, n:]
 
 
-def _structured(mean: FloatArray, bins: int) -> FactorGram:
+def _structured(mean: FloatArray, bins: int, hidden: float) -> FactorGram:
     """K through its products, O(n log n) a draw."""
+    diagonal = cumulative_sum(mean**2)[mean.size - bins :][::-1]
+    raised = hidden * float(diagonal.max())
+    common = math.sqrt(raised) * (1.0 + 1e-15)
     return FactorGram(
         bins,
-        mean.size,
-        _Shifts(mean, bins, transposed=False),
-        _Shifts(mean, bins, transposed=True),
-        diagonal=cumulative_sum(mean**2)[mean.size - bins :][::-1],
+        mean.size + 1,
+        _Shifts(mean, bins, common, transposed=False),
+        _Shifts(mean, bins, common, transposed=True),
+        diagonal=diagonal + common * common,
     )

@@ -67,8 +67,9 @@ def verify(
     Args:
         certificate: a file, a Certificate, a RunRecord or a Ledger.
         rigorous: refuse a certificate that rests on an estimate, or on a sample that may fail with a beta
-            above 1e-6 or above delta / 100; and a run whose random numbers were seeded by the caller, or
-            which went on from a checkpoint with another dataset, model or loss.
+            above 1e-6 or above delta / 100, and a ledger whose betas add up to more; and a run whose random
+            numbers were seeded by the caller, or which went on from a checkpoint with another dataset, model
+            or loss.
         rng: for sampled routes; None takes entropy from the operating system.
         progress: called with one line of text before every step.
         max_seconds: of one core, estimated on the high side, > 0.
@@ -111,7 +112,10 @@ def verify(
                 text = read_text(certificate, max_file_size=max_file_size)
             if is_ledger(text):
                 return verify_ledger(
-                    text, source, functools.partial(_entry, rng=generator, report=report, rigorous=rigorous)
+                    text,
+                    source,
+                    functools.partial(_entry, rng=generator, report=report, rigorous=rigorous),
+                    rigorous=rigorous,
                 )
             return _verified(text, source, generator, report, rigorous=rigorous)
     except CertificateError as error:

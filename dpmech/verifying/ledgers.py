@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import optimize, special
 
+from dpmech.bounds import union_error
 from dpmech.certificates import Certificate
 from dpmech.currencies import ClaimCurrency, GdpCurrency, RenyiCurrency
 from dpmech.exceptions import CertificateError, DpmechError, NumericalError, WorkLimitError
@@ -22,6 +23,7 @@ from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Pois
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import spend_on_claim
 from dpmech.verifying.report import Check, Verification
+from dpmech.verifying.rigour import rigour_problem
 
 __all__ = ["renyi_integral", "verify_ledger"]
 
@@ -31,13 +33,16 @@ _NODES = 20_001
 _REACH = 40.0
 
 
-def verify_ledger(text: str, source: str, verify_one: Callable[[Certificate], Verification]) -> Verification:
+def verify_ledger(
+    text: str, source: str, verify_one: Callable[[Certificate], Verification], *, rigorous: bool = False
+) -> Verification:
     """Check the text of a ledger file.
 
     Args:
         text: of the file.
         source: its name.
         verify_one: verifies one certificate.
+        rigorous: whether what all entries together leave to chance must be as little as one may.
     """
     try:
         for entry in parsed(text)["releases"]:
@@ -54,6 +59,8 @@ def verify_ledger(text: str, source: str, verify_one: Callable[[Certificate], Ve
             checks += [_named(release, check) for check in verify_one(release.certificate).checks]
     try:
         checks += _total_checks(ledger)
+        if rigorous:
+            checks += _rigour_checks(ledger)
     except WorkLimitError:
         raise
     except (DpmechError, ArithmeticError, ValueError) as error:
@@ -101,6 +108,20 @@ def _total_checks(ledger: Ledger) -> Iterator[Check]:
             return
     yield Check("price", ok=True, detail=f"{len(ledger.releases)} prices, and their sums within the limits")
     yield _limit_check(ledger)
+
+
+def _rigour_checks(ledger: Ledger) -> Iterator[Check]:
+    """Many small betas add up: the total is held to what one certificate is held to."""
+    if ledger.filter is None:
+        delta = min(1.0, math.fsum(release.certificate.budget.delta for release in ledger.releases))
+    else:
+        delta = ledger.filter.budget.delta
+    # Prices that follow from sigma and sensitivity alone rest on no beta.
+    trusted = ledger.releases if ledger.filter is None or ledger.filter.by_claims else ()
+    error = union_error(release.certificate.achieved.error for release in trusted)
+    problem = rigour_problem(ledger.guarantee, error, delta)
+    if problem:
+        yield Check("rigour", ok=False, detail=f"the total of {len(ledger.releases)} releases: {problem}")
 
 
 def _price(ledger: Ledger, release: Release) -> tuple[str, float] | None:

@@ -48,6 +48,26 @@ class TestGram:
             truth = brute_gram(strategy, bins)
             assert np.allclose(as_matrix(bin_gram(strategy, bins)), truth, atol=1e-12 * truth.max()), strategy
 
+    @pytest.mark.parametrize("limit", [6000, 4])
+    @pytest.mark.parametrize(
+        "strategy", [dm.InverseSquareRoot(40, 3), dm.Identity(40), dm.LambdaCGD(40, 0.9)]
+    )
+    def test_what_an_error_of_the_columns_may_hide_is_above_every_entry(self, strategy, limit, monkeypatch):
+        """Columns that are off as far as `error` allows: a Gram matrix nowhere smaller bounds their delta."""
+        error, bins = 1e-6, 8
+        monkeypatch.setattr("dpmech.accounting.balls_in_bins._DENSE_BINS", limit)
+        monkeypatch.setattr(type(strategy), "error", property(lambda _: error))
+        matrix = strategy.to_dense()
+        # Every column of a bin is moved in the direction of another bin's mean.
+        for other in range(bins):
+            mean = matrix[:, other::bins].sum(axis=1)
+            norms = np.linalg.norm(matrix, axis=0)
+            moved = matrix + error * np.outer(mean / np.linalg.norm(mean), norms)
+            means = np.stack([moved[:, i::bins].sum(axis=1) for i in range(bins)])
+            found = as_matrix(bin_gram(strategy, bins))
+            assert np.all(found >= (means @ means.T) * (1.0 - 1e-12) - 1e-12)
+        assert np.all(found <= brute_gram(strategy, bins) + 1e-5 * found.max())
+
     @pytest.mark.parametrize(("n", "bins"), [(12, 1), (12, 4), (12, 12), (30, 5), (30, 6)])
     def test_ring_profile_is_the_largest_entry_at_each_distance(self, n, bins):
         for strategy in nonnegative_strategies(n):

@@ -139,3 +139,17 @@ def test_shares_of_beta_do_not_add_up_to_more(beta, trials):
         assert beta < 1e-300  # too small to be shared: refused
         return
     assert trials * Fraction(share) <= Fraction(beta)
+
+
+@pytest.mark.parametrize("budget", [None, dm.PrivacyBudget(20.0, 1e-2)])
+def test_betas_of_a_ledger_add_up(budget):
+    """Three certificates that are rigorous each, and together are not."""
+    cal = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-3, method=dm.Certified(4e-7), **SETTING)
+    ledger = dm.Ledger(budget=budget, currency=None if budget is None else dm.ClaimCurrency())
+    for count in (1, 2):
+        ledger.add(f"run {count}", cal, lot=f"run {count}")
+    assert dm.verify(ledger, rigorous=True, rng=2).ok
+    ledger.add("run 3", cal, lot="run 3")
+    found = dm.verify(ledger, rigorous=True, rng=2)
+    (line,) = found.failures
+    assert line.startswith("rigour: the total of 3 releases: the claim holds with probability 1 - beta only")
