@@ -176,6 +176,7 @@ def test_a_sample_is_drawn_over_the_group():
     assert sum(map(len, parts.values())) == 50
     assert parts == {module: drawn(module, 50, 14) for module in group}
     assert parts != {module: drawn(module, 50, 15) for module in group}
+    assert all(set(parts[module]) <= set(drawn(module, 60, 14)) for module in group)
     assert drawn("bounds", None, 14) == all_mutants("bounds") == drawn("bounds", 10**6, 14)
 
 
@@ -196,7 +197,7 @@ def test_a_reason_stands_once(tmp_path):
         load_reasons(path)
 
 
-TALLY = Tally("bounds", 29, 10, 8, 1, 1, [["g", "a + b", "a - b"]], 10, 14, "abc")
+TALLY = Tally("bounds", 29, 10, 8, 1, 1, [["g", "a + b", "a - b", 0]], 10, 14, "abc")
 
 
 def test_results_are_kept_module_by_module(tmp_path):
@@ -209,6 +210,23 @@ def test_results_are_kept_module_by_module(tmp_path):
         "bounds": dataclasses.replace(TALLY, commit="def"),
         "linalg": other,
     }
+
+
+def test_what_stood_open_is_added_to_the_rest(tmp_path):
+    again = dataclasses.replace(TALLY, tried=1, found=1, late=0, explained=0, open=[], commit="def")
+    together = runner._together(TALLY, again)
+    assert together == dataclasses.replace(TALLY, found=9, open=[], commit="def")
+
+
+def test_only_open_mutants_of_unchanged_modules_are_tried_again(monkeypatch):
+    first, second = all_mutants("bounds")[:2]
+    tally = dataclasses.replace(TALLY, open=[list(first.key[1:])])
+    monkeypatch.setattr(runner, "same_source", lambda module, before: True)
+    assert runner.still_open(["bounds", "linalg"], {"bounds": tally}) == {"bounds": (tally, [first])}
+    assert second.key != first.key
+    monkeypatch.setattr(runner, "same_source", lambda module, before: False)
+    with pytest.raises(runner.TrialError, match="bounds has changed since abc"):
+        runner.still_open(["bounds"], {"bounds": tally})
 
 
 def test_the_page_says_what_was_run_and_what_was_not(tmp_path):

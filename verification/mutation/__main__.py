@@ -8,6 +8,7 @@ there as open.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -29,7 +30,15 @@ from verification.mutation._modules import (
 from verification.mutation._mutants import Key, Mutant
 from verification.mutation._page import write_page
 from verification.mutation._recording import KEPT, QUIET, Recording, load_profile, record, test_files
-from verification.mutation._results import RESULTS, Tally, commit, keep, load_reasons, load_results
+from verification.mutation._results import (
+    RESULTS,
+    Tally,
+    commit,
+    keep,
+    load_reasons,
+    load_results,
+    same_source,
+)
 from verification.mutation._trials import NOT_PLANTED, SURVIVED, TIMED_OUT, TrialError, Trials
 
 PAGE = ROOT / "docs" / "mutation.md"
@@ -54,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--page", type=Path, default=PAGE, help="where to write (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="what to keep (%(default)s)")
+    parser.add_argument("--again", action="store_true", help="only what stands open, after tests were added")
     parser.add_argument("--only-page", action="store_true", help="write the page from what is kept")
     options = parser.parse_args(arguments)
     if options.only_page:
@@ -69,11 +79,31 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
     load_profile()
     chosen = {module: drawn(module, options.sample, options.seed) for module in modules}
+    earlier: dict[str, tuple[Tally, list[Mutant]]] = {}
     files = [path for path in test_files() if any(part in str(path) for part in options.tests or [""])]
+    if options.again:
+        earlier = still_open(modules, load_results(options.results))
+        chosen = {module: several for module, (_, several) in earlier.items()}
+        modules = list(chosen)
     books = Books(chosen, options.sample and (options.sample, options.seed), options.results)
+    books.earlier = {module: tally for module, (tally, _) in earlier.items()}
     _try(books, record(files, modules, uncompiled=bool(compiled)), options.seconds)
     write_page(options.page, load_results(options.results), load_reasons())
     return int(books.failed)
+
+
+def still_open(modules: list[str], results: dict[str, Tally]) -> dict[str, tuple[Tally, list[Mutant]]]:
+    """The open mutants of modules that are as they were when they were tried, with what came of the rest."""
+    found: dict[str, tuple[Tally, list[Mutant]]] = {}
+    for module in modules:
+        tally = results.get(module)
+        if not tally or not tally.open:
+            continue
+        if not same_source(module, tally.commit):
+            raise TrialError(f"{module} has changed since {tally.commit}: run it anew")
+        keys = {tuple(key) for key in tally.open}
+        found[module] = tally, [one for one in all_mutants(module) if one.key[1:] in keys]
+    return found
 
 
 def _try(books: "Books", recording: Recording, seconds: float) -> None:
@@ -111,6 +141,7 @@ class Books:
         self._draw = draw
         self._results = results
         self._reasons = load_reasons()
+        self.earlier: dict[str, Tally] = {}
         self._outcomes: dict[str, dict[Key, str]] = {module: {} for module in chosen}
 
     def enter(self, mutant: Mutant, outcome: str, killer: str, met: int) -> None:
@@ -148,11 +179,13 @@ class Books:
             found=len(outcomes) - len(survivors),
             late=sum(outcome == TIMED_OUT for outcome in outcomes.values()),
             explained=len(survivors & self._reasons.keys()),
-            open=[list(key[1:4]) for key in outcomes if key in survivors and key not in self._reasons],
+            open=[list(key[1:]) for key in outcomes if key in survivors and key not in self._reasons],
             sample=size,
             seed=seed,
             commit=now or "",
         )
+        if module in self.earlier:
+            tally = _together(self.earlier[module], tally)
         _say(tally.summary())
         self.failed |= bool(tally.open or wrong)
         if now is None:
@@ -162,6 +195,18 @@ class Books:
         KILLERS.parent.mkdir(parents=True, exist_ok=True)
         known = _load_killers() | self.killers
         KILLERS.write_text(json.dumps([[*key, test] for key, test in known.items()]), encoding="utf-8")
+
+
+def _together(earlier: Tally, again: Tally) -> Tally:
+    """The tally after what stood open was tried again."""
+    return dataclasses.replace(
+        earlier,
+        found=earlier.found + again.found,
+        late=(earlier.late or 0) + (again.late or 0),
+        explained=earlier.explained + again.explained,
+        open=again.open,
+        commit=again.commit,
+    )
 
 
 def _load_killers() -> dict[Key, str]:

@@ -117,6 +117,8 @@ def all_mutants(module: str) -> list[Mutant]:
 def drawn(module: str, size: int | None, seed: int) -> list[Mutant]:
     """The mutants of a module that are tried: all, or its part of a sample over its group.
 
+    A larger sample of the same seed holds the smaller one.
+
     Args:
         module: below dpmech, dotted.
         size: how many are drawn in the group; None for all. A group that has fewer is tried in full.
@@ -127,6 +129,7 @@ def drawn(module: str, size: int | None, seed: int) -> list[Mutant]:
     members: Sequence[str] = GROUPS.get(group_of(module), [module])
     pool = [one for member in members for one in all_mutants(member)]
     if size < len(pool):
-        chosen = set(random.Random(seed).sample(range(len(pool)), size))
-        pool = [one for index, one in enumerate(pool) if index in chosen]
+        order = list(range(len(pool)))
+        random.Random(seed).shuffle(order)
+        pool = [pool[index] for index in sorted(order[:size])]
     return [one for one in pool if one.module == module]

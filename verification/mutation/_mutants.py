@@ -165,10 +165,10 @@ def _replacements(node: ast.expr | ast.AugAssign, *, whole: bool) -> Iterator[as
 
 
 def _numbers(value: float) -> list[float]:
-    """Twice the number, and one more; 1 for 0."""
+    """Twice the number, and one more where that is another; 1 for 0."""
     if value == 0:
         return [type(value)(1)]
-    return sorted({2 * value, value + 1})
+    return sorted({2 * value, value + 1} - {value})
 
 
 def _operations(node: ast.BinOp, *, whole: bool) -> Iterator[ast.expr]:

@@ -62,8 +62,8 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
     if still:
         lines += ["## Open", ""]
     for module, several in still.items():
-        for function in dict.fromkeys(name for name, _, _ in several):
-            changes = [f"`{before}` to `{after}`" for name, before, after in several if name == function]
+        for function in dict.fromkeys(name for name, *_ in several):
+            changes = [f"`{before}` to `{after}`" for name, before, after, _ in several if name == function]
             lines.append(f"- `{f'{module}.{function}'.rstrip('.')}`: {'; '.join(dict.fromkeys(changes))}.")
     lines += [""] * bool(still) + ["## Without effect", ""]
     grouped: dict[tuple[str, str, str], list[str]] = {}

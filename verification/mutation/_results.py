@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from verification.mutation._modules import PACKAGE, ROOT
+from verification.mutation._modules import PACKAGE, ROOT, source_of
 from verification.mutation._mutants import Key
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -24,7 +24,8 @@ class Tally:
         found: how many made a test fail, not end in time, or run out of memory.
         late: how many of those found did not end in time; None where that was not counted.
         explained: survivors with a reason.
-        open: survivors without one: function, expression, what stands there instead.
+        open: survivors without one: function, expression, what stands there instead, and how many equal ones
+            stand before it.
         sample: how many were drawn over the module's group; None where all were tried.
         seed: of the draw; None where all were tried.
         commit: of the library and the tests.
@@ -36,7 +37,7 @@ class Tally:
     found: int
     late: int | None
     explained: int
-    open: list[list[str]]
+    open: list[list[str | int]]
     sample: int | None
     seed: int | None
     commit: str
@@ -47,6 +48,13 @@ class Tally:
             f"{self.module}: {self.mutants} mutants, {self.tried} tried, {self.found} found out "
             f"({self.late} did not end), {self.explained} without effect, {len(self.open)} open"
         )
+
+
+def same_source(module: str, before: str) -> bool:
+    """Whether the module is now as it was in a commit."""
+    path = str(source_of(module).relative_to(ROOT))
+    done = subprocess.run(["git", "diff", "--quiet", before, "--", path], cwd=ROOT, check=False)
+    return done.returncode == 0
 
 
 def load_results(path: Path = RESULTS) -> dict[str, Tally]:
