@@ -1,4 +1,4 @@
-"""The Gaussian accountant where rounding decides: enormous eps, noise that float64 cannot tell from none lost."""
+"""The Gaussian accountant where rounding decides: enormous eps, noise that looks infinite to float64."""
 
 import math
 
