@@ -18,6 +18,7 @@ from dpmech.optim import (  # noqa: E402 - after the check for torch
     clipped_gradients,
 )
 from dpmech.optim.clipped_sum import clip_and_sum  # noqa: E402
+from dpmech.optim.clipping import Blocks  # noqa: E402
 
 SLACK = 1e-4
 
@@ -333,3 +334,13 @@ def test_bad_problems(model, batch, options, match):
     options = {"clipping": 1.0} | copy.copy(options)
     with pytest.raises(dm.InvalidParameterError, match=match):
         clipped_gradients(model, cross_entropy, batch, **options)
+
+
+@pytest.mark.parametrize("size", [1e-19, 1e-23, 1e-30, 1e-38])
+@pytest.mark.parametrize("count", [3, 5000, 10**5])
+def test_squares_that_vanish_in_float32_do_not_escape_the_clip(size, count):
+    sample = torch.full((1, count), size)
+    limit = size * math.sqrt(count) / 50.0
+    sums, _, dropped = clip_and_sum([sample], Blocks((0,), (limit,)))
+    assert dropped == 0
+    assert float(sums[0].double().norm()) <= limit
