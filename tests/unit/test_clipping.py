@@ -344,3 +344,13 @@ def test_squares_that_vanish_in_float32_do_not_escape_the_clip(size, count):
     sums, _, dropped = clip_and_sum([sample], Blocks((0,), (limit,)))
     assert dropped == 0
     assert float(sums[0].double().norm()) <= limit
+
+
+def test_weights_with_a_batch_of_one_tensor():
+    model = torch.nn.Linear(2, 1, bias=False)
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [30.0, 40.0]])
+    kept = torch.tensor([1.0, 0.0, 1.0])
+    total = clipped_gradients(model, lambda f, x: f(x).sum(), (rows,), 1.0, weights=kept)
+    assert (total.examples, total.left_out) == (2, 1)
+    # The gradient of each is the row itself.
+    assert total.sums[0].flatten().tolist() == pytest.approx([1.2, 1.6], rel=SLACK)
