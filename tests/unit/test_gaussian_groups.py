@@ -8,6 +8,7 @@ from scipy import special, stats
 
 from dpmech.accounting.gaussian_groups import LiftedGroup, PointGroup
 from dpmech.accounting.gram import CirculantGram, DenseGram
+from dpmech.accounting.tuple_proposals import FreeTuples
 
 ROW = np.array([2.0, 0.9, 0.4, 0.2, 0.4, 0.9])
 CIRCULANT = np.array([np.roll(ROW, i) for i in range(6)])
@@ -67,3 +68,25 @@ def test_a_lifted_group_aims_at_its_share():
     assert group.lift * ROW.mean() == pytest.approx(4.0 + math.log(0.7), rel=1e-12)
     exponent = group.lift * ROW.mean() + (group.peak - 0.5) * ROW[0]
     assert exponent == pytest.approx(4.0 + math.log(0.3 * 6), rel=1e-12)
+
+
+@pytest.mark.parametrize(("order", "lift"), [(1, 0.0), (3, 0.7), (4, 2.0)])
+def test_free_tuples_have_the_joint_density_of_their_law(order, lift):
+    gram, bins = DenseGram(UNEVEN), 6
+    part = FreeTuples(order, lift, UNEVEN.mean(axis=1))
+    drawn = part.draw(bins, np.tile(uniforms(bins)[:, None], (1, order)))
+    assert drawn.tolist() == [[i] * order for i in (*range(bins), 0, bins - 1)]
+    rng = np.random.default_rng(order)
+    tuples = rng.integers(0, bins, (len(POINTS), order))
+    tilts = lift / bins + np.array([np.bincount(one, minlength=bins) for one in tuples])
+    assert np.allclose(part.shift(gram, tuples), tilts @ UNEVEN, rtol=1e-12)
+    # Against y of Q and each bin of the tuple drawn in proportion to what it adds to the likelihood ratio.
+    added = POINTS - 0.5 * np.diag(UNEVEN)
+    losses = special.logsumexp(added, axis=1) - math.log(bins)
+    chosen = np.take_along_axis(added, tuples, axis=1) - (losses + math.log(bins))[:, None]
+    plain = stats.multivariate_normal(np.zeros(bins), UNEVEN)
+    drawn = np.array(
+        [stats.multivariate_normal(UNEVEN @ v, UNEVEN).logpdf(y) for v, y in zip(tilts, POINTS, strict=True)]
+    )
+    expected = drawn - plain.logpdf(POINTS) - order * math.log(bins) - chosen.sum(axis=1)
+    assert part.log_density(gram, POINTS, losses, tuples) == pytest.approx(expected, abs=1e-9)
