@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import sampled
+from dpmech.accounting import certified, sampled
+from dpmech.accounting.confidence import betting_upper_bound
 from dpmech.accounting.gaussian import gaussian_delta
-from dpmech.accounting.gram import CirculantGram
+from dpmech.accounting.gram import CirculantGram, DenseGram
+from dpmech.accounting.mixture import RemoveProposal
 from dpmech.accounting.sampled import CertifiedAccountant, delta_below
+from dpmech.accounting.sampling import block_size, pilot_sample, weight_sample
 from dpmech.bounds import Bounds
 
 
@@ -62,3 +65,49 @@ def test_probes_of_one_call_share_beta(monkeypatch):
     bounds = accountant.delta(0.5, 1.0, tolerance=1e-3)
     assert shares == [1e-4]
     assert bounds.confidence == 1.0 - 1e-4
+
+
+def test_both_directions_of_a_certified_bound_share_beta(monkeypatch):
+    shares = []
+    true = certified.betting_upper_bound
+
+    def noted(log_weights, log_bound, beta, bet):
+        shares.append(beta)
+        return true(log_weights, log_bound, beta, bet)
+
+    monkeypatch.setattr(certified, "betting_upper_bound", noted)
+    bound = certified.certify_delta(DenseGram([[1.0]]), 1.0, beta=1e-3, rng=np.random.default_rng(1))
+    assert shares == [5e-4, 5e-4]
+    assert bound.upper == max(bound.remove.upper, bound.add.upper)
+    assert bound.meets(bound.upper)
+    assert not bound.meets(bound.upper * (1.0 - 1e-15))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_no_fewer_samples_than_asked_for(blocks):
+    gram = DenseGram([[1.0]])
+    proposal = RemoveProposal.at(gram, 1.0)
+    asked = (blocks - 1) * block_size(1) + 1
+    sample = weight_sample(proposal, (1, 2), 0, asked)
+    assert sample.log_weights.size == blocks * block_size(1)
+    payoffs, densities = pilot_sample(proposal, (1, 2), 0, asked)
+    assert payoffs.shape == (blocks * block_size(1),)
+    assert densities.shape == (payoffs.size, len(proposal.names))
+
+
+@pytest.mark.parametrize("beta", [0.3, 1e-6])
+@pytest.mark.parametrize("zeros", [0, 300])
+def test_betting_bound_is_where_the_wealth_reaches_one_over_beta(beta, zeros):
+    weights = np.concatenate([np.random.default_rng(5).beta(2.0, 30.0, 400), np.zeros(zeros)])
+    with np.errstate(divide="ignore"):
+        bound = betting_upper_bound(np.log(weights) + 3.0, 3.0, beta, 0.4)
+    mean = bound / math.exp(3.0)
+    assert weights.mean() < mean < 1.0
+
+    def wealth(m):
+        """The average over eight bets from 0.4 x 2^-1.5 to 0.4 x 2^1.5, evenly in the exponent."""
+        bets = [min(0.4 * 2.0 ** (-1.5 + 3.0 * j / 7.0), 0.999) for j in range(8)]
+        return math.fsum(math.prod(1.0 + b * (m - x) for x in weights) for b in bets) / 8.0
+
+    assert wealth(mean) >= 1.0 / beta
+    assert wealth(mean * (1.0 - 1e-7)) < 1.0 / beta

@@ -56,7 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, help="mutants drawn at random over a group (all)")
     parser.add_argument("--seed", type=int, default=14, help="of the draw (%(default)s)")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="recorded time of the tests that a mutant meets at most"
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="recorded time of the tests that a mutant meets at most (%(default)s)",
     )
     parser.add_argument(
         "--tests", action="append", metavar="PART", help="only test files with this in their path; repeatable"

@@ -46,7 +46,7 @@ class Tally:
         """One line."""
         return (
             f"{self.module}: {self.mutants} mutants, {self.tried} tried, {self.found} found out "
-            f"({self.late} did not end), {self.explained} without effect, {len(self.open)} open"
+            f"({self.late} did not end), {self.explained} explained, {len(self.open)} open"
         )
 
 
