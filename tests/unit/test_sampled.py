@@ -111,3 +111,9 @@ def test_betting_bound_is_where_the_wealth_reaches_one_over_beta(beta, zeros):
 
     assert wealth(mean) >= 1.0 / beta
     assert wealth(mean * (1.0 - 1e-7)) < 1.0 / beta
+
+
+def test_a_certified_bound_counts_the_draws_of_both_directions():
+    bound = certified.certify_delta(DenseGram([[1.0]]), 1.0, beta=1e-3, rng=np.random.default_rng(1))
+    assert bound.samples == bound.remove.samples + bound.add.samples
+    assert min(bound.remove.samples, bound.add.samples) >= block_size(1)

@@ -9,26 +9,27 @@ from verification.mutation._results import Tally
 
 HEAD = """# Mutations
 
-`python -m verification.mutation` alters the formulas of a module one place at a time and runs the quick tests
-and the examples of the docstrings on each alteration. A sign is changed (`a + b` to `a - b`, `-a` to `a`, a
-whole formula to its negative), a factor (`a * b` to `a / b`, a number to its double, a whole formula to its
-double), an exponent (`a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`), a number is raised by one,
-a comparison is turned round, `min` and `max` are exchanged. Each test is run once under coverage, and an
-alteration meets the tests that execute its statement, the fastest first, up to three seconds of their recorded
-time (`--seconds`). One that makes a test fail, use more than five times its time and five seconds, or run out of
-memory is found out. In the analysis, which was run before the others, an alteration met all tests that call its
-function, and those that did not end in time were not counted apart. A survivor that changes no result, or only
-loosens a bound by less than anyone looks at, stands below with the reason; one that nobody has explained or found
-a test for is open, and listed first. Slow tests, and tests that start processes of their own, are left out.
+`python -m verification.mutation` alters the formulas of a module one place at a time and runs the quick
+tests and the examples of the docstrings on each alteration. A sign is changed (`a + b` to `a - b`, `-a` to
+`a`, a whole formula to its negative), a factor (`a * b` to `a / b`, a number to its double, a whole formula
+to its double), an exponent (`a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`), a number is
+raised by one, a comparison is turned round, `min` and `max` are exchanged. Each test is run once under
+coverage, and an alteration meets the tests that execute its statement, the fastest first, up to three
+seconds of their recorded time (`--seconds`). One that makes a test fail, use more than five times its time
+and five seconds, or run out of memory is found out. In the analysis, which was run before the others, an
+alteration met all tests that call its function, and those that did not end in time were not counted apart.
+A survivor that changes no result, or only loosens a bound by less than anyone looks at, stands below with
+the reason; one that nobody has explained or found a test for is open, and listed first. Slow tests, and
+tests that start processes of their own, are left out.
 
-Where trying all takes too long, mutants are drawn at random over all modules of a group; the table says how many,
-and the seed. So `python -m verification.mutation poisson --sample 200 --seed 14` tries 200 of a group, those of a
-smaller sample of the same seed among them, and names such as `accounting.prv` one module's part. What a row says
-holds for the commit it names. Functions that numba compiles are altered as they are written, with compilation
-switched off.
+Where trying all takes too long, mutants are drawn at random over all modules of a group; the table says how
+many, and the seed. So `python -m verification.mutation poisson --sample 200 --seed 14` tries 200 of a
+group, those of a smaller sample of the same seed among them, and names such as `accounting.prv` one
+module's part. What a row says holds for the commit it names. Functions that numba compiles are altered as
+they are written, with compilation switched off.
 
-General mutation tools (mutmut, cosmic-ray) know neither factors nor exponents of whole formulas, and most of
-their mutants alter messages and arguments; so the alterations are our own.
+General mutation tools (mutmut, cosmic-ray) know neither factors nor exponents of whole formulas, and most
+of their mutants alter messages and arguments; so the alterations are our own.
 """
 COLUMNS = (
     "module",
