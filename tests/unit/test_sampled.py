@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import certified, sampled
+from dpmech.accounting import certified, importance, sampled
 from dpmech.accounting.confidence import betting_upper_bound
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.accounting.gram import CirculantGram, DenseGram
@@ -117,3 +117,11 @@ def test_a_certified_bound_counts_the_draws_of_both_directions():
     bound = certified.certify_delta(DenseGram([[1.0]]), 1.0, beta=1e-3, rng=np.random.default_rng(1))
     assert bound.samples == bound.remove.samples + bound.add.samples
     assert min(bound.remove.samples, bound.add.samples) >= block_size(1)
+
+
+def test_stages_of_one_estimate_have_random_numbers_of_their_own():
+    first = importance.FIRST_STAGE
+    main = importance.MAIN_STAGE
+    kinds = (0, importance.SIZING_STAGE, main, main + 1)  # adapting, sizing, the main run, an enlarged one
+    stages = [first[name] + kind for name in first for kind in kinds]
+    assert len(set(stages)) == len(stages)
