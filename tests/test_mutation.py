@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from verification.mutation import __main__ as runner
-from verification.mutation import _modules, _results
+from verification.mutation import _modules, _recording, _results
 from verification.mutation._modules import GROUPS, MODULES, all_mutants, drawn, named
 from verification.mutation._mutants import mutants
 from verification.mutation._page import write_page
@@ -272,3 +272,52 @@ def test_an_unknown_module_is_refused(capsys):
     with pytest.raises(SystemExit):
         runner.main(["nothing"])
     assert "no one module nothing" in capsys.readouterr().err
+
+
+FILE = """
+import pytest
+from dpmech.bounds import Bounds
+
+@pytest.fixture(scope="module")
+def shared():
+    return Bounds(1.0, 2.0, "shared")
+
+def test_one(shared):
+    assert True
+
+def test_two(shared):
+    assert True
+
+def test_three():
+    assert True
+
+@pytest.mark.slow
+def test_slow():
+    raise AssertionError
+"""
+
+
+@pytest.mark.slow
+def test_a_recording_has_the_lines_of_fixtures_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(_recording, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(_recording, "_import_once", lambda: None)
+    path = ROOT / "build" / "mutation" / "test_recorded.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(FILE, encoding="utf-8")
+    try:
+        recording = _recording.record([path], ["bounds"])
+        assert sorted(test.partition("::")[2] for test in recording.seconds) == [
+            "test_one",
+            "test_three",
+            "test_two",
+        ]
+        found = {test.partition("::")[2] for test in recording.tests_of("bounds", range(0))}
+        assert found == {"test_one", "test_two"}
+        with monkeypatch.context() as patch:
+            patch.setattr(_recording, "_recorded_apart", None)
+            assert _recording.record([path], ["bounds"]).seconds == recording.seconds  # not run again
+        path.write_text(FILE.replace("True", "False", 1), encoding="utf-8")
+        with pytest.raises(_recording.RecordingError, match="test_one"):
+            _recording.record([path], ["bounds"])
+    finally:
+        path.unlink()

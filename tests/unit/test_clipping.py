@@ -17,6 +17,7 @@ from dpmech.optim import (  # noqa: E402 - after the check for torch
     PerMatrixClipping,
     clipped_gradients,
 )
+from dpmech.optim.accumulator import Accumulator  # noqa: E402
 from dpmech.optim.clipped_sum import clip_and_sum  # noqa: E402
 from dpmech.optim.clipping import Blocks  # noqa: E402
 
@@ -354,3 +355,12 @@ def test_weights_with_a_batch_of_one_tensor():
     assert (total.examples, total.left_out) == (2, 1)
     # The gradient of each is the row itself.
     assert total.sums[0].flatten().tolist() == pytest.approx([1.2, 1.6], rel=SLACK)
+
+
+def test_a_lot_takes_the_loss_scale_out_of_gradients_below_the_clip_norm():
+    param = torch.zeros(2)
+    rows = torch.tensor([[0.3, 0.4], [3.0, 4.0]])
+    for scale in (0.25, 1.0, 512.0):
+        lot = Accumulator([param], FlatClipping(1.0), scale, None)
+        lot.add_samples([scale * rows])
+        assert lot.take()[0].tolist() == pytest.approx([0.9, 1.2], rel=SLACK)
