@@ -218,6 +218,12 @@ def test_what_stood_open_is_added_to_the_rest(tmp_path):
     assert together == dataclasses.replace(TALLY, found=9, open=[], commit="def")
 
 
+def test_a_reason_settles_an_open_mutant():
+    reasons = {("bounds", "g", "a + b", "a - b", 0): "because it is so"}
+    assert _results.settled(TALLY, reasons) == dataclasses.replace(TALLY, open=[], explained=2)
+    assert _results.settled(TALLY, {("linalg", *TALLY.open[0]): "elsewhere"}) == TALLY
+
+
 def test_only_open_mutants_of_unchanged_modules_are_tried_again(monkeypatch):
     first, second = all_mutants("bounds")[:2]
     tally = dataclasses.replace(TALLY, open=[list(first.key[1:])])

@@ -67,9 +67,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=PAGE, help="where to write (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="what to keep (%(default)s)")
     parser.add_argument("--again", action="store_true", help="only what stands open, after tests were added")
-    parser.add_argument("--only-page", action="store_true", help="write the page from what is kept")
+    parser.add_argument(
+        "--only-page",
+        action="store_true",
+        help="write the page from what is kept, and explain what has a reason now",
+    )
     options = parser.parse_args(arguments)
     if options.only_page:
+        for tally in load_results(options.results).values():
+            keep(settled(tally, load_reasons()), options.results)
         write_page(options.page, load_results(options.results), load_reasons())
         return 0
     try:

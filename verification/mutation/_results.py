@@ -75,6 +75,12 @@ def keep(tally: Tally, path: Path = RESULTS) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
+def settled(tally: Tally, reasons: dict[Key, str]) -> Tally:
+    """The tally with those of the open ones explained that have a reason by now."""
+    left = [key for key in tally.open if (tally.module, *key) not in reasons]
+    return dataclasses.replace(tally, open=left, explained=tally.explained + len(tally.open) - len(left))
+
+
 def load_reasons(path: Path = SURVIVORS) -> dict[Key, str]:
     """Why each mutant that no test can find out changes nothing."""
     reasons: dict[Key, str] = {}
