@@ -43,6 +43,7 @@ from dpmech.exceptions import MissingDependencyError as MissingDependencyError
 from dpmech.exceptions import NumericalError as NumericalError
 from dpmech.exceptions import UnattainableBudgetError as UnattainableBudgetError
 from dpmech.exceptions import UnsupportedCombinationError as UnsupportedCombinationError
+from dpmech.exceptions import WorkLimitError as WorkLimitError
 from dpmech.fitting import Fit as Fit
 from dpmech.fitting import optimize as optimize
 from dpmech.ledger import Ledger as Ledger
@@ -58,8 +59,11 @@ from dpmech.participation import MinSep as MinSep
 from dpmech.participation import Participation as Participation
 from dpmech.participation import Poisson as Poisson
 from dpmech.participation import SingleParticipation as SingleParticipation
+from dpmech.run_record import Continuity as Continuity
+from dpmech.run_record import Kept as Kept
 from dpmech.run_record import Randomness as Randomness
 from dpmech.run_record import RunRecord as RunRecord
+from dpmech.run_record import Uniqueness as Uniqueness
 from dpmech.sensitivities import sensitivity as sensitivity
 from dpmech.strategies import BLT as BLT
 from dpmech.strategies import BandedInverse as BandedInverse

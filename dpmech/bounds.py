@@ -1,11 +1,13 @@
 """Bounds: the only way in which a number enters a guarantee."""
 
 import dataclasses
+import decimal
 import math
+from collections.abc import Iterable
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, check_real
 
-__all__ = ["Bounds"]
+__all__ = ["Bounds", "error_of_level", "percent", "union_error"]
 
 EXACT_RTOL = 1e-9
 
@@ -14,17 +16,18 @@ EXACT_RTOL = 1e-9
 class Bounds:
     """An interval that holds a true value, and how it was found.
 
-    Only `upper` may flow into a noise scale. Where `confidence` is None the interval is a theorem
-    (rounding included); otherwise it is a confidence interval of that level.
+    Only `upper` may flow into a noise scale. Where `error` is 0 the interval is a theorem (rounding
+    included); otherwise it fails with at most that probability. The probability itself is kept, not one
+    minus it: 1 - 1e-17 is 1 in float64.
 
     Args:
         lower: not above the true value.
         upper: not below the true value; may be infinite.
         method: the theorem or the accountant, in words.
-        confidence: None, or the level of the interval, in (0, 1).
+        error: the probability that the interval fails, in [0, 1]; 0 for a theorem.
 
     Raises:
-        InvalidParameterError: if an end is NaN, or lower > upper.
+        InvalidParameterError: if an end is NaN, lower > upper, or `error` is no probability.
 
     Examples:
         >>> from dpmech.bounds import Bounds
@@ -35,7 +38,7 @@ class Bounds:
     lower: float
     upper: float
     method: str
-    confidence: float | None = None
+    error: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lower", float(self.lower))
@@ -44,11 +47,17 @@ class Bounds:
             raise InvalidParameterError(
                 "(lower, upper)", (self.lower, self.upper), "two numbers, lower <= upper, neither NaN"
             )
+        object.__setattr__(self, "error", check_real("error", self.error, minimum=0.0, maximum=1.0))
+
+    @property
+    def confidence(self) -> float | None:
+        """The level of the interval, 1 - `error` as float64 rounds it (for display); None for a theorem."""
+        return None if self.error == 0.0 else 1.0 - self.error
 
     @property
     def exact(self) -> bool:
-        """Whether the ends agree to 1e-9 relative, and no confidence level is attached."""
-        if self.confidence is not None or math.isinf(self.upper):
+        """Whether the ends agree to 1e-9 relative, and nothing is left to chance."""
+        if self.error > 0.0 or math.isinf(self.upper):
             return False
         return self.upper - self.lower <= EXACT_RTOL * abs(self.upper)
 
@@ -65,3 +74,22 @@ class Bounds:
     def scaled(self, factor: float) -> "Bounds":
         """Both ends times a positive factor."""
         return dataclasses.replace(self, lower=self.lower * factor, upper=self.upper * factor)
+
+
+def error_of_level(level: float) -> float:
+    """1 - level for a confidence level in [0, 1], never below it: exact from 1/2 on, else rounded up."""
+    return 1.0 - level if level >= 0.5 else min(1.0, math.nextafter(1.0 - level, math.inf))
+
+
+def union_error(errors: Iterable[float]) -> float:
+    """The probability that any of several statements fails, at most: the sum, rounded up, at most 1."""
+    given = [error for error in errors if error > 0.0]
+    if len(given) < 2:
+        return given[0] if given else 0.0
+    return min(1.0, math.nextafter(math.fsum(given), math.inf))
+
+
+def percent(level: float) -> str:
+    """A confidence level in per cent with every digit of its decimal form: 0.9999 is "99.99 %"."""
+    shown = (decimal.Decimal(repr(level)) * 100).normalize()
+    return f"{shown:f} %"

@@ -13,7 +13,7 @@ from dpmech.accounting.methods import Method, check_method
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency, PrivacyBudget, check_delta, check_eps, check_sigma
 from dpmech.certificates import Certificate
-from dpmech.claims import Claim, Evidence
+from dpmech.claims import Claim, Evidence, check_unedited, with_checksum
 from dpmech.exceptions import NumericalError, check_real, check_rng
 from dpmech.participation import EveryStep, Participation, check_participation
 from dpmech.strategies.base import Strategy, check_strategy
@@ -39,6 +39,7 @@ class Calibration(Claim):
 
         Raises:
             InvalidParameterError: on a bad argument.
+            CertificateError: if this calibration is not as `calibrate_sigma` returned it.
 
         Examples:
             >>> import dpmech as dm
@@ -46,8 +47,9 @@ class Calibration(Claim):
             >>> certificate.to_json().splitlines()[0]
             '{"guarantee": "exact",'
         """
+        check_unedited(self)
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Certificate(**own, clip_norm=clip_norm, expected_batch_size=expected_batch_size)
+        return with_checksum(Certificate(**own, clip_norm=clip_norm, expected_batch_size=expected_batch_size))
 
 
 def calibrate_sigma(
@@ -106,7 +108,7 @@ def calibrate_sigma(
         )
     if not (math.isfinite(solution.sigma) and solution.sigma > 0.0 and solution.achieved.upper <= budget.eps):
         raise NumericalError(f"calibration ended on the wrong side: {solution!r} for {budget!r}")
-    return Calibration(
+    found = Calibration(
         strategy=strategy,
         participation=schema,
         adjacency=adjacency,
@@ -123,6 +125,7 @@ def calibrate_sigma(
             samples=solution.samples,
         ),
     )
+    return with_checksum(found)
 
 
 def epsilon(

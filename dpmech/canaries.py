@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpmech.bounds import Bounds
+from dpmech.bounds import Bounds, error_of_level
 from dpmech.budget import check_delta, check_sigma
 from dpmech.exceptions import (
     InvalidParameterError,
@@ -108,7 +108,7 @@ def one_run_epsilon(
     method = f"one run, {m} canaries, {right} of {high} + {low} guesses right"
     if len(pairs) > 1:
         method += f", the best of {len(pairs)} ways to guess with a union bound"
-    return Bounds(eps, math.inf, method, level)
+    return Bounds(eps, math.inf, method, error_of_level(level))
 
 
 def canary_scores(

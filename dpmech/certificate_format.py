@@ -7,17 +7,20 @@ import abc
 import functools
 import hashlib
 import importlib.resources
+import itertools
 import json
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.exceptions import CertificateError, InvalidParameterError, check_integer
 
 __all__ = [
+    "LARGEST_FILE",
     "SCHEMA_VERSION",
     "Document",
     "differences",
@@ -30,7 +33,12 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+# Bytes of a file that is read without being asked for more.
+LARGEST_FILE = 10_000_000
 _DEEPEST = 64
+# Entries of a list and of an object, outside of strategies, which may hold any number of them.
+_LONGEST, _WIDEST = 16_384, 1024
+_SHOWN = 200
 # Derived numbers are recomputed when a certificate is read; another platform rounds them differently.
 _ROUNDING = 1e-9
 _NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
@@ -61,17 +69,21 @@ class Document(abc.ABC):
         _write(path, self.to_json())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> Self:
         """Read it back, and check that nothing in it was changed or contradicts itself.
 
-        Schema, version, seal and every derived entry are checked; whether the claim is true is `verify`'s
-        work.
+        Schema, version and seal are checked, and every derived entry that does not take long to compute anew;
+        the others, and whether the claim is true, are `verify`'s work.
+
+        Args:
+            path: of the file.
+            max_file_size: a larger file, in bytes, is not read.
 
         Raises:
-            InvalidParameterError: if the file cannot be read.
+            InvalidParameterError: if the file cannot be read, or is too large.
             CertificateError: if it is not of a known version and kind, or does not hold together.
         """
-        return cls.from_json(read_text(path))
+        return cls.from_json(read_text(path, max_file_size=max_file_size))
 
 
 def to_plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -106,12 +118,12 @@ def _agreed(decimal: Any, digits: Any, path: str) -> Any:  # noqa: ANN401 - as a
     if isinstance(decimal, list) and isinstance(digits, list) and len(decimal) == len(digits):
         return [_agreed(one, other, path) for one, other in zip(decimal, digits, strict=True)]
     try:
-        if not isinstance(decimal, bool) and float(decimal) == float.fromhex(digits):
+        if type(decimal) in {int, float} and float(decimal) == float.fromhex(digits):
             return float(decimal)
     except (TypeError, ValueError, OverflowError):
         pass
     raise CertificateError(
-        f"{path}: the decimal {decimal!r} and the hexadecimal {digits!r} are not the same number",
+        f"{path}: the decimal {_short(decimal)} and the hexadecimal {_short(digits)} are not the same number",
         claimed=decimal,
         recomputed=digits,
     )
@@ -162,12 +174,12 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
         raise CertificateError(f"not JSON: {error}") from error
     _check_version(document, kind)
     _check_depth(document)
-    problems = [f"{error.json_path}: {error.message}" for error in _validator(kind).iter_errors(document)]
+    _check_lengths(document, "the file")
+    # The first few: a large file could have a million.
+    found = itertools.islice(_validator(kind).iter_errors(document), 5)
+    problems = [_cut(f"{error.json_path}: {error.message}") for error in found]
     if problems:
-        shown = "; ".join(
-            problem if len(problem) < 200 else problem[:197] + "..." for problem in problems[:5]
-        )
-        raise CertificateError(f"does not follow the schema: {shown}", claimed=problems)
+        raise CertificateError(f"does not follow the schema: {'; '.join(problems)}", claimed=problems)
     seal = seal_of(document)
     if document["seal"] != seal:
         raise CertificateError(
@@ -182,9 +194,8 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        raise CertificateError(f"the entries {repeated} stand there twice", claimed=repeated)
+        repeated = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise CertificateError(f"the entries {_short(repeated)} stand there twice", claimed=repeated)
     return record
 
 
@@ -199,23 +210,35 @@ def _check_depth(document: Any) -> None:  # noqa: ANN401 - whatever the file hel
         depth += 1
 
 
+def _check_lengths(value: Any, path: str) -> None:  # noqa: ANN401 - as above; at most 64 levels by now
+    """Refuse lists and objects outside of strategies that are too long to be looked at entry by entry."""
+    most = _LONGEST if isinstance(value, list) else _WIDEST
+    if len(value) > most:
+        raise CertificateError(f"{path} has {len(value)} entries, at most {most} are read")
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, item in items:
+        if isinstance(item, dict | list) and name != "strategy":
+            _check_lengths(item, _cut(str(name)))
+
+
 def _check_version(document: Any, kind: str) -> None:  # noqa: ANN401 - whatever the file held
     if not isinstance(document, dict) or "schema_version" not in document:
         raise CertificateError(f"not a dpmech {kind}: it has no schema_version")
     version = document["schema_version"]
     if isinstance(version, bool) or not isinstance(version, int):
-        raise CertificateError(f"schema_version must be an integer, got {version!r}", claimed=version)
+        raise CertificateError(f"schema_version must be an integer, got {_short(version)}", claimed=version)
     if version > SCHEMA_VERSION:
         raise CertificateError(
-            f"schema version {version} is newer than {SCHEMA_VERSION}, the last one this dpmech knows: "
+            f"schema version {_short(version)} is newer than {SCHEMA_VERSION}, the last one this dpmech "
+            "knows: "
             "upgrade dpmech",
             claimed=version,
             recomputed=SCHEMA_VERSION,
         )
     if version < SCHEMA_VERSION:
         raise CertificateError(
-            f"schema version {version} is older than {SCHEMA_VERSION}, the first one that was released, and "
-            "there is no rule to upgrade it: issue the certificate again",
+            f"schema version {_short(version)} is older than {SCHEMA_VERSION}, the first one that was "
+            "released, and there is no rule to upgrade it: issue the certificate again",
             claimed=version,
             recomputed=SCHEMA_VERSION,
         )
@@ -246,18 +269,40 @@ def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:
         if abs(claimed - recomputed) > _ROUNDING * max(abs(claimed), abs(recomputed)) + 1e-15:
             yield f"{path}: claimed {claimed!r}, recomputed {recomputed!r}"
     elif type(claimed) is not type(recomputed) or claimed != recomputed:
-        yield f"{path}: claimed {claimed!r}, recomputed {recomputed!r}"
+        yield f"{path}: claimed {_short(claimed)}, recomputed {_short(recomputed)}"
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def _short(value: Any) -> str:  # noqa: ANN401 - whatever the file held
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def read_text(path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> str:
     """The text of a certificate file.
 
+    Args:
+        path: of the file.
+        max_file_size: bytes; of a larger file no more than these are read.
+
     Raises:
-        InvalidParameterError: if there is no such file, or it cannot be read.
+        InvalidParameterError: if there is no such file, or it cannot be read, or it is larger.
         CertificateError: if it is not text.
     """
+    size = check_integer("max_file_size", max_file_size, minimum=1)
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as file:
+            # No size is asked for: a pipe has none.
+            content = file.read(size + 1)
+        if len(content) > size:
+            raise InvalidParameterError(
+                "certificate",
+                str(path),
+                f"a file of at most {size} bytes (see max_file_size, --max-file-size)",
+            )
+        return content.decode("utf-8")
     except OSError as error:
         raise InvalidParameterError(
             "certificate", str(path), f"a readable file ({error.strerror})"

@@ -1,6 +1,8 @@
 """Certificate: a claim and its evidence as one JSON file that can be checked a year later."""
 
 import dataclasses
+import itertools
+import os
 import platform
 from importlib import metadata
 from typing import Any, Self
@@ -8,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
-from dpmech.bounds import Bounds
+from dpmech.bounds import Bounds, percent
 from dpmech.budget import Adjacency, PrivacyBudget, check_sigma
 from dpmech.certificate_format import (
     SCHEMA_VERSION,
@@ -19,11 +21,12 @@ from dpmech.certificate_format import (
     seal_of,
     to_plain,
 )
-from dpmech.claims import Claim, Evidence
+from dpmech.claims import Claim, Evidence, check_unedited, with_checksum
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_real
 from dpmech.linalg import FloatArray
 from dpmech.participation import Participation
 from dpmech.strategies.base import Strategy
+from dpmech.strategy_costs import decoder_work
 from dpmech.trainer_duties import trainer_duties
 
 __all__ = ["Certificate"]
@@ -35,6 +38,10 @@ _METHODS: dict[str, type[Method]] = {
 _PACKAGES = ("dpmech", "numpy", "scipy", "numba", "dp-accounting", "prv-accountant")
 # Coefficients beyond this many are left to the definition, which is always complete.
 _LEADING = 16_384
+# What only work on all n steps can check; `load` does it where it takes no longer than this, `verify` always.
+_DERIVED = {"claim": ("coefficients",), "evidence": ("rmse", "max_se")}
+_LOAD_SECONDS, _LOAD_MEMORY = 20.0, 1e9
+_UNFIT = (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +80,34 @@ class Certificate(Claim, Document):
     def headline(self) -> str:
         """The guarantee in one line; it shouts ESTIMATE where that is all there is."""
         if self.guarantee == "estimate":
-            level = 0.0 if self.achieved.confidence is None else self.achieved.confidence
-            return f"ESTIMATE: not a bound, the end of a two-sided {100.0 * level:g} % confidence interval"
+            level = percent(1.0 - self.achieved.error)
+            return f"ESTIMATE: not a bound, the end of a two-sided {level} confidence interval"
         if self.guarantee == "with probability 1 - beta":
-            beta = 1.0 if self.achieved.confidence is None else 1.0 - self.achieved.confidence
-            return f"with probability 1 - beta over dpmech's own sampling, beta = {beta:.3g}"
+            # Every digit: beta is what a reader decides by.
+            return f"{self.guarantee} over dpmech's own sampling, beta = {self.achieved.error!r}"
         return self.guarantee
+
+    def with_terms(self, clip_norm: float, expected_batch_size: float) -> Self:
+        """The same certificate with the clip norm and the normaliser that a run used, both > 0.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            CertificateError: if this certificate was edited.
+        """
+        check_unedited(self)
+        return with_checksum(
+            dataclasses.replace(self, clip_norm=clip_norm, expected_batch_size=expected_batch_size)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, whole or not at all.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written.
+            CertificateError: if this certificate was edited.
+        """
+        check_unedited(self)
+        super().save(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, seal included; what `save` writes."""
@@ -88,20 +117,50 @@ class Certificate(Claim, Document):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The same as `load` for the text of a file."""
+        certificate, derived = cls.read(text)
+        certificate.check_quickly(derived)
+        return certificate
+
+    @classmethod
+    def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
+        """The certificate of a text, and what it says about numbers that take work to recompute.
+
+        Everything else is checked, and no array of n entries is formed.
+
+        Raises:
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
         document = from_plain(parse(text))
         try:
-            certificate = cls(**_parts(document["claim"], document["evidence"]))
-            recomputed = certificate._content() | {"seal": document["seal"]}
+            certificate = with_checksum(cls(**_parts(document["claim"], document["evidence"])))
+            recomputed = certificate._stated()
         except CertificateError:
             raise
-        except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
+        except _UNFIT as error:
             raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
-        found = list(differences(document, recomputed))
-        if found:
-            raise CertificateError(
-                "entries contradict each other: " + "; ".join(found[:5]), claimed=document, recomputed=found
-            )
-        return certificate
+        derived = {
+            "claim": {name: document["claim"].pop(name) for name in _DERIVED["claim"]},
+            "evidence": {name: document["evidence"].pop(name) for name in _DERIVED["evidence"]},
+        }
+        _compare(document, recomputed | {"seal": document["seal"]})
+        return certificate, derived
+
+    def check_quickly(self, derived: dict[str, Any]) -> None:
+        """`check_derived` where it takes at most 20 seconds and 1 GB by estimate; else `verify` does it."""
+        if decoder_work(self.strategy).within(_LOAD_SECONDS, _LOAD_MEMORY):
+            self.check_derived(derived)
+
+    def check_derived(self, derived: dict[str, Any]) -> None:
+        """Recompute what `read` left out: coefficients and errors.
+
+        Raises:
+            CertificateError: if they are not those of the strategy.
+        """
+        try:
+            recomputed = self._derived()
+        except _UNFIT as error:
+            raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
+        _compare(derived, recomputed)
 
     def __str__(self) -> str:
         return "\n".join(
@@ -116,6 +175,18 @@ class Certificate(Claim, Document):
         )
 
     def _content(self) -> dict[str, Any]:
+        content, derived = self._stated(), self._derived()
+        return content | {name: content[name] | derived[name] for name in derived}
+
+    def _derived(self) -> dict[str, Any]:
+        """What follows from the strategy by work on all n steps."""
+        return {
+            "claim": {"coefficients": _coefficients(self.strategy)},
+            "evidence": {"rmse": self.rmse(), "max_se": self.max_se()},
+        }
+
+    def _stated(self) -> dict[str, Any]:
+        """Everything else: it costs no more than the text is long."""
         return {
             "guarantee": self.headline,
             "schema_version": SCHEMA_VERSION,
@@ -127,7 +198,6 @@ class Certificate(Claim, Document):
                 "n": self.strategy.n,
                 "strategy": self.strategy.to_dict(),
                 "strategy_hash": self.strategy.fingerprint(),
-                "coefficients": _coefficients(self.strategy),
                 "participation": self.participation.to_dict(),
                 "clip_norm": self.clip_norm,
                 "expected_batch_size": self.expected_batch_size,
@@ -136,20 +206,30 @@ class Certificate(Claim, Document):
                 "guarantee": self.guarantee,
                 "method": self.method,
                 "accountant": _method_to_dict(self.evidence.accountant),
-                "confidence": self.achieved.confidence,
+                "error": self.achieved.error,
                 "rtol": self.evidence.rtol,
                 "samples": self.evidence.samples,
                 "rng_supplied": self.evidence.rng_supplied,
                 "sensitivity": dataclasses.asdict(self.sensitivity),
                 "achieved": dataclasses.asdict(self.achieved),
                 "noise_multiplier": self.noise_multiplier,
-                "rmse": self.rmse(),
-                "max_se": self.max_se(),
+                "platform": {
+                    "machine": self.evidence.machine,
+                    "longdouble_bits": self.evidence.longdouble_bits,
+                },
                 "versions": dict(self.versions),
             },
             "trainer": trainer_duties(self, self.clip_norm, self.expected_batch_size),
             "fingerprint": self.fingerprint(),
         }
+
+
+def _compare(claimed: dict[str, Any], recomputed: dict[str, Any]) -> None:
+    found = list(itertools.islice(differences(claimed, recomputed), 5))
+    if found:
+        raise CertificateError(
+            "entries contradict each other: " + "; ".join(found), claimed=claimed, recomputed=found
+        )
 
 
 def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
@@ -170,6 +250,8 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
             rtol=evidence["rtol"],
             rng_supplied=evidence["rng_supplied"],
             samples=evidence["samples"],
+            machine=evidence["platform"]["machine"],
+            longdouble_bits=evidence["platform"]["longdouble_bits"],
         ),
         "clip_norm": claim["clip_norm"],
         "expected_batch_size": claim["expected_batch_size"],

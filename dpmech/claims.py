@@ -3,17 +3,22 @@
 import dataclasses
 import hashlib
 import json
+import platform
+from typing import TypeVar
+
+import numpy as np
 
 from dpmech.accounting.methods import Method
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency, PrivacyBudget
-from dpmech.exceptions import HorizonError, check_integer, check_real
+from dpmech.checksums import checksum_of
+from dpmech.exceptions import CertificateError, HorizonError, check_integer, check_real
 from dpmech.objectives import decoder_norm, decoder_row_norm
 from dpmech.participation import Participation
 from dpmech.strategies.base import Strategy
 from dpmech.workloads import Workload
 
-__all__ = ["Claim", "Evidence"]
+__all__ = ["Claim", "Evidence", "check_unedited", "with_checksum"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +30,17 @@ class Evidence:
         rtol: how far above the smallest valid sigma the search was allowed to end.
         rng_supplied: whether the caller chose the random numbers of a randomised accountant.
         samples: how many draws the result rests on, both directions; None for deterministic accountants.
+        machine: the processor that it was found on, as Python's `platform.machine` names it.
+        longdouble_bits: of the significand of C's long double there: 64, 113, or 53 where it is float64.
+            Sensitivities do not use it; a package underneath may.
     """
 
     accountant: Method
     rtol: float
     rng_supplied: bool
     samples: int | None = None
+    machine: str = dataclasses.field(default_factory=lambda: platform.machine() or "unknown")
+    longdouble_bits: int = dataclasses.field(default_factory=lambda: int(np.finfo(np.longdouble).nmant) + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +59,8 @@ class Claim:
         method: how it was found.
         guarantee: "exact", "deterministic upper bound", "with probability 1 - beta" or "estimate".
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
+        checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
+            where the claim was put together by hand. Training refuses a claim that it does not fit.
     """
 
     strategy: Strategy
@@ -61,6 +73,7 @@ class Claim:
     method: str
     guarantee: str
     evidence: Evidence
+    checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
 
     def __float__(self) -> float:
         return self.sigma
@@ -115,3 +128,32 @@ class Claim:
             "sigma": self.sigma,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+AnyClaim = TypeVar("AnyClaim", bound=Claim)
+
+
+def with_checksum(claim: AnyClaim) -> AnyClaim:
+    """The claim with the checksum of what it says; for code that computed or read what it says."""
+    return dataclasses.replace(claim, checksum=checksum_of(claim, without={"checksum"}))
+
+
+def check_unedited(claim: AnyClaim) -> AnyClaim:
+    """Return the claim if it is as it was computed, or read from a sealed file.
+
+    It recomputes no privacy, and whoever means to can compute a checksum too: it finds mistakes, such as a
+    `dataclasses.replace` that was meant for a test.
+
+    Raises:
+        CertificateError: if an entry was changed afterwards, or the claim was put together by hand.
+    """
+    found = checksum_of(claim, without={"checksum"})
+    if claim.checksum != found:
+        what = "was edited after it was computed" if claim.checksum else "was put together by hand"
+        raise CertificateError(
+            f"this {type(claim).__name__} (sigma {claim.sigma!r}) {what}, so that nothing supports it: use "
+            "what dm.calibrate_sigma returns, or Certificate.load",
+            claimed=claim.checksum,
+            recomputed=found,
+        )
+    return claim

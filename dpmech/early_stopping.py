@@ -74,7 +74,7 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
         eps = next(met, math.inf)
     if eps >= claim.achieved.upper:
         return claim.achieved
-    return Bounds(found.lower, eps, found.method, found.confidence)
+    return Bounds(found.lower, eps, found.method, found.error)
 
 
 def _meets(claim: Claim, found: Bounds) -> bool:

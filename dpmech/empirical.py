@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpmech.bounds import Bounds
+from dpmech.bounds import Bounds, error_of_level
 from dpmech.budget import Adjacency, check_delta, check_sigma
 from dpmech.exceptions import (
     InvalidParameterError,
@@ -124,7 +124,7 @@ def empirical_epsilon(
     eps = float(_bounds(hits, false_hits, size - size // 2, checked_delta, level)[0])
     direction = "REMOVE" if sign > 0.0 else "ADD"
     method = f"likelihood-ratio test, {size} runs in each world, {direction}, Clopper-Pearson"
-    return Bounds(max(0.0, eps), math.inf, method, level)
+    return Bounds(max(0.0, eps), math.inf, method, error_of_level(level))
 
 
 def _canary(strategy: Strategy, participation: Participation, *, replaced: bool) -> Mixture | Independent:

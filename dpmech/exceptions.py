@@ -21,6 +21,7 @@ __all__ = [
     "NumericalError",
     "UnattainableBudgetError",
     "UnsupportedCombinationError",
+    "WorkLimitError",
 ]
 
 
@@ -93,6 +94,30 @@ class CertificateError(DpmechError, ValueError):
         self.claimed = claimed
         self.recomputed = recomputed
         super().__init__(message)
+
+
+class WorkLimitError(DpmechError, RuntimeError):
+    """A check would cost more than it may; nothing was found out about the claim.
+
+    Attributes:
+        what: the work, in words.
+        estimate: (seconds of one core, bytes of memory) that it takes, on the high side.
+        allowed: the same of the budget.
+    """
+
+    def __init__(self, what: str, estimate: tuple[float, float], allowed: tuple[float, float]) -> None:
+        self.what = what
+        self.estimate = estimate
+        self.allowed = allowed
+        named = []
+        if not estimate[0] <= allowed[0]:
+            named.append("max_seconds (--max-seconds)")
+        if not estimate[1] <= allowed[1]:
+            named.append("max_memory (--max-memory)")
+        super().__init__(
+            f"{what} takes the work to about {estimate[0]:.3g} s and {estimate[1] / 1e9:.3g} GB, above the "
+            f"allowed {allowed[0]:g} s and {allowed[1] / 1e9:g} GB; raise {' and '.join(named)} to go on"
+        )
 
 
 class HorizonError(DpmechError, RuntimeError):

@@ -14,10 +14,11 @@ from dpmech.accounting.lots import Join, Lot, check_name
 from dpmech.accounting.methods import Method, Pld, Rdp, check_method
 from dpmech.accounting.mixed_composition import MixedComposition, SampledPart
 from dpmech.accounting.poisson import PoissonAccountant
-from dpmech.bounds import Bounds
+from dpmech.bounds import Bounds, union_error
 from dpmech.budget import Adjacency, check_delta, check_eps
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate
+from dpmech.claims import check_unedited
 from dpmech.exceptions import (
     CertificateError,
     DpmechError,
@@ -116,6 +117,7 @@ class Ledger:
         Raises:
             InvalidParameterError: on a bad argument, a name that is taken, or a sampled release without a
                 lot.
+            CertificateError: if the release was edited after it was computed.
             UnsupportedCombinationError: if the lot is in the ledger already, the adjacency is another one,
                 the lot is not the one that was certified or has too little noise, or the release is an
                 estimate and estimates are not allowed.
@@ -125,6 +127,7 @@ class Ledger:
             raise InvalidParameterError("name", name, "new in this ledger, which has it already")
         if not isinstance(release, Calibration | Certificate):
             raise InvalidParameterError("release", release, "a Calibration or a Certificate")
+        check_unedited(release)
         certificate = release if isinstance(release, Certificate) else release.certificate()
         blocks: tuple[tuple[str, float], ...] = ()
         if isinstance(lot, Lot):
@@ -149,7 +152,7 @@ class Ledger:
         Returns:
             Bounds, as sure as `guarantee` says; the lower end is 0 unless all releases are unsampled, or
             all are Poisson-sampled alike. Where entries hold with a probability or are estimates,
-            `confidence` is the probability that all hold, at least.
+            `error` is the probability that one of them fails, at most.
 
         Raises:
             InvalidParameterError: on a bad argument.
@@ -322,11 +325,8 @@ class Ledger:
 
     def _labelled(self, bounds: Bounds) -> Bounds:
         """Union bound over the entries that hold with a probability only."""
-        levels = [release.certificate.achieved.confidence for release in self._releases]
-        missed = math.fsum(1.0 - level for level in levels if level is not None)
-        if not any(level is not None for level in levels):
-            return bounds
-        return dataclasses.replace(bounds, lower=0.0, confidence=max(0.0, 1.0 - missed))
+        error = union_error(release.certificate.achieved.error for release in self._releases)
+        return dataclasses.replace(bounds, lower=0.0, error=error) if error > 0.0 else bounds
 
     def _renyi(self, method: Method | None) -> bool:
         if check_method(method) is not None and not isinstance(method, Pld | Rdp):

@@ -128,14 +128,14 @@ def _banded_decoder(inverse: FloatArray, row_scale: FloatArray) -> FloatArray:
     Column j of B holds the partial sums of row_scale[j + u] inverse[u], constant after p terms.
     """
     n, p = row_scale.size, inverse.size
-    squared = np.zeros(n, dtype=np.longdouble)
+    squared = np.zeros(n)
     partial = np.zeros(n)
     for lag in range(p - 1):
         partial[: n - lag] += row_scale[lag:] * inverse[lag]
         squared[lag:] += partial[: n - lag] ** 2
     settled = partial[: n - p + 1] + row_scale[p - 1 :] * inverse[p - 1]
-    squared[p - 1 :] += np.cumsum(settled**2, dtype=np.longdouble)
-    return np.asarray(squared, dtype=np.float64)
+    squared[p - 1 :] += cumulative_sum(settled**2)
+    return squared
 
 
 def _dense_decoder(strategy: Strategy, workload: Workload) -> FloatArray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.budget import check_delta
 from dpmech.exceptions import InvalidParameterError, check_integer, check_real
 from dpmech.participation import (
     BallsInBins,
@@ -155,8 +156,16 @@ METHODS: dict[str, Method] = {
 }
 
 
-def chosen_method(name: str | None, participation: Participation, *, rigorous: bool) -> Method | None:
+def chosen_method(
+    name: str | None, participation: Participation, *, rigorous: bool, delta: float
+) -> Method | None:
     """The method of this name; with `rigorous` one whose result is a bound, never an estimate.
+
+    Args:
+        name: a key of METHODS, or None for the default.
+        participation: who takes part when.
+        rigorous: whether `dpmech verify --rigorous` is to accept what it gives.
+        delta: of the budget: the beta of a rigorous method is at most a hundredth of it.
 
     Raises:
         InvalidParameterError: on an unknown name, or an estimate where a bound is asked for.
@@ -167,6 +176,8 @@ def chosen_method(name: str | None, participation: Participation, *, rigorous: b
         raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
     if name is None:
         return Deterministic() if rigorous and isinstance(participation, BallsInBins) else None
+    if name == "certified" and rigorous:
+        return Certified(min(Certified().beta, 0.01 * check_delta(delta)))
     return METHODS[name]
 
 

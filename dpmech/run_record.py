@@ -1,6 +1,7 @@
 """RunRecord: what a training run did under its certificate, as one JSON file that can be checked."""
 
 import dataclasses
+import enum
 import json
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from dpmech.certificate_format import (
 from dpmech.certificates import Certificate
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_integer
 
-__all__ = ["KIND", "Randomness", "RunRecord"]
+__all__ = ["KIND", "Continuity", "Kept", "Randomness", "RunRecord", "Uniqueness"]
 
 KIND = "run record"
 
@@ -50,6 +51,57 @@ class Randomness:
             raise InvalidParameterError("seeded", self.seeded, "True or False")
 
 
+class Uniqueness(enum.StrEnum):
+    """How it was checked that no example stands in a dataset twice.
+
+    FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset names
+    its examples. NOT_CHECKED: views were followed, down to a dataset of which nothing more is known.
+    """
+
+    FLATTENED = "flattened"
+    EXAMPLE_IDS = "by example_ids"
+    NOT_CHECKED = "not checked"
+
+
+class Kept(enum.StrEnum):
+    """Whether a part of a run is what it was when its first checkpoint was saved.
+
+    SAME: by its fingerprint, at every load. ACCEPTED: it differed at a load, and the caller took the
+    responsibility. UNKNOWN: some of it has no fingerprint.
+    """
+
+    SAME = "same"
+    ACCEPTED = "changed, accepted by the caller"
+    UNKNOWN = "not wholly fingerprinted"
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuity:
+    """What is known of the parts of a run that saved or loaded checkpoints.
+
+    Steps after a checkpoint may be taken again, with the same noise. If the sums under it are not those of
+    the first time, whoever has both results subtracts the noise.
+
+    Attributes:
+        dataset: some of its examples.
+        model: its structure.
+        loss: of one example.
+    """
+
+    dataset: Kept
+    model: Kept
+    loss: Kept
+
+    def __post_init__(self) -> None:
+        for name in ("dataset", "model", "loss"):
+            if not isinstance(getattr(self, name), Kept):
+                raise InvalidParameterError(name, getattr(self, name), "a Kept")
+
+    def of_kind(self, kind: Kept) -> tuple[str, ...]:
+        """The names of the parts of which this is known."""
+        return tuple(name for name, value in dataclasses.asdict(self).items() if value == kind)
+
+
 @dataclasses.dataclass(frozen=True)
 class RunRecord(Document):
     """A run under a certificate: steps, realised participations, random numbers, and the eps that it cost.
@@ -74,6 +126,8 @@ class RunRecord(Document):
         stopped_by_plan: whether the number of steps was decided without looking at anything that the run
             released. Only then may fewer steps cost less: who stops when the loss looks good has chosen by
             what was released, and owes the whole claim.
+        uniqueness: how it was checked that no example stands in the dataset twice.
+        continuity: of a run that saved or loaded checkpoints; None where there were none.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -89,6 +143,8 @@ class RunRecord(Document):
     most_participations: int | None = None
     processes: int = 1
     stopped_by_plan: bool = False
+    uniqueness: Uniqueness = Uniqueness.NOT_CHECKED
+    continuity: Continuity | None = None
 
     def __post_init__(self) -> None:
         own = self.certificate
@@ -102,6 +158,10 @@ class RunRecord(Document):
             raise InvalidParameterError("stopped_by_plan", self.stopped_by_plan, "True or False")
         if not isinstance(self.executed, Bounds):
             raise InvalidParameterError("executed", self.executed, "Bounds on eps")
+        if not isinstance(self.uniqueness, Uniqueness):
+            raise InvalidParameterError("uniqueness", self.uniqueness, "a Uniqueness")
+        if self.continuity is not None and not isinstance(self.continuity, Continuity):
+            raise InvalidParameterError("continuity", self.continuity, "a Continuity, or None")
         problem = self._misfit()
         if problem:
             raise CertificateError(
@@ -145,8 +205,19 @@ class RunRecord(Document):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The same as `load` for the text of a file."""
+        record, derived = cls.read(text)
+        record.certificate.check_quickly(derived)
+        return record
+
+    @classmethod
+    def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
+        """The record of a text, and what its certificate says that takes work to recompute.
+
+        Raises:
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
         document = parse(text, KIND)
-        certificate = Certificate.from_json(json.dumps(document["certificate"]))
+        certificate, derived = Certificate.read(json.dumps(document["certificate"]))
         run = from_plain(document["run"])
         try:
             record = cls(
@@ -159,6 +230,8 @@ class RunRecord(Document):
                 most_participations=run["most_participations"],
                 processes=run["processes"],
                 stopped_by_plan=run["stopped_by_plan"],
+                uniqueness=Uniqueness(run["uniqueness"]),
+                continuity=_continuity(run["continuity"]),
             )
         except CertificateError:
             raise
@@ -167,7 +240,7 @@ class RunRecord(Document):
         found = list(differences({"guarantee": document["guarantee"]}, {"guarantee": record.headline}))
         if found:
             raise CertificateError("entries contradict each other: " + "; ".join(found))
-        return record
+        return record, derived
 
     def __str__(self) -> str:
         apart = "" if self.smallest_separation is None else f", {self.smallest_separation} steps apart"
@@ -177,7 +250,13 @@ class RunRecord(Document):
             else f"at most {self.most_participations} participations{apart}"
         )
         seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
-        return f"{self.headline}; {often}; {self.processes} process(es); {seeds}"
+        text = f"{self.headline}; {often}; {self.processes} process(es); {seeds}"
+        if self.uniqueness == Uniqueness.NOT_CHECKED:
+            text += "; not checked that no example stands in the dataset twice"
+        accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()
+        if accepted:
+            text += f"; went on from a checkpoint with another {' and another '.join(accepted)}"
+        return text
 
     def _run(self) -> dict[str, Any]:
         return {
@@ -189,6 +268,10 @@ class RunRecord(Document):
             "processes": self.processes,
             "sampler": dataclasses.asdict(self.sampler),
             "noise": dataclasses.asdict(self.noise),
+            "uniqueness": self.uniqueness.value,
+            "continuity": None
+            if self.continuity is None
+            else {name: kept.value for name, kept in dataclasses.asdict(self.continuity).items()},
         }
 
     def _cheaper_allowed(self) -> bool:
@@ -217,3 +300,7 @@ class RunRecord(Document):
         if (most - 1) * separation >= self.steps:
             return f"{most} participations {separation} steps apart do not fit {self.steps} steps"
         return ""
+
+
+def _continuity(plain: dict[str, str] | None) -> Continuity | None:
+    return None if plain is None else Continuity(**{name: Kept(kept) for name, kept in plain.items()})

@@ -20,6 +20,7 @@ from dpmech.accounting.gram import DenseGram
 from dpmech.accounting.structured_gram import CirculantGram, FactorGram
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.linalg import FloatArray, cumulative_sum
+from dpmech.metering import spend
 from dpmech.separated_sets import windowed_sums
 from dpmech.strategies.base import Strategy
 
@@ -107,6 +108,9 @@ def _correlations(x: FloatArray) -> FloatArray:
 def _toeplitz_gram(mean: FloatArray, bins: int) -> FloatArray:
     """K[i, i + d] = sum over the rows that both shifts of `mean` reach."""
     n = mean.size
+    spend(
+        4e-8 * n * bins + 1e-9 * bins**3, 48.0 * bins**2 + 160.0 * n, what=f"the Gram matrix of {bins} bins"
+    )
     gram = np.zeros((bins, bins))
     for d in range(bins):
         sums = cumulative_sum(mean[: n - d] * mean[d:])
@@ -118,6 +122,8 @@ def _toeplitz_gram(mean: FloatArray, bins: int) -> FloatArray:
 
 def _folded_gram(strategy: Strategy, bins: int) -> FloatArray:
     """K from the rows of C^T C, summed over the epochs in both indices."""
+    n = strategy.n
+    spend(4e-8 * n * n + 1e-9 * bins**3, 48.0 * bins**2 + 160.0 * n, what=f"the Gram matrix of {bins} bins")
     gram = np.zeros((bins, bins))
     for i, row in strategy.gram_rows():
         gram[i % bins] += row.reshape(-1, bins).sum(axis=0)

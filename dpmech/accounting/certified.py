@@ -180,5 +180,5 @@ def _size(log_ratios: FloatArray, log_goal: float, beta: float, max_samples: int
     if log_goal >= 0.0:
         return 0.5, 1
     bet, growth = betting_growth(log_ratios, math.exp(log_goal))
-    needed = SAFETY * (math.log(2.0 / beta) + BET_LOSS) / max(growth, 1e-300)
+    needed = SAFETY * (math.log(2.0) - math.log(beta) + BET_LOSS) / max(growth, 1e-300)
     return bet, int(min(max(needed, 1.0), max_samples))

@@ -17,6 +17,7 @@ from dpmech.accounting.gaussian import bisect_boundary
 from dpmech.accounting.losses import LatticeLoss
 from dpmech.exceptions import NumericalError
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 
 __all__ = ["ComposedLoss", "LossMoments", "compose"]
 
@@ -194,6 +195,9 @@ def compose(loss: LatticeLoss, times: int, theta: float) -> ComposedLoss:
         raise NumericalError(
             f"composition over {times} steps needs {length} lattice points: tolerance too small"
         )
+    spend(
+        1e-8 * length * math.log2(length), 96.0 * length, what=f"composing {times} steps on {length} points"
+    )
     folded = np.bincount(np.arange(tilted.size) % length, tilted, length)
     spectrum = fft.rfft(folded)
     moduli = np.abs(spectrum)

@@ -215,7 +215,7 @@ def betting_upper_bound(log_weights: FloatArray, log_bound: float, beta: float, 
     positive = ratios[ratios > 0.0]
     zeros = ratios.size - positive.size
     bets = np.minimum(centre * 2.0 ** np.linspace(-1.5, 1.5, BETS), 0.999)
-    target = math.log(BETS / level)
+    target = math.log(BETS) - math.log(level)  # the quotient overflows for the smallest levels
 
     def excess(mean: float) -> float:
         gains = [zeros * math.log1p(b * mean) + float(np.sum(np.log1p(b * (mean - positive)))) for b in bets]

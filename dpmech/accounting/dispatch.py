@@ -17,6 +17,7 @@ from dpmech.accounting.sampled import CertifiedAccountant, ImportanceAccountant
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency
 from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.metering import spend
 from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Poisson
 from dpmech.sensitivities import sensitivity
 from dpmech.strategies.base import Strategy
@@ -104,6 +105,7 @@ def _cyclic_release(strategy: Strategy, participation: CyclicPoisson) -> Poisson
         )
     steps = math.ceil(strategy.n / cycle)
     norms = strategy.column_norms()
+    spend(1e-5 * min(cycle, strategy.n), what=f"looking at {cycle} groups")
     # The bound is tight if some group has all its columns at the largest norm.
     full = norms >= norms.max() * (1.0 - 1e-14)
     tight = any(full[start::cycle].sum() == steps for start in range(min(cycle, strategy.n)))

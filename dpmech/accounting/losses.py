@@ -23,6 +23,7 @@ from scipy import special
 
 from dpmech.exceptions import NumericalError
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 
 IntArray: TypeAlias = npt.NDArray[np.intp]
 
@@ -130,7 +131,10 @@ class Loss:
         inside = edges[sign * edges > math.log1p(-q)]
         cuts = self.output_at(sign * inside)
         width = min(0.25 * s, 0.5 * s * s)
-        grid = np.linspace(low, high, 2 + int((high - low) / width))
+        count = 2 + int((high - low) / width)
+        work = float(_WIDE[0].size * (count + cuts.size))
+        spend(3e-7 * work, 80.0 * work, what=f"a lattice of {cuts.size} cells")
+        grid = np.linspace(low, high, count)
         points = np.unique(np.concatenate([grid, cuts[(cuts > low) & (cuts < high)]]))
         half = 0.5 * np.diff(points)
         middle = points[:-1] + half

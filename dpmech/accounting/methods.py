@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import dataclasses
+import math
 
+from dpmech.bounds import error_of_level
 from dpmech.exceptions import InvalidParameterError, check_real
 
 __all__ = ["Certified", "Deterministic", "Exact", "Importance", "Method", "Pld", "Prv", "Rdp"]
@@ -11,6 +13,11 @@ __all__ = ["Certified", "Deterministic", "Exact", "Importance", "Method", "Pld",
 @dataclasses.dataclass(frozen=True)
 class Method:
     """Base of all method objects; None in place of one means the best valid default."""
+
+    @property
+    def error(self) -> float:
+        """The probability that a result fails, over its own sampling; 0 where nothing is drawn."""
+        return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +61,11 @@ class Importance(Method):
         )
         _check_executor(self.executor)
 
+    @property
+    def error(self) -> float:
+        """1 - confidence."""
+        return error_of_level(self.confidence)
+
 
 @dataclasses.dataclass(frozen=True)
 class Deterministic(Method):
@@ -84,6 +96,18 @@ class Certified(Method):
     def __post_init__(self) -> None:
         check_real("beta", self.beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         _check_executor(self.executor)
+
+    @property
+    def error(self) -> float:
+        """Beta."""
+        return self.beta
+
+    def shared(self, trials: int) -> "Certified":
+        """The method for one of several tries that may not fail more often together than this one."""
+        # Rounded down: the shares must not add up to more.
+        return dataclasses.replace(
+            self, beta=math.nextafter(self.beta / trials, 0.0) if trials > 1 else self.beta
+        )
 
 
 def check_method(value: object) -> Method | None:

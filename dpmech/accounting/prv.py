@@ -24,6 +24,7 @@ from dpmech.accounting.search import smallest_sigma
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 
 __all__ = ["PrvAccountant"]
 
@@ -103,6 +104,7 @@ class _PrivacyLoss:
         Raises:
             NumericalError: where float64 masses are too coarse for this delta.
         """
+        spend(5.0, 1e9, what=f"composing {self.steps} steps by PRV")
         noise = 4.0 * _ULP * self.steps
         delta_error = _DELTA_SHARE * delta
         if noise > 10.0 * delta_error:

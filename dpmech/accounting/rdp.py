@@ -20,6 +20,7 @@ from dpmech.accounting.gaussian import gaussian_sigma
 from dpmech.accounting.search import smallest_sigma
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError
+from dpmech.metering import spend
 
 __all__ = ["RenyiAccountant"]
 
@@ -56,6 +57,7 @@ class RenyiAccountant(Accountant):
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.1, progress=progress)
 
     def _composed(self, sigma: float) -> DpAccountingRdp:
+        spend(3.0, 1e8, what="Renyi divergences")
         accountant = DpAccountingRdp(_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
         event: dp_event.DpEvent = dp_event.GaussianDpEvent(sigma / self.sensitivity.upper)
         if self.sampling_prob < 1.0:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from dpmech.accounting.ring_bridge import Futures, RingBridge
 from dpmech.accounting.splitting import lognormal_split, normal_split
 from dpmech.exceptions import NumericalError
+from dpmech.metering import spend
 
 __all__ = ["Curve", "Direction", "Placement", "run_programme"]
 
@@ -115,6 +116,7 @@ def run_programme(place: Placement, direction: Direction) -> Curve:
     Raises:
         NumericalError: if the weights of a step do not sum to one.
     """
+    spend(*programme_cost(place), what=f"a run of the convex-order programme over {place.bins} bins")
     weights, z_charge = _z_split(place, direction)
     count = place.x_nodes.size * (place.s_nodes + 1) * 16
     size = max(1, min(place.z_nodes.size, GROUP_BYTES // count))
@@ -126,6 +128,18 @@ def run_programme(place: Placement, direction: Direction) -> Curve:
     parts = [_curve(place, direction, walk.law, walk.totals).delta(place.eps) for walk in walks]
     whole = _curve(place, direction, law, weights @ np.array([walk.totals for walk in walks]))
     return dataclasses.replace(whole, charge=whole.charge + z_charge, z_values=np.array(parts))
+
+
+def programme_cost(place: Placement) -> tuple[float, float]:
+    """Seconds of one core and bytes of a run, on the high side: measured times about three."""
+    x = place.x_nodes
+    band = 1.0
+    if x.size > 1:
+        step = math.sqrt(place.variance * (1.0 - place.decay) * (1.0 + place.decay))
+        band = min(x.size, (place.tail + FREE_TAIL) * step / float(x[1] - x[0]) + 1.0)
+    cells = place.bins * place.z_nodes.size * x.size * (place.s_nodes + 16.0)
+    white = place.white_nodes.size if place.white > 0.0 else 0
+    return cells * (3e-8 + 1e-10 * band + 1e-8 * white), 2.0 * GROUP_BYTES + 128.0 * x.size**2
 
 
 def _curve(place: Placement, direction: Direction, law: Vector, totals: Vector) -> Curve:

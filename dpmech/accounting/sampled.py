@@ -18,7 +18,7 @@ from dpmech.accounting.methods import Certified, Importance
 from dpmech.accounting.mixture import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.sampling import draw_entropy, weight_sample
 from dpmech.accounting.search import gaussian_scale, safe_root, signed
-from dpmech.bounds import Bounds
+from dpmech.bounds import Bounds, percent
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 
 __all__ = ["CertifiedAccountant", "ImportanceAccountant"]
@@ -52,7 +52,7 @@ class ImportanceAccountant(Accountant):
         self.rng = np.random.default_rng() if rng is None else rng
         self.method = (
             f"Balls-in-Bins importance sampling, {gram.bins} bins, "
-            f"two-sided {100.0 * method.confidence:g} % interval"
+            f"two-sided {percent(method.confidence)} interval"
         )
         self.guarantee = "estimate"
 
@@ -68,9 +68,7 @@ class ImportanceAccountant(Accountant):
         """Confidence interval for eps: where the ends of the interval for delta cross `delta`."""
         unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
         if unamplified <= _SMALLEST_EPS:
-            return Bounds(
-                0.0, unamplified, f"{self.method}; bounded without sampling", self.settings.confidence
-            )
+            return Bounds(0.0, unamplified, f"{self.method}; bounded without sampling", self.settings.error)
         guess = max(self.rough_epsilon(sigma, delta), _SMALLEST_EPS)
         estimate = self._estimator(sigma, guess)
         if guess == _SMALLEST_EPS and estimate(sigma, guess).upper <= delta:
@@ -229,7 +227,7 @@ class ImportanceAccountant(Accountant):
         return 0.0
 
     def _interval(self, lower: float, upper: float, estimate: Estimate) -> Bounds:
-        return Bounds(lower, upper, f"{self.method}, {estimate.carriers}", self.settings.confidence)
+        return Bounds(lower, upper, f"{self.method}, {estimate.carriers}", self.settings.error)
 
 
 def delta_below(upper: float, sampled: float, eps: float, multiplier: float) -> float:
@@ -275,7 +273,7 @@ class CertifiedAccountant(Accountant):
         self.sizing = ImportanceAccountant(
             gram, sensitivity, Importance(0.05, executor=method.executor), self.rng
         )
-        self.method = f"Balls-in-Bins certified sampling, {gram.bins} bins, beta {method.beta:g}"
+        self.method = f"Balls-in-Bins certified sampling, {gram.bins} bins, beta {method.beta!r}"
         self.guarantee = "with probability 1 - beta"
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -294,7 +292,7 @@ class CertifiedAccountant(Accountant):
         guess = max(self.sizing.rough_epsilon(sigma, delta / _PROBE_MARGIN), _SMALLEST_EPS)
         for margin in _PROBES:
             eps = guess * (1.0 + 5.0 * margin)
-            if self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES)).meets(delta):
+            if self._certify(sigma, eps, delta, self.settings.shared(len(_PROBES)).beta).meets(delta):
                 return self._upper(eps)
         raise NumericalError(f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})")
 
@@ -303,7 +301,7 @@ class CertifiedAccountant(Accountant):
         start = self.sizing.calibrate(eps, delta / _PROBE_MARGIN, rtol=rtol, progress=progress).sigma
         for margin in _PROBES:
             sigma = start * (1.0 + margin)
-            bound = self._certify(sigma, eps, delta, self.settings.beta / len(_PROBES))
+            bound = self._certify(sigma, eps, delta, self.settings.shared(len(_PROBES)).beta)
             progress(f"certify: sigma {sigma:.6g}: delta <= {bound.upper:.4g}")
             if bound.meets(delta):
                 return Solution(sigma, self._upper(eps), bound.samples)
@@ -320,4 +318,4 @@ class CertifiedAccountant(Accountant):
         )
 
     def _upper(self, value: float) -> Bounds:
-        return Bounds(0.0, value, self.method, 1.0 - self.settings.beta)
+        return Bounds(0.0, value, self.method, self.settings.error)

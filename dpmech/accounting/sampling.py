@@ -13,6 +13,7 @@ import numpy.typing as npt
 import scipy.special
 
 from dpmech.accounting.mixture import Proposal
+from dpmech.metering import spend
 
 __all__ = ["Sample", "adapted_weights", "block_size", "draw_entropy", "pilot_sample", "weight_sample"]
 
@@ -24,6 +25,8 @@ SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 4096
 CHUNKS = 64
 ADAPT_STEPS = 300
+# Of the cost: bytes of a number, and up to how many bins a draw is a product with a dense matrix.
+_NUMBER, _DENSE = 8.0, 6000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +86,12 @@ def _blocks(
 ) -> list[BlockResult]:
     size = block_size(proposal.gram.bins)
     count = max(1, math.ceil(samples / size))
+    bins = proposal.gram.bins
+    spend(
+        count * size * bins * (3e-7 + 2e-10 * min(bins, _DENSE)),
+        _NUMBER * (8.0 * size * bins + 2.0 * count * size * (proposal.weights.size if detailed else 1)),
+        what=f"drawing {count * size} samples of {bins} bins",
+    )
     if executor is None:
         return _chunk(proposal, entropy, stage, range(count), size, detailed=detailed)
     step = math.ceil(count / CHUNKS)

@@ -76,7 +76,7 @@ def _record(finding: Finding) -> dict[str, Any]:
         "eps_lower": None if certified is None else certified.lower,
         "eps_upper": None if certified is None else certified.upper,
         "method": None if certified is None else certified.method,
-        "confidence": None if certified is None else certified.confidence,
+        "error": None if certified is None else certified.error,
         "ratio": None if math.isnan(finding.ratio) else finding.ratio,
         "verdict": finding.verdict,
         "recorded_eps": claim.recorded_eps,

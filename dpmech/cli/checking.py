@@ -5,31 +5,78 @@ import sys
 
 import click
 
+from dpmech.certificate_format import LARGEST_FILE
 from dpmech.cli.printing import progress_bar, refuse
 from dpmech.exceptions import DpmechError
 from dpmech.verifying import Verification
 from dpmech.verifying import verify as verify_certificate
+from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
 
 __all__ = ["verify"]
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option("--rigorous", is_flag=True, help="Refuse estimates, and runs with seeds of the caller.")
+@click.option(
+    "--rigorous",
+    is_flag=True,
+    help="Refuse estimates, betas above 1e-6 or delta / 100, and seeds of the caller.",
+)
 @click.option("--seed", type=int, help="Seed of sampled routes [operating system entropy].")
+@click.option(
+    "--max-seconds",
+    type=float,
+    default=MAX_SECONDS,
+    show_default=True,
+    help="Budget of work of each file, in seconds of one core, estimated on the high side.",
+)
+@click.option(
+    "--max-memory",
+    type=float,
+    default=MAX_MEMORY / 1e9,
+    show_default=True,
+    help="The same, in GB at the peak.",
+)
+@click.option(
+    "--max-file-size",
+    type=float,
+    default=LARGEST_FILE / 1e6,
+    show_default=True,
+    help="Larger files, in MB, are not read.",
+)
 @click.option("--details", is_flag=True, help="Print every check, not only the verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(files: tuple[str, ...], rigorous: bool, seed: int | None, details: bool, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+def verify(
+    files: tuple[str, ...],
+    *,
+    rigorous: bool,
+    seed: int | None,
+    max_seconds: float,
+    max_memory: float,
+    max_file_size: float,
+    details: bool,
+    as_json: bool,
+) -> None:
     """Recompute certificates, and check run records against the certificates inside them.
 
     Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
-    cannot be read.
+    cannot be read or would cost more work than the budget allows.
     """
     found: list[Verification] = []
     try:
         with progress_bar("verifying", total=len(files)) as report:
             for file in files:
-                found.append(verify_certificate(file, rigorous=rigorous, rng=seed, progress=report))
+                found.append(
+                    verify_certificate(
+                        file,
+                        rigorous=rigorous,
+                        rng=seed,
+                        progress=report,
+                        max_seconds=max_seconds,
+                        max_memory=1e9 * max_memory,
+                        max_file_size=round(1e6 * max_file_size),
+                    )
+                )
                 report("")
     except DpmechError as error:
         refuse(error)

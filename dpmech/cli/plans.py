@@ -97,7 +97,12 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
         eps=settings["eps"],
         delta=settings["delta"],
         rtol=settings.get("rtol", 1e-3),
-        method=chosen_method(settings.get("method"), participation, rigorous=bool(settings.get("rigorous"))),
+        method=chosen_method(
+            settings.get("method"),
+            participation,
+            rigorous=bool(settings.get("rigorous")),
+            delta=settings["delta"],
+        ),
         seed=settings.get("seed"),
     )
 

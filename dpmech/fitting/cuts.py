@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.linalg import FloatArray
+from dpmech.linalg import FloatArray, cumulative_sum
 from dpmech.participation import Pattern
 from dpmech.separated_sets import best_separated_sum, windowed_sums
 from dpmech.strategies.base import Strategy
@@ -82,7 +82,7 @@ def _spaced(start: int, n: int, pattern: Pattern) -> Cut:
 
 def column_squares(coefs: FloatArray) -> FloatArray:
     """Squared column norms of LTT(coefs), shape (n,)."""
-    return np.asarray(np.cumsum((coefs**2).astype(np.longdouble))[::-1], dtype=np.float64)
+    return cumulative_sum(coefs**2)[::-1]
 
 
 def worst_cut(strategy: Strategy, pattern: Pattern) -> Cut:

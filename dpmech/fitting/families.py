@@ -7,7 +7,8 @@ import numpy as np
 from scipy import signal
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
-from dpmech.linalg import FloatArray, series_inverse
+from dpmech.linalg import FloatArray
+from dpmech.series import series_inverse
 from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Strategy
 from dpmech.strategies.toeplitz import inverse_square_root_coefs, square_root_coefs
 

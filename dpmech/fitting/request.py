@@ -12,6 +12,7 @@ from dpmech.accounting.dispatch import effective_method
 from dpmech.accounting.methods import Certified, Importance, Method
 from dpmech.budget import PrivacyBudget
 from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.claims import with_checksum
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
 from dpmech.fitting.decoder import Objective
@@ -280,21 +281,26 @@ class Request:
             **(self.calibration if shared is None else self.calibration | {"method": shared[0]}),
         )
         if shared is not None:
-            cal = dataclasses.replace(
-                cal,
-                achieved=dataclasses.replace(cal.achieved, confidence=shared[1]),
-                evidence=dataclasses.replace(cal.evidence, accountant=asked),
+            cal = with_checksum(
+                dataclasses.replace(
+                    cal,
+                    achieved=dataclasses.replace(cal.achieved, error=shared[1]),
+                    evidence=dataclasses.replace(cal.evidence, accountant=asked),
+                )
             )
         return strategy, schema, error_at(strategy, cal.sigma, self.workload, self.objective), cal
 
 
 def _shared(method: Method, trials: int) -> tuple[Method, float] | None:
-    """A sampling method with its error divided by how often it is asked, and its own level; else None."""
+    """A sampling method with its error divided by how often it is asked, and its own error; else None."""
     if isinstance(method, Importance):
-        share = 1.0 - (1.0 - method.confidence) / trials
-        return dataclasses.replace(method, confidence=share), method.confidence
+        if trials == 1:
+            return method, method.error
+        # Rounded up, as the shares of the error must not add up to more than it.
+        share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
+        return dataclasses.replace(method, confidence=share), method.error
     if isinstance(method, Certified):
-        return dataclasses.replace(method, beta=method.beta / trials), 1.0 - method.beta
+        return method.shared(trials), method.error
     return None
 
 

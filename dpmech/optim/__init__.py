@@ -36,6 +36,7 @@ from dpmech.optim.newton_schulz import QUINTIC_COEFS as QUINTIC_COEFS
 from dpmech.optim.newton_schulz import orthogonalize as orthogonalize
 from dpmech.optim.newton_schulz import taylor_coefs as taylor_coefs
 from dpmech.optim.noise import NoiseStream as NoiseStream
+from dpmech.optim.nonfinite import NonFiniteGradientsWarning as NonFiniteGradientsWarning
 from dpmech.optim.per_example import clipped_gradients as clipped_gradients
 from dpmech.optim.private import PrivateOptimizer as PrivateOptimizer
 from dpmech.optim.private_model import PerExampleModel as PerExampleModel

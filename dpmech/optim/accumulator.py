@@ -10,6 +10,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.agreement import Group, add_over, check_processes, is_first, processes
 from dpmech.optim.clipped_sum import ClippedSum, clip_and_sum
 from dpmech.optim.clipping import Clipping
+from dpmech.optim.nonfinite import Probe, warn_operator
 from dpmech.optim.slots import is_sharded, local_part, noise_dtype
 
 __all__ = ["Accumulator"]
@@ -36,6 +37,8 @@ class Accumulator:
         self._world = processes(group)
         self._sums: list[Tensor | None] = [None] * len(params)
         self.dropped = 0
+        self._probe = Probe()
+        self._warned = False
 
     def add_samples(self, samples: Sequence[Tensor | None]) -> None:
         """Clip per-example gradients, one tensor a parameter, and add them."""
@@ -44,7 +47,8 @@ class Accumulator:
                 "per-example gradients of a sharded parameter: no process sees the whole norm of an example",
                 supported="a ClippedSum with reduced=True",
             )
-        sums, _, dropped = clip_and_sum(samples, self._blocks, scale=self._scale)
+        sums, examples, dropped = clip_and_sum(samples, self._blocks, scale=self._scale)
+        self._probe.note(examples, dropped)
         self._add(sums, dropped)
 
     def add_clipped(self, clipped: ClippedSum) -> None:
@@ -73,6 +77,8 @@ class Accumulator:
         if clipped.reduced and not is_first(self._group):
             # The first process brings what all processes have; sharded parameters are not added up.
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
+        else:
+            self._probe.note(clipped.examples, clipped.dropped)
         self._add(sums, clipped.dropped)
 
     def take(self) -> list[Tensor]:
@@ -91,6 +97,14 @@ class Accumulator:
             [x for x, param in zip(sums, self._params, strict=True) if not is_sharded(param)], self._group
         )
         return sums
+
+    def check_probe(self) -> None:
+        """Before the first release: refuse what would train on noise alone, see `Probe`.
+
+        Raises:
+            NumericalError: if 32 examples or more came, in all processes, and no gradient was finite.
+        """
+        self._probe.check(self._params[0].device, self._group)
 
     def clear(self) -> None:
         """Forget what was added."""
@@ -116,6 +130,7 @@ class Accumulator:
             for total, param in zip(state["sums"], self._params, strict=True)
         ]
         self.dropped = check_integer("dropped", state["dropped"], minimum=0)
+        self._probe = Probe(known=all(total is None for total in sums) and not self.dropped)
         self._sums = sums
 
     @torch.no_grad()
@@ -132,6 +147,9 @@ class Accumulator:
             else:
                 self._sums[index] = total.double().add_(value)
         self.dropped += dropped
+        if dropped and not self._warned:
+            self._warned = True
+            warn_operator(dropped)
 
 
 def _zeros(param: Tensor) -> Tensor:

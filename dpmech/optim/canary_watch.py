@@ -20,6 +20,8 @@ from dpmech.optim.slots import is_sharded
 
 __all__ = ["CanaryWatch"]
 
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
+
 
 class CanaryWatch:
     """Collects, after every step of a PrivateOptimizer, what it released along each canary's direction.
@@ -175,6 +177,7 @@ class CanaryWatch:
         """Clear the canaries' columns, and find what the next step adds to the column of one that joins."""
         weight = self._weight.detach()
         weight[:, self._columns] = 0.0
+        self._optimizer.note_weights()
         features, target = (part.to(weight.device) for part in self._data.canary(0))
         with _unhooked(self._model), torch.enable_grad():
             value = self._loss(self._model, features.to(weight.dtype), target)
@@ -192,14 +195,16 @@ class CanaryWatch:
 
 @contextlib.contextmanager
 def _unhooked(model: nn.Module) -> Iterator[None]:
-    """A model without dropout, and without the hooks by which Opacus would store a training example."""
-    saved = [(part, part.training, part._forward_hooks, part._backward_hooks) for part in model.modules()]
+    """A model without dropout, and without the hooks by which a training example is stored or counted."""
+    saved = [(part, part.training, *(getattr(part, name) for name in _HOOKS)) for part in model.modules()]
     for part, *_ in saved:
         part.training = False
-        part._forward_hooks, part._backward_hooks = OrderedDict(), OrderedDict()
+        for name in _HOOKS:
+            setattr(part, name, OrderedDict())
     try:
         yield
     finally:
-        for part, training, forward, backward in saved:
+        for part, training, *hooks in saved:
             part.training = training
-            part._forward_hooks, part._backward_hooks = forward, backward
+            for name, own in zip(_HOOKS, hooks, strict=True):
+                setattr(part, name, own)

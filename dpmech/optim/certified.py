@@ -4,7 +4,7 @@ import math
 
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate
-from dpmech.claims import Claim
+from dpmech.claims import Claim, check_unedited
 from dpmech.exceptions import CertificateError, InvalidParameterError, check_real
 from dpmech.optim.clipping import Clipping, FlatClipping
 
@@ -12,12 +12,18 @@ __all__ = ["check_certified", "check_claim", "resolved_batch_size", "resolved_cl
 
 
 def check_claim(value: object) -> Claim:
-    """Return `value` if it is a Calibration or a Certificate, else raise InvalidParameterError."""
+    """Return `value` if it is a Calibration or a Certificate, as it was computed or read from a sealed file.
+
+    Raises:
+        InvalidParameterError: if it is something else.
+        CertificateError: if it was edited, or put together by hand.
+    """
     if not isinstance(value, Calibration | Certificate):
         raise InvalidParameterError(
             "calibration", value, "a Calibration from dm.calibrate_sigma, or a Certificate"
         )
-    return value
+    checked: Claim = check_unedited(value)
+    return checked
 
 
 def check_certified(claim: Claim, name: str, used: float) -> None:

@@ -57,20 +57,4 @@ def check_dataset(loader: DataLoader[Any]) -> int:
             "an iterable dataset has no examples to sample from",
             supported="a dataset with a length and indices",
         )
-    if _repeats(dataset):
-        raise UnsupportedCombinationError(
-            "the dataset holds examples twice: they would take part twice as often as certified",
-            supported="every example under one index",
-        )
     return check_integer("len(dataset)", len(dataset), minimum=1)
-
-
-def _repeats(dataset: Any) -> bool:  # noqa: ANN401 - any dataset
-    """Whether examples stand twice in a dataset, as far as torch's own kinds of dataset tell."""
-    if isinstance(dataset, torch.utils.data.Subset):
-        picked = [int(index) for index in dataset.indices]
-        return len(set(picked)) < len(picked) or _repeats(dataset.dataset)
-    if isinstance(dataset, torch.utils.data.ConcatDataset):
-        parts = dataset.datasets
-        return len({id(part) for part in parts}) < len(parts) or any(map(_repeats, parts))
-    return False

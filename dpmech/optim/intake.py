@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError, check_integer
 from dpmech.optim.slots import local_part
 
 __all__ = ["Intake"]
@@ -24,15 +24,20 @@ class Intake:
         self._frozen = frozen
         self._own: list[tuple[int, int] | None] = [None] * len(trained)
 
-    def take(self) -> list[Tensor | None]:
+    def take(self, examples: int | None = None) -> list[Tensor | None]:
         """Per-example gradients of the trained parameters, shape (examples, ...), taken off them.
 
         None where a parameter has none: its gradient is zero for every example.
 
+        Args:
+            examples: how many different examples the gradients are of; None for one a row, where every
+                parameter has a single tensor.
+
         Raises:
             UnsupportedCombinationError: if a frozen parameter has a gradient, or a trained one has one
-                without per-example gradients.
-            InvalidParameterError: on a grad_sample of the wrong shape.
+                without per-example gradients, or one has those of several backward passes and nobody said
+                of how many examples.
+            InvalidParameterError: on a grad_sample of the wrong shape, or of another number of examples.
         """
         for index, param in enumerate(self._frozen):
             if param.grad is not None or getattr(param, "grad_sample", None) is not None:
@@ -41,7 +46,8 @@ class Intake:
                     "be trained without noise",
                     supported="parameters that require gradients when PrivateOptimizer is built",
                 )
-        samples = [_grad_sample(index, param) for index, param in enumerate(self._trained)]
+        parts = [_grad_sample(index, param) for index, param in enumerate(self._trained)]
+        samples = _rows(parts, examples)
         for index, (param, sample) in enumerate(zip(self._trained, samples, strict=True)):
             if sample is None and self._is_foreign(index, param):
                 raise UnsupportedCombinationError(
@@ -77,15 +83,46 @@ def _identity(grad: Tensor | None) -> tuple[int, int] | None:
     return None if grad is None else (local_part(grad).data_ptr(), grad._version)
 
 
-def _grad_sample(index: int, param: Tensor) -> Tensor | None:
+def _grad_sample(index: int, param: Tensor) -> list[Tensor] | None:
+    """What backward passes left on a parameter: one tensor each."""
     value = getattr(param, "grad_sample", None)
     if value is None:
         return None
-    parts = value if isinstance(value, list | tuple) else [value]
+    parts = list(value) if isinstance(value, list | tuple) else [value]
     for part in parts:
         if not isinstance(part, Tensor) or part.shape[1:] != param.shape or part.ndim != param.ndim + 1:
             shown = tuple(part.shape) if isinstance(part, Tensor) else part
             raise InvalidParameterError(
                 f"grad_sample of parameter {index}", shown, f"of shape (examples, *{tuple(param.shape)})"
             )
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    return parts
+
+
+def _rows(found: Sequence[list[Tensor] | None], examples: int | None) -> list[Tensor | None]:
+    """One tensor a parameter, one row an example.
+
+    Several backward passes over one batch give every example several rows, several batches give it one, and
+    the rows look alike. Only the number of examples tells which it was: rows of the same example are added
+    before they are clipped.
+    """
+    lengths = [[len(part) for part in parts] for parts in found if parts is not None]
+    if examples is None:
+        if any(len(one) > 1 for one in lengths):
+            raise UnsupportedCombinationError(
+                f"per-example gradients of {max(map(len, lengths))} backward passes: those of one example "
+                "may stand in several rows, each clipped by itself",
+                supported="accumulate() after every backward pass over examples of its own, or "
+                "accumulate(examples=...), the number of different examples in all of them",
+            )
+        return [None if parts is None else parts[0] if parts else None for parts in found]
+    check_integer("examples", examples, minimum=0)
+    if all(sum(one) == examples for one in lengths):
+        return [None if parts is None else torch.cat(parts) for parts in found]
+    if all(length == examples for one in lengths for length in one):
+        return [None if parts is None else torch.stack(parts).sum(dim=0) for parts in found]
+    raise InvalidParameterError(
+        "examples",
+        examples,
+        f"what all backward passes together, or each of them, have for every parameter: they have "
+        f"{sorted(set(map(tuple, lengths)))} rows",
+    )

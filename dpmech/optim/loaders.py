@@ -20,6 +20,9 @@ from dpmech.exceptions import (
 from dpmech.optim.agreement import Group, check_agreement, processes
 from dpmech.optim.datasets import Collation, check_dataset
 from dpmech.optim.lots import LotProgress
+from dpmech.optim.set_up import SetUp
+from dpmech.optim.uniqueness import check_unique
+from dpmech.run_record import Continuity
 from dpmech.samplers import ParticipationTracker, Sampler, shard
 
 __all__ = ["LotSampler", "PrivateLoader"]
@@ -97,9 +100,12 @@ class PrivateLoader:
     Attributes:
         sampler: the lots.
         progress: what the optimizer shares.
+        uniqueness: how it was checked that no example stands in the dataset twice.
+        set_up: fingerprints of what the run was built from.
 
     Raises:
         InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: if the dataset holds an example twice.
         CertificateError: if processes have other lots.
     """
 
@@ -122,6 +128,7 @@ class PrivateLoader:
             raise InvalidParameterError(
                 "sampler", sampler, f"one for the {size} examples of the loader's dataset"
             )
+        self.uniqueness = check_unique(loader.dataset)
         self.sampler = sampler
         self.progress = LotProgress()
         self._dataset = loader.dataset
@@ -133,6 +140,7 @@ class PrivateLoader:
         self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
         self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
         self._collate = Collation(loader.collate_fn, self._dataset)
+        self.set_up = SetUp(self._dataset, loader.collate_fn, self._settings)
         self._iterations = 0
         check_agreement("the lots", {"sampler": sampler.fingerprint()}, process_group)
 
@@ -145,6 +153,11 @@ class PrivateLoader:
     def tracker(self) -> ParticipationTracker:
         """Realised participations so far. Secret."""
         return self._tracker
+
+    @property
+    def continuity(self) -> Continuity | None:
+        """What is known of the run's checkpoints; None where none was saved or loaded."""
+        return self.set_up.continuity
 
     @property
     def processes(self) -> int:

@@ -1,6 +1,5 @@
 """LotOptimizer: a PrivateOptimizer in step with the loader that draws its lots."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError, Unsupport
 from dpmech.optim.clipped_sum import ClippedSum
 from dpmech.optim.loaders import PrivateLoader
 from dpmech.optim.private import PrivateOptimizer
+from dpmech.optim.unchanged import Unchanged
 from dpmech.run_record import Randomness, RunRecord
 
 __all__ = ["LotOptimizer"]
@@ -27,14 +27,23 @@ class LotOptimizer(PrivateOptimizer):
     Args:
         loader: the loader.
         *args: as for PrivateOptimizer.
+        unchanged: what compares the contents of the model before every step; None for nothing, where no
+            model is known.
         **kwargs: as for PrivateOptimizer.
 
     Raises:
         CertificateError: if the loader's lots are not those that were certified.
     """
 
-    def __init__(self, loader: PrivateLoader, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as there
+    def __init__(
+        self,
+        loader: PrivateLoader,
+        *args: Any,  # noqa: ANN401 - as there
+        unchanged: Unchanged | None = None,
+        **kwargs: Any,  # noqa: ANN401 - as there
+    ) -> None:
         self._loader = loader
+        self._unchanged = unchanged
         super().__init__(*args, **kwargs)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -51,32 +60,35 @@ class LotOptimizer(PrivateOptimizer):
         """Whether the newest batch was the last of its lot, so that `step` released something."""
         return self._loader.progress.complete
 
-    def accumulate(self, clipped: ClippedSum | None = None) -> None:
+    def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
         """As PrivateOptimizer; an example of the loader's newest batch counts once.
 
         Raises:
             UnsupportedCombinationError: if more examples are added than the batch holds.
         """
         progress = self._loader.progress
-        examples, left_out = None, 0
+        found, left_out = None, 0
         if clipped is None:
             given = [getattr(param, "grad_sample", None) for param in self._trained]
-            examples = max((_examples(one) for one in given if one is not None), default=None)
+            found = max((_examples(one) for one in given if one is not None), default=None)
+            if found is not None and examples is not None:
+                found = examples
         elif isinstance(clipped, ClippedSum):
             # A sum that does not say how many examples it holds is taken for those of the batch.
-            examples, left_out = clipped.examples, clipped.left_out
-            examples = progress.handed if examples is None else examples
-        if examples is not None:
-            progress.check_room(examples)
-        super().accumulate(clipped)
-        if examples is not None:
-            progress.count(examples, left_out)
+            found, left_out = clipped.examples, clipped.left_out
+            found = progress.handed if found is None else found
+        if found is not None:
+            progress.check_room(found)
+        super().accumulate(clipped, examples=examples)
+        if found is not None:
+            progress.count(found, left_out)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as in PrivateOptimizer
         """The private step of a lot after its last batch; after the others, accumulate only.
 
         Raises:
-            UnsupportedCombinationError: without a batch of the loader, and as PrivateOptimizer.step.
+            UnsupportedCombinationError: without a batch of the loader, if the model changed otherwise than by
+                steps, and as PrivateOptimizer.step.
         """
         progress = self._loader.progress
         progress.check_step()
@@ -87,12 +99,29 @@ class LotOptimizer(PrivateOptimizer):
                 )
             self.accumulate()
             progress.check_counted()
+            progress.close_batch()
             return None
         self._check_in_step()
-        return self._released(closure)
+        before = progress.stepped
+        try:
+            return self._released(closure)
+        finally:
+            # Also after an update that failed half-way; not where the step was refused before it began.
+            if self._unchanged is not None and progress.stepped > before:
+                self._unchanged.note_step()
 
     def _check_lot(self) -> None:
         self._loader.progress.check_counted()
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        if self._unchanged is not None:
+            self._unchanged.check()
+
+    def note_weights(self) -> None:
+        """As PrivateOptimizer: what the trained parameters hold now is no data that a forward pass wrote."""
+        if self._unchanged is not None:
+            self._unchanged.note_weights()
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, lot and row are spent all the same.
@@ -109,9 +138,11 @@ class LotOptimizer(PrivateOptimizer):
         """As PrivateOptimizer.
 
         Raises:
-            UnsupportedCombinationError: if lots and rows of noise no longer belong together.
+            UnsupportedCombinationError: if lots and rows of noise no longer belong together, or the model
+                holds what no step gave it.
         """
         self._check_in_step()
+        self._check_unchanged()
         return super().state_dict()
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
@@ -148,9 +179,11 @@ class LotOptimizer(PrivateOptimizer):
         Raises:
             InvalidParameterError: on a bad argument.
             CertificateError: if processes or participations disagree with the certificate.
+            UnsupportedCombinationError: if the model holds what no step gave it.
         """
         if not isinstance(stopped_by_plan, bool):
             raise InvalidParameterError("stopped_by_plan", stopped_by_plan, "True or False")
+        self._check_unchanged()
         steps = self.record.steps
         certificate = self._certificate()
         seen = self._loader.tracker.summary()
@@ -171,6 +204,8 @@ class LotOptimizer(PrivateOptimizer):
             most_participations=seen.get("most_participations"),
             processes=self._loader.processes,
             stopped_by_plan=stopped_by_plan,
+            uniqueness=self._loader.uniqueness,
+            continuity=self._loader.continuity,
         )
 
     def _certificate(self) -> Certificate:
@@ -179,9 +214,7 @@ class LotOptimizer(PrivateOptimizer):
             return self.claim.certificate(self.clip_norm, self.expected_batch_size)
         if not isinstance(self.claim, Certificate):
             raise InvalidParameterError("calibration", self.claim, "a Calibration or a Certificate")
-        return dataclasses.replace(
-            self.claim, clip_norm=self.clip_norm, expected_batch_size=self.expected_batch_size
-        )
+        return self.claim.with_terms(self.clip_norm, self.expected_batch_size)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter

@@ -1,5 +1,8 @@
 """Lots: how far loader and optimizer have come, and that they go in step."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 from dpmech.exceptions import UnsupportedCombinationError
 
 __all__ = ["LotProgress"]
@@ -9,6 +12,7 @@ class LotProgress:
     """Shared by a PrivateLoader and its optimizer: step t must be taken on the whole of lot t.
 
     Attributes:
+        batches: physical batches handed out so far.
         drawn: lots of which at least one physical batch was handed out.
         complete: whether the last physical batch of the newest lot was handed out.
         begun: whether any gradient of the newest lot reached the optimizer.
@@ -16,10 +20,12 @@ class LotProgress:
         handed: examples of the newest physical batch.
         counted: how many of them the optimizer has; None before it looked.
         left_out: rows of the batch beside them that got weight 0.
-        forwards: how often the model was called on the newest batch with gradients, as far as it is watched.
+        calls: of the model with gradients, as far as it is watched: how many may have used each of its
+            trained parameters on the newest batch.
     """
 
     def __init__(self) -> None:
+        self.batches = 0
         self.drawn = 0
         self.complete = True
         self.begun = False
@@ -27,7 +33,9 @@ class LotProgress:
         self.handed = 0
         self.counted: int | None = None
         self.left_out = 0
-        self.forwards = 0
+        self.calls: Counter[int] = Counter()
+        # Calls whose backward pass may still come, in later batches too; Opacus stores none in eval mode.
+        self._pending: Counter[int] = Counter()
 
     def hand_out(self, examples: int, *, first: bool, last: bool) -> None:
         """Note that the loader hands out a physical batch of so many examples.
@@ -51,11 +59,13 @@ class LotProgress:
                     supported="every batch of a lot in its step",
                 )
             self.check_counted()
+            self.close_batch()
+        self.batches += 1
         self.complete = last
         self.handed = examples
         self.counted = None
         self.left_out = 0
-        self.forwards = 0
+        self.calls = Counter(self._pending)
 
     def take_back(self) -> None:
         """Forget the newest lot if nothing of it reached the optimizer, so that it is handed out again."""
@@ -63,9 +73,21 @@ class LotProgress:
             self.drawn -= 1
             self.complete = True
 
-    def note_forward(self) -> None:
-        """Note that the model was called on the newest batch with gradients."""
-        self.forwards += 1
+    def note_call(self, params: Iterable[int], *, training: bool) -> None:
+        """Note a call with gradients of a model or a part of it.
+
+        Args:
+            params: identities of the trained parameters that it may use.
+            training: whether it is in training mode.
+        """
+        used = list(params)
+        self.calls.update(used)
+        if training:
+            self._pending.update(used)
+
+    def close_batch(self) -> None:
+        """Note that the gradients of the newest batch, and of all calls so far, reached the optimizer."""
+        self._pending.clear()
 
     def check_room(self, examples: int) -> None:
         """Raise UnsupportedCombinationError if the batch does not hold that many examples more."""
@@ -103,10 +125,11 @@ class LotProgress:
                 supported="models, losses and collate functions that keep examples apart, along the first "
                 "dimension",
             )
-        if self.forwards > 1:
+        most = max(self.calls.values(), default=0)
+        if most > 1:
             raise UnsupportedCombinationError(
-                f"the model was called {self.forwards} times on one batch: gradients of one example may "
-                "stand in several rows, each clipped by itself",
+                f"the model was called {most} times on one batch, or one part of it was: gradients of one "
+                "example may stand in several rows, each clipped by itself",
                 supported="one call of the model for every batch (others under torch.no_grad())",
             )
 
@@ -121,6 +144,7 @@ class LotProgress:
     def note_step(self) -> None:
         """Note that the optimizer took the step of the newest lot."""
         self.stepped += 1
+        self.close_batch()
 
     def resume(self, steps: int) -> None:
         """Go on after `steps` whole lots."""

@@ -24,7 +24,8 @@ from dpmech.optim.datasets import check_dataset
 from dpmech.optim.generators import Generator
 from dpmech.optim.loaders import PrivateLoader
 from dpmech.optim.lot_optimizer import LotOptimizer
-from dpmech.optim.private_model import PerExampleModel, check_model, check_public_buffers, watch
+from dpmech.optim.private_model import PerExampleModel, check_model, count_calls
+from dpmech.optim.unchanged import ModelHook, Unchanged
 from dpmech.participation import EveryStep
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
@@ -86,8 +87,9 @@ def make_private(
         rng: of the lots; the same. Unused where nothing is drawn.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
-        public_buffers: names of buffers that may change in training because they do not depend on the data,
-            such as counters. A change of any other is refused: buffers are released without noise.
+        public_buffers: names of buffers, untrained parameters or extra states that may change in training
+            because they do not depend on the data, such as counters. A change of any other is refused: they
+            are released without noise.
 
     Returns:
         Model, optimizer (a LotOptimizer) and loader (a PrivateLoader).
@@ -96,8 +98,8 @@ def make_private(
         InvalidParameterError: on a bad argument.
         CertificateError: if clip norm, normaliser, size of the lots or processes differ from what is
             certified.
-        UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples, and
-            DistributedDataParallel.
+        UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
+            DistributedDataParallel, and buffers of which nobody can tell whether they change.
         MissingDependencyError: without `loss`, if Opacus is not installed.
     """
     claim = check_claim(calibration)
@@ -114,7 +116,6 @@ def make_private(
         given._module if loss is None and _is_grad_sample_module(model) else given,
         [param for group in optimizer.param_groups for param in group["params"]],
     )
-    check_public_buffers(inner, public_buffers)
     _check_order(loader, claim)
     world = processes(process_group)
     sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)
@@ -130,6 +131,8 @@ def make_private(
             dist.broadcast(
                 tensor.detach(), dist.get_global_rank(process_group, 0) if process_group else 0, process_group
             )
+    trained = [param for param in inner.parameters() if param.requires_grad]
+    unchanged = Unchanged(inner, trained, public_buffers)
     certified = getattr(claim, "expected_batch_size", None)
     normaliser = sampler.expected_batch_size if certified is None else None
     private = LotOptimizer(
@@ -142,12 +145,17 @@ def make_private(
         generator=generator,
         mode=mode,
         process_group=process_group,
+        unchanged=unchanged,
     )
+    private_loader.set_up.describe(inner, loss)
     if loss is not None:
-        wrapped: nn.Module = PerExampleModel(inner, loss, private, microbatch_size=max_physical_batch_size)
+        wrapped: nn.Module = PerExampleModel(
+            inner, loss, private, microbatch_size=max_physical_batch_size, unchanged=unchanged
+        )
     else:
         wrapped = _grad_sample_module(model)
-        watch(inner, private_loader.progress, public_buffers)
+        count_calls(inner, private_loader.progress, trained)
+        inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
     return wrapped, private, private_loader
 
 

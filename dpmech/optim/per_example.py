@@ -62,17 +62,20 @@ def clipped_gradients(
     if weights is not None:
         kept = _check_weights(weights, tensors[0].shape[0])
         tensors = [tensor[kept.to(tensor.device)] for tensor in tensors]
-    names = [name for name, param in model.named_parameters() if param.requires_grad]
     params = dict(model.named_parameters())
+    names = [name for name, param in params.items() if param.requires_grad]
     trained = [params[name] for name in names]
     if not trained:
         raise InvalidParameterError("model", model, "a module with parameters that require gradients")
-    fixed = {name: param.detach() for name, param in params.items() if not param.requires_grad}
-    fixed |= dict(model.named_buffers())
+    name_of = {id(param): name for name, param in zip(names, trained, strict=True)}
+    places = _places(model)
+    tied = {place: name_of[id(tensor)] for place, tensor in places.items() if id(tensor) in name_of}
+    fixed = {place: tensor.detach() for place, tensor in places.items() if place not in tied}
     values = {name: params[name].detach() for name in names}
 
     def example_loss(own: dict[str, Tensor], *example: Tensor) -> Tensor:
-        return loss(functools.partial(_call, model, {**own, **fixed}), *example)
+        held = fixed | {place: own[name] for place, name in tied.items()}
+        return loss(functools.partial(_call, model, held), *example)
 
     per_example: Any = torch.func.vmap(
         torch.func.grad(example_loss), in_dims=(None, *[0] * len(tensors)), randomness="different"
@@ -106,7 +109,20 @@ def _check_weights(weights: object, length: int) -> Tensor:
 
 
 def _call(model: nn.Module, values: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
-    return torch.func.functional_call(model, values, args, kwargs)
+    return torch.func.functional_call(model, values, args, kwargs, tie_weights=False)
+
+
+def _places(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor of a model by its places: tied ones have several, a layer that is used twice has one.
+
+    (functional_call itself would put a shared layer's tensors in place twice, and take them out once.)
+    """
+    return {
+        f"{prefix}.{name}" if prefix else name: tensor
+        for prefix, layer in model.named_modules()
+        for name, tensor in [*layer._parameters.items(), *layer._buffers.items()]
+        if tensor is not None
+    }
 
 
 def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:

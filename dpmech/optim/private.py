@@ -22,6 +22,7 @@ from dpmech.optim.generators import Generator
 from dpmech.optim.inner import InnerOptimizer
 from dpmech.optim.intake import Intake
 from dpmech.optim.noise import NoiseStream
+from dpmech.optim.phis import Phis
 from dpmech.optim.record import ExecutedSteps
 from dpmech.optim.slots import write_grad
 
@@ -119,8 +120,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._stream = NoiseStream(
             claim, self._trained, noise_norms, generator, mode=mode, process_group=process_group
         )
-        self._noise_scales = [claim.sigma * norm / self._batch_size for norm in noise_norms]
-        self._row_norms = claim.strategy.noising_row_norms()
+        scales = [claim.sigma * norm / self._batch_size for norm in noise_norms]
+        self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())
         self._guard.close()
 
     # ---- what is fixed, and what has happened
@@ -151,7 +152,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
         A float, or one a trained parameter where they differ (PerMatrixClipping).
         """
-        values = self._phis(max(self._stream.steps_taken - 1, 0))
+        values = self._phis.at(max(self._stream.steps_taken - 1, 0))
         return values[0] if len(set(values)) == 1 else tuple(values)
 
     @property
@@ -161,7 +162,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def dropped_examples(self) -> int:
-        """Examples left out so far because their gradients were not finite. Private."""
+        """Examples left out so far because their gradients were not finite. Raw data: not to be published."""
         return self._lot.dropped
 
     @property
@@ -176,20 +177,29 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     # ---- training
 
-    def accumulate(self, clipped: ClippedSum | None = None) -> None:
+    def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
         """Add a micro-batch to the lot of the coming step.
+
+        Call it after every backward pass: each row is taken for an example of its own, and nobody can see
+        here that a batch came before. After several passes say how many `examples` they were over: as many
+        as all rows are one each; as many as every pass has are the same in the same order, and their
+        gradients are added before they are clipped.
 
         Args:
             clipped: None reads, clips and clears `grad_sample` of the parameters; or a sum of gradients that
                 were clipped already.
+            examples: how many examples `grad_sample` is of, >= 0; None for one a row of a single pass.
 
         Raises:
             InvalidParameterError: if the sum was clipped in another way than this optimizer says, or has
-                parameters that it does not train.
-            UnsupportedCombinationError: on gradients that would bypass clipping or noise.
+                parameters that it does not train; on a number of examples that the rows cannot be of.
+            UnsupportedCombinationError: on gradients that would bypass clipping or noise, or those of several
+                backward passes without `examples`.
         """
+        if examples is not None and clipped is not None:
+            raise InvalidParameterError("examples", examples, "None with a ClippedSum, which has its own")
         self._guard.check()
-        samples = self._intake.take()
+        samples = self._intake.take(examples)
         if clipped is None:
             self._lot.add_samples(samples)
         elif any(sample is not None for sample in samples):
@@ -212,6 +222,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             HorizonError: past the last certified step.
             UnsupportedCombinationError: on gradients that would bypass clipping or noise, or if parameters
                 were added.
+            NumericalError: before the first release, if 32 examples or more came and no gradient was finite.
         """
         return self._released(closure)
 
@@ -225,7 +236,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 loss = closure()
         self.accumulate()
         self._check_lot()
-        phis = self._phis(self._stream.steps_taken)
+        step = self._stream.steps_taken
+        if step == 0:
+            self._lot.check_probe()
         sums = self._lot.take()
         self._stream.add_step(sums)
         self._note_row()
@@ -234,7 +247,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 write_grad(param, total.div_(self._batch_size))
             else:
                 param.grad = None  # frozen since: it stays where it is, its noise is not needed
-        self._write_phis(phis)
+        self._phis.write(self.param_groups, step)
         self._guard.step()
         self._intake.note_own()
         return loss
@@ -244,6 +257,12 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._inner.zero_grad(set_to_none=set_to_none)
         self._intake.clear()
         self._lot.clear()
+
+    def note_weights(self) -> None:
+        """Say that you changed trained parameters between steps, by what was released (clamping, averages).
+
+        An optimizer of make_private refuses other changes; this one knows no model, and looks at none.
+        """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: the noise covers the parameters that were there at the start.
@@ -323,15 +342,3 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _note_row(self) -> None:
         """For a subclass that knows the lots: a row of noise was spent on this one."""
-
-    def _phis(self, step: int) -> list[float]:
-        """Phi of a step, for every trained parameter."""
-        return [float((scale * self._row_norms[step]) ** 2) for scale in self._noise_scales]
-
-    def _write_phis(self, phis: list[float]) -> None:
-        own = {id(param): phi for param, phi in zip(self._trained, phis, strict=True)}
-        for group in self.param_groups:
-            values = [own.get(id(param)) for param in group["params"]]
-            distinct = {value for value in values if value is not None}
-            listed = [0.0 if value is None else value for value in values]
-            group["phi"] = distinct.pop() if len(distinct) == 1 else listed

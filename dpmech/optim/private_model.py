@@ -10,8 +10,9 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.lots import LotProgress
 from dpmech.optim.per_example import clipped_gradients
 from dpmech.optim.private import PrivateOptimizer
+from dpmech.optim.unchanged import ModelHook, Unchanged
 
-__all__ = ["PerExampleModel", "check_model", "check_public_buffers", "watch"]
+__all__ = ["PerExampleModel", "check_model", "count_calls"]
 
 
 class PerExampleModel(nn.Module):
@@ -24,6 +25,7 @@ class PerExampleModel(nn.Module):
         loss: `loss(model, *example)`, a scalar, without a batch dimension.
         optimizer: what takes the clipped sums.
         microbatch_size: how many examples to differentiate at once; None for all of a batch.
+        unchanged: what compares the contents of the model; None for nothing.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class PerExampleModel(nn.Module):
         optimizer: PrivateOptimizer,
         *,
         microbatch_size: int | None = None,
+        unchanged: Unchanged | None = None,
     ) -> None:
         super().__init__()
         if not callable(loss):
@@ -41,10 +44,17 @@ class PerExampleModel(nn.Module):
         self._loss = loss
         self._optimizer = optimizer
         self._microbatch_size = microbatch_size
+        self._unchanged = unchanged
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
-        """The model's own output."""
-        return self.module(*args, **kwargs)
+        """The model's own output.
+
+        Raises:
+            UnsupportedCombinationError: if the call changed what the model holds.
+        """
+        result = self.module(*args, **kwargs)
+        self._check_written()
+        return result
 
     def backward(self, *batch: Tensor, weights: Tensor | None = None) -> None:
         """Hand the optimizer the sum of clipped gradients over a batch; `optimizer.step()` comes next.
@@ -52,17 +62,21 @@ class PerExampleModel(nn.Module):
         Args:
             *batch: tensors with the examples along their first dimension, as the loss takes them.
             weights: None, or zeros and ones, shape (examples,), to leave out padding.
+
+        Raises:
+            UnsupportedCombinationError: if the loss changed what the model holds, or as
+                `PrivateOptimizer.accumulate`.
         """
-        self._optimizer.accumulate(
-            clipped_gradients(
-                self.module,
-                self._loss,
-                batch,
-                self._optimizer.clipping,
-                microbatch_size=self._microbatch_size,
-                weights=weights,
-            )
+        total = clipped_gradients(
+            self.module,
+            self._loss,
+            batch,
+            self._optimizer.clipping,
+            microbatch_size=self._microbatch_size,
+            weights=weights,
         )
+        self._check_written()
+        self._optimizer.accumulate(total)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
         """That of the model, under its own names."""
@@ -71,6 +85,10 @@ class PerExampleModel(nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
         """That of the model."""
         return self.module.load_state_dict(*args, **kwargs)
+
+    def _check_written(self) -> None:
+        if self._unchanged is not None:
+            self._unchanged.check_written()
 
 
 def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
@@ -128,38 +146,41 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
         )
 
 
-def check_public_buffers(model: nn.Module, names: Sequence[str]) -> None:
-    """Raise InvalidParameterError unless these are names of the model's buffers."""
-    known = [name for name, _ in model.named_buffers()]
-    if isinstance(names, str) or not set(names) <= set(known):
-        raise InvalidParameterError("public_buffers", names, f"names among {known}")
+def count_calls(model: nn.Module, progress: LotProgress, trained: Sequence[Tensor]) -> None:
+    """Have the calls of a model and of its parts counted, by the parameters that they may use.
+
+    A part that is called within a call counts with it: weights may be used several times in one.
+    """
+    calls = _Calls(progress, {id(param) for param in trained})
+    for part in model.modules():
+        part.register_forward_pre_hook(ModelHook(calls.entered))
+        part.register_forward_hook(ModelHook(calls.left), always_call=True)
 
 
-def watch(model: nn.Module, progress: LotProgress, public_buffers: Sequence[str]) -> None:
-    """Count the calls of a model, and refuse one that changes a buffer which is not public."""
-    before: dict[str, tuple[int, int]] = {}
+class _Calls:
+    """The outermost call with gradients that is going on, if any."""
 
-    def entered(*_: object) -> None:
-        before.clear()
-        before.update(_versions(model))
+    def __init__(self, progress: LotProgress, trained: set[int]) -> None:
+        self._progress = progress
+        self._trained = trained
+        self._outermost: nn.Module | None = None
+        self._depth = 0
+        self._batch = 0
+
+    def entered(self, part: nn.Module, *_: object) -> None:
+        if self._batch != self._progress.batches:  # a call that never ended (an interrupt) ends here
+            self._batch, self._outermost, self._depth = self._progress.batches, None, 0
+        if self._outermost is None and torch.is_grad_enabled():
+            self._outermost = part
+        if self._outermost is not part:
+            return
+        self._depth += 1
         if torch.is_grad_enabled():
-            progress.note_forward()
+            used = [id(param) for param in part.parameters() if id(param) in self._trained]
+            self._progress.note_call(used, training=any(one.training for one in part.modules()))
 
-    def left(*_: object) -> None:
-        now = _versions(model)
-        changed = [name for name in now if now[name] != before.get(name) and name not in public_buffers]
-        if changed:
-            raise UnsupportedCombinationError(
-                f"calling the model changed its buffers {', '.join(changed)}: they would carry data without "
-                "noise into the released model",
-                supported="layers without running statistics or memories; public_buffers for those that do "
-                "not depend on the data",
-            )
-
-    model.register_forward_pre_hook(entered)
-    model.register_forward_hook(left)
-
-
-def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Which tensor every buffer is, and how often it was written to."""
-    return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
+    def left(self, part: nn.Module, *_: object) -> None:
+        if self._outermost is part:
+            self._depth -= 1
+            if self._depth == 0:
+                self._outermost = None

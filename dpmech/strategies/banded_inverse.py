@@ -5,11 +5,17 @@ import dataclasses
 import numpy as np
 
 from dpmech.exceptions import check_integer
-from dpmech.linalg import FloatArray, series_inverse, trimmed
+from dpmech.linalg import FloatArray, trimmed
+from dpmech.series import bounded_inverse
 from dpmech.strategies.base import check_steps
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
-from dpmech.strategies.toeplitz import check_coefs, inverse_square_root_coefs, square_root_coefs
+from dpmech.strategies.toeplitz import (
+    SQUARE_ROOT_ROUNDING,
+    check_coefs,
+    inverse_square_root_coefs,
+    square_root_coefs,
+)
 
 __all__ = ["BandedInverse", "InverseSquareRoot"]
 
@@ -45,12 +51,20 @@ class InverseSquareRoot(FactoredStrategy):
         inverse = inverse_square_root_coefs(self.n)
         if self.inverse_bands == self.n:
             return ScaledToeplitz(
-                square_root_coefs(self.n), inverse, bands=_only_one(self.n), inverse_bands=self.n
+                square_root_coefs(self.n),
+                inverse,
+                bands=_only_one(self.n),
+                inverse_bands=self.n,
+                error=SQUARE_ROOT_ROUNDING,
             )
         inverse[self.inverse_bands :] = 0.0
-        coefs = series_inverse(inverse, self.n)
+        coefs, error = bounded_inverse(inverse, self.n, SQUARE_ROOT_ROUNDING)
         return ScaledToeplitz(
-            coefs, inverse, bands=_only_one(self.inverse_bands), inverse_bands=self.inverse_bands
+            coefs,
+            inverse,
+            bands=_only_one(self.inverse_bands),
+            inverse_bands=self.inverse_bands,
+            error=error,
         )
 
 
@@ -83,9 +97,8 @@ class BandedInverse(FactoredStrategy):
     def _factors(self) -> ScaledToeplitz:
         p = trimmed(self.coefs).size
         inverse = np.pad(self.coefs, (0, self.n - self.coefs.size))
-        return ScaledToeplitz(
-            series_inverse(self.coefs, self.n), inverse, bands=_only_one(p), inverse_bands=p
-        )
+        coefs, error = bounded_inverse(self.coefs, self.n)
+        return ScaledToeplitz(coefs, inverse, bands=_only_one(p), inverse_bands=p, error=error)
 
 
 def _only_one(inverse_bands: int | None) -> int | None:

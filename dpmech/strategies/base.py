@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, check_integer
-from dpmech.linalg import FloatArray
+from dpmech.linalg import UNIT, FloatArray, sum_rounding
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
 __all__ = ["Strategy"]
@@ -92,6 +92,22 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def inverse_bands(self) -> int | None:
         """The same for C^-1."""
+
+    @property
+    def error(self) -> float:
+        """How far each column in float64 may be off the strategy's own, relative to its norm.
+
+        0 where the entries are given; a bound where they follow from other numbers.
+        """
+        return 0.0 if self.factored is None else self.factored.error
+
+    @property
+    def gram_rounding(self) -> float:
+        """How far an entry of C^T C may be off by rounding, relative to the norms of its two columns.
+
+        For C >= 0 it is relative to the entry itself. `column_norms` are known to it too.
+        """
+        return sum_rounding(self.n) + 4.0 * UNIT
 
     @property
     def toeplitz_coefs(self) -> FloatArray | None:

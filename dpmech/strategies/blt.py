@@ -6,10 +6,12 @@ import math
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, check_integer, check_vector
-from dpmech.linalg import FloatArray
+from dpmech.linalg import UNIT, FloatArray, sum_rounding
+from dpmech.series import error_of_terms
 from dpmech.strategies.base import check_steps
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.strategies.toeplitz import powers
 
 __all__ = ["BLT"]
 
@@ -51,12 +53,15 @@ class BLT(FactoredStrategy):
         return BLT(check_steps(steps, self.n), self.decays, self.scales)
 
     def _factors(self) -> ScaledToeplitz:
-        coefs = np.zeros(self.n)
+        coefs, majorant = np.zeros(self.n), np.zeros(self.n)
         coefs[0] = 1.0
         for decay, scale in zip(self.decays, self.scales, strict=True):
             # Powers below 1e-300 are left out: they are nothing but slow subnormal numbers.
             count = self.n - 1 if decay == 0.0 else min(self.n - 1, 1 + int(-691.0 / math.log(decay)))
-            coefs[1 : count + 1] += scale * decay ** np.arange(count)
+            if count > 0:
+                terms = scale * powers(decay, count)
+                coefs[1 : count + 1] += terms
+                majorant[1 : count + 1] += np.abs(terms)
         # With state x_(t+1) = diag(decays) x_t + u_t and output u_t + scales . x_t, the inverse feeds the
         # output back: c^-1_t = -scales . M^(t-1) 1, M = diag(decays) - 1 scales^T. Powers of M keep the
         # accuracy that the polynomials with these roots lose where decays lie close together.
@@ -69,8 +74,16 @@ class BLT(FactoredStrategy):
                 states = np.concatenate([states, power @ states], axis=1)
                 power = power @ power
             inverse[1:] = -self.scales @ states[:, : self.n - 1]
+        # Powers, products with the scales, and their sums.
+        rounding = sum_rounding(self.n) + 1.01 * (self.decays.size + 1) * UNIT
+        majorant += 1e-280 * float(np.abs(self.scales).sum())
         diagonal = self.n == 1 or not np.any(self.scales)
         bands = 1 if diagonal else None
         return ScaledToeplitz(
-            coefs, inverse, bands=bands, inverse_bands=bands, exponentials=(self.decays, self.scales)
+            coefs,
+            inverse,
+            bands=bands,
+            inverse_bands=bands,
+            exponentials=(self.decays, self.scales),
+            error=error_of_terms(coefs, majorant, rounding),
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.linalg import FloatArray
+from dpmech.linalg import UNIT, FloatArray
 from dpmech.strategies.base import Strategy, check_steps, check_strategy
 from dpmech.strategies.dense import Dense
 from dpmech.strategies.factored import check_operand
@@ -55,6 +55,16 @@ class ColumnNormalized(Strategy):
         """
         count = check_steps(steps, self.n)
         return self if count == self.n else Dense(self.to_dense()[:count, :count])
+
+    @property
+    def error(self) -> float:
+        """That of C, and the rounding of the scales."""
+        return self.strategy.error + 4.0 * UNIT
+
+    @property
+    def gram_rounding(self) -> float:
+        """That of C twice: once in the norms, which are taken for 1."""
+        return 2.0 * self.strategy.gram_rounding + 4.0 * UNIT
 
     @property
     def factored(self) -> ScaledToeplitz | None:

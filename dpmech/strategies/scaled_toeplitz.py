@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpmech.linalg import (
+    UNIT,
     FloatArray,
     checked_finite,
     checked_norms,
@@ -30,6 +31,8 @@ class ScaledToeplitz:
         inverse_bands: the same for inverse_coefs.
         exponentials: (decays, weights) if coefs[0] = 1 and coefs[t] = sum_j weights[j] decays[j]^(t - 1),
             so that one buffer a decay carries the past; else None.
+        error: each column of this matrix is within error times its norm of that of the strategy that it
+            stands for; 0 where its entries are given. `scale` is what noise is scaled with, and exact.
     """
 
     coefs: FloatArray
@@ -38,6 +41,7 @@ class ScaledToeplitz:
     bands: int | None = None
     inverse_bands: int | None = None
     exponentials: tuple[FloatArray, FloatArray] | None = None
+    error: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("coefs", "inverse_coefs", "scale"):
@@ -56,7 +60,8 @@ class ScaledToeplitz:
 
     def rescaled(self, factors: FloatArray) -> "ScaledToeplitz":
         """The matrix times diag(factors) from the right."""
-        return dataclasses.replace(self, scale=self.scales() * factors)
+        # The factors are rounded once, the product once, and noise is divided by it.
+        return dataclasses.replace(self, scale=self.scales() * factors, error=self.error + 4.0 * UNIT)
 
     def matmul(self, x: FloatArray) -> FloatArray:
         """T diag(scale) @ x."""
@@ -107,9 +112,14 @@ class ScaledToeplitz:
         n = self.n
         reversed_coefs = self.coefs[::-1]
         scales = self.scales()
-        row = np.zeros(n, dtype=np.longdouble)
+        # Up to n sums in a row: what each of them rounds off is kept beside it (Knuth's two-sum).
+        row, rest = np.zeros(n), np.zeros(n)
         for i in range(n - 1, -1, -1):
-            row[:-1] = row[1:]
-            row[-1] = 0.0
-            row += self.coefs[n - 1 - i] * reversed_coefs
-            yield i, np.asarray(row, dtype=np.float64) * scales * scales[i]
+            row[:-1], rest[:-1] = row[1:].copy(), rest[1:].copy()
+            row[-1] = rest[-1] = 0.0
+            added = self.coefs[n - 1 - i] * reversed_coefs
+            summed = row + added
+            back = summed - row
+            rest += (row - (summed - back)) + (added - back)
+            row = summed
+            yield i, (row + rest) * scales * scales[i]

@@ -1,16 +1,23 @@
 """Toeplitz strategies given by C: LambdaCGD, SquareRoot, BandedToeplitz."""
 
 import dataclasses
+import math
 
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, check_integer, check_real, check_vector
-from dpmech.linalg import FloatArray, series_inverse, trimmed
+from dpmech.linalg import UNIT, FloatArray, sum_rounding, trimmed
+from dpmech.series import bounded_inverse
 from dpmech.strategies.base import check_steps
 from dpmech.strategies.factored import FactoredStrategy
 from dpmech.strategies.scaled_toeplitz import ScaledToeplitz
 
 __all__ = ["BandedToeplitz", "LambdaCGD", "SquareRoot"]
+
+# From here on Stirling's series is exact in float64.
+_STIRLING = 32
+# Relative, of the coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2): at most ten operations and the remainder.
+SQUARE_ROOT_ROUNDING = 12.0 * UNIT
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -44,10 +51,11 @@ class LambdaCGD(FactoredStrategy):
         inverse[1:2] = -self.lam
         diagonal = self.lam == 0.0 or self.n == 1
         return ScaledToeplitz(
-            np.power(self.lam, np.arange(self.n), dtype=np.float64),
+            powers(self.lam, self.n),
             inverse,
             bands=1 if diagonal else None,
             inverse_bands=1 if diagonal else 2,
+            error=sum_rounding(self.n),
         )
 
 
@@ -79,14 +87,16 @@ class SquareRoot(FactoredStrategy):
 
     def _factors(self) -> ScaledToeplitz:
         coefs = square_root_coefs(self.n)
+        error = SQUARE_ROOT_ROUNDING
         if self.bands is None:
-            return ScaledToeplitz(coefs, inverse_square_root_coefs(self.n))
+            return ScaledToeplitz(coefs, inverse_square_root_coefs(self.n), error=error)
         coefs[self.bands :] = 0.0
         return ScaledToeplitz(
             coefs,
-            series_inverse(coefs, self.n),
+            bounded_inverse(coefs, self.n)[0],
             bands=self.bands,
             inverse_bands=1 if self.bands == 1 else None,
+            error=error,
         )
 
 
@@ -119,7 +129,7 @@ class BandedToeplitz(FactoredStrategy):
     def _factors(self) -> ScaledToeplitz:
         coefs = np.pad(self.coefs, (0, self.n - self.coefs.size))
         p = trimmed(self.coefs).size
-        inverse = series_inverse(self.coefs, self.n)
+        inverse, _ = bounded_inverse(self.coefs, self.n)
         return ScaledToeplitz(coefs, inverse, bands=p, inverse_bands=1 if p == 1 else None)
 
 
@@ -131,13 +141,44 @@ def check_coefs(value: FloatArray, n: int) -> FloatArray:
     return coefs
 
 
+def powers(base: float, n: int) -> FloatArray:
+    """1, base, base^2, ... for base in [0, 1], shape (n,), to `sum_rounding(n)` relative above 1e-290.
+
+    By doubling: every entry is a product of at most log2 n powers base^(2^i), each rounded once.
+    """
+    out = np.ones(n)
+    length = 1
+    # base^length as mantissa 2^exponent; 128 bits lose nothing that 53 would show.
+    fraction, exponent = math.frexp(base)
+    mantissa, exponent = int(math.ldexp(fraction, 53)), exponent - 53
+    with np.errstate(under="ignore"):
+        while length < n:
+            count = min(length, n - length)
+            out[length : length + count] = out[:count] * math.ldexp(float(mantissa), exponent)
+            mantissa, exponent = mantissa * mantissa, 2 * exponent
+            excess = max(0, mantissa.bit_length() - 128)
+            mantissa, exponent = mantissa >> excess, exponent + excess
+            length *= 2
+    return out
+
+
 def square_root_coefs(n: int) -> FloatArray:
-    """First n coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..."""
-    steps = np.arange(1, n)
-    ratios = ((2 * steps - 1) / (2 * steps)).astype(np.longdouble)
-    return np.concatenate([[1.0], np.cumprod(ratios)]).astype(np.float64)
+    """First n coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..., to `SQUARE_ROOT_ROUNDING` relative.
+
+    c_t = binom(2 t, t) / 4^t is exp(-1/(8 t) + 1/(192 t^3) - 1/(640 t^5) + 17/(14336 t^7)) / sqrt(pi t), by
+    Stirling's series: its remainder is at most the first terms left out, together below 2e-3 / t^9.
+    """
+    first = np.array([math.comb(2 * t, t) / 4**t for t in range(min(n, _STIRLING))])
+    if n <= _STIRLING:
+        return first
+    t = np.arange(_STIRLING, n, dtype=np.float64)
+    u = 1.0 / (t * t)
+    s = (-1.0 / 8.0 + u * (1.0 / 192.0 + u * (-1.0 / 640.0 + u * (17.0 / 14336.0)))) / t
+    # exp(s) for -1/256 <= s <= 0; what is left out is below 5e-18.
+    exponential = 1.0 + s * (1.0 + s * (1.0 / 2.0 + s * (1.0 / 6.0 + s * (1.0 / 24.0 + s / 120.0))))
+    return np.concatenate([first, exponential / np.sqrt(math.pi * t)])
 
 
 def inverse_square_root_coefs(n: int) -> FloatArray:
-    """First n coefficients of (1 - x)^(1/2): 1, -1/2, -1/8, ..."""
+    """First n coefficients of (1 - x)^(1/2): 1, -1/2, -1/8, ..., to `SQUARE_ROOT_ROUNDING` relative."""
     return square_root_coefs(n) / (1.0 - 2.0 * np.arange(n))

@@ -23,6 +23,7 @@ from scipy import optimize, special
 
 from dpmech.exceptions import NumericalError
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 
 ComplexArray: TypeAlias = npt.NDArray[np.complex128]
 
@@ -188,6 +189,9 @@ def _contour(losses: FloatArray, log_masses: FloatArray, steps: int, eps: float,
         # modulus, so that what is beyond the end cancels.
         count = max(2 * values.size, _CHUNK)
         y = mesh * np.arange(values.size, count)
+        spend(
+            1e-7 * y.size * kept.size, 80.0 * _CHUNK * kept.size, what=f"a contour integral of {steps} steps"
+        )
         more = np.concatenate(
             [
                 _integrand(kept, tilted, steps, eps, theta + 1j * part)

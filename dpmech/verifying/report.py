@@ -14,7 +14,8 @@ class Check:
     """One check.
 
     Attributes:
-        name: what was checked: "file", "sensitivity", "privacy", "evidence", "rigour", "run" or "randomness".
+        name: what was checked: "file", "sensitivity", "privacy", "evidence", "rigour", "run", "randomness",
+            "examples" or "checkpoints".
         ok: whether it held.
         detail: claimed against recomputed, in one line.
         route: how it was recomputed; empty where nothing was.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpmech.accounting.dispatch import accountant_for
 from dpmech.budget import PrivacyBudget
 from dpmech.certificates import Certificate
-from dpmech.run_record import RunRecord
+from dpmech.run_record import Kept, RunRecord, Uniqueness
 from dpmech.verifying.report import Check
 
 __all__ = ["is_run_record", "run_checks", "stopped_certificate"]
@@ -23,7 +23,7 @@ def is_run_record(text: str) -> bool:
 
 
 def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
-    """Steps and participations (which a record cannot be built without), and where its randomness is from."""
+    """Steps and participations (without which there is no record), and what the run states of itself."""
     own = record.certificate
     seen = "kept secret"
     if record.most_participations is not None:
@@ -38,6 +38,20 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
     else:
         detail = "from the operating system"
     yield Check("randomness", ok=not (rigorous and seeded), detail=detail)
+    checked = {
+        Uniqueness.FLATTENED: "each under one index of tensors, arrays or plain sequences",
+        Uniqueness.EXAMPLE_IDS: "each once, by the ids that the dataset gives them",
+        Uniqueness.NOT_CHECKED: "not checked that none stands in the dataset twice",
+    }
+    yield Check("examples", ok=True, detail=checked[record.uniqueness])
+    if record.continuity is None:
+        yield Check("checkpoints", ok=True, detail="none saved or loaded")
+        return
+    accepted = record.continuity.of_kind(Kept.ACCEPTED)
+    found = [f"the same {name}" for name in record.continuity.of_kind(Kept.SAME)]
+    found += [f"no whole fingerprint of the {name}" for name in record.continuity.of_kind(Kept.UNKNOWN)]
+    found += [f"another {name}, for which the caller took the responsibility" for name in accepted]
+    yield Check("checkpoints", ok=not (rigorous and accepted), detail=", ".join(found))
 
 
 def stopped_certificate(record: RunRecord) -> Certificate | None:

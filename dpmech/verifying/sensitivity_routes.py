@@ -3,7 +3,8 @@ r"""The sensitivity again, from the entries of C: explicit columns, all sets, or
 For a set pi of steps the value lies between the best signed sum and the root of sum_{i,j in pi} |G_ij|,
 G = C^T C (docs/sensitivity.md). Where `dpmech.sensitivity` uses structure (running sums, monotone
 coefficients), this module forms columns and Gram entries and adds them up; where it walks over counts, this
-one walks over steps. Up to 12 steps it tries every set.
+one walks over steps. Up to 12 steps it tries every set. Where C is given by a banded inverse, the entries are
+found again by a recursion of its own.
 """
 
 import itertools
@@ -15,15 +16,20 @@ import numpy as np
 from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 from dpmech.participation import Participation, Pattern
 from dpmech.strategies.base import Strategy
 
 __all__ = ["second_bracket"]
 
+# Relative; a sum of m terms one after another adds m roundings.
 _SLACK = 1e-12
+_ROUNDING = 2.0**-53
 _ALL_SETS = 12
 _DENSE_STEPS = 4096
 _LOWER_WORK = 1_000_000_000
+# Multiplications of pairs of floats in a recursion, about 10 ns each.
+_RECURSION_WORK = 2_000_000_000
 
 
 def second_bracket(strategy: Strategy, participation: Participation, adjacency: Adjacency) -> Bounds:
@@ -50,25 +56,30 @@ def second_bracket(strategy: Strategy, participation: Participation, adjacency: 
 
 def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
-    columns: FloatArray | None = strategy.to_dense() if n <= _DENSE_STEPS else None
+    coefs = _coefficients(strategy)
+    if strategy.factored is not None and coefs is None:
+        return
+    if n <= _DENSE_STEPS:
+        spend(1e-7 * n * n, 64.0 * n * n, what=f"explicit columns of {n} steps")
+    columns = _columns(strategy, coefs) if n <= _DENSE_STEPS else None
     if columns is not None and n <= _ALL_SETS:
         yield _all_sets(columns, pattern)
         return
-    norms = _column_norms(strategy, columns)
+    norms = _column_norms(strategy, coefs, columns)
     if norms is not None:
         if k == 1:
-            yield _bracket(norms.max(), norms.max(), "largest norm of the explicit columns")
+            yield _bracket(norms.max(), norms.max(), "largest norm of the explicit columns", math.isqrt(n))
             return
-        if _orthogonal(strategy, columns, b):
+        if _orthogonal(coefs, columns, b):
             weights = norms[None, :] ** 2
             value = math.sqrt(
                 max(float(weights[0, start::b].sum()) for start in range(b))
                 if pattern.evenly_spaced
                 else float(best_sums(weights, b, k)[0])
             )
-            yield _bracket(value, value, "orthogonal columns, programme over the steps")
+            yield _bracket(value, value, "orthogonal columns, programme over the steps", math.isqrt(n) + k)
             return
-    known = list(_leftmost(strategy, columns, b, k))
+    known = list(_leftmost(strategy, coefs, columns, b, k))
     yield from known
     if columns is None or any(bounds.exact for bounds in known):
         return
@@ -78,11 +89,44 @@ def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
     elif pattern.evenly_spaced:
         yield _spaced_sets(columns, b)
     else:
+        spend(1e-9 * n**3 + 1e-8 * _LOWER_WORK, 64.0 * n * n, what=f"the dense Gram matrix of {n} steps")
         yield _all_rows(columns.T @ columns, b, k)
 
 
-def _bracket(lower: float, upper: float, method: str) -> Bounds:
-    return Bounds(min(lower, upper) * (1.0 - _SLACK), upper * (1.0 + _SLACK), method)
+def _coefficients(strategy: Strategy) -> FloatArray | None:
+    """The first column of the Toeplitz factor, not as the strategy found it where it is an inverse.
+
+    None where there is none, or the recursion would take too long.
+    """
+    factors = strategy.factored
+    if factors is None:
+        return None
+    if factors.inverse_bands is None or factors.bands is not None:
+        return factors.coefs
+    from dpmech.verifying.series_recursion import recursive_inverse  # numba starts slowly
+
+    short = factors.inverse_coefs[: factors.inverse_bands]
+    work = int(np.count_nonzero(short)) * strategy.n
+    if work > _RECURSION_WORK:
+        return None
+    spend(2e-8 * work + 5.0, 64.0 * strategy.n, what=f"the inverse again, {strategy.n} coefficients")
+    return recursive_inverse(short, strategy.n)
+
+
+def _columns(strategy: Strategy, coefs: FloatArray | None) -> FloatArray:
+    """C, entry by entry."""
+    factors = strategy.factored
+    if factors is None or coefs is None:
+        return strategy.to_dense()
+    columns = np.zeros((strategy.n, strategy.n))
+    for j, scale in enumerate(factors.scales()):
+        columns[j:, j] = coefs[: strategy.n - j] * scale
+    return columns
+
+
+def _bracket(lower: float, upper: float, method: str, terms: int = 0) -> Bounds:
+    slack = _SLACK + terms * _ROUNDING
+    return Bounds(min(lower, upper) * (1.0 - slack), upper * (1.0 + slack), method)
 
 
 def _all_sets(columns: FloatArray, pattern: Pattern) -> Bounds:
@@ -118,54 +162,69 @@ def _best_signs(gram: FloatArray) -> float:
     return float(((signs @ gram) * signs).sum(axis=1).max())
 
 
-def _column_norms(strategy: Strategy, columns: FloatArray | None) -> FloatArray | None:
+def _column_norms(
+    strategy: Strategy, coefs: FloatArray | None, columns: FloatArray | None
+) -> FloatArray | None:
     if columns is not None:
         return np.asarray(np.sqrt((columns**2).sum(axis=0)))
     factors = strategy.factored
-    if factors is None:
+    if factors is None or coefs is None:
         return None
-    squares = np.cumsum((factors.coefs**2).astype(np.longdouble))[::-1]
-    return np.asarray(np.sqrt(squares), dtype=np.float64) * factors.scales()
+    # Blocks of about sqrt(n): no square passes more than 2 sqrt(n) additions.
+    width = math.isqrt(strategy.n - 1) + 1
+    squares = np.zeros(width * width)
+    squares[: strategy.n] = coefs**2
+    within = np.cumsum(squares.reshape(width, width), axis=1)
+    before = np.append(0.0, np.cumsum(within[:-1, -1]))
+    sums = (within + before[:, None]).ravel()[: strategy.n]
+    return np.asarray(np.sqrt(sums[::-1]) * factors.scales())
 
 
-def _orthogonal(strategy: Strategy, columns: FloatArray | None, b: int) -> bool:
+def _orthogonal(coefs: FloatArray | None, columns: FloatArray | None, b: int) -> bool:
     """Whether columns b or more apart share no row, seen from the entries."""
     if columns is not None:
         return not np.any(np.tril(columns, -b))
-    factors = strategy.factored
-    return factors is not None and not np.any(factors.coefs[b:])
+    return coefs is not None and not np.any(coefs[b:])
 
 
-def _leftmost(strategy: Strategy, columns: FloatArray | None, b: int, k: int) -> Iterator[Bounds]:
+def _leftmost(
+    strategy: Strategy, coefs: FloatArray | None, columns: FloatArray | None, b: int, k: int
+) -> Iterator[Bounds]:
     """lambda_cgd Theorem 1 for the least non-increasing sequence above |c|, and Lemma 8, column by column."""
     factors = strategy.factored
-    if factors is None:
+    if factors is None or coefs is None:
         return
-    n, coefs = strategy.n, factors.coefs
+    n = strategy.n
+    spend(n * (1e-6 + 1e-8 * k), 160.0 * n, what=f"adding up {k} columns of {n} steps")
     envelope = np.empty(n)
     highest = 0.0
     for t in range(n - 1, -1, -1):
         highest = max(highest, abs(float(coefs[t])))
         envelope[t] = highest
     scales = factors.scales()
-    actual, above = np.zeros(n, dtype=np.longdouble), np.zeros(n, dtype=np.longdouble)
+    actual, above = np.zeros(n), np.zeros(n)
     for j in range(0, min(k * b, n), b):
         actual[j:] += columns[j:, j] if columns is not None else coefs[: n - j] * scales[j]
         above[j:] += envelope[: n - j]
     lower = float(np.sqrt(np.sum(actual**2)))
     upper = float(np.sqrt(np.sum(above**2)) * scales.max())
-    yield _bracket(lower, upper, "leftmost columns added up (Theorem 1)")
+    yield _bracket(lower, upper, "leftmost columns added up (Theorem 1)", terms=k)
     if n > 1 and factors.scale is not None:
         ratio = float(coefs[1] / coefs[0])
-        norms = _column_norms(strategy, columns)
+        norms = _column_norms(strategy, coefs, columns)
         geometric = 0.0 <= ratio < 1.0 and np.all(np.abs(coefs[1:] - ratio * coefs[:-1]) <= 1e-14 * coefs[0])
-        if geometric and norms is not None and np.ptp(norms) <= 1e-13 * norms[0]:
-            yield _bracket(lower, lower, "leftmost columns of equal norm, geometric (Lemma 8)")
+        if (
+            geometric
+            and norms is not None
+            and np.ptp(norms) <= (1e-13 + 2 * math.isqrt(n) * _ROUNDING) * norms[0]
+        ):
+            yield _bracket(lower, lower, "leftmost columns of equal norm, geometric (Lemma 8)", terms=k)
 
 
 def _spaced_sets(columns: FloatArray, b: int) -> Bounds:
     """The sets {s, s + b, ...}, each by the Gram matrix of its explicit columns."""
     low = high = 0.0
+    spend(1e-9 * columns.size * (columns.shape[0] / b), 64.0 * columns.size, what=f"{b} evenly spaced sets")
     for start in range(b):
         chosen = columns[:, start::b]
         part = chosen.T @ chosen
@@ -213,6 +272,11 @@ def best_sums(weights: FloatArray, b: int, k: int) -> FloatArray:
     """
     m, n = weights.shape
     limit = min(k, -(-n // b))
+    spend(
+        n * (1e-5 + 2e-8 * m * (limit + 1)),
+        8.0 * (m * n + (b + 3) * m * (limit + 1)),
+        what=f"the programme over {n} steps and {limit} participations",
+    )
     # A ring buffer of the last b steps; entry j is the best of at most j weights.
     past = np.zeros((b, m, limit + 1))
     current = np.zeros((m, limit + 1))

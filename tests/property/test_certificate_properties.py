@@ -2,14 +2,16 @@
 
 import copy
 import dataclasses
+import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.certificate_format import seal_of, to_text
+from dpmech import metering
+from dpmech.certificate_format import from_plain, seal_of, to_text
 from tests.oracles import epoch_sets, gaussian_delta, sensitivity_ceiling, separated_sets
 from tests.strategies import finite, participations, strategies, strategy_and_participation
 
@@ -93,7 +95,7 @@ def test_any_changed_field_is_refused(edit):
 
 
 # Entries that stand for themselves: nothing else in the file or in mathematics follows from them.
-FREE = {"method", "versions", "rng_supplied", "samples", "rtol"}
+FREE = {"method", "machine", "longdouble_bits", "versions", "rng_supplied", "samples", "rtol"}
 
 
 @given(edited())
@@ -156,3 +158,76 @@ def test_no_false_claim_is_verified(data):
         found = dm.verify(forged)
         assert not found.ok, change
         assert found.failures
+
+
+ODD = [
+    10**400,
+    -(10**30),
+    1e308,
+    5e-324,
+    -0.0,
+    "\U0001f600",
+    "9" * 5000,
+    {"type": []},
+    [[]],
+    [{}] * 50,
+    {"": {}},
+]
+
+
+@st.composite
+def mangled(draw):
+    """One of the documents with up to four entries removed, moved or replaced, sealed again or not."""
+    document = copy.deepcopy(DOCUMENTS[draw(st.integers(0, len(DOCUMENTS) - 1))])
+    for _ in range(draw(st.integers(1, 4))):
+        places = list(leaves(document))
+        path = draw(st.sampled_from(places))
+        # Not only leaves: also the objects that hold them.
+        path = path[: draw(st.integers(1, len(path)))]
+        inner = document
+        for key in path[:-1]:
+            inner = inner[key]
+        match draw(st.integers(0, 3)):
+            case 0:
+                inner[path[-1]] = draw(st.sampled_from(ODD))
+            case 1:
+                inner[path[-1]] = copy.deepcopy(draw(st.sampled_from([document, *document.values()])))
+            case 2 if isinstance(inner, dict):
+                del inner[path[-1]]
+            case _:
+                value = draw(st.one_of(st.floats(), st.integers(-(10**9), 10**9)))
+                number = isinstance(value, float) and math.isfinite(value)
+                inner[path[-1]] = {"decimal": value, "hex": value.hex()} if number else value
+    try:
+        return document | ({"seal": seal_of(document)} if draw(st.booleans()) else {})
+    except dm.CertificateError:  # a number that is none
+        return document
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(document=mangled())
+def test_a_mangled_file_is_refused_within_the_budget_and_never_breaks_verify(document, tmp_path, monkeypatch):
+    spent = []
+    honest = metering._Meter.spend
+
+    def counted(self, work, what):
+        honest(self, work, what)
+        spent.append(work)
+
+    path = tmp_path / "mangled.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(metering._Meter, "spend", counted)
+        try:
+            found = dm.verify(path, rng=1, max_seconds=20.0, max_memory=1e9)
+        except dm.DpmechError:
+            found = None
+    assert sum(work.seconds for work in spent) <= 20.0 * (1.0 + 1e-9)
+    assert all(work.memory <= 1e9 for work in spent)
+    if found is not None and found.ok:
+        # A free entry, or one that says the same: sealed again, it is a true claim of the same mechanism.
+        assert any(
+            found.certificate.strategy.to_dict() == from_plain(one["claim"]["strategy"]) for one in DOCUMENTS
+        )
+    elif found is not None:
+        assert len(str(found)) < 10_000

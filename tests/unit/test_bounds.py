@@ -8,7 +8,8 @@ import dpmech as dm
 
 def test_fields_and_derived_values():
     bounds = dm.Bounds(1.0, 1.5, "a theorem")
-    assert (bounds.lower, bounds.upper, bounds.method, bounds.confidence) == (1.0, 1.5, "a theorem", None)
+    assert (bounds.lower, bounds.upper, bounds.method, bounds.error) == (1.0, 1.5, "a theorem", 0.0)
+    assert bounds.confidence is None
     assert bounds.midpoint == 1.25
     assert bounds.relative_gap == pytest.approx(1 / 3)
     assert not bounds.exact
@@ -17,7 +18,7 @@ def test_fields_and_derived_values():
 def test_exact_within_1e9_and_only_without_confidence():
     assert dm.Bounds(1.0, 1.0 + 0.9e-9, "m").exact
     assert not dm.Bounds(1.0, 1.0 + 1.2e-9, "m").exact
-    assert not dm.Bounds(1.0, 1.0, "m", confidence=0.99).exact
+    assert not dm.Bounds(1.0, 1.0, "m", error=0.01).exact
     assert not dm.Bounds(1.0, math.inf, "m").exact
     assert dm.Bounds(0.0, 0.0, "m").exact
     assert dm.Bounds(0.0, 0.0, "m").relative_gap == 0.0
@@ -30,8 +31,8 @@ def test_disorder_and_nan_are_refused(lower, upper):
 
 
 def test_scaled_keeps_the_rest():
-    scaled = dm.Bounds(1.0, 2.0, "m", confidence=0.9).scaled(2.0)
-    assert scaled == dm.Bounds(2.0, 4.0, "m", confidence=0.9)
+    scaled = dm.Bounds(1.0, 2.0, "m", error=0.1).scaled(2.0)
+    assert scaled == dm.Bounds(2.0, 4.0, "m", error=0.1)
 
 
 def test_immutable():

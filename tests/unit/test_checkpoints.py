@@ -1,6 +1,7 @@
 """Checkpoints of several processes, without the processes: what the others have is made up."""
 
 import copy
+import types
 
 import pytest
 
@@ -12,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402 - after the
 
 from dpmech.optim import checkpoints, load_checkpoint, make_private, save_checkpoint  # noqa: E402
 
+SAME = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+
 
 class Part:
     """A model, an optimizer or a loader of two processes that has made some steps."""
@@ -21,6 +24,10 @@ class Part:
 
     def __init__(self, steps=None):
         self.state = {"steps": steps}
+        self.set_up = types.SimpleNamespace(
+            state_dict=lambda: {"of": "this run"},
+            compare=lambda state: ({} if state == {"of": "this run"} else {"loss": "another loss"}, SAME),
+        )
 
     def state_dict(self):
         return copy.deepcopy(self.state)
@@ -38,13 +45,15 @@ def run(tmp_path, monkeypatch):
         for step in steps:
             save_checkpoint(path, Part(step), Part(step), Part(step), extra=f"after {step}")
 
-    def load(others, problem="", **options):
+    def load(others, problem="", theirs=((), SAME), **options):
+        asked = iter([(sorted(others), problem), (list(theirs[0]), theirs[1])])
+
         def gather(answers, mine, group):
             assert group == "a group"
-            answers[:] = [mine, (sorted(others), problem)]
+            answers[:] = [mine, next(asked)]
 
         monkeypatch.setattr(checkpoints.dist, "all_gather_object", gather)
-        parts = Part(), Part(), Part()
+        load.parts = parts = Part(), Part(), Part()
         found = load_checkpoint(path, *parts, **options)
         assert len({part.state["steps"] for part in parts}) == 1
         return found, parts[0].state["steps"]
@@ -106,6 +115,29 @@ def test_a_bad_file_is_refused_by_all(run):
     path.write_bytes(b"junk")
     with pytest.raises(dm.InvalidParameterError, match="a checkpoint"):
         load([4])
+
+
+def test_all_processes_refuse_another_run_if_one_must(run):
+    path, save, load = run
+    save(0, 4, 8)
+    with pytest.raises(dm.CertificateError, match="of another run: another dataset elsewhere"):
+        load([0, 4], theirs=(["another dataset elsewhere"], SAME))
+    # Nothing was forgotten: the newest checkpoint is still there.
+    assert torch.load(path)["loader"]["steps"] == 8
+    assert load([0, 4]) == ("after 4", 4)
+
+
+def test_a_change_that_one_process_accepted_is_in_the_records_of_all(run):
+    path, save, load = run
+    save(4)
+    kept = dm.Continuity(dm.Kept.UNKNOWN, dm.Kept.SAME, dm.Kept.ACCEPTED)
+    assert load([4], theirs=((), kept)) == ("after 4", 4)
+    assert load.parts[2].set_up.continuity == kept
+    state = torch.load(path)
+    torch.save(state | {"set_up": {"of": "another run"}}, path)
+    with pytest.raises(dm.CertificateError, match="another loss"):
+        load([4])
+    load([4], accept_changed=["loss"])
 
 
 def made(**seeds):

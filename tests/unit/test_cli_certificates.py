@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
+from dpmech.claims import with_checksum
 
 ROOT = pathlib.Path(__file__).parents[2]
 PLAN = ["--strategy", "lambda-cgd", "--lam", "0.9", "--dataset-size", "120", "--batch-size", "10",
@@ -96,7 +97,7 @@ def test_verify_prints_one_line_a_verdict(path):
 def test_verify_prints_one_line_a_failure(path, tmp_path):
     own = dm.Certificate.load(path)
     forged, edited = tmp_path / "forged.json", tmp_path / "edited.json"
-    dataclasses.replace(own, sigma=0.98 * own.sigma).save(forged)
+    with_checksum(dataclasses.replace(own, sigma=0.98 * own.sigma)).save(forged)
     edited.write_text(path.read_text().replace('"min_sep": 12', '"min_sep": 13'))
     result = run("verify", path, forged, edited, "--details")
     assert result.exit_code == 1

@@ -11,6 +11,7 @@ from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
 from dpmech.accounting.mixed_composition import MixedComposition, SampledPart
+from dpmech.claims import with_checksum
 
 REPLACE = dm.Adjacency.REPLACE_ONE
 
@@ -29,11 +30,11 @@ def allocated(eps=2.0, delta=1e-5, method=None):
     )
 
 
-def uncertain(guarantee, confidence):
+def uncertain(guarantee, error):
     """A calibration as a randomised accountant would return it."""
     cal = allocated()
-    achieved = dm.Bounds(0.0, cal.budget.eps, "sampled", confidence)
-    return dataclasses.replace(cal, achieved=achieved, guarantee=guarantee)
+    achieved = dm.Bounds(0.0, cal.budget.eps, "sampled", error)
+    return with_checksum(dataclasses.replace(cal, achieved=achieved, guarantee=guarantee))
 
 
 # ---- totals
@@ -218,7 +219,7 @@ def test_what_float64_cannot_resolve_is_refused():
 
 
 def test_estimates_enter_only_where_asked_for():
-    cal = uncertain("estimate", 0.9999)
+    cal = uncertain("estimate", 1e-4)
     with pytest.raises(dm.UnsupportedCombinationError, match="estimate"):
         dm.Ledger().add("a", cal, lot="a")
     ledger = dm.Ledger(allow_estimates=True)
@@ -226,17 +227,17 @@ def test_estimates_enter_only_where_asked_for():
     ledger.add("b", gaussian(0.1))
     assert ledger.guarantee == "estimate"
     total = ledger.epsilon(2e-5)
-    assert total.confidence == pytest.approx(cal.achieved.confidence)
+    assert total.error == cal.achieved.error == 1e-4
     assert total.lower == 0.0
 
 
 def test_probabilities_of_failure_add_up():
-    cal = uncertain("with probability 1 - beta", 0.999)
+    cal = uncertain("with probability 1 - beta", 1e-17)
     ledger = dm.Ledger()
     ledger.add("a", cal, lot="a")
     ledger.add("b", cal, lot="b")
     assert ledger.guarantee == "with probability 1 - beta"
-    assert ledger.epsilon(3e-5).confidence == pytest.approx(1.0 - 2e-3)
+    assert 2e-17 <= ledger.epsilon(3e-5).error <= 2e-17 * (1.0 + 1e-15)
 
 
 def test_adjacencies_do_not_mix():

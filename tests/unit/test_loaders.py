@@ -1,5 +1,6 @@
 import collections
 import io
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,9 +15,16 @@ from dpmech.samplers import (
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402 - after the check for torch
+from torch.utils.data import (  # noqa: E402 - after the check for torch
+    ConcatDataset,
+    DataLoader,
+    StackDataset,
+    Subset,
+    TensorDataset,
+)
 
-from dpmech.optim import LotSampler, PrivateLoader  # noqa: E402
+from dpmech.optim import CanaryData, LotSampler, PrivateLoader  # noqa: E402
+from dpmech.optim.uniqueness import check_unique  # noqa: E402
 
 SIZE = 23
 
@@ -310,3 +318,127 @@ def test_lot_sampler_in_a_plain_loader():
 def test_repr():
     assert "BallsInBins(bins=4)" in repr(private())
     assert private().processes == 1
+
+
+# ---- whether the dataset holds an example twice
+
+
+class Wrapped(torch.utils.data.Dataset):
+    """A dataset of a class of its own, with ids or without."""
+
+    def __init__(self, ids=None, size=SIZE):
+        self.size = size
+        if ids is not None:
+            self.example_ids = ids
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return torch.tensor([index])
+
+
+class Method(Wrapped):
+    def example_ids(self):
+        return torch.arange(self.size) + 10**12
+
+
+class Shifted(Subset):
+    def __getitem__(self, index):
+        return self.dataset[index]
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def loaded(data, **options):
+    return PrivateLoader(DataLoader(data), BallsInBinsSampler(len(data), 4, 12, rng=1), **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (dataset, dm.Uniqueness.FLATTENED),
+        (lambda: Subset(dataset(40), range(SIZE)), dm.Uniqueness.FLATTENED),
+        (lambda: StackDataset(dataset(), list(range(SIZE))), dm.Uniqueness.FLATTENED),
+        (
+            lambda: CanaryData(TensorDataset(torch.ones(9, 2), torch.zeros(9)), 4, target=0, rng=1),
+            "flattened",
+        ),
+        (Wrapped, dm.Uniqueness.NOT_CHECKED),
+        (lambda: ConcatDataset([dataset(), Wrapped()]), dm.Uniqueness.NOT_CHECKED),
+        (lambda: Shifted(dataset(), range(5)), dm.Uniqueness.NOT_CHECKED),
+        (Method, dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped(range(SIZE)), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped([("person", i) for i in range(SIZE)]), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Subset(Wrapped([str(i) for i in range(SIZE)]), [3, -1]), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: ConcatDataset([Method(), Wrapped([10**12 + 40], 1)]), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped(np.arange(SIZE, dtype=np.uint64) + np.uint64(2**63 - 5)), "by example_ids"),
+        # What has ids and what has none cannot be compared.
+        (lambda: StackDataset(Method(), dataset()), dm.Uniqueness.NOT_CHECKED),
+    ],
+)
+def test_a_loader_says_how_its_examples_were_compared(build, expected):
+    assert loaded(build()).uniqueness == expected
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Wrapped([*range(SIZE - 1), 3]),
+        lambda: Wrapped(["a"] * SIZE),
+        lambda: Wrapped([None] * SIZE),
+        lambda: Wrapped([*map(str, range(SIZE - 2)), 1, 1.0]),
+        lambda: Wrapped([*range(SIZE - 2), 1 << 70, 1 << 70]),
+        lambda: ConcatDataset([Method(), Wrapped([10**12], 1)]),
+        lambda: ConcatDataset([Wrapped(np.arange(SIZE)), Wrapped(["a", 3], 2)]),
+        lambda: Subset(Method(), [0, -SIZE]),
+        lambda: Shifted(dataset(), [1, 1]),  # it inherits the indices, whatever it makes of them
+    ],
+)
+def test_ids_that_are_given_twice(build):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match="holds examples twice, one of them under the ind"
+    ):
+        loaded(build())
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [range(SIZE - 1), range(SIZE + 1), 7, np.zeros((SIZE, 2)), [[]] * SIZE, [float("nan")] * SIZE, {"a": 1}],
+    ids=["too few", "too many", "no sequence", "a matrix", "not hashable", "not comparable", "a dict"],
+)
+def test_ids_that_are_none(ids):
+    with pytest.raises(dm.InvalidParameterError, match="example_ids"):
+        loaded(Wrapped(ids))
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: Subset(dataset(), [0, SIZE]), r"indices in \[0, 23\] of a TensorDataset of 23 examples"),
+        (lambda: Subset(dataset(), [0.5, 1]), "no integers"),
+        (lambda: Subset({"a": 1, "b": 2}, ["a", "b"]), "no integers"),
+        (lambda: grown(ConcatDataset([[1], [2, 3]])), "other lengths than when they were joined"),
+    ],
+)
+def test_views_that_cannot_be_followed(build, match):
+    with pytest.raises(dm.UnsupportedCombinationError, match=match):
+        loaded(build())
+
+
+def grown(data):
+    data.datasets[1].append(4)
+    return data
+
+
+def test_many_examples_need_few_bytes_each():
+    size = 10**6
+    whole = TensorDataset(torch.zeros(size))
+    order = np.random.default_rng(1).permutation(size)
+    for data, most in [(whole, 1), (Subset(whole, order), 60), (Subset(ConcatDataset([whole]), order), 80)]:
+        tracemalloc.start()
+        check_unique(data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < most * size

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.claims import with_checksum
 from dpmech.samplers import BallsInBinsSampler, SequentialSampler
 
 torch = pytest.importorskip("torch")
@@ -581,6 +582,9 @@ def test_forged_claims_are_refused_in_the_record():
     model, optimizer, loader = made()
     train(model, optimizer, loader)
     optimizer._claim = dataclasses.replace(CAL, achieved=CAL.achieved.scaled(0.5))
+    with pytest.raises(dm.CertificateError, match="was edited after it was computed"):
+        optimizer.run_record()
+    optimizer._claim = with_checksum(optimizer._claim)
     record = optimizer.run_record()
     assert not dm.verify(record).ok
 

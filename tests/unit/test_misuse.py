@@ -9,7 +9,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
 from torch import nn  # noqa: E402 - after the check for torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    ConcatDataset,
+    DataLoader,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 from dpmech.optim import (  # noqa: E402
     CanaryData,
@@ -172,15 +179,61 @@ def test_a_dataset_that_gives_more_than_was_picked():
         lambda: ConcatDataset([TWICE, TWICE]),
         lambda: Subset(TWICE, [0, 1, 2, 1]),
         lambda: Subset(ConcatDataset([TWICE, TWICE]), range(24)),
+        lambda: ConcatDataset([TWICE, Subset(TWICE, range(12))]),
+        lambda: ConcatDataset([Subset(TWICE, range(12)), Subset(TWICE, range(11, -1, -1))]),
+        lambda: Subset(ConcatDataset([TWICE, Subset(TWICE, range(12))]), range(24)),
+        lambda: Subset(TWICE, [*range(12), -1]),
+        lambda: Subset(TWICE, torch.tensor([*range(11), -12])),
+        lambda: StackDataset(Subset(TWICE, [0, 0] * 12)),
+        lambda: StackDataset(x=TWICE, y=Subset(TWICE, [*range(1, 12), 0])),
+        lambda: ConcatDataset([TWICE, *random_split(TWICE, [6, 6])]),
+        lambda: ConcatDataset([TWICE, TensorDataset(*TWICE.tensors)]),
+        lambda: ConcatDataset([TWICE, TensorDataset(*(one[5:] for one in TWICE.tensors))]),
+        lambda: TensorDataset(torch.zeros(1, 3).expand(24, 3), torch.zeros(1, 1).expand(24, 1)),
+        lambda: ConcatDataset([[SAMPLE] * 12, [SAMPLE]]),
+        lambda: ConcatDataset([CanaryData(TWICE, 6, target=torch.zeros(1), rng=1), Subset(TWICE, range(6))]),
+        lambda: ConcatDataset([FOREIGN, Subset(FOREIGN, [-1])]),
     ],
-    ids=["concatenated", "picked", "nested"],
+    ids=[
+        "concatenated",
+        "picked",
+        "nested",
+        "with a part of itself",
+        "overlapping parts",
+        "parts of that",
+        "from the end",
+        "from the end, by a tensor",
+        "stacked",
+        "stacked, shifted",
+        "split",
+        "tensors twice",
+        "part of a tensor twice",
+        "expanded",
+        "one object",
+        "among canaries",
+        "class of its own",
+    ],
 )
 def test_examples_under_two_indices(build):
+    data = build()
+    cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)  # lots of any size
     with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
-        made(loader=DataLoader(build()))
+        made(loader=DataLoader(data, batch_size=4), cal=cal, loss=example_loss)
+
+
+class Foreign(torch.utils.data.Dataset):
+    """Of which nothing is known."""
+
+    def __len__(self):
+        return len(TWICE)
+
+    def __getitem__(self, index):
+        return TWICE[index]
 
 
 TWICE = dataset(3, size=12)
+FOREIGN = Foreign()
+SAMPLE = torch.zeros(3), torch.zeros(1)
 
 
 def test_other_concatenations_and_subsets_are_welcome():
@@ -238,6 +291,9 @@ def test_buffers_that_carry_data():
     with pytest.raises(dm.UnsupportedCombinationError, match=r"changed its buffers center\.mean"):
         model(x)
     model.eval()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"changed its buffers center\.mean"):
+        model(x)  # the data are still there
+    model._module.center.mean.zero_()
     model(x)  # only the counter moves
     with pytest.raises(dm.UnsupportedCombinationError, match=r"center\.calls"):
         made(Remembering().eval())[0](x)

@@ -16,6 +16,7 @@ from dpmech.optim import (  # noqa: E402 - after the check for torch
     ExecutedSteps,
     FlatClipping,
     NoiseStream,
+    NonFiniteGradientsWarning,
     PerLayerClipping,
     PerMatrixClipping,
     PrivateOptimizer,
@@ -171,6 +172,7 @@ def test_accumulation_of_micro_batches():
             assert all(param.grad_sample is None and param.grad is None for param in parts)
         for param, samples in zip(lists, split, strict=True):
             param.grad_sample = list(samples)  # what Opacus makes of several backward passes
+        opts[2].accumulate(examples=9)
         for opt in opts:
             opt.step()
         for a, b, c in zip(whole, parts, lists, strict=True):
@@ -214,7 +216,8 @@ def test_dropped_examples_are_counted():
     give_samples(params, 0)
     params[0].grad_sample[1, 0, 0] = math.nan
     params[1].grad_sample[3] = math.inf
-    opt.accumulate()
+    with pytest.warns(NonFiniteGradientsWarning, match="2 examples"):
+        opt.accumulate()
     give_samples(params, 1)
     opt.step()
     assert opt.dropped_examples == 2
@@ -398,6 +401,78 @@ def test_opacus_per_sample_gradients():
         other.step()
         for a, b in zip(model.parameters(), twin.parameters(), strict=True):
             np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def opacus_linear(clip_norm=1.0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package's own imports
+        opacus = pytest.importorskip("opacus")
+        model = opacus.GradSampleModule(torch.nn.Linear(4, 1, bias=False))
+    return model, private(list(model.parameters()), clip_norm=clip_norm)
+
+
+def passes(model, batches):
+    for batch in batches:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch on hooks of inputs without gradients
+            (100.0 * model(batch)).mean().backward()
+
+
+def sum_norm(opt):
+    return math.sqrt(sum(float(total.double().square().sum()) for total in opt._lot.take()))
+
+
+def test_several_backward_passes_over_one_example_count_it_once():
+    """Three passes over one example had a sum of norm 3 at clip norm 1."""
+    one = torch.ones(1, 4)
+    model, opt = opacus_linear()
+    passes(model, [one] * 3)
+    assert len(model._module.weight.grad_sample) == 3
+    for call in (opt.accumulate, opt.step):
+        with pytest.raises(dm.UnsupportedCombinationError, match="gradients of 3 backward passes"):
+            call()
+    assert opt.steps_left == N
+    opt.accumulate(examples=1)
+    assert 0.99 < sum_norm(opt) <= 1.0
+    # Small gradients are added, not counted once: the clip norm bounds the sum of an example's passes.
+    passes(model, [one * 1e-4, one * 2e-4])
+    opt.accumulate(examples=1)
+    assert sum_norm(opt) == pytest.approx(0.06, rel=1e-3)
+
+
+def test_several_backward_passes_over_several_examples():
+    rows = torch.randn(6, 4, generator=torch.Generator().manual_seed(4))
+    sums = []
+    for batches, options in [
+        ([rows[:2], rows[2:4], rows[4:]], {"examples": 6}),  # one call for all
+        ([rows], {}),
+        ([rows], {"examples": 6}),
+        ([rows, rows], {"examples": 6}),  # the same examples: sums of two gradients, clipped
+    ]:
+        model, opt = opacus_linear()
+        passes(model, batches)
+        opt.accumulate(**options)
+        sums.append(opt._lot.take()[0])
+    for other in sums[1:]:
+        torch.testing.assert_close(sums[0], other, rtol=1e-4, atol=1e-5)
+    model, opt = opacus_linear()
+    for part in rows.split(2):  # the documented way: a call after every pass
+        passes(model, [part])
+        opt.accumulate()
+    torch.testing.assert_close(opt._lot.take()[0], sums[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("examples", [0, 1, 3, 5, 12, 18, -6, 6.0, True])
+def test_numbers_of_examples_that_the_rows_cannot_be_of(examples):
+    model, opt = opacus_linear()
+    rows = torch.randn(6, 4)
+    passes(model, [rows[:2], rows[2:]])
+    with pytest.raises(dm.InvalidParameterError, match="examples"):
+        opt.accumulate(examples=examples)
+    opt.accumulate(examples=6)  # nothing was taken
+    zero = ClippedSum(opt._trained, [torch.zeros(1, 4)], FlatClipping(1.0))
+    with pytest.raises(dm.InvalidParameterError, match="None with a ClippedSum"):
+        opt.accumulate(zero, examples=6)
 
 
 # ---- what is fixed

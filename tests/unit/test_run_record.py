@@ -202,6 +202,8 @@ def test_less_eps_needs_a_planned_stop():
         ({"processes": 0}, "processes"),
         ({"stopped_by_plan": 1}, "stopped_by_plan"),
         ({"executed": 2.0}, "executed"),
+        ({"uniqueness": "flattened"}, "uniqueness"),
+        ({"continuity": "same"}, "continuity"),
         ({"certificate": CALS["min-sep"].certificate()}, "clip_norm"),
         ({"certificate": CALS["min-sep"]}, "Certificate"),
     ],
@@ -258,14 +260,22 @@ def altered(value):
         return not value
     if isinstance(value, int):
         return value + 1
+    if value in ("flattened", "same"):
+        return CHOICES[CHOICES.index(value) + 1].value
     if isinstance(value, str):
         return ("1" if value[0] != "1" else "2") + value[1:]
     return 1
 
 
-DOCUMENT = record("min-sep", 6, stopped_by_plan=True).to_dict()
+STOPPED = {
+    "stopped_by_plan": True,
+    "uniqueness": dm.Uniqueness.FLATTENED,
+    "continuity": dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME),
+}
+DOCUMENT = record("min-sep", 6, **STOPPED).to_dict()
 # What may be anything: there is nothing to compare them with.
-FREE = {"fingerprint", "source", "seeded", "processes"}
+FREE = {"fingerprint", "source", "seeded", "processes", "uniqueness", "dataset", "model", "loss"}
+CHOICES = [*dm.Uniqueness, *dm.Kept]
 
 # Other values that are true as well: a looser lower end, another label, participations further apart.
 TRUE_TOO = {("run", "executed", "lower"), ("run", "executed", "method"), ("run", "smallest_separation")}
@@ -293,7 +303,7 @@ def test_any_altered_entry_is_refused(path, tmp_path):
     found = dm.verify(target)
     if path[0] == "run" and path[-1] in FREE:
         assert found.ok
-        assert found.run != record("min-sep", 6, stopped_by_plan=True)
+        assert found.run != record("min-sep", 6, **STOPPED)
     elif path in TRUE_TOO:
         assert found.ok
     else:
@@ -353,3 +363,46 @@ def test_other_files_are_refused(tmp_path):
     certificate = CALS["min-sep"].certificate()
     with pytest.raises(dm.CertificateError, match="run record"):
         dm.RunRecord.from_json(certificate.to_json().replace("schema_version", "version"))
+
+
+# ---- what a run states of its data and its checkpoints
+
+
+@pytest.mark.parametrize(
+    ("uniqueness", "said"),
+    [
+        (dm.Uniqueness.FLATTENED, "examples: each under one index"),
+        (dm.Uniqueness.EXAMPLE_IDS, "examples: each once, by the ids"),
+        (dm.Uniqueness.NOT_CHECKED, "examples: not checked that none stands in the dataset twice"),
+    ],
+)
+def test_a_verification_says_whether_examples_were_compared(uniqueness, said, tmp_path):
+    record("min-sep", uniqueness=uniqueness).save(tmp_path / "run.json")
+    found = dm.verify(tmp_path / "run.json", rigorous=True)
+    assert found.ok
+    assert found.run.uniqueness == uniqueness
+    assert any(said in str(check) for check in found.checks)
+    assert ("not checked" in str(found)) == (uniqueness == dm.Uniqueness.NOT_CHECKED)
+
+
+def test_a_verification_says_what_became_of_checkpoints(tmp_path):
+    kept = dm.Continuity(dm.Kept.SAME, dm.Kept.UNKNOWN, dm.Kept.ACCEPTED)
+    record("min-sep", continuity=kept).save(tmp_path / "run.json")
+    found = dm.verify(tmp_path / "run.json")
+    assert found.ok
+    assert found.run.continuity == kept
+    assert "went on from a checkpoint with another loss" in str(found)
+    said = (
+        "checkpoints: the same dataset, no whole fingerprint of the model, another loss, for which the caller"
+    )
+    assert any(str(check).startswith(said) for check in found.checks)
+    (failure,) = dm.verify(tmp_path / "run.json", rigorous=True).failures
+    assert failure.startswith(said)
+    none = dm.verify(record("min-sep"), rigorous=True)
+    assert none.ok
+    assert any(str(check) == "checkpoints: none saved or loaded" for check in none.checks)
+
+
+def test_continuity_is_checked():
+    with pytest.raises(dm.InvalidParameterError, match="model"):
+        dm.Continuity(dm.Kept.SAME, "same", dm.Kept.SAME)

@@ -9,7 +9,8 @@ import pytest
 import dpmech as dm
 from dpmech.accounting.sampled import ImportanceAccountant
 from dpmech.certificate_format import seal_of, to_text
-from dpmech.verifying import checks, privacy_routes
+from dpmech.claims import with_checksum
+from dpmech.verifying import privacy_routes, recomputation
 
 ADD = dm.Adjacency.ADD_REMOVE
 
@@ -101,7 +102,7 @@ HARMLESS = {("moments", "achieved lower"), ("programme", "sigma 2 % higher")}
     [(name, forgery) for name in ALL for forgery in FORGERIES if (name, forgery) not in HARMLESS],
 )
 def test_resealed_forgeries_are_refused(tmp_path, name, forgery):
-    forged = dataclasses.replace(ALL[name], **FORGERIES[forgery](ALL[name]))
+    forged = with_checksum(dataclasses.replace(ALL[name], **FORGERIES[forgery](ALL[name])))
     path = tmp_path / "forged.json"
     forged.save(path)
     assert dm.Certificate.load(path) == forged
@@ -156,27 +157,27 @@ def test_other_resealed_claims_are_refused(name, change):
 
 
 @pytest.mark.parametrize(
-    ("name", "accountant", "guarantee", "confidence"),
+    ("name", "accountant", "guarantee", "error"),
     [
         # A label that the accountant does not give.
-        ("bins", dm.Importance(), "estimate", 0.99),
-        ("bins", dm.Importance(), "estimate", None),
+        ("bins", dm.Importance(), "estimate", 0.01),
+        ("bins", dm.Importance(), "estimate", 0.0),
         # An accountant that would not have ended there.
-        ("bins", dm.Rdp(), "deterministic upper bound", None),
-        ("bins", dm.Certified(), "with probability 1 - beta", 0.9),
+        ("bins", dm.Rdp(), "deterministic upper bound", 0.0),
+        ("bins", dm.Certified(), "with probability 1 - beta", 0.1),
         # One that does not cover the claim.
-        ("bins", dm.Pld(), "deterministic upper bound", None),
-        ("poisson", dm.Importance(), "estimate", 0.9999),
+        ("bins", dm.Pld(), "deterministic upper bound", 0.0),
+        ("poisson", dm.Importance(), "estimate", 1.0 - 0.9999),
     ],
     ids=repr,
 )
-def test_another_accountant_is_refused(name, accountant, guarantee, confidence):
+def test_another_accountant_is_refused(name, accountant, guarantee, error):
     own = ALL[name]
     forged = dataclasses.replace(
         own,
         evidence=dataclasses.replace(own.evidence, accountant=accountant),
         guarantee=guarantee,
-        achieved=dataclasses.replace(own.achieved, confidence=confidence),
+        achieved=dataclasses.replace(own.achieved, error=error),
     )
     assert not dm.verify(forged, rng=3).ok
 
@@ -358,11 +359,11 @@ def test_a_wrong_sensitivity_is_caught_by_the_second_route(monkeypatch):
 def test_where_no_second_bracket_is_tight_the_first_is_repeated_inside_it(monkeypatch):
     strategy, schema = dm.ColumnNormalized(dm.InverseSquareRoot(40, 4)), dm.MinSep(7, 4)
     certificate = issue(strategy, schema)
-    monkeypatch.setattr(checks, "second_bracket", lambda *_: dm.Bounds(2.1, 2.4, "a wide bracket"))
+    monkeypatch.setattr(recomputation, "second_bracket", lambda *_: dm.Bounds(2.1, 2.4, "a wide bracket"))
     found = dm.verify(certificate)
     assert found.ok, found.failures
     assert any("again; a wide bracket agrees" in route for route in found.routes)
-    monkeypatch.setattr(checks, "second_bracket", lambda *_: dm.Bounds(2.3, 2.4, "another one"))
+    monkeypatch.setattr(recomputation, "second_bracket", lambda *_: dm.Bounds(2.3, 2.4, "another one"))
     assert dm.verify(certificate).failures[0].startswith("sensitivity: claimed [2.20")
 
 

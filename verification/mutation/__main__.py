@@ -38,6 +38,7 @@ from verification.mutation._results import (
     load_reasons,
     load_results,
     same_source,
+    settled,
 )
 from verification.mutation._trials import NOT_PLANTED, SURVIVED, TIMED_OUT, TrialError, Trials
 

@@ -1,0 +1,234 @@
+"""One certificate's claim, computed anew by second routes."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Progress
+from dpmech.accounting.dispatch import accountant_for
+from dpmech.accounting.methods import Certified, Deterministic, Exact, Rdp
+from dpmech.accounting.search import gaussian_scale
+from dpmech.bounds import Bounds
+from dpmech.certificates import Certificate
+from dpmech.exceptions import DpmechError, WorkLimitError
+from dpmech.participation import BallsInBins
+from dpmech.sensitivities import sensitivity
+from dpmech.verifying.privacy_routes import (
+    Route,
+    certified_sensitivity,
+    repeated_routes,
+    sampled,
+    second_routes,
+)
+from dpmech.verifying.report import Check
+from dpmech.verifying.sensitivity_routes import second_bracket
+
+__all__ = ["Recomputation"]
+
+# Floating-point arithmetic differs between platforms by less than this, relative.
+_ROUNDING = 1e-9
+# What the integrals leave open, relative in delta.
+_RESOLUTION = 1e-6
+# Above this delta a change of sigma hardly changes it, and nothing can be said about tightness.
+_TELLING_DELTA = 0.9
+# What a calibration takes.
+_RTOL = (1e-6, 0.5)
+_UNFIT = (DpmechError, ArithmeticError, ValueError)
+
+
+class Recomputation:
+    """One certificate's checks, in the order in which they are worth making."""
+
+    def __init__(
+        self,
+        certificate: Certificate,
+        rng: np.random.Generator | None,
+        progress: Progress,
+        source: str,
+        *,
+        sized: bool = True,  # whether sigma was searched for this budget, and must be tight
+    ) -> None:
+        self.certificate = certificate
+        self.rng = rng
+        self.progress = progress
+        self.source = source
+        self.sized = sized
+        self.margin: float | None = None
+        self.eps, self.delta = certificate.budget.eps, certificate.budget.delta
+
+    def run(self) -> Iterator[Check]:
+        """Every check; the dear ones are left out once a cheap one has failed."""
+        try:
+            self.progress(f"{self.source}: sensitivity")
+            check, bracket = self._sensitivity()
+            yield check
+            if not check.ok:
+                return
+            failed = False
+            for check in self._label():
+                failed |= not check.ok
+                yield check
+            if failed:
+                return
+            yield from self._privacy(bracket)
+        except WorkLimitError:
+            raise
+        except (MemoryError, *_UNFIT) as error:
+            yield Check("privacy", ok=False, detail=f"could not be recomputed: {error}")
+
+    def _sensitivity(self) -> tuple[Check, Bounds]:
+        claimed = self.certificate.sensitivity
+        strategy, schema = self.certificate.strategy, self.certificate.participation
+        found = certified_sensitivity(
+            second_bracket(strategy, schema, self.certificate.adjacency), schema, strategy.n
+        )
+        loose = found.upper > claimed.upper * (1.0 + _ROUNDING)
+        if (loose or found.lower < claimed.lower * (1.0 - _ROUNDING)) and _overlap(found, claimed):
+            # At this size no second route is tight: the first one again, inside the second's bracket.
+            again = certified_sensitivity(
+                sensitivity(strategy, schema, adjacency=self.certificate.adjacency), schema, strategy.n
+            )
+            upper = min(found.upper, again.upper)
+            method = f"{again.method}, again; {found.method} agrees"
+            found = Bounds(min(max(found.lower, again.lower), upper), upper, method)
+        held = (
+            _overlap(found, claimed)
+            and found.upper <= claimed.upper * (1.0 + _ROUNDING)
+            and found.lower >= claimed.lower * (1.0 - _ROUNDING)
+        )
+        detail = (
+            f"claimed [{claimed.lower:.10g}, {claimed.upper:.10g}], "
+            f"recomputed [{found.lower:.10g}, {found.upper:.10g}]"
+        )
+        return Check("sensitivity", ok=held, detail=detail, route=found.method), found
+
+    def _label(self) -> Iterator[Check]:
+        """Does the guarantee follow from the accountant, and is the achieved eps within the budget?"""
+        own = self.certificate
+        used = own.evidence.accountant
+        if own.participation.random:
+            accountant = accountant_for(own.strategy, own.participation, own.adjacency, used)
+            guarantee = accountant.guarantee
+        else:
+            guarantee = EXACT if isinstance(used, Exact) and own.sensitivity.exact else DETERMINISTIC
+        if own.guarantee != guarantee:
+            yield Check("evidence", ok=False, detail=f"{used!r} gives {guarantee!r}, not {own.guarantee!r}")
+        if not _RTOL[0] <= own.evidence.rtol <= _RTOL[1]:
+            yield Check("evidence", ok=False, detail=f"rtol {own.evidence.rtol!r} is outside of {_RTOL}")
+        if own.achieved.error != used.error:
+            yield Check(
+                "evidence",
+                ok=False,
+                detail=f"{used!r} fails with probability {used.error!r}, not {own.achieved.error!r}",
+            )
+        # Under Balls-in-Bins all but the moments size sigma for eps and look no further.
+        sized = isinstance(own.participation, BallsInBins) and own.participation.bins > 1
+        sized &= not isinstance(used, Rdp)
+        if own.achieved.upper > self.eps or (sized and own.achieved.upper != self.eps):
+            yield Check(
+                "evidence", ok=False, detail=f"achieved eps {own.achieved.upper!r}, budget eps {self.eps!r}"
+            )
+
+    def _privacy(self, bracket: Bounds) -> Iterator[Check]:
+        own = self.certificate
+        working: list[Route] = []
+        for route in second_routes(own, bracket, self.rng):
+            self.progress(f"{self.source}: {route.name}")
+            try:
+                bounds = route.delta(own.sigma, self.eps)
+            except WorkLimitError:
+                raise
+            except _UNFIT as error:
+                yield Check("privacy", ok=True, detail=f"route not taken: {error}", route=route.name)
+                continue
+            if not working:
+                self.margin = self._margin(route, bounds)
+            working.append(route)
+            yield self._line(route, bounds, ok=not self._missed(route, bounds))
+            if self._missed(route, bounds):
+                return
+        repeated = repeated_routes(own, self.rng)
+        held = False
+        for route in repeated:
+            self.progress(f"{self.source}: {route.name}")
+            bounds = route.delta(own.sigma, self.eps)
+            held = bounds.upper <= self.delta * (1.0 + _ROUNDING)
+            if held or route is repeated[-1]:
+                yield self._line(route, bounds, ok=held)
+            if held:
+                if self.sized:
+                    yield from self._tightness(route)
+                break
+        sampled_only = isinstance(own.participation, BallsInBins) and own.participation.bins > 1
+        if not working and not (held and sampled_only):
+            yield Check("privacy", ok=False, detail="no second route confirms the claim")
+        if working:
+            yield from self._achieved(working[0])
+
+    def _margin(self, route: Route, bounds: Bounds) -> float:
+        # The middle of a confidence interval says more about the margin than its end.
+        likely = bounds.upper if route.decides else math.sqrt(bounds.lower * bounds.upper)
+        return math.expm1(gaussian_scale(self.eps, likely) - gaussian_scale(self.eps, self.delta))
+
+    def _missed(self, route: Route, bounds: Bounds) -> bool:
+        """Whether the route contradicts the claimed delta or, where it decides, does not reach it."""
+        if bounds.lower > self.delta * (1.0 + _ROUNDING):
+            return True
+        if not route.decides or bounds.upper <= self.delta * (1.0 + _RESOLUTION):
+            return False
+        short = gaussian_scale(self.eps, self.delta) - gaussian_scale(self.eps, bounds.upper)
+        return short > route.slack
+
+    def _line(self, route: Route, bounds: Bounds, *, ok: bool) -> Check:
+        sign = "meets" if ok else "exceeds"
+        detail = (
+            f"delta at eps {self.eps:.10g} and sigma {self.certificate.sigma:.10g} in "
+            f"[{bounds.lower:.6g}, {bounds.upper:.6g}] {sign} the claimed {self.delta:.6g}"
+        )
+        return Check("privacy", ok=ok, detail=detail, route=route.name)
+
+    def _tightness(self, route: Route) -> Iterator[Check]:
+        """Where the search proves it: just below sigma the accountant refuses the budget."""
+        own = self.certificate
+        unproved = isinstance(own.evidence.accountant, Certified | Deterministic) or (
+            isinstance(own.evidence.accountant, Exact) and sampled(own.participation)
+        )
+        if unproved or self.delta > _TELLING_DELTA:
+            return
+        below = own.sigma / (1.0 + own.evidence.rtol) / (1.0 + 1e-6)
+        upper = route.delta(below, self.eps).upper
+        if upper <= self.delta:
+            yield Check(
+                "evidence",
+                ok=False,
+                detail=(
+                    f"sigma is not within rtol {own.evidence.rtol:g} of the smallest one: {below:.10g} also "
+                    f"meets the budget (delta <= {upper:.6g})"
+                ),
+                route=route.name,
+            )
+
+    def _achieved(self, route: Route) -> Iterator[Check]:
+        """The stated bounds on eps: not below the truth at their upper end, nor above it at their lower."""
+        own = self.certificate
+        ends = [(own.achieved.upper, "above")] if own.achieved.upper < self.eps else []
+        if own.achieved.lower > 0.0:
+            ends.append((own.achieved.lower, "below"))
+        for eps, side in ends:
+            self.progress(f"{self.source}: achieved eps {eps:.6g}")
+            bounds = route.delta(own.sigma, eps)
+            off = (
+                self._missed(route, bounds)
+                if side == "above"
+                else bounds.upper < self.delta * (1.0 - _RESOLUTION)
+            )
+            detail = (
+                f"stated {side} by {eps:.10g}; delta there in [{bounds.lower:.6g}, {bounds.upper:.6g}], "
+                f"claimed {self.delta:.6g}"
+            )
+            yield Check("evidence", ok=not off, detail=f"achieved eps {detail}", route=route.name)
+
+
+def _overlap(one: Bounds, other: Bounds) -> bool:
+    return one.lower <= other.upper * (1.0 + _ROUNDING) and other.lower <= one.upper * (1.0 + _ROUNDING)
