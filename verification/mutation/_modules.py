@@ -52,10 +52,13 @@ GROUPS: dict[str, list[str]] = {
         )
     ],
     "kernels": ["accounting.ring_kernels"],
-    "sensitivities": ["sensitivities", "separated_sets", "linalg", "bounds"],
+    "sensitivities": ["sensitivities", "separated_sets", "series", "linalg", "bounds"],
     "verifying": [
-        *("verifying.checks", "verifying.integrals", "verifying.privacy_routes", "verifying.runs"),
-        "verifying.sensitivity_routes",
+        f"verifying.{name}"
+        for name in (
+            *("checks", "integrals", "limits", "privacy_routes", "recomputation", "rigour", "runs"),
+            *("sensitivity_routes", "series_recursion"),
+        )
     ],
     "ledger": ["ledger"],
     "noise": ["optim.noise", "optim.correlation", "optim.generators"],

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -93,8 +94,7 @@ def record(files: Iterable[Path], modules: Iterable[str], *, uncompiled: bool = 
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     library = {str(path.relative_to(ROOT)): digest([path]) for path in (ROOT / PACKAGE).rglob("*.py")}
     wanted = {str(source_of(module).relative_to(ROOT)) for module in modules}
-    helpers = digest(path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_"))
-    states = {str(path.relative_to(ROOT)): helpers + digest([path]) for path in files}
+    states = {str(path.relative_to(ROOT)): digest([path, *_helpers(path)]) for path in files}
 
     def is_known(name: str) -> bool:
         one = known.get(name, {"state": ""})
@@ -120,6 +120,18 @@ def record(files: Iterable[Path], modules: Iterable[str], *, uncompiled: bool = 
         {test: value for one in chosen for test, value in one["seconds"].items()},
         {test: value for one in chosen for test, value in one["lines"].items()},
     )
+
+
+def _helpers(path: Path) -> set[Path]:
+    """What a test file reads from beside it: modules of the tests that it names, and they in turn."""
+    beside = {one for one in (ROOT / "tests").rglob("*.py") if not one.name.startswith("test_")}
+    found = {one for one in beside if one.name == "conftest.py"}
+    new = {path}
+    while new:
+        words = {word for one in new for word in re.findall(r"\w+", one.read_text(encoding="utf-8"))}
+        new = {one for one in beside - found if one.stem in words}
+        found |= new
+    return found - {path}
 
 
 def _import_once() -> None:
