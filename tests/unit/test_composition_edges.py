@@ -5,9 +5,10 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy import special
 
 from dpmech.accounting.composition import LossMoments, compose
-from dpmech.accounting.losses import LatticeLoss, merge_cells
+from dpmech.accounting.losses import LatticeLoss, Loss, merge_cells
 
 LOPSIDED = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
 
@@ -101,3 +102,19 @@ def test_merged_cells_of_a_bell_lose_no_mass(step, shift):
     for eps in np.linspace(-8.0 * step, 8.0 * step, 20):
         assert curve(masses, nodes, eps) <= curve(total, losses, eps) + 1e-13
         assert curve(masses, nodes, eps) >= curve(total, losses - step, eps) - 1e-5
+
+
+@pytest.mark.parametrize("remove", [True, False])
+@pytest.mark.parametrize("reach", [0.5, 3.0, 12.0])
+@pytest.mark.parametrize("s", [0.3, 100.0])
+def test_tail_mass_covers_what_lies_beyond_the_outputs(remove, reach, s):
+    loss = Loss(0.2, s, remove, reach)
+    low, high = loss.outputs()
+
+    def outside(mean):
+        return float(special.ndtr((low - mean) / s) + special.ndtr((mean - high) / s))
+
+    mass = 0.8 * outside(0.0) + 0.2 * outside(1.0) if remove else outside(0.0)
+    assert mass <= loss.tail_mass()
+    if s == 100.0 and reach < 10.0:
+        assert loss.tail_mass() <= 1.1 * mass
