@@ -97,10 +97,12 @@ def record(files: Iterable[Path], modules: Iterable[str], *, uncompiled: bool = 
     states = {str(path.relative_to(ROOT)): digest([path, *_helpers(path)]) for path in files}
 
     def is_known(name: str) -> bool:
-        one = known.get(name, {"state": ""})
-        return one["state"] == states[name] and all(
-            one["library"].get(path) == library[path] for path in wanted
-        )
+        """Recorded for this test file, and for the modules that it runs, as they are."""
+        one = known.get(name)
+        if one is None or one["state"] != states[name]:
+            return False
+        changed = {path for path in wanted if one["library"].get(path) != library[path]}
+        return not any(changed & files.keys() for files in one["lines"].values())
 
     new = [name for name in states if not is_known(name)]
     if new:
