@@ -33,6 +33,9 @@ from dpmech.canaries import one_run_epsilon as one_run_epsilon
 from dpmech.certificates import Certificate as Certificate
 from dpmech.claims import Claim as Claim
 from dpmech.claims import Evidence as Evidence
+from dpmech.currencies import ClaimCurrency as ClaimCurrency
+from dpmech.currencies import GdpCurrency as GdpCurrency
+from dpmech.currencies import RenyiCurrency as RenyiCurrency
 from dpmech.early_stopping import executed_epsilon as executed_epsilon
 from dpmech.empirical import empirical_epsilon as empirical_epsilon
 from dpmech.exceptions import CertificateError as CertificateError

@@ -27,7 +27,7 @@ class PublishedClaim:
 
     Args:
         name: what to call it.
-        strategy: C; Identity for DP-SGD and its kin.
+        strategy: C; Identity for independent noise.
         participation: who takes part when, as the claim has it.
         sigma: noise of every block of the lot over its own clip norm, sensitivity of C included.
         delta: in (0, 1).

@@ -1,13 +1,12 @@
 """Bounds: the only way in which a number enters a guarantee."""
 
 import dataclasses
-import decimal
 import math
 from collections.abc import Iterable
 
 from dpmech.exceptions import InvalidParameterError, check_real
 
-__all__ = ["Bounds", "error_of_level", "percent", "union_error"]
+__all__ = ["Bounds", "error_of_level", "union_error"]
 
 EXACT_RTOL = 1e-9
 
@@ -87,9 +86,3 @@ def union_error(errors: Iterable[float]) -> float:
     if len(given) < 2:
         return given[0] if given else 0.0
     return min(1.0, math.nextafter(math.fsum(given), math.inf))
-
-
-def percent(level: float) -> str:
-    """A confidence level in per cent with every digit of its decimal form: 0.9999 is "99.99 %"."""
-    shown = (decimal.Decimal(repr(level)) * 100).normalize()
-    return f"{shown:f} %"

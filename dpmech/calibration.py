@@ -16,6 +16,7 @@ from dpmech.certificates import Certificate
 from dpmech.claims import Claim, Evidence, check_unedited, with_checksum
 from dpmech.exceptions import NumericalError, check_real, check_rng
 from dpmech.participation import EveryStep, Participation, check_participation
+from dpmech.printed import between, typed, up
 from dpmech.strategies.base import Strategy, check_strategy
 
 __all__ = ["Calibration", "calibrate_sigma", "delta", "epsilon"]
@@ -26,7 +27,33 @@ _EVALUATION_TOLERANCE = 4e-4
 
 @dataclasses.dataclass(frozen=True)
 class Calibration(Claim):
-    """A noise scale, and everything its guarantee rests on; what `calibrate_sigma` returns."""
+    """A noise scale, and everything its guarantee rests on; what `calibrate_sigma` returns.
+
+    Printed, every number is rounded to the safe side: at the sigma that is shown the budget is met.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> print(dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 8.0, 1e-5, participation=dm.MinSep(390, 10)))
+        sigma 4.35489 at clip norm 1, noise multiplier 0.60023: exact
+        eps 8, delta 1e-05, add_remove; achieved eps in [8, 8]; sensitivity 7.25537
+        RMSE 19.7142, MaxSE 27.3674, in units of the clip norm
+        LambdaCGD(n=3900, lam=0.9)
+        MinSep(min_sep=390, max_participations=10)
+    """
+
+    def __str__(self) -> str:
+        budget, achieved = self.budget, between(self.achieved.lower, self.achieved.upper)
+        return "\n".join(
+            [
+                f"sigma {up(self.sigma)} at clip norm 1, noise multiplier {up(self.noise_multiplier)}: "
+                f"{self.guarantee}",
+                f"eps {typed(budget.eps)}, delta {typed(budget.delta)}, {self.adjacency.value}; "
+                f"achieved eps in {achieved}; sensitivity {up(self.sensitivity.upper)}",
+                f"RMSE {up(self.rmse())}, MaxSE {up(self.max_se())}, in units of the clip norm",
+                repr(self.strategy),
+                repr(self.participation),
+            ]
+        )
 
     def certificate(
         self, clip_norm: float | None = None, expected_batch_size: float | None = None

@@ -1,6 +1,6 @@
-"""How certificates and run records are written: decimal and hexadecimal numbers, a schema, a seal, files.
+"""How certificates, run records and ledgers are written: decimal and hexadecimal numbers, schema, seal.
 
-Nothing here knows what the numbers mean; `certificates` and `run_record` do.
+Nothing here knows what the numbers mean; `certificates`, `run_record` and `ledger_file` do.
 """
 
 import abc
@@ -157,7 +157,7 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
 
     Args:
         text: of the file.
-        kind: "certificate" or "run record".
+        kind: "certificate", "run record" or "ledger".
 
     Raises:
         CertificateError: naming what is wrong.

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
-from dpmech.bounds import Bounds, percent
+from dpmech.bounds import Bounds
 from dpmech.budget import Adjacency, PrivacyBudget, check_sigma
 from dpmech.certificate_format import (
     SCHEMA_VERSION,
@@ -24,7 +24,9 @@ from dpmech.certificate_format import (
 from dpmech.claims import Claim, Evidence, check_unedited, with_checksum
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_real
 from dpmech.linalg import FloatArray
+from dpmech.metering import spend
 from dpmech.participation import Participation
+from dpmech.printed import percent, typed, up
 from dpmech.strategies.base import Strategy
 from dpmech.strategy_costs import decoder_work
 from dpmech.trainer_duties import trainer_duties
@@ -81,7 +83,7 @@ class Certificate(Claim, Document):
         """The guarantee in one line; it shouts ESTIMATE where that is all there is."""
         if self.guarantee == "estimate":
             level = percent(1.0 - self.achieved.error)
-            return f"ESTIMATE: not a bound, the end of a two-sided {level} confidence interval"
+            return f"ESTIMATE: not a bound, the end of a two-sided {level} % confidence interval"
         if self.guarantee == "with probability 1 - beta":
             # Every digit: beta is what a reader decides by.
             return f"{self.guarantee} over dpmech's own sampling, beta = {self.achieved.error!r}"
@@ -147,7 +149,9 @@ class Certificate(Claim, Document):
 
     def check_quickly(self, derived: dict[str, Any]) -> None:
         """`check_derived` where it takes at most 20 seconds and 1 GB by estimate; else `verify` does it."""
-        if decoder_work(self.strategy).within(_LOAD_SECONDS, _LOAD_MEMORY):
+        work = decoder_work(self.strategy)
+        if work.within(_LOAD_SECONDS, _LOAD_MEMORY):
+            spend(work.seconds, work.memory, what=f"the errors of {self.strategy!r}")
             self.check_derived(derived)
 
     def check_derived(self, derived: dict[str, Any]) -> None:
@@ -166,8 +170,8 @@ class Certificate(Claim, Document):
         return "\n".join(
             [
                 self.headline,
-                f"eps {self.budget.eps:.6g}, delta {self.budget.delta:.6g}, {self.adjacency.value}",
-                f"sigma {self.sigma:.6g} at clip norm 1 (noise multiplier {self.noise_multiplier:.6g})",
+                f"eps {typed(self.budget.eps)}, delta {typed(self.budget.delta)}, {self.adjacency.value}",
+                f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
                 f"{self.strategy!r}",
                 f"{self.participation!r}",
                 *trainer_duties(self, self.clip_norm, self.expected_batch_size).values(),

@@ -16,6 +16,7 @@ __all__ = ["executed_epsilon"]
 
 # A budget has eps > 0, so that nothing below it could be verified as one.
 _LEAST = 1e-9
+_CONDITION = "holds only if the number of steps was decided without looking at results"
 _GAPS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
@@ -27,7 +28,8 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
 
     **It holds only if the number of steps was decided without looking at what the run released**: in
     advance, or by an event outside of it, such as a machine that failed. A run that was stopped because of
-    its loss or its accuracy owes the whole claim.
+    its loss or its accuracy owes the whole claim; `Bounds.method` repeats it. A `Ledger` charges the whole
+    claim in any case.
 
     **Guarantee:** that of the claim; the same accountant is used. Under a claim by Certified it is the whole
     claim: its beta is spent.
@@ -74,7 +76,7 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
         eps = next(met, math.inf)
     if eps >= claim.achieved.upper:
         return claim.achieved
-    return Bounds(found.lower, eps, found.method, found.error)
+    return Bounds(found.lower, eps, f"{found.method}; {_CONDITION}", found.error)
 
 
 def _meets(claim: Claim, found: Bounds) -> bool:

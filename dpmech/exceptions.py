@@ -145,7 +145,10 @@ class MissingDependencyError(DpmechError, ImportError):
     def __init__(self, package: str, extra: str) -> None:
         self.package = package
         self.extra = extra
-        super().__init__(f"{package} is needed here: pip install 'dpmech[{extra}]'")
+        super().__init__(
+            f"{package} is needed here: pip install {package}, or the extra {extra!r}, from a checkout: "
+            f"pip install '.[{extra}]'"
+        )
 
 
 def check_integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:

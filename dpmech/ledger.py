@@ -2,71 +2,69 @@
 
 import dataclasses
 import json
-import math
 import os
-from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dpmech.accounting.accountant import DETERMINISTIC, EXACT
-from dpmech.accounting.dispatch import accountant_for
-from dpmech.accounting.lots import Join, Lot, check_name
-from dpmech.accounting.methods import Method, Pld, Rdp, check_method
-from dpmech.accounting.mixed_composition import MixedComposition, SampledPart
-from dpmech.accounting.poisson import PoissonAccountant
+from dpmech.accounting.lots import Lot, check_name
+from dpmech.accounting.methods import Method, check_method
 from dpmech.bounds import Bounds, union_error
-from dpmech.budget import Adjacency, check_delta, check_eps
+from dpmech.budget import Adjacency, PrivacyBudget, check_delta, check_eps
 from dpmech.calibration import Calibration
+from dpmech.certificate_format import Document, differences
 from dpmech.certificates import Certificate
-from dpmech.claims import check_unedited
+from dpmech.currencies import GdpCurrency, check_currency, currency_from
 from dpmech.exceptions import (
     CertificateError,
     DpmechError,
     InvalidParameterError,
     UnsupportedCombinationError,
 )
-from dpmech.participation import BallsInBins
+from dpmech.ledger_entries import Mode, Release, certificate_of, check_entry, check_lot
+from dpmech.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
+from dpmech.ledger_totals import AnnouncedTotal, FilteredTotal, Total
+from dpmech.metering import spend
+from dpmech.printed import typed
+from dpmech.privacy_filters import Currency, PrivacyFilter, Remaining
+from dpmech.strategy_costs import form_work
 
-__all__ = ["Ledger", "Release"]
+__all__ = ["Ledger"]
 
-_SCHEMA = "dpmech.ledger"
-_VERSION = 1
 _GUARANTEES = (EXACT, DETERMINISTIC, "with probability 1 - beta", "estimate")
 
 
-@dataclasses.dataclass(frozen=True)
-class Release:
-    """One entry of a ledger.
+class Ledger(Document):
+    """Certified releases about the same people, and their total privacy loss, in one of two modes.
 
-    Attributes:
-        name: of the release.
-        certificate: what was certified.
-        lot: which sampled lots it read; None for an unsampled release.
-        blocks: sigma of every mechanism on that lot, by name; empty where the release is the only one.
-    """
+    **Announced** (without a budget): mechanisms and noise scales are listed before the first result of any of
+    them is looked at, and the list is composed whole, by loss distributions where they are known. What the
+    mechanisms ask may depend on results, so may their order, and the work may stop early: the price is that
+    of the whole list. Whoever adds to it after a result has left this theorem, and nothing that the
+    ledger says holds. `close` ends the list.
 
-    name: str
-    certificate: Certificate
-    lot: str | None
-    blocks: tuple[tuple[str, float], ...] = ()
+    **Chosen on the way** (with a budget): what is added next, and whether anything is, may depend on all
+    results so far. Every release passes a privacy filter, in a currency that is fixed beforehand; what would
+    exceed the budget is refused. What holds is the budget, also where less was spent.
 
+    A release is added before its first step, and stays, also if the run fails or stops early. A sampled
+    release names the lots that it reads, and a lot enters once: two releases from one lot are one mechanism,
+    to be joined on a `Lot` before sampling. Announced Balls-in-Bins releases enter by their (eps, delta)
+    claim, as no loss distribution of them is known.
 
-class Ledger:
-    """Certified releases about the same people, and their total privacy loss.
-
-    Entries may be chosen adaptively, one after the other, in any order. A sampled release must name the
-    lots that it read, and a lot enters once: two releases from one lot are one mechanism, to be joined on a
-    `Lot` before sampling. Balls-in-Bins releases enter by their (eps, delta) claim, as no privacy loss
-    distribution of them is known; their allocation is their lot.
+    **Guarantee:** `guarantee` says which: as sure as the least sure entry that the total rests on.
 
     Args:
         adjacency: between which datasets; releases with another one are refused, also where the numbers
             would be the same.
-        allow_estimates: whether releases may enter whose guarantee is only an estimate; the total is then
-            an estimate too.
+        budget: what the whole may cost; None for an announced list.
+        currency: in what a budget is paid: `GdpCurrency()` (the default; unsampled releases),
+            `RenyiCurrency(order)` or `ClaimCurrency(slack)`.
+        allow_estimates: whether releases may enter of which the total takes an estimate on trust; the total
+            is then an estimate too.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: on a bad argument, a currency without a budget, or a currency in which the
+            budget leaves no room.
 
     Examples:
         >>> import dpmech as dm
@@ -76,19 +74,39 @@ class Ledger:
         >>> ledger.add("run 2", training, lot="run 2")
         >>> test = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-6, participation=dm.SingleParticipation())
         >>> ledger.add("accuracy", test)
+        >>> ledger.close()
         >>> round(ledger.epsilon(3e-6).upper, 2), ledger.guarantee
         (2.53, 'deterministic upper bound')
-        >>> ledger.add("run 3", training, lot="run 1")
-        Traceback (most recent call last):
-        ...
-        dpmech.exceptions.UnsupportedCombinationError: lot 'run 1' is in the ledger already, ...
+        >>> project = dm.Ledger(budget=dm.PrivacyBudget(1.0, 1e-5))
+        >>> project.add("accuracy", test)
+        >>> round(project.remaining.mu, 3), round(project.remaining.epsilon(1e-6), 2)
+        (0.238, 1.0)
+        >>> project.would_exceed(dm.calibrate_sigma(dm.Identity(1), 1.1, 1e-6))
+        True
     """
 
-    def __init__(self, adjacency: Adjacency = Adjacency.ADD_REMOVE, *, allow_estimates: bool = False) -> None:
+    def __init__(
+        self,
+        adjacency: Adjacency = Adjacency.ADD_REMOVE,
+        *,
+        budget: PrivacyBudget | None = None,
+        currency: Currency | None = None,
+        allow_estimates: bool = False,
+    ) -> None:
         self.adjacency = Adjacency.check(adjacency)
         if not isinstance(allow_estimates, bool):
             raise InvalidParameterError("allow_estimates", allow_estimates, "True or False")
+        if budget is not None and not isinstance(budget, PrivacyBudget):
+            raise InvalidParameterError("budget", budget, "None or a dm.PrivacyBudget(eps, delta)")
+        if currency is not None:
+            check_currency(currency)
+        if budget is None and currency is not None:
+            raise InvalidParameterError("currency", currency, "None in a ledger without a budget")
         self.allow_estimates = allow_estimates
+        self._total: Total = (
+            AnnouncedTotal() if budget is None else FilteredTotal(budget, currency or GdpCurrency())
+        )
+        self._closed = False
         self._releases: list[Release] = []
 
     @property
@@ -97,15 +115,66 @@ class Ledger:
         return tuple(self._releases)
 
     @property
+    def mode(self) -> Mode:
+        """Announced or chosen on the way."""
+        return self._total.mode
+
+    @property
+    def filter(self) -> PrivacyFilter | None:
+        """What holds the budget: its currency, with all settings resolved, and its limits."""
+        return self._total.filter if isinstance(self._total, FilteredTotal) else None
+
+    @property
+    def budget(self) -> PrivacyBudget | None:
+        """What the whole may cost; None of an announced list."""
+        return None if self.filter is None else self.filter.budget
+
+    @property
+    def currency(self) -> Currency | None:
+        """In what the budget is paid; None of an announced list."""
+        return None if self.filter is None else self.filter.currency
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more may be added."""
+        return self._closed
+
+    def close(self) -> None:
+        """End the ledger: nothing more may be added, now or when it is loaded again.
+
+        An announced list is closed before its first result is looked at.
+        """
+        self._closed = True
+
+    @property
     def guarantee(self) -> str:
-        """How sure the total is: as sure as its least sure entry, and exact for unsampled ones only."""
-        named = [release.certificate.guarantee for release in self._releases]
-        if any(release.certificate.participation.random for release in self._releases):
+        """As sure as the least sure entry that the total rests on; exact for announced, unsampled ones."""
+        named = [release.certificate.guarantee for release in self._trusted()]
+        sampled = any(release.certificate.participation.random for release in self._releases)
+        if sampled or (self.mode is Mode.CHOSEN and self._releases):
             named.append(DETERMINISTIC)
         return max(named, key=_GUARANTEES.index, default=EXACT)
 
+    @property
+    def remaining(self) -> Remaining:
+        """What `add` would still take: the largest further mu, and the eps at a given delta.
+
+        Raises:
+            UnsupportedCombinationError: without a budget.
+        """
+        return self._budgeted("remaining").remaining
+
+    def would_exceed(self, claim: Calibration | Certificate) -> bool:
+        """Whether `add` would refuse this claim because the budget does not allow it.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnsupportedCombinationError: without a budget, or if the currency has no price for the claim.
+        """
+        return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
+
     def add(self, name: str, release: Calibration | Certificate, *, lot: Lot | str | None = None) -> None:
-        """Enter a release.
+        """Enter a release, before its first step; all of it, or nothing where it is refused.
 
         Args:
             name: of the release, new in this ledger.
@@ -115,138 +184,139 @@ class Ledger:
                 without sampling.
 
         Raises:
-            InvalidParameterError: on a bad argument, a name that is taken, or a sampled release without a
-                lot.
+            InvalidParameterError: on a bad argument, a name that is taken, a sampled release without a lot,
+                or a release that would exceed the budget.
             CertificateError: if the release was edited after it was computed.
-            UnsupportedCombinationError: if the lot is in the ledger already, the adjacency is another one,
-                the lot is not the one that was certified or has too little noise, or the release is an
-                estimate and estimates are not allowed.
+            UnsupportedCombinationError: if the ledger is closed, the lot is in it already, the adjacency is
+                another one, the lot is not the one that was certified or has too little noise, the release
+                has no price in the ledger's currency, or the total would rest on an estimate where none is
+                allowed.
         """
         check_name("name", name)
-        if any(name == known.name for known in self._releases):
-            raise InvalidParameterError("name", name, "new in this ledger, which has it already")
-        if not isinstance(release, Calibration | Certificate):
-            raise InvalidParameterError("release", release, "a Calibration or a Certificate")
-        check_unedited(release)
-        certificate = release if isinstance(release, Certificate) else release.certificate()
+        if self._closed:
+            raise UnsupportedCombinationError(
+                f"the ledger was closed before {name!r}",
+                supported="for releases chosen after a result, Ledger(budget=dm.PrivacyBudget(eps, delta))",
+            )
+        certificate = certificate_of("release", release)
         blocks: tuple[tuple[str, float], ...] = ()
         if isinstance(lot, Lot):
-            self._check_lot(lot, certificate)
+            check_lot(lot, certificate)
             blocks = tuple(lot.blocks.items())
         elif lot is not None:
             check_name("lot", lot)
-        entry = Release(name, certificate, lot.name if isinstance(lot, Lot) else lot, blocks)
-        self._check(entry)
+        entry = Release(name, certificate, lot.name if isinstance(lot, Lot) else lot, blocks, self.mode)
+        no_estimates = self._total.by_certificates and not self.allow_estimates
+        check_entry(entry, self._releases, self.adjacency, no_estimates=no_estimates)
+        self._releases.append(self._total.enter(entry))
         if isinstance(lot, Lot):
             lot.close()
-        self._releases.append(entry)
 
     def epsilon(self, delta: float, *, method: Method | None = None) -> Bounds:
-        """Bounds on the total eps at `delta`.
+        """Bounds on the total eps at `delta`: of the whole list, or of all that the budget allows.
+
+        With a budget it does not depend on how much was spent: an eps read off on the way is no guarantee for
+        whoever may go on or stop because of what came out.
 
         Args:
-            delta: in (0, 1), above the sum of the deltas of the Balls-in-Bins claims.
+            delta: in (0, 1); in an announced list, above the sum of the deltas of the Balls-in-Bins claims.
             method: None or Pld() for privacy loss distributions, Rdp() for moments (and basic composition
-                of claims).
+                of claims); None with a budget.
 
         Returns:
-            Bounds, as sure as `guarantee` says; the lower end is 0 unless all releases are unsampled, or
-            all are Poisson-sampled alike. Where entries hold with a probability or are estimates,
-            `error` is the probability that one of them fails, at most.
+            Bounds, as sure as `guarantee` says; the lower end is 0 unless all releases are announced and
+            unsampled, or all are Poisson-sampled alike. Where entries hold with a probability or are
+            estimates, `error` is the probability that one of them fails, at most.
 
         Raises:
             InvalidParameterError: on a bad argument.
             UnsupportedCombinationError: on another method.
-            UnattainableBudgetError: if the claims use up delta.
+            UnattainableBudgetError: if the claims use up delta, or claims say nothing at so small a delta.
             NumericalError: if delta is below the resolution of privacy loss distributions.
         """
-        checked, renyi = check_delta(delta), self._renyi(method)
+        checked, how = check_delta(delta), check_method(method)
         if not self._releases:
             return Bounds(0.0, 0.0, "nothing was released")
-        return self._labelled(self._composition().epsilon(checked, renyi=renyi))
+        return self._labelled(self._total.epsilon(checked, how))
 
     def delta(self, eps: float, *, method: Method | None = None) -> Bounds:
         """Bounds on the total delta at `eps` >= 0; arguments and errors as for `epsilon`."""
-        checked, renyi = check_eps(eps, zero_allowed=True), self._renyi(method)
+        checked, how = check_eps(eps, zero_allowed=True), check_method(method)
         if not self._releases:
             return Bounds(0.0, 0.0, "nothing was released")
-        return self._labelled(self._composition().delta(checked, renyi=renyi))
+        return self._labelled(self._total.delta(checked, how))
+
+    @property
+    def headline(self) -> str:
+        """Mode, number of releases, guarantee, and the budget where there is one, in one line."""
+        state = "closed" if self._closed else "open"
+        how = "announced before the first result and composed whole"
+        if self.budget is not None:
+            how = (
+                f"chosen on the way within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
+                f"by {self.currency!r}"
+            )
+        return f"{self.guarantee}; {len(self._releases)} releases, {how}; {state}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The ledger as plain data, certificates included; what `save` writes."""
-        return {
-            "schema": _SCHEMA,
-            "schema_version": _VERSION,
-            "adjacency": self.adjacency.value,
-            "allow_estimates": self.allow_estimates,
-            "releases": [
-                {
-                    "name": release.name,
-                    "lot": release.lot,
-                    "blocks": dict(release.blocks),
-                    "certificate": release.certificate.to_dict(),
-                }
-                for release in self._releases
-            ],
-        }
+        """Plain data, certificates and seal included; what `save` writes."""
+        return document_of(self._outline(), self._releases)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the ledger to a JSON file.
+        """Write it to a file, whole or not at all; a ledger there is replaced only by one that continues it.
 
         Raises:
-            InvalidParameterError: if the file cannot be written.
+            InvalidParameterError: if the file cannot be written, or holds what is not in this ledger.
         """
-        text = json.dumps(self.to_dict(), indent=1) + "\n"
+        check_continues(path, self._outline())
+        super().save(path)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file; every entry passes the checks of `add` again."""
+        document = parsed(text)
+        outline = decoded(outlined(document))
+        settings = outline["ledger"]
         try:
-            Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Ledger":
-        """Read a ledger back; every entry passes the checks of `add` and of `Certificate.load` again.
-
-        Whether the claims in it are true is the work of `verify`, one `release.certificate` at a time.
-
-        Raises:
-            InvalidParameterError: if the file cannot be read.
-            CertificateError: if it is no ledger of a known version, or does not hold together.
-        """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InvalidParameterError("ledger", str(path), f"a readable file ({error.strerror})") from error
-        except (RecursionError, ValueError) as error:
-            raise CertificateError(f"{path} is no JSON: {error}") from error
-        return Ledger.from_dict(data)
-
-    @staticmethod
-    def from_dict(data: object) -> "Ledger":
-        """Rebuild a ledger from `to_dict`; errors as for `load`."""
-        fields = {"schema", "schema_version", "adjacency", "allow_estimates", "releases"}
-        record = _record("a ledger", data, fields)
-        if (record["schema"], record["schema_version"]) != (_SCHEMA, _VERSION):
-            raise CertificateError(
-                f"not a {_SCHEMA} of version {_VERSION}: {record['schema']!r}, {record['schema_version']!r}"
+            ledger = cls(
+                Adjacency(settings["adjacency"]),
+                budget=None if settings["budget"] is None else PrivacyBudget(**settings["budget"]),
+                currency=None if settings["currency"] is None else currency_from(settings["currency"]),
+                allow_estimates=settings["allow_estimates"],
             )
-        if not isinstance(record["releases"], list):
-            raise CertificateError("the releases of a ledger are a list")
-        try:
-            ledger = Ledger(Adjacency(record["adjacency"]), allow_estimates=record["allow_estimates"])
-            for item in record["releases"]:
-                entry = _record("a release", item, {"name", "lot", "blocks", "certificate"})
-                ledger._restore(entry)
+            for entry, written in zip(outline["releases"], document["releases"], strict=True):
+                ledger._restore(entry, json.dumps(written["certificate"]))
         except CertificateError:
             raise
-        except (DpmechError, TypeError, ValueError, AttributeError) as error:
+        except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
             raise CertificateError(f"the ledger does not hold together: {error}") from error
+        ledger._closed = settings["closed"]
+        found = list(differences(outline, decoded(ledger._outline())))
+        if found:
+            raise CertificateError("entries contradict each other: " + "; ".join(found[:5]))
         return ledger
 
-    def __repr__(self) -> str:
-        return f"Ledger({self.adjacency.name}, {len(self._releases)} releases, {self.guarantee})"
+    def __str__(self) -> str:
+        return self.headline
 
-    def _restore(self, entry: dict[str, Any]) -> None:
-        certificate = Certificate.from_json(json.dumps(entry["certificate"]))
+    def __repr__(self) -> str:
+        return f"Ledger({self.adjacency.name}, {self.headline})"
+
+    def _outline(self) -> dict[str, Any]:
+        settings = {
+            "adjacency": self.adjacency.value,
+            "allow_estimates": self.allow_estimates,
+            "mode": self.mode.value,
+            "closed": self._closed,
+            "budget": None if self.budget is None else dataclasses.asdict(self.budget),
+            "currency": None if self.filter is None else self.filter.settings(),
+        }
+        return outline_of(self.headline, settings, self._releases, self._total.summary())
+
+    def _restore(self, entry: dict[str, Any], text: str) -> None:
+        certificate = Certificate.from_json(text)
+        work = form_work(certificate.strategy)
+        spend(work.seconds, work.memory, what=f"adding up {certificate.strategy!r}")
         lot: Lot | str | None = entry["lot"]
         if entry["blocks"]:
             lot = Lot(
@@ -259,85 +329,22 @@ class Ledger:
                 lot.register(name, sigma)
         self.add(entry["name"], certificate, lot=lot)
 
-    def _check_lot(self, lot: Lot, certificate: Certificate) -> None:
-        given = (lot.strategy, lot.participation, lot.adjacency)
-        if given != (certificate.strategy, certificate.participation, certificate.adjacency):
+    def _budgeted(self, what: str) -> FilteredTotal:
+        if not isinstance(self._total, FilteredTotal):
             raise UnsupportedCombinationError(
-                f"{lot!r} is not what was certified: {certificate.strategy!r}, "
-                f"{certificate.participation!r}, {certificate.adjacency.name}",
-                supported="a lot with the strategy, participation and adjacency of the release",
+                f"`{what}` speaks of a budget, and this ledger is an announced list without one",
+                supported="Ledger(budget=dm.PrivacyBudget(eps, delta))",
             )
-        joint = Join(tuple(lot.blocks.values())).sigma if lot.blocks else 0.0
-        if joint < certificate.sigma:
-            raise UnsupportedCombinationError(
-                f"the mechanisms on lot {lot.name!r} have jointly sigma={joint:.6g}, less than the certified "
-                f"{certificate.sigma:.6g}",
-                supported="BlockClipping.from_joint, which shares a certified sigma among blocks",
-            )
+        return self._total
 
-    def _check(self, entry: Release) -> None:
-        certificate = entry.certificate
-        if certificate.adjacency is not self.adjacency:
-            raise UnsupportedCombinationError(
-                f"{entry.name!r} is for {certificate.adjacency.name}, the ledger for {self.adjacency.name}",
-                supported="one adjacency in a ledger",
-            )
-        if certificate.guarantee == "estimate" and not self.allow_estimates:
-            raise UnsupportedCombinationError(
-                f"the guarantee of {entry.name!r} is an estimate",
-                supported="bounds (calibrate with Deterministic() or Certified()), or "
-                "Ledger(allow_estimates=True), whose total is an estimate",
-            )
-        if certificate.participation.random and entry.lot is None:
-            raise InvalidParameterError(
-                "lot", None, f"given for {entry.name!r}, whose batches are sampled: the name of its lots"
-            )
-        if entry.lot is not None and any(entry.lot == known.lot for known in self._releases):
-            raise UnsupportedCombinationError(
-                f"lot {entry.lot!r} is in the ledger already, and two releases from one lot do not compose "
-                "like two lots",
-                supported="dm.join(sigmas) or dm.Lot, which join them into one mechanism before sampling",
-            )
-
-    def _composition(self) -> MixedComposition:
-        lower, upper = [], []
-        sampled: Counter[tuple[float, float, bool]] = Counter()
-        claims = []
-        for release in self._releases:
-            certificate = release.certificate
-            strategy, participation = certificate.strategy, certificate.participation
-            if isinstance(participation, BallsInBins) and participation.bins > 1:
-                claims.append((certificate.budget.eps, certificate.budget.delta))
-                continue
-            accountant = accountant_for(strategy, participation, self.adjacency, None)
-            if isinstance(accountant, PoissonAccountant):
-                part = accountant.release
-                multiplier = certificate.sigma / part.sensitivity.upper
-                sampled[part.sampling_prob, multiplier, part.tight] += part.steps
-            else:
-                lower.append((accountant.sensitivity.lower / certificate.sigma) ** 2)
-                upper.append((accountant.sensitivity.upper / certificate.sigma) ** 2)
-        parts = tuple(
-            SampledPart(q, multiplier, steps, tight) for (q, multiplier, tight), steps in sampled.items()
-        )
-        ends = (math.fsum(lower) * (1.0 - 1e-15), math.fsum(upper) * (1.0 + 1e-15))
-        return MixedComposition(ends, parts, tuple(claims))
+    def _trusted(self) -> list[Release]:
+        """The entries of whose certificates the total takes more than sigma and sensitivity."""
+        return self._releases if self._total.by_certificates else []
 
     def _labelled(self, bounds: Bounds) -> Bounds:
-        """Union bound over the entries that hold with a probability only."""
-        error = union_error(release.certificate.achieved.error for release in self._releases)
+        """The state of a list; and the union bound over the entries that hold with a probability only."""
+        if self.mode is Mode.ANNOUNCED:
+            state = "a closed list" if self._closed else "a list that is still open"
+            bounds = dataclasses.replace(bounds, method=f"{bounds.method}; {state}, announced whole")
+        error = union_error(release.certificate.achieved.error for release in self._trusted())
         return dataclasses.replace(bounds, lower=0.0, error=error) if error > 0.0 else bounds
-
-    def _renyi(self, method: Method | None) -> bool:
-        if check_method(method) is not None and not isinstance(method, Pld | Rdp):
-            raise UnsupportedCombinationError(
-                f"{method!r} does not compose releases of different kinds", supported="None, Pld() or Rdp()"
-            )
-        return isinstance(method, Rdp)
-
-
-def _record(what: str, data: object, fields: set[str]) -> dict[str, Any]:
-    if not isinstance(data, dict) or set(data) != fields:
-        found = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
-        raise CertificateError(f"{what} has exactly the fields {sorted(fields)}, found {found}")
-    return data

@@ -36,7 +36,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 # The largest relative error of one float64 rounding.
 UNIT = 2.0**-53
 # Below this many multiplications a recursion wins over an FFT, and is the more accurate one.
-_DIRECT_WORK = 400_000_000
+DIRECT_WORK = 400_000_000
 _SHORT_FILTER = 64
 _SEQUENTIAL = 8
 # Column norms whose squares, and sums of a million of them, stay in the normal range of float64.
@@ -111,7 +111,7 @@ def toeplitz_solve(coefs: FloatArray, x: FloatArray) -> FloatArray:
 
 def is_short(coefs: FloatArray, n: int) -> bool:
     """Whether a recursion over these coefficients is affordable for n steps."""
-    return trimmed(coefs).size * n <= _DIRECT_WORK // 8
+    return trimmed(coefs).size * n <= DIRECT_WORK // 8
 
 
 def checked_finite(x: FloatArray, what: str) -> FloatArray:

@@ -37,6 +37,7 @@ from dpmech.strategies import (
 __all__ = [
     "FAMILIES",
     "METHODS",
+    "OWNERS",
     "SAMPLINGS",
     "STRATEGIES",
     "Entry",
@@ -94,14 +95,11 @@ class TrainingPlan:
         """
         if sampling not in SAMPLINGS:
             raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(SAMPLINGS))
-        for name, value, used_by in (
-            ("min_sep", min_sep, "min-sep"),
-            ("max_participations", max_participations, "min-sep"),
-            ("cycle", cycle, "cyclic-poisson"),
-        ):
-            if value is not None and sampling != used_by:
+        details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle}
+        for name, value in details.items():
+            if value is not None and sampling != OWNERS[name]:
                 raise InvalidParameterError(
-                    name, value, f"left out with sampling {sampling} (it belongs to {used_by})"
+                    name, value, f"left out with sampling {sampling} (it belongs to {OWNERS[name]})"
                 )
         rate = self.batch_size / self.dataset_size
         match sampling:
@@ -129,6 +127,9 @@ class TrainingPlan:
 
 
 SAMPLINGS = ("every-step", "single", "min-sep", "epochs", "poisson", "cyclic-poisson", "balls-in-bins")
+
+# Settings that one sampling alone takes.
+OWNERS = {"min_sep": "min-sep", "max_participations": "min-sep", "cycle": "cyclic-poisson"}
 
 _Builder = Callable[[int, dict[str, Any]], Strategy]
 

@@ -14,6 +14,7 @@ from dpmech.bounds import Bounds
 from dpmech.exceptions import InvalidParameterError, MissingDependencyError, check_real
 from dpmech.linalg import FloatArray
 from dpmech.objectives import per_step_error
+from dpmech.printed import typed
 from dpmech.strategies import Strategy
 from dpmech.strategies.base import check_strategy
 from dpmech.workloads import Workload
@@ -66,7 +67,7 @@ def error_by_eps(
     strip.set(xlabel="eps", yticks=[])
     strip.set_ylabel("best", rotation=0, ha="right", va="center")
     ticks = sorted({eps for values in errors.values() for eps in values})
-    strip.set_xticks(ticks, [f"{eps:g}" for eps in ticks])
+    strip.set_xticks(ticks, [typed(eps) for eps in ticks])
     strip.minorticks_off()
     return figure
 

@@ -17,6 +17,7 @@ from dpmech.certificate_format import (
 )
 from dpmech.certificates import Certificate
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_integer
+from dpmech.printed import typed, up
 
 __all__ = ["KIND", "Continuity", "Kept", "Randomness", "RunRecord", "Uniqueness"]
 
@@ -171,25 +172,26 @@ class RunRecord(Document):
             )
         if self.executed.upper > own.achieved.upper:
             raise CertificateError(
-                f"eps {self.executed.upper:.10g} of the run is above the certified {own.achieved.upper:.10g}",
+                f"eps {typed(self.executed.upper)} of the run is above the certified "
+                f"{typed(own.achieved.upper)}",
                 claimed=own.achieved.upper,
                 recomputed=self.executed.upper,
             )
         if not self._cheaper_allowed() and self.executed != own.achieved:
             raise CertificateError(
-                f"eps {self.executed.upper:.10g} is not the certified {own.achieved.upper:.10g}, though the "
-                "run was not stopped before its end by plan",
+                f"eps {typed(self.executed.upper)} is not the certified {typed(own.achieved.upper)}, though "
+                "the run was not stopped before its end by plan",
                 claimed=own.achieved,
                 recomputed=self.executed,
             )
 
     @property
     def headline(self) -> str:
-        """Steps, eps and delta, and the certificate's guarantee, in one line."""
+        """Steps, eps and delta, what a stop owes, and the certificate's guarantee, in one line."""
         own = self.certificate
         return (
-            f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {self.executed.upper:.6g} "
-            f"at delta {own.budget.delta:.6g}"
+            f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {up(self.executed.upper)} "
+            f"at delta {typed(own.budget.delta)}{self._stop()}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -273,6 +275,16 @@ class RunRecord(Document):
             if self.continuity is None
             else {name: kept.value for name, kept in dataclasses.asdict(self.continuity).items()},
         }
+
+    def _stop(self) -> str:
+        """What a run that ended before its last step owes."""
+        if self.steps == self.certificate.strategy.n:
+            return ""
+        if self.executed == self.certificate.achieved:
+            return ", the whole claim: where it stopped may have been chosen by its results"
+        if self.steps == 0:
+            return ", as nothing was released"
+        return ", where it stopped was decided without looking at results"
 
     def _cheaper_allowed(self) -> bool:
         return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)

@@ -15,7 +15,7 @@ from scipy import signal
 from dpmech.exceptions import NumericalError
 from dpmech.integer_convolution import LONGEST, exact_residual
 from dpmech.linalg import (
-    _DIRECT_WORK,
+    DIRECT_WORK,
     UNIT,
     FloatArray,
     checked_finite,
@@ -75,7 +75,7 @@ def bounded_inverse(coefs: FloatArray, n: int, relative: float = 0.0) -> tuple[F
 
 def _refined(f: FloatArray, n: int, relative: float) -> tuple[FloatArray, float]:
     terms = int(np.count_nonzero(f))
-    direct = n * min(f.size, _HEAD + terms) <= _DIRECT_WORK or terms <= _TERMS
+    direct = n * min(f.size, _HEAD + terms) <= DIRECT_WORK or terms <= _TERMS
     g = _recursion(f, _impulse(n)) if direct else newton_inverse(f, n)
     checked_finite(g, "the inverse of the strategy")
     exactly = terms * n > _TERMS_WORK and terms > _TERMS

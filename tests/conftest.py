@@ -1,5 +1,8 @@
 import os
+import sys
 
+import numpy as np
+import pytest
 from hypothesis import settings
 
 # Every test under tests/statistical may reject a correct library with at most this probability.
@@ -8,6 +11,22 @@ ALPHA = 1e-9
 settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None)
 settings.register_profile("nightly", derandomize=False, max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def keys_of_one_test():
+    """No test is refused a seed because one that failed, or its module, still refers to an optimizer."""
+    yield
+    used = sys.modules.get("dpmech.optim.single_use")
+    if used is not None:
+        used._HELD.clear()
+
+
+@pytest.fixture(params=["longdouble", "longdouble is float64"])
+def longdouble(request, monkeypatch):
+    """Runs a test twice: as it is, and as on processors whose long double is float64."""
+    if request.param == "longdouble is float64":
+        monkeypatch.setattr(np, "longdouble", np.float64)
 
 
 def pytest_collection_modifyitems(items):

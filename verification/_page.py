@@ -20,7 +20,8 @@ What the papers behind dpmech state, and what running code says about it. The st
 `verification/registry/`, one TOML file a paper, with the errata. `python -m verification` runs all but the
 eight longest checks in about a minute of processor time, `--full --skip cgd.tab4_amp` in about four; all of
 the amplified Table 4 (`--full`) takes about twenty more. Each run writes this page; the rows of checks that
-it left out are those of the latest run that had them.
+it left out are those of the latest run that had them. "DP-SGD" in a statement is the paper's word:
+independent noise, whatever the sampling; elsewhere in this documentation it is under Poisson sampling.
 
 - **CONFIRMED**: true as stated (a sharper form may be known).
 - **CONDITIONAL**: true under the condition given.

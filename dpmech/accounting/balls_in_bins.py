@@ -11,6 +11,7 @@ b x n is formed.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 from scipy import fft
@@ -19,7 +20,7 @@ from dpmech.accounting.bin_gram import BinGram
 from dpmech.accounting.gram import DenseGram
 from dpmech.accounting.structured_gram import CirculantGram, FactorGram
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.linalg import FloatArray, cumulative_sum
+from dpmech.linalg import FloatArray, convolution_rounding, cumulative_sum, sum_rounding
 from dpmech.metering import spend
 from dpmech.separated_sets import windowed_sums
 from dpmech.strategies.base import Strategy
@@ -78,7 +79,7 @@ def folded(coefs: FloatArray, bins: int) -> FloatArray:
 
 
 def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
-    """Largest Gram entry at every ring distance d = min(|i - l|, b - |i - l|), at sigma 1.
+    """Largest Gram entry at every ring distance d = min(|i - l|, b - |i - l|), at sigma 1, rounded up.
 
     Returns:
         Shape (b // 2 + 1,).
@@ -89,19 +90,31 @@ def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
         # Entries fall along a diagonal, so that row 0 holds the largest.
         mean = folded(coefs, bins)
         row = _correlations(mean)[:bins]
-        return np.maximum(row, np.roll(row[::-1], 1))[: bins // 2 + 1]
+        return _raised(np.maximum(row, np.roll(row[::-1], 1))[: bins // 2 + 1], strategy, bins)
     gram = _folded_gram(strategy, bins)
     index = np.arange(bins)
     profile = np.array([gram[index, (index + d) % bins].max() for d in range(bins // 2 + 1)])
-    return profile * (1.0 + 1e-13)
+    return _raised(profile, strategy, bins)
+
+
+def _raised(profile: FloatArray, strategy: Strategy, bins: int) -> FloatArray:
+    """Above the Gram entries of the strategy itself, where it has any.
+
+    Sums of k columns >= 0, each off by `error` times its norm, are off by at most e = error sqrt(k) of their
+    own norm, and products of two by 2 e + e^2 of the largest entry. Rounding of sums is relative.
+    """
+    moved = 1.01 * strategy.error * math.sqrt(strategy.n // bins)
+    rounding = 2.0 * strategy.gram_rounding + 4.0 * sum_rounding(strategy.n)
+    slack = (moved * (2.0 + moved) + rounding) * float(profile.max())
+    return np.where(profile > 0.0, profile * (1.0 + rounding) + slack, 0.0)
 
 
 def _correlations(x: FloatArray) -> FloatArray:
     """sum_u x_u x_(u + d) for d = 0, ..., n - 1, for x >= 0, rounded up."""
-    size = fft.next_fast_len(2 * x.size, real=True)
+    size = 1 << (2 * x.size - 1).bit_length()
     spectrum = fft.rfft(x, size)
     values = np.asarray(fft.irfft(np.abs(spectrum) ** 2, size)[: x.size], dtype=np.float64)
-    raised: FloatArray = np.maximum(values, 0.0) + 1e-14 * values[0]
+    raised: FloatArray = np.maximum(values, 0.0) + convolution_rounding(x, x)
     return raised
 
 

@@ -22,6 +22,7 @@ from dpmech.accounting.losses import Loss
 from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.printed import up
 
 __all__ = ["MixedComposition", "SampledPart"]
 
@@ -162,7 +163,7 @@ class MixedComposition:
         spent = self._spent()
         if spent > delta:
             raise UnattainableBudgetError(
-                math.inf, delta, f"the (eps, delta) claims alone fail with probability {spent:.6g}"
+                math.inf, delta, f"the (eps, delta) claims alone fail with probability {up(spent)}"
             )
         return (delta - spent) / (1.0 - spent) / _UP if self.claims else delta
 

@@ -12,6 +12,7 @@ from dpmech.accounting.losses import LatticeLoss, Loss, lower_lattice, upper_lat
 from dpmech.accounting.search import smallest_sigma
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.printed import typed
 
 __all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
 
@@ -79,7 +80,7 @@ class PoissonAccountant(Accountant):
     def __init__(self, release: PoissonRelease) -> None:
         self.release = release
         self.sensitivity = release.sensitivity
-        self.method = f"PLD, Poisson q={release.sampling_prob:.6g}, {release.steps} steps, both directions"
+        self.method = f"PLD, Poisson q={typed(release.sampling_prob)}, {release.steps} steps, both directions"
         self.guarantee = DETERMINISTIC
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:

@@ -16,6 +16,7 @@ from dpmech.accounting.search import gaussian_scale, safe_root, signed
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError
 from dpmech.linalg import FloatArray
+from dpmech.printed import up
 
 __all__ = ["DeterministicAccountant"]
 
@@ -76,7 +77,7 @@ class DeterministicAccountant(Accountant):
         target = gaussian_scale(eps, delta)
         ring = self._ring(start, eps)
         first = self._search(ring, start, eps)
-        progress(f"programme: sigma {start:.6g}: delta <= {first.delta:.4g}")
+        progress(f"programme: sigma {up(start)}: delta <= {up(first.delta, 4)}")
         grids = {direction: coarser(grid) for direction, grid in first.grids.items()}
 
         def coarse_scale(log_sigma: float) -> float:
@@ -105,7 +106,7 @@ class DeterministicAccountant(Accountant):
             if safe is not None and sigma >= safe.sigma:
                 break
             bounds = self.delta(sigma, eps, tolerance=rtol)
-            progress(f"confirm: sigma {sigma:.6g}: delta <= {bounds.upper:.4g}")
+            progress(f"confirm: sigma {up(sigma)}: delta <= {up(bounds.upper, 4)}")
             gap = gaussian_scale(eps, bounds.upper) - target
             if bounds.upper > delta:
                 log_sigma += 0.1 * rtol - 1.2 * gap

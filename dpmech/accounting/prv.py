@@ -25,6 +25,7 @@ from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError
 from dpmech.linalg import FloatArray
 from dpmech.metering import spend
+from dpmech.printed import typed
 
 __all__ = ["PrvAccountant"]
 
@@ -42,7 +43,7 @@ class PrvAccountant(Accountant):
     def __init__(self, release: PoissonRelease) -> None:
         self.release = release
         self.sensitivity = release.sensitivity
-        self.method = f"PRV, Poisson q={release.sampling_prob:.6g}, {release.steps} steps, both directions"
+        self.method = f"PRV, Poisson q={typed(release.sampling_prob)}, {release.steps} steps, both directions"
         self.guarantee = DETERMINISTIC
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:

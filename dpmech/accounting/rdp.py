@@ -21,6 +21,7 @@ from dpmech.accounting.search import smallest_sigma
 from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError
 from dpmech.metering import spend
+from dpmech.printed import typed
 
 __all__ = ["RenyiAccountant"]
 
@@ -36,7 +37,7 @@ class RenyiAccountant(Accountant):
         self.sensitivity = sensitivity
         self.sampling_prob = sampling_prob
         self.steps = steps
-        self.method = f"RDP, q={sampling_prob:.6g}, {steps} releases"
+        self.method = f"RDP, q={typed(sampling_prob)}, {steps} releases"
         self.guarantee = DETERMINISTIC
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -57,7 +58,7 @@ class RenyiAccountant(Accountant):
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.1, progress=progress)
 
     def _composed(self, sigma: float) -> DpAccountingRdp:
-        spend(3.0, 1e8, what="Renyi divergences")
+        spend(9.0 if self.sampling_prob < 1.0 else 0.1, 1e8, what="Renyi divergences at all orders")
         accountant = DpAccountingRdp(_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
         event: dp_event.DpEvent = dp_event.GaussianDpEvent(sigma / self.sensitivity.upper)
         if self.sampling_prob < 1.0:

@@ -139,7 +139,7 @@ def programme_cost(place: Placement) -> tuple[float, float]:
         band = min(x.size, (place.tail + FREE_TAIL) * step / float(x[1] - x[0]) + 1.0)
     cells = place.bins * place.z_nodes.size * x.size * (place.s_nodes + 16.0)
     white = place.white_nodes.size if place.white > 0.0 else 0
-    return cells * (3e-8 + 1e-10 * band + 1e-8 * white), 2.0 * GROUP_BYTES + 128.0 * x.size**2
+    return cells * (3e-8 + 1e-10 * band + 2e-9 * white), 2.0 * GROUP_BYTES + 128.0 * x.size**2
 
 
 def _curve(place: Placement, direction: Direction, law: Vector, totals: Vector) -> Curve:

@@ -18,8 +18,9 @@ from dpmech.accounting.methods import Certified, Importance
 from dpmech.accounting.mixture import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.sampling import draw_entropy, weight_sample
 from dpmech.accounting.search import gaussian_scale, safe_root, signed
-from dpmech.bounds import Bounds, percent
+from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.printed import percent, typed, up
 
 __all__ = ["CertifiedAccountant", "ImportanceAccountant"]
 
@@ -52,7 +53,7 @@ class ImportanceAccountant(Accountant):
         self.rng = np.random.default_rng() if rng is None else rng
         self.method = (
             f"Balls-in-Bins importance sampling, {gram.bins} bins, "
-            f"two-sided {percent(method.confidence)} interval"
+            f"two-sided {percent(method.confidence)} % interval"
         )
         self.guarantee = "estimate"
 
@@ -93,7 +94,7 @@ class ImportanceAccountant(Accountant):
 
         def excess(log_sigma: float) -> float:
             upper = estimate(math.exp(log_sigma), eps).upper
-            progress(f"sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
+            progress(f"sigma {up(math.exp(log_sigma))}: delta <= {up(upper, 4)}")
             return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
 
         sigma = math.exp(safe_root(excess, math.log(guess), step=0.0015, resolution=max(rtol, 5e-4)))
@@ -117,7 +118,7 @@ class ImportanceAccountant(Accountant):
         def by_sample(log_sigma: float) -> float:
             sigma = math.exp(log_sigma)
             value = self._rough(sigma, eps, seed, adapted)
-            progress(f"rough: sigma {sigma:.4g}: delta {value:.3g}")
+            progress(f"rough: sigma {up(sigma, 4)}: delta about {up(value, 3)}")
             probes.append((log_sigma, gaussian_scale(eps, value) - target))
             return probes[-1][1]
 
@@ -273,7 +274,7 @@ class CertifiedAccountant(Accountant):
         self.sizing = ImportanceAccountant(
             gram, sensitivity, Importance(0.05, executor=method.executor), self.rng
         )
-        self.method = f"Balls-in-Bins certified sampling, {gram.bins} bins, beta {method.beta!r}"
+        self.method = f"Balls-in-Bins certified sampling, {gram.bins} bins, beta {typed(method.beta)}"
         self.guarantee = "with probability 1 - beta"
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -302,7 +303,7 @@ class CertifiedAccountant(Accountant):
         for margin in _PROBES:
             sigma = start * (1.0 + margin)
             bound = self._certify(sigma, eps, delta, self.settings.shared(len(_PROBES)).beta)
-            progress(f"certify: sigma {sigma:.6g}: delta <= {bound.upper:.4g}")
+            progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
             if bound.meets(delta):
                 return Solution(sigma, self._upper(eps), bound.samples)
         raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_log_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.printed import up
 
 __all__ = ["gaussian_scale", "safe_root", "smallest_sigma"]
 
@@ -51,7 +52,7 @@ def smallest_sigma(
 
     def excess(log_sigma: float) -> float:
         upper = accountant.upper_delta(math.exp(log_sigma), eps, tolerance=0.4 * rtol)
-        progress(f"sigma {math.exp(log_sigma):.6g}: delta <= {upper:.4g}")
+        progress(f"sigma {up(math.exp(log_sigma))}: delta <= {up(upper, 4)}")
         return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
 
     try:

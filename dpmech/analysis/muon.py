@@ -78,7 +78,7 @@ def momentum_noise(entry_noise: float, momentum: float, updates: int | None = No
         updates: t >= 1; None is the limit of many.
 
     Returns:
-        rho_t, in the unit of `entry_noise`. Exact for noise that is independent over steps (DP-SGD's);
+        rho_t, in the unit of `entry_noise`. Exact for noise that is independent over steps;
         noise of a correlated strategy has another variance, see `analysis.first_moment`.
 
     Raises:

@@ -28,7 +28,7 @@ __all__ = [
 def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float) -> float:
     """Phi = (sigma C / B)^2: variance per coordinate of the noise in the averaged gradient.
 
-    For independent noise (DP-SGD). `Calibration.noise_variance` has it for any strategy and step.
+    For independent noise (`Identity`). `Calibration.noise_variance` has it for any strategy and step.
 
     Args:
         noise_multiplier: sigma at clip norm 1, >= 0.

@@ -8,6 +8,8 @@ share 1, Phase 2 is share 0); Gaussian noise of standard deviation sigma C / B i
 The paper writes Phase 1 for one clipped vector, without the average over the lot. That is the case
 batch_size = 1 with noise multiplier sigma / B.
 
+DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
+
 In functions of a gradient, its last axis are the d coordinates and any axes before it are replicas.
 """
 

@@ -7,7 +7,7 @@ run is bounded. The constants are those of this derivation; the paper's printed 
 
 Slopes fall as gradients grow: clipped gradients keep their length at most, and signs saturate. The bounds
 hold for the equation as long as gradients stay within the stated limits (0: the linear limit of small
-gradients, which is the paper's).
+gradients, which is the paper's). DP-SGD is the paper's word: independent noise, whatever the sampling.
 """
 
 import dataclasses

@@ -2,6 +2,7 @@ r"""DP-SignSGD as a stochastic differential equation: drift, diffusion and the s
 
 A coordinate of the private mean gradient with mean m_i and variance S_ii, if it is Gaussian, has expected
 sign erf(m_i / sqrt(2 S_ii)), and a sign has variance one minus its squared mean.
+DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
 """
 
 import math

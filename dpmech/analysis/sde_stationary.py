@@ -3,6 +3,7 @@ r"""Mean and variance of DP-SGD's and DP-SignSGD's iterates on a quadratic, over
 f(x) = sum_i h_i x_i^2 / 2, no example clipped, so that coordinates are independent. `time` is steps times
 learning rate. DP-SGD solves an Ornstein-Uhlenbeck equation. DP-SignSGD's linearised equation,
 dX = -K h X dt + sqrt(lr) sqrt(1 - K^2 h^2 X^2) dW with K = `sign_gain`, has closed moments too.
+Both names are the paper's: independent noise, whatever the sampling.
 """
 
 from typing import NamedTuple

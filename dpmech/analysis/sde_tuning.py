@@ -5,7 +5,7 @@ anew for each.
 
 The paper speaks of eps where it means the noise multiplier, by the rule sigma = q sqrt(T ln(1/delta)) / eps
 of `scaling_law_epsilon`. That rule is no privacy guarantee: take `dpmech.epsilon` for the eps of a
-multiplier.
+multiplier. DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
 """
 
 import dataclasses

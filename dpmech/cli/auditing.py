@@ -16,6 +16,7 @@ from dpmech.claim_files import read_claims
 from dpmech.cli.printing import console, progress_bar, refuse
 from dpmech.exceptions import DpmechError
 from dpmech.planning import METHODS
+from dpmech.printed import typed, up
 
 __all__ = ["audit"]
 
@@ -97,15 +98,16 @@ def _table(findings: list[Finding]) -> Table:
     table.add_column("verdict")
     for finding in findings:
         claim, certified = finding.claim, finding.certified
-        off = "" if finding.on_record else f" (on record: {claim.recorded_eps:.6g})"
+        recorded = claim.recorded_eps
+        off = "" if finding.on_record or recorded is None else f" (on record: {typed(recorded)})"
         table.add_row(
             escape(claim.name),
-            f"{claim.sigma:.6g}",
+            typed(claim.sigma),
             str(claim.blocks),
-            f"{claim.delta:.6g}",
-            f"{claim.claimed_eps:.6g}",
-            "" if certified is None else f"{certified.upper:.4g}",
-            "" if certified is None else f"{finding.ratio:.3g}",
+            typed(claim.delta),
+            typed(claim.claimed_eps),
+            "" if certified is None else up(certified.upper, 4),
+            "" if certified is None else up(finding.ratio, 3),
             finding.verdict + off,
             style=None if finding.passed else "bold red",
         )

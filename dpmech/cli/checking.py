@@ -1,4 +1,4 @@
-"""`dpmech verify`: are these certificates and run records true?"""
+"""`dpmech verify`: are these certificates, run records and ledgers true?"""
 
 import json
 import sys
@@ -57,7 +57,7 @@ def verify(
     details: bool,
     as_json: bool,
 ) -> None:
-    """Recompute certificates, and check run records against the certificates inside them.
+    """Recompute certificates, and check run records and ledgers against the certificates inside them.
 
     Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
     cannot be read or would cost more work than the budget allows.

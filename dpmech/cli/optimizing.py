@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
+from dpmech.cli.baseline import BASELINE, Baseline, baseline_of, error_of
+from dpmech.cli.notes import plan_notes
 from dpmech.cli.plans import ResolvedPlan, plan_options, resolve
-from dpmech.cli.printing import Report, console, progress_bar, refuse, shown
+from dpmech.cli.printing import Report, console, progress_bar, refuse, shown, warn
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.fitting import Fit
 from dpmech.fitting import optimize as fit_strategy
 from dpmech.noise_cost import noise_cost
 from dpmech.planning import FAMILIES, FamilyEntry, parse_families, read_plan
+from dpmech.printed import times, typed
 
 __all__ = ["optimize"]
 
@@ -48,14 +52,18 @@ def optimize(
     as_json: bool,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Fit the best strategy of every family, and set them side by side at their calibrated noise."""
+    """Fit the best strategy of every family, and set them side by side at their calibrated noise.
+
+    The first row is DP-SGD as it is run: independent noise under Poisson sampling, for the same steps, batch
+    size and budget.
+    """
     try:
         settings = {} if plan_file is None else read_plan(plan_file)[0]
         settings |= {key: value for key, value in given.items() if value is not None}
         plan = resolve(settings)
         grid = _grid(eps_grid, plan.eps, drawn=figure is not None)
         entries = parse_families(families)
-        with progress_bar("fitting", total=len(entries) * len(grid)) as report:
+        with progress_bar("fitting", total=(len(entries) + 1) * len(grid)) as report:
             fits = {
                 eps: [
                     _fitted(entry, dataclasses.replace(plan, eps=eps), objective, cache, report)
@@ -63,19 +71,31 @@ def optimize(
                 ]
                 for eps in grid
             }
+            baselines = {
+                eps: _baseline_row(baseline_of(dataclasses.replace(plan, eps=eps), report), objective)
+                for eps in grid
+            }
         rows = {eps: [_row(*one, objective=objective) for one in found] for eps, found in fits.items()}
         rows = {eps: [_independent(fits[eps][0][1]), *found] for eps, found in rows.items()}
         if figure is not None:
-            _draw(rows, plan, objective, figure)
+            _draw(baselines, rows, plan, objective, figure)
     except DpmechError as error:
         refuse(error)
+    estimates = [
+        entry.label
+        for found in fits.values()
+        for entry, fit, _ in found
+        if fit.calibration is not None and fit.calibration.guarantee == "estimate"
+    ]
+    notes = plan_notes(plan.training, grid, plan.delta, estimates=estimates)
+    warn(notes)
     if as_json:
-        records = [{"eps": eps, "families": found} for eps, found in rows.items()]
-        click.echo(json.dumps({"plan": plan.described(), "fits": records}, indent=2))
+        records = [{"eps": eps, "baseline": baselines[eps], "families": found} for eps, found in rows.items()]
+        click.echo(json.dumps({"plan": plan.described(), "fits": records, "notes": notes}, indent=2))
         return
     output = console()
     for eps, found in rows.items():
-        output.print(_table(found, eps, objective))
+        output.print(_table(baselines[eps], found, eps, objective))
 
 
 def _grid(text: str | None, eps: float, *, drawn: bool) -> list[float]:
@@ -109,7 +129,7 @@ def _fitted(
         rtol=plan.rtol,
         rng=plan.seed,
         cache=cache,
-        progress=lambda line: report(f"{entry.label} at eps {plan.eps:g}: {line}"),
+        progress=lambda line: report(f"{entry.label} at eps {typed(plan.eps)}: {line}"),
     )
     report("")
     return entry, fit, time.perf_counter() - start
@@ -124,6 +144,7 @@ def _row(entry: FamilyEntry, fit: Fit, seconds: float, *, objective: str) -> dic
         "sigma": None if cal is None else cal.sigma,
         "guarantee": None if cal is None else cal.guarantee,
         "buffers": cost.buffers,
+        "bytes_per_parameter": cost.bytes_per_parameter,
         "redrawn": cost.redrawn,
         "seconds": round(seconds, 1),
         "strategy": fit.strategy.to_dict(),
@@ -131,14 +152,33 @@ def _row(entry: FamilyEntry, fit: Fit, seconds: float, *, objective: str) -> dic
     }
 
 
+def _baseline_row(baseline: Baseline, objective: str) -> dict[str, Any]:
+    """DP-SGD in the columns of the fits; without numbers, and with the reason, where it has none."""
+    cal = baseline.calibration
+    return {
+        "family": BASELINE,
+        objective: None if cal is None else error_of(cal, objective),
+        "sigma": None if cal is None else cal.sigma,
+        "guarantee": None if cal is None else cal.guarantee,
+        "buffers": 0,
+        "redrawn": 0,
+        "seconds": round(baseline.seconds, 1),
+        "strategy": None if cal is None else cal.strategy.to_dict(),
+        "described": f"none: {baseline.reason}"
+        if cal is None
+        else f"{cal.strategy!r}, {cal.participation!r}",
+    }
+
+
 def _independent(fit: Fit) -> dict[str, Any]:
-    """The row of independent noise, which every fit was compared with."""
+    """The row of independent noise under the plan's own sampling, which every fit was compared with."""
     return {
         "family": "identity",
         fit.objective: fit.identity_error,
         "sigma": None,
         "guarantee": None,
         "buffers": 0,
+        "bytes_per_parameter": 0,
         "redrawn": 0,
         "seconds": None,
         "strategy": None,
@@ -146,29 +186,45 @@ def _independent(fit: Fit) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]], eps: float, objective: str) -> Table:
+def _table(baseline: dict[str, Any], rows: list[dict[str, Any]], eps: float, objective: str) -> Table:
     table = Table(
-        title=f"best of every family at eps {eps:g}",
+        title=f"best of every family at eps {typed(eps)}",
         title_justify="left",
-        caption="errors in units of the clip norm at the calibrated sigma; buffers: vectors of the model's "
-        "size that the noise keeps; redrawn: vectors drawn again every step",
+        caption="errors in units of the clip norm at the calibrated sigma; times less: error of the "
+        "baseline over that of the row, rounded down; identity: independent noise under the plan's own "
+        "sampling; buffers: vectors of the model's size that the noise keeps, 8 bytes a parameter; redrawn: "
+        "vectors drawn again every step",
+        caption_justify="left",
     )
-    columns = ["family", objective, "sigma", "buffers", "redrawn", "seconds", "guarantee", "described"]
-    for column in columns:
+    columns = {column: column for column in ("family", objective)}
+    columns |= {"times": "times less"}
+    columns |= {column: column for column in ("sigma", "buffers", "redrawn", "seconds", "guarantee")}
+    columns |= {"described": "strategy"}
+    for column, name in columns.items():
         left = column in {"family", "guarantee", "described"}
-        table.add_column("strategy" if column == "described" else column, justify="left" if left else "right")
+        table.add_column(name, justify="left" if left else "right")
     best = min(row[objective] for row in rows)
-    for row in rows:
-        cells = ["" if row[column] is None else shown(row[column]) for column in columns]
-        table.add_row(*cells, style="bold" if row[objective] == best else None)
+    reference = baseline[objective]
+    for row in (baseline, *rows):
+        compared = row is not baseline and reference is not None
+        cells = row | {"times": times(reference, row[objective], 3) if compared else None}
+        style = "italic" if row is baseline else "bold" if row[objective] == best else None
+        table.add_row(*(escape(shown(column, cells[column])) for column in columns), style=style)
     return table
 
 
-def _draw(rows: dict[float, list[dict[str, Any]]], plan: ResolvedPlan, objective: str, path: Path) -> None:
+def _draw(
+    baselines: dict[float, dict[str, Any]],
+    rows: dict[float, list[dict[str, Any]]],
+    plan: ResolvedPlan,
+    objective: str,
+    path: Path,
+) -> None:
     from dpmech import plots  # matplotlib is optional
 
+    known = {eps: row[objective] for eps, row in baselines.items() if row[objective] is not None}
     names = [row["family"] for row in next(iter(rows.values()))]
-    errors = {
+    errors = ({BASELINE: known} if known else {}) | {
         name: {
             eps: next(row[objective] for row in found if row["family"] == name) for eps, found in rows.items()
         }

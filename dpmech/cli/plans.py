@@ -10,20 +10,30 @@ from dpmech.accounting.methods import Method
 from dpmech.budget import Adjacency
 from dpmech.exceptions import InvalidParameterError
 from dpmech.participation import Participation
-from dpmech.planning import METHODS, SAMPLINGS, TrainingPlan, chosen_method
+from dpmech.planning import METHODS, OWNERS, SAMPLINGS, TrainingPlan, chosen_method
 
-__all__ = ["ResolvedPlan", "plan_options", "resolve"]
+__all__ = ["ResolvedPlan", "comparison_options", "plan_options", "resolve", "resolve_each"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def plan_options(command: _Command) -> _Command:
     """The options that describe a training plan and its budget."""
+    return _with_options(command, click.Choice(SAMPLINGS), "How batches are drawn.")
+
+
+def comparison_options(command: _Command) -> _Command:
+    """The same for a plan with several samplings."""
+    several = f"How batches are drawn: one or more of {', '.join(SAMPLINGS)}, joined by commas."
+    return _with_options(command, click.STRING, several)
+
+
+def _with_options(command: _Command, sampling: "click.ParamType[Any]", sampling_help: str) -> _Command:
     options = [
         click.option("--dataset-size", type=int, help="Number of examples (public)."),
         click.option("--batch-size", type=int, help="Expected batch size."),
         click.option("--epochs", type=int, help="Whole passes over the data."),
-        click.option("--sampling", type=click.Choice(SAMPLINGS), help="How batches are drawn."),
+        click.option("--sampling", type=sampling, help=sampling_help),
         click.option(
             "--min-sep", type=int, help="min-sep: least distance of two participations [one epoch]."
         ),
@@ -50,6 +60,7 @@ class ResolvedPlan:
     """A training plan with its budget, as the library takes it."""
 
     training: TrainingPlan
+    sampling: str
     participation: Participation
     adjacency: Adjacency
     eps: float
@@ -63,6 +74,7 @@ class ResolvedPlan:
         return dataclasses.asdict(self.training) | {
             "steps_per_epoch": self.training.steps_per_epoch,
             "n": self.training.n,
+            "sampling": self.sampling,
             "participation": repr(self.participation),
             "amplified": self.participation.random,
             "adjacency": self.adjacency.value,
@@ -92,6 +104,7 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
     participation = training.participation(settings["sampling"], **details)
     return ResolvedPlan(
         training=training,
+        sampling=settings["sampling"],
         participation=participation,
         adjacency=_adjacency(settings.get("adjacency", "add_remove")),
         eps=settings["eps"],
@@ -105,6 +118,36 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
         ),
         seed=settings.get("seed"),
     )
+
+
+def resolve_each(settings: Mapping[str, Any]) -> list[ResolvedPlan]:
+    """One plan for each sampling of the settings: a list of names, or names joined by commas.
+
+    `min_sep`, `max_participations` and `cycle` go to the samplings that take them.
+
+    Raises:
+        InvalidParameterError: as `resolve`; on a sampling that is named twice; on a setting that none takes.
+    """
+    given = settings.get("sampling")
+    if given is None:
+        return [resolve(settings)]
+    names = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InvalidParameterError("sampling", given, "one or more of " + ", ".join(SAMPLINGS))
+    if len(set(names)) < len(names):
+        raise InvalidParameterError("sampling", given, "named once each")
+    if len(names) == 1:
+        return [resolve({**settings, "sampling": names[0]})]
+    for key, owner in OWNERS.items():
+        if key in settings and owner not in names:
+            raise InvalidParameterError(key, settings[key], f"left out without sampling {owner}")
+    return [
+        resolve(
+            {key: value for key, value in settings.items() if OWNERS.get(key, name) == name}
+            | {"sampling": name}
+        )
+        for name in names
+    ]
 
 
 def _adjacency(name: object) -> Adjacency:

@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from dpmech.calibration import Calibration, calibrate_sigma
-from dpmech.cli.plans import plan_options, resolve
-from dpmech.cli.printing import console, progress_bar, refuse, shown
-from dpmech.exceptions import DpmechError, InvalidParameterError
+from dpmech.cli.baseline import BASELINE, Baseline, baseline_of
+from dpmech.cli.notes import plan_notes
+from dpmech.cli.plans import ResolvedPlan, comparison_options, plan_options, resolve, resolve_each
+from dpmech.cli.printing import Report, console, progress_bar, refuse, shown, warn
+from dpmech.exceptions import DpmechError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.noise_cost import noise_cost
 from dpmech.planning import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
+from dpmech.printed import times
 
 __all__ = ["calibrate", "compare"]
 
@@ -49,21 +54,25 @@ def calibrate(
         settings = {key: value for key, value in given.items() if value is not None}
         if clip_norm is not None and out is None:
             raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
-        ((row, cal),), plan = _sized(settings, [Entry(name, options, column_normalized)])
+        plan = resolve(settings)
+        entry = Entry(name, options, column_normalized)
+        with progress_bar("calibrating", total=1) as report:
+            cal, seconds = _calibrated(entry, plan, report)
+        row = _row(entry, plan, cal, seconds)
         if out is not None:
-            cal.certificate(clip_norm, float(plan["batch_size"])).save(out)
+            cal.certificate(clip_norm, float(plan.training.batch_size)).save(out)
             row["certificate"] = str(out)
     except DpmechError as error:
         refuse(error)
-    record = row | {"plan": plan}
+    notes = _notes(plan, [(row, cal)])
+    warn(notes)
+    described = plan.described()
     if as_json:
-        click.echo(json.dumps(record, indent=2))
+        click.echo(json.dumps(row | {"plan": described, "notes": notes}, indent=2))
         return
     table = Table(title=f"dpmech calibrate: {row['label']}", show_header=False, title_justify="left")
-    for key, value in row.items():
-        table.add_row(key, shown(value))
-    for key, value in plan.items():
-        table.add_row(key, shown(value))
+    for key, value in (row | described).items():
+        table.add_row(key, shown(key, value))
     console().print(table)
 
 
@@ -74,9 +83,13 @@ def calibrate(
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file instead of the options."
 )
-@plan_options
+@comparison_options
 def compare(strategies: str | None, plan_file: Path | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401, FBT001 - as above
-    """Set several strategies side by side."""
+    """Set several strategies side by side, under one sampling or several, and beside DP-SGD.
+
+    The first row is DP-SGD as it is run: independent noise under Poisson sampling, for the same steps, batch
+    size and budget.
+    """
     settings: dict[str, Any] = {}
     entries: list[Entry] = []
     try:
@@ -87,49 +100,83 @@ def compare(strategies: str | None, plan_file: Path | None, as_json: bool, **giv
         if not entries:
             raise InvalidParameterError("strategies", strategies, "given, here or in --plan")
         settings |= {key: value for key, value in given.items() if value is not None}
-        pairs, plan = _sized(settings, entries)
+        plans = resolve_each(settings)
+        baseline, pairs = _compared(plans, entries)
     except DpmechError as error:
         refuse(error)
-    rows = [row for row, _ in pairs]
+    first = _baseline_row(baseline)
+    rows = [row | _beside(row, first) for row, _ in pairs]
+    notes = _notes(plans[0], pairs)
+    warn(notes)
+    described = _described(plans)
     if as_json:
-        click.echo(json.dumps({"plan": plan, "strategies": rows}, indent=2))
+        document = {"plan": described, "baseline": first, "strategies": rows, "notes": notes}
+        click.echo(json.dumps(document, indent=2))
         return
     output = console()
     output.print(
-        "[bold]plan[/bold] " + ", ".join(f"{key} {shown(value)}" for key, value in plan.items()),
+        "[bold]plan[/bold] " + ", ".join(f"{key} {shown(key, value)}" for key, value in described.items()),
         soft_wrap=True,
     )
-    output.print(_comparison(rows, amplified=plan["amplified"]))
+    output.print(_comparison(first, rows))
 
 
-def _sized(
-    settings: dict[str, Any], entries: list[Entry]
-) -> tuple[list[tuple[dict[str, Any], Calibration]], dict[str, Any]]:
-    """A row and a calibration for every entry, and the plan in words."""
-    plan = resolve(settings)
-    rows = []
-    with progress_bar("calibrating", total=len(entries)) as report:
+def _calibrated(entry: Entry, plan: ResolvedPlan, report: Report) -> tuple[Calibration, float]:
+    start = time.perf_counter()
+    cal = calibrate_sigma(
+        build_strategy(entry, plan.training.n),
+        plan.eps,
+        plan.delta,
+        participation=plan.participation,
+        adjacency=plan.adjacency,
+        rtol=plan.rtol,
+        method=plan.method,
+        rng=plan.seed,
+        progress=lambda line: report(f"{entry.label}: {line}"),
+    )
+    report("")
+    return cal, time.perf_counter() - start
+
+
+_Pairs = list[tuple[dict[str, Any], Calibration | None]]
+
+
+def _compared(plans: list[ResolvedPlan], entries: list[Entry]) -> tuple[Baseline, _Pairs]:
+    """The baseline, and a row for every entry under every sampling.
+
+    Where several samplings are compared, one that no theorem covers for a strategy has a row that says so. A
+    strategy that none of them covers is refused, as under a single one.
+    """
+    pairs: _Pairs = []
+    with progress_bar("calibrating", total=len(plans) * len(entries) + 1) as report:
         for entry in entries:
-            start = time.perf_counter()
-            cal = calibrate_sigma(
-                build_strategy(entry, plan.training.n),
-                plan.eps,
-                plan.delta,
-                participation=plan.participation,
-                adjacency=plan.adjacency,
-                rtol=plan.rtol,
-                method=plan.method,
-                rng=plan.seed,
-                progress=lambda line, label=entry.label: report(f"{label}: {line}"),  # type: ignore[misc]  # the default binds the label now
-            )
-            report("")
-            rows.append((_row(entry, cal, time.perf_counter() - start), cal))
-    return rows, plan.described()
+            refusal: UnsupportedCombinationError | None = None
+            covered = 0
+            for plan in plans:
+                try:
+                    cal, seconds = _calibrated(entry, plan, report)
+                except UnsupportedCombinationError as error:
+                    report("")
+                    refusal = error
+                    pairs.append((_missing(entry.label, plan.sampling, str(error)), None))
+                else:
+                    covered += 1
+                    pairs.append((_row(entry, plan, cal, seconds), cal))
+            if refusal is not None and not covered:
+                raise refusal
+        return baseline_of(plans[0], report), pairs
 
 
-def _row(entry: Entry, cal: Calibration, seconds: float) -> dict[str, Any]:
-    row = {
-        "label": entry.label,
+def _row(entry: Entry, plan: ResolvedPlan, cal: Calibration, seconds: float) -> dict[str, Any]:
+    row = {"label": entry.label, "sampling": plan.sampling} | _numbers_of(cal, seconds)
+    if entry.published is not None:
+        row["published_rmse"] = entry.published
+    return row
+
+
+def _numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
+    cost = noise_cost(cal.strategy)
+    return {
         "sigma": cal.sigma,
         "sensitivity": cal.sensitivity.upper,
         "noise_multiplier": cal.noise_multiplier,
@@ -139,32 +186,94 @@ def _row(entry: Entry, cal: Calibration, seconds: float) -> dict[str, Any]:
         "eps_upper": cal.achieved.upper,
         "guarantee": cal.guarantee,
         "method": cal.method,
+        "participation": repr(cal.participation),
+        "buffers": cost.buffers,
+        "redrawn": cost.redrawn,
         "seconds": round(seconds, 3),
     }
-    if entry.published is not None:
-        row["published_rmse"] = entry.published
-    return row
 
 
-def _comparison(rows: list[dict[str, Any]], *, amplified: bool) -> Table:
-    columns = ["label", "sensitivity", "sigma", "rmse", "max_se", "guarantee"]
+def _missing(label: str, sampling: str, reason: str) -> dict[str, Any]:
+    return {"label": label, "sampling": sampling, "unavailable": reason}
+
+
+def _baseline_row(baseline: Baseline) -> dict[str, Any]:
+    if baseline.calibration is None:
+        return _missing(BASELINE, "poisson", baseline.reason)
+    own = {"label": BASELINE, "sampling": "poisson"}
+    return own | _numbers_of(baseline.calibration, baseline.seconds)
+
+
+def _beside(row: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    """How many times the baseline's error is that of a row, rounded down."""
+    if "rmse" not in row or "rmse" not in baseline:
+        return {"times_less_rmse": None}
+    return {"times_less_rmse": float(times(baseline["rmse"], row["rmse"], _GAIN_DIGITS))}
+
+
+def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
+    several = len({row["sampling"] for row, _ in pairs}) > 1
+    estimates = [
+        f"{row['label']} under {row['sampling']}" if several else row["label"]
+        for row, cal in pairs
+        if cal is not None and cal.guarantee == "estimate"
+    ]
+    return plan_notes(plan.training, [plan.eps], plan.delta, estimates=estimates)
+
+
+def _described(plans: list[ResolvedPlan]) -> dict[str, Any]:
+    """The plan in words; where samplings differ, a list of each."""
+    if len(plans) == 1:
+        return plans[0].described()
+    each = [plan.described() for plan in plans]
+    return {
+        key: [one[key] for one in each] if key in {"sampling", "participation", "amplified"} else value
+        for key, value in each[0].items()
+    }
+
+
+# Of a gain over the baseline, in the table and in JSON.
+_GAIN_DIGITS = 3
+
+_COLUMNS = {
+    "label": "strategy",
+    "sampling": "sampling",
+    "sensitivity": "sensitivity",
+    "sigma": "sigma",
+    "rmse": "rmse",
+    "times_less_rmse": "times less",
+    "max_se": "max_se",
+    "buffers": "buffers",
+    "redrawn": "redrawn",
+    "guarantee": "guarantee",
+}
+_CAPTION = (
+    "rmse and max_se in units of the clip norm, at the calibrated sigma; times less: rmse of the baseline "
+    "over that of the row, rounded down; buffers: vectors of the model's size that the noise keeps; redrawn: "
+    "vectors drawn again every step"
+)
+
+
+def _comparison(baseline: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
     published = any("published_rmse" in row for row in rows)
-    table = Table(caption="rmse and max_se in units of the clip norm, at the calibrated sigma")
-    for column in columns:
-        numeric = column not in {"label", "guarantee"}
-        name = {"label": "strategy", "rmse": "amplified rmse" if amplified else "rmse"}.get(column, column)
-        table.add_column(name, justify="right" if numeric else "left")
+    table = Table(caption=_CAPTION, caption_justify="left")
+    for key, name in _COLUMNS.items():
+        table.add_column(name, justify="left" if key in {"label", "sampling", "guarantee"} else "right")
     if published:
         table.add_column("published rmse", justify="right")
         table.add_column("difference", justify="right")
-    best = min(row["rmse"] for row in rows)
-    for row in rows:
-        cells = [shown(row[column]) for column in columns]
+    best = min(row["rmse"] for row in rows if "rmse" in row)
+    for row in (baseline, *rows):
+        cells = [shown(key, row.get(key)) for key in _COLUMNS]
+        if "unavailable" in row:
+            cells[-1] = f"none: {row['unavailable']}"
         if published:
             printed = row.get("published_rmse")
-            cells.append("" if printed is None else shown(printed))
+            cells.append(shown("published_rmse", printed))
+            # A deviation from print, not a cost: to nearest.
             cells.append("" if printed is None else f"{100.0 * (row['rmse'] / printed - 1.0):+.2f} %")
-        table.add_row(*cells, style="bold" if row["rmse"] == best else None)
+        style = "italic" if row is baseline else "bold" if row.get("rmse") == best else None
+        table.add_row(*map(escape, cells), style=style)
     return table
 
 

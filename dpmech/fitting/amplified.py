@@ -30,6 +30,7 @@ from dpmech.fitting.rough_sigma import RoughSigma, RoughSizer
 from dpmech.linalg import FloatArray
 from dpmech.objectives import decoder_norm, decoder_row_norm, per_step_error
 from dpmech.participation import BallsInBins
+from dpmech.printed import up
 from dpmech.strategies import (
     BLT,
     BandedInverse,
@@ -126,7 +127,9 @@ class AmplifiedSearch:
             self.report(f"passed over: {error}")
             return None
         found = self._error(strategy, rough.sigma)
-        self.report(f"{type(strategy).__name__}: sigma about {rough.sigma:.5g}, error about {found:.5g}")
+        self.report(
+            f"{type(strategy).__name__}: sigma about {up(rough.sigma, 5)}, error about {up(found, 5)}"
+        )
         return Sized(strategy, rough, found)
 
     def along(self, strategy: Strategy) -> Sized | None:

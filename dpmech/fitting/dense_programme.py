@@ -18,6 +18,7 @@ from dpmech.exceptions import NumericalError
 from dpmech.fitting.decoder import Objective
 from dpmech.fitting.descent import Problem, certified_error
 from dpmech.linalg import FloatArray
+from dpmech.printed import up
 from dpmech.separated_sets import windowed_sums
 from dpmech.strategies import Dense, Strategy
 
@@ -55,7 +56,7 @@ def fit_dense(
         gram = _minimised(programme, gram, steps)
         strategy = Dense(_factor(gram))
         error = certified_error(problem, strategy)
-        progress(f"Dense, {'free' if free else 'unit'} columns: {error:.6g}")
+        progress(f"Dense, {'free' if free else 'unit'} columns: {up(error)}")
         if best is None or error < best[1]:
             best = (strategy, error)
     if best is None:

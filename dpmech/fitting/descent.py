@@ -15,6 +15,7 @@ from dpmech.fitting.gram_gradient import BinForm
 from dpmech.linalg import FloatArray, toeplitz_matmul
 from dpmech.objectives import last_iterate_error, max_se, rmse
 from dpmech.participation import Participation, Pattern
+from dpmech.printed import up
 from dpmech.separated_sets import windowed_sums
 from dpmech.strategies import ColumnNormalized, Strategy
 from dpmech.workloads import Workload
@@ -208,7 +209,7 @@ def fit_family(
             x = _descended(loss, x, _STEPS[min(round_, 1)])
             strategy = problem.finished(family.strategy(x))
             error = certified_error(problem, strategy)
-            progress(f"{type(strategy).__name__}: {error:.6g}")
+            progress(f"{type(strategy).__name__}: {up(error)}")
             if best is None or error < best[1]:
                 best = (strategy, error)
             gap = np.log(error) - loss(x)[0]

@@ -29,6 +29,7 @@ from dpmech.participation import (
     Poisson,
     SingleParticipation,
 )
+from dpmech.printed import up
 from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, ColumnNormalized, Dense, LambdaCGD, Strategy
 from dpmech.workloads import Workload
 
@@ -325,5 +326,5 @@ def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:
         lambda x: math.log(error(float(x))), bounds=(low, high), method="bounded", options={"xatol": 1e-7}
     )
     position = min((float(found.x), float(nodes[best])), key=error)
-    report(f"lam {-math.expm1(-position):.6g}: {error(position):.6g}")
+    report(f"lam {-math.expm1(-position):.6g}: {up(error(position))}")
     return member(position), error(position)

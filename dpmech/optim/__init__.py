@@ -1,7 +1,7 @@
 """Private training with torch: correlated noise, clipping, and update rules that know the noise they get.
 
-Needs torch (`pip install 'dpmech[torch]'`). `PrivateOptimizer` makes any torch optimizer private under a
-certificate; `NoiseStream` is its source of noise.
+Needs torch (from a checkout: `pip install '.[torch]'`). `PrivateOptimizer` makes any torch optimizer private
+under a certificate; `NoiseStream` is its source of noise.
 """
 
 import importlib.util as _util

@@ -17,9 +17,10 @@ __all__ = ["Accumulator"]
 
 
 class Accumulator:
-    """Sums of clipped gradients: float32 for one micro-batch, float64 from the second on, rounded once.
+    """Sums of clipped gradients in float64; in float32 where one sum was handed in that way, and no other.
 
-    In float32 the roundings of many additions could add up to more than one example may change.
+    In float32 the roundings of many additions could add up to more than one example may change. No sum is
+    rounded before the noise is in it.
 
     Args:
         params: the parameters.
@@ -84,15 +85,22 @@ class Accumulator:
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
 
+        Each is float32 or float64, as it was formed: with several processes float64, but for sharded
+        parameters, which are not added up here.
+
         Raises:
             UnsupportedCombinationError: if processes came or went.
         """
         check_processes(self._world, self._group)
         sums = [
-            _zeros(param) if total is None else total.to(noise_dtype(param))
+            _zeros(param) if total is None else total
             for param, total in zip(self._params, self._sums, strict=True)
         ]
         self.clear()
+        if self._world > 1:
+            sums = [
+                x if is_sharded(param) else x.double() for x, param in zip(sums, self._params, strict=True)
+            ]
         add_over(
             [x for x, param in zip(sums, self._params, strict=True) if not is_sharded(param)], self._group
         )
@@ -103,7 +111,9 @@ class Accumulator:
 
         Raises:
             NumericalError: if 32 examples or more came, in all processes, and no gradient was finite.
+            UnsupportedCombinationError: if processes came or went.
         """
+        check_processes(self._world, self._group)
         self._probe.check(self._params[0].device, self._group)
 
     def clear(self) -> None:

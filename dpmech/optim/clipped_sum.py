@@ -18,6 +18,10 @@ __all__ = ["ClippedSum", "clip_and_sum"]
 _RUN = 1024
 _SLACK = 2.0**-14
 _TINY = 2.0**-126  # a square below it may vanish in float32
+# Values multiplied by their factors at once, so that products need little memory, and stay in the cache of a
+# CPU.
+_AT_ONCE = {"cpu": 1 << 18}
+_AT_ONCE_ELSEWHERE = 1 << 26
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,7 +133,8 @@ def clip_and_sum(
         scale: the gradients are `samples * scale`.
 
     Returns:
-        Sums in float32 (float64 for float64 samples), the number of examples, and how many were dropped.
+        Sums in float64, the number of examples, and how many were dropped. (A sum rounded to float32 could
+        change with one example by more than what it adds.)
 
     Raises:
         InvalidParameterError: if parameters have different numbers of examples.
@@ -157,8 +162,19 @@ def clip_and_sum(
         if kept < examples:
             mask = finite.to(one.device)
             values, factor = one[mask], factor[mask]
-        sums[index] = (values * factor[:, None]).sum(dim=0).view(shapes[index])
+        sums[index] = _weighted_sum(values, factor).view(shapes[index])
     return sums, examples, examples - kept
+
+
+def _weighted_sum(values: Tensor, factor: Tensor) -> Tensor:
+    """The sum of factor[i] values[i, :] in float64; every product is a rounded one of its own example."""
+    total = torch.empty(values.shape[1], dtype=torch.float64, device=values.device)
+    at_once = _AT_ONCE.get(values.device.type, _AT_ONCE_ELSEWHERE)
+    width = max(at_once // max(len(values), 1), 1)
+    for start in range(0, values.shape[1], width):
+        products = values[:, start : start + width] * factor[:, None]
+        total[start : start + width] = products.sum(dim=0, dtype=torch.float64)
+    return total
 
 
 def _flat(samples: Tensor, index: int) -> Tensor:

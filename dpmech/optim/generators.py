@@ -160,7 +160,7 @@ class CudaNormals(NormalSource):
     for bit on the same kind of device only; `fingerprint` tells.
 
     Args:
-        key: its first word is the seed.
+        key: the seed is 64 bits of a hash of it.
         generator: a torch.Generator of the device, for this object alone.
         sizes: number of values of every parameter, all shards together.
         n: number of steps.
@@ -176,7 +176,9 @@ class CudaNormals(NormalSource):
         self, key: Key, generator: torch.Generator, *, sizes: tuple[int, ...], n: int, shards: int
     ) -> None:
         self._generator = generator
-        self._generator.manual_seed(key[0])
+        # Of both words: keys from one torch generator have the first in common.
+        digest = hashlib.sha256(b"".join(word.to_bytes(8, "little") for word in key)).digest()
+        self._generator.manual_seed(int.from_bytes(digest[:8], "little"))
         self._n = n
         self._starts = [self.reserved(self.chunk)]  # the numbers before it make the fingerprint
         for size in sizes:

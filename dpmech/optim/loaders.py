@@ -21,6 +21,7 @@ from dpmech.optim.agreement import Group, check_agreement, processes
 from dpmech.optim.datasets import Collation, check_dataset
 from dpmech.optim.lots import LotProgress
 from dpmech.optim.set_up import SetUp
+from dpmech.optim.single_use import Uncopied
 from dpmech.optim.uniqueness import check_unique
 from dpmech.run_record import Continuity
 from dpmech.samplers import ParticipationTracker, Sampler, shard
@@ -82,7 +83,7 @@ class LotSampler(TorchSampler[list[int]]):
         return self._sampler.steps_per_epoch
 
 
-class PrivateLoader:
+class PrivateLoader(Uncopied):
     """The loader of a private run: every lot as the sampler says, in physical batches, watched.
 
     Iterating gives the batches of what is left of the epoch; past the last certified step it raises. Every

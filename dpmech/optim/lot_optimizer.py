@@ -119,7 +119,10 @@ class LotOptimizer(PrivateOptimizer):
             self._unchanged.check()
 
     def note_weights(self) -> None:
-        """As PrivateOptimizer: what the trained parameters hold now is no data that a forward pass wrote."""
+        """Say that you changed trained parameters between steps, by what was released (clamping, averages).
+
+        Other changes than those of steps are refused, as a forward pass may have written data there.
+        """
         if self._unchanged is not None:
             self._unchanged.note_weights()
 

@@ -1,11 +1,10 @@
 """NoiseStream: row t of sigma clip_norm C^-1 Z for every parameter, one row a step."""
 
-import functools
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,30 +14,35 @@ from dpmech.exceptions import (
     HorizonError,
     InvalidParameterError,
     NumericalError,
-    check_integer,
+    UnsupportedCombinationError,
     check_real,
 )
 from dpmech.optim.agreement import Group, check_agreement, check_processes, processes, shared_key
 from dpmech.optim.certified import check_certified, check_claim
 from dpmech.optim.correlation import NoiseMode, correlate
 from dpmech.optim.generators import CudaNormals, Generator, HostNormals, Key, NormalSource, noise_key
+from dpmech.optim.noise_rows import NoiseRows, add_row
+from dpmech.optim.noise_state import FORMAT, checked_state
+from dpmech.optim.single_use import Uncopied, check_process_id, hold_key, release_key
 from dpmech.optim.slots import Slot, like_param, make_slots
+from dpmech.printed import typed
 
 __all__ = ["NoiseStream"]
 
-_FORMAT = 1
-_THREADED = 1 << 18  # values above which threads pay
 
-_Unit: TypeAlias = tuple[Slot, int, int, int]
-
-
-class NoiseStream:
+class NoiseStream(Uncopied):
     """The noise of a calibrated mechanism: row t of sigma clip_norm C^-1 Z, Z independent standard normal.
 
-    It is what step t adds to the *sum* of clipped gradients. Rows come in order, each once, n of them; the
-    numbers are float32 (float64 for float64 parameters), on the parameters' devices. They follow from a
+    It is what step t adds to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
+    are formed in float64 from normal numbers in float32 (float64 for float64 parameters). They follow from a
     128-bit key (64 bits on CUDA) and their position alone: whoever knows the key can take the noise away, so
     `state_dict` is as secret as the training data.
+
+    What roundings of float64 can take from the noise has a proved bound (see the page), by which all of it is
+    enlarged; a strategy for which that is above 1e-6 is refused.
+
+    A stream works in the process that made it, refuses to be copied or pickled, and no two live ones of a
+    process may have the same key.
 
     Where torch.distributed is initialised, constructing a stream and loading its state are collective calls:
     all processes use the key of rank 0, so that replicated parameters get the same noise on all of them and
@@ -62,6 +66,8 @@ class NoiseStream:
     Raises:
         InvalidParameterError: on a bad argument, or another clip norm than in the certificate.
         CertificateError: if processes disagree.
+        NumericalError: if roundings may leave more than 1e-6 less noise than certified.
+        UnsupportedCombinationError: if a live stream of this process draws from an equal generator.
 
     References:
         noise_share section 2 and lambda_cgd eq. 9, for a general C^-1.
@@ -90,22 +96,21 @@ class NoiseStream:
         self._clip_norms = _check_clip_norms(clip_norm, len(self._slots))
         if not isinstance(clip_norm, Sequence):
             check_certified(self._claim, "clip_norm", self._clip_norms[0])
-        self.mode, self._recursion = correlate(self._claim.strategy, mode)
+        self.mode, recursion = correlate(self._claim.strategy, mode)
+        whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
+        self._rows = NoiseRows(recursion, self._slots, [whole * norm for norm in self._clip_norms])
         self.n = self._claim.strategy.n
         self._group = process_group
         self._world = processes(process_group)
         self._step = 0
         self._whole = True  # False while a step is under way: its state would be half moved on
+        self._closed = False
+        self._process = os.getpid()
         check_agreement("the noise", self._describe(local=False), process_group)
         self.seeded = generator is not None
-        self._set_key(shared_key(noise_key(generator), process_group))
-        self._state = [
-            [
-                torch.zeros(slot.size, dtype=slot.dtype, device=slot.device)
-                for _ in range(self._recursion.vectors)
-            ]
-            for slot in self._slots
-        ]
+        key = shared_key(noise_key(generator), process_group)
+        self._set_sources(key)
+        hold_key(key, self)
 
     @property
     def steps_taken(self) -> int:
@@ -118,13 +123,21 @@ class NoiseStream:
         return self.n - self._step
 
     def step(self) -> list[Tensor]:
-        """The next row, one tensor a parameter (a DTensor for a DTensor).
+        """The next row in float64, one tensor a parameter (a DTensor for a DTensor).
+
+        Add it to a sum in float64 and round the result, as `torch.Tensor.add_` does on a float32 sum. A row
+        that is itself rounded to float32 has errors of 2^-24 of it, which C amplifies, and which no claim
+        covers.
+
+        Returns:
+            Tensors on the parameters' devices; on the CPU for devices other than CPU and CUDA.
 
         Raises:
             HorizonError: past the last step.
             NumericalError: if an earlier step was interrupted.
+            UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
         """
-        rows = [torch.empty(slot.size, dtype=slot.dtype, device=slot.device) for slot in self._slots]
+        rows = [torch.empty(slot.size, dtype=torch.float64, device=slot.forms_on) for slot in self._slots]
         self._advance(lambda slot, start, noise: rows[slot.index][start : start + noise.numel()].copy_(noise))
         return [
             like_param(row.view(slot.local_shape), param)
@@ -134,35 +147,43 @@ class NoiseStream:
     def add_step(self, sums: Sequence[Tensor]) -> None:
         """Add the next row to `sums` in place: no memory beyond one chunk.
 
+        The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is in
+        it.
+
         Args:
-            sums: one tensor a parameter: its local shape, device and noise dtype, contiguous.
+            sums: one tensor a parameter: its local shape and device, contiguous; float64, or float32 where
+                the parameter is not float64.
 
         Raises:
             InvalidParameterError: on a tensor that does not fit.
             HorizonError: past the last step.
             NumericalError: if an earlier step was interrupted.
+            UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
         """
         if len(sums) != len(self._slots):
             raise InvalidParameterError("sums", len(sums), f"{len(self._slots)} tensors")
         for slot, total in zip(self._slots, sums, strict=True):
+            dtype = torch.float64 if total.dtype == torch.float64 else slot.dtype
             given = (tuple(total.shape), total.dtype, total.device, total.is_contiguous())
-            wanted = (slot.local_shape, slot.dtype, slot.device, True)
+            wanted = (slot.local_shape, dtype, slot.device, True)
             if given != wanted:
                 raise InvalidParameterError(f"sums[{slot.index}]", given, f"{wanted}")
         flat = [total.view(-1) for total in sums]
-        self._advance(lambda slot, start, noise: flat[slot.index][start : start + noise.numel()].add_(noise))
+        self._advance(
+            lambda slot, start, noise: add_row(flat[slot.index][start : start + noise.numel()], noise)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the remaining rows follow from, as plain data and tensors. Keep it secret."""
         self._check_whole()
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             **self._describe(local=True),
             "step": self._step,
             "key": list(self._key),
             "seeded": self.seeded,
             "fingerprints": self._fingerprints(),
-            "state": [[vector.clone() for vector in vectors] for vectors in self._state],
+            "state": [[vector.clone() for vector in vectors] for vectors in self._rows.vectors],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -170,39 +191,43 @@ class NoiseStream:
 
         Raises:
             CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
-                processes load different ones, or if the generators here draw other numbers.
+                processes load different ones, or if the generators here draw other numbers; and for a state
+                of format 1, whose rows were formed in float32.
             InvalidParameterError: if `state` is malformed, or the stream drew already.
+            UnsupportedCombinationError: if a live stream of this process draws from the key of the state.
         """
-        self._check_whole()
+        self._check_usable()
         if self._step:
             raise InvalidParameterError("stream", self, "fresh: to go back would use the same noise twice")
-        mine = {"format": _FORMAT, **self._describe(local=True)}
-        expected = {*mine, "step", "key", "seeded", "fingerprints", "state"}
-        if not isinstance(state, dict) or set(state) != expected:
-            raise InvalidParameterError("state", type(state).__name__, f"a dict with keys {sorted(expected)}")
-        for name, value in mine.items():
-            if state[name] != value:
-                raise CertificateError(
-                    f"the state has another {name} than this stream", claimed=state[name], recomputed=value
-                )
-        step = check_integer("state['step']", state["step"], minimum=0, maximum=self.n)
-        key = _check_key(state["key"])
-        vectors = _check_vectors(state["state"], self._state)
+        step, key, vectors = checked_state(state, self._describe(local=True), self._rows.vectors, self.n)
         check_agreement("the resumed noise", {"step": step, "key": list(key)}, self._group)
         previous = self._key
-        self._set_key(key)
+        hold_key(key, self)
+        self._set_sources(key)
         found = self._fingerprints()
         if found != state["fingerprints"]:
-            self._set_key(previous)
+            self._set_sources(previous)
+            release_key(key, self)
+            hold_key(previous, self)
             raise CertificateError(
                 "the generators here draw other numbers than those of the state (another kind of device, or "
                 "another release of numpy or torch)",
                 claimed=state["fingerprints"],
                 recomputed=found,
             )
-        self._state = vectors
+        if key != previous:
+            release_key(previous, self)
+        self._rows.vectors = vectors
         self._step = step
         self.seeded = bool(state["seeded"])
+
+    def close(self) -> None:
+        """End the stream: it makes no more rows, and another one may go on from its state or its seed.
+
+        A stream that nothing refers to any more is closed by itself.
+        """
+        self._closed = True
+        release_key(self._key, self)
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) that follows from the key: names the noise of a run without giving it away.
@@ -213,7 +238,7 @@ class NoiseStream:
 
     def __repr__(self) -> str:
         return (
-            f"NoiseStream({self._claim.strategy!r}, sigma={self._claim.sigma:.6g}, "
+            f"NoiseStream({self._claim.strategy!r}, sigma={typed(self._claim.sigma)}, "
             f"clip_norm={self._clip_norms[0] if len(set(self._clip_norms)) == 1 else self._clip_norms}, "
             f"mode={self.mode.name}, step={self._step} of {self.n}, parameters={len(self._slots)})"
         )
@@ -222,41 +247,22 @@ class NoiseStream:
 
     def _advance(self, emit: Callable[[Slot, int, Tensor], object]) -> None:
         """Hand every chunk of the next row to `emit`, then count the step."""
-        self._check_whole()
+        self._check_usable()
         if self._step >= self.n:
             raise HorizonError(self._step, self.n)
         check_processes(self._world, self._group)
         self._whole = False
-        units = [
-            (slot, *chunk) for slot in self._slots for chunk in slot.chunks(self._sources[slot.device].chunk)
-        ]
-        host = [unit for unit in units if unit[0].device.type == "cpu"]
-        self._run([unit for unit in units if unit[0].device.type != "cpu"], emit)
-        threads = min(torch.get_num_threads(), len(host))
-        if threads > 1 and sum(end - start for _, _, start, end in host) >= _THREADED:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(lambda first: self._run(host[first::threads], emit), range(threads)))
-        else:
-            self._run(host, emit)
+        self._rows.form(self._step, self._sources, emit)
         self._step += 1
         self._whole = True
 
-    @torch.no_grad()
-    def _run(self, units: list[_Unit], emit: Callable[[Slot, int, Tensor], object]) -> None:
-        """Draw some chunks of the row; no two of them touch the same memory."""
-        for slot, number, start, end in units:
-            out = torch.empty(end - start, dtype=slot.dtype, device=slot.device)
-            self._recursion.advance(
-                self._step,
-                functools.partial(self._draw, slot, number),
-                [vector[start:end] for vector in self._state[slot.index]],
-                out,
-                torch.empty_like(out),
+    def _check_usable(self) -> None:
+        check_process_id(self._process, "a NoiseStream")
+        if self._closed:
+            raise UnsupportedCombinationError(
+                f"step {self._step} of a NoiseStream that was closed", supported="a new one"
             )
-            emit(slot, start, out.mul_(self._claim.sigma * self._clip_norms[slot.index]))
-
-    def _draw(self, slot: Slot, number: int, step: int, out: Tensor) -> None:
-        self._sources[slot.device].fill(out, step, slot.index, slot.shard, number)
+        self._check_whole()
 
     def _check_whole(self) -> None:
         if not self._whole:
@@ -264,7 +270,7 @@ class NoiseStream:
                 f"step {self._step} of the noise was interrupted: go on from the last saved state"
             )
 
-    def _set_key(self, key: Key) -> None:
+    def _set_sources(self, key: Key) -> None:
         self._key = key
         self._sources: dict[torch.device, NormalSource] = {
             device: self._source(device, key) for device in dict.fromkeys(slot.device for slot in self._slots)
@@ -300,23 +306,3 @@ def _check_clip_norms(value: float | Sequence[float], count: int) -> list[float]
     if len(value) != count:
         raise InvalidParameterError("clip_norm", value, f"a number, or {count} numbers, one a parameter")
     return [check_real("clip_norm", one, minimum=0.0, open_minimum=True) for one in value]
-
-
-def _check_key(value: object) -> Key:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise InvalidParameterError("state['key']", type(value).__name__, "two integers")
-    first, second = (check_integer("state['key']", word, minimum=0, maximum=2**64 - 1) for word in value)
-    return first, second
-
-
-def _check_vectors(given: object, like: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Copies of the state vectors on the right devices."""
-    if not isinstance(given, list) or [len(row) for row in given] != [len(row) for row in like]:
-        raise InvalidParameterError("state['state']", type(given).__name__, "the vectors of every parameter")
-    copies = []
-    for given_row, row in zip(given, like, strict=True):
-        for new, old in zip(given_row, row, strict=True):
-            if not isinstance(new, Tensor) or (new.shape, new.dtype) != (old.shape, old.dtype):
-                raise InvalidParameterError("a vector of the state", new, f"of shape {tuple(old.shape)}")
-        copies.append([new.to(old.device, copy=True) for new, old in zip(given_row, row, strict=True)])
-    return copies

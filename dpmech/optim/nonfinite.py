@@ -15,8 +15,8 @@ _PROBE = 32  # examples
 class NonFiniteGradientsWarning(UserWarning):
     """Examples were left out because their gradients are not finite.
 
-    Raw data, for whoever holds the data: not to be published. It is shown once a run and never raised, not
-    even by the filter "error": a run that stops because of an example tells that the example is there.
+    Raw data, for whoever holds the data: not to be published. It is shown once for every optimizer and never
+    raised, not even by the filter "error": a run that stops because of an example tells that it is there.
     """
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from dpmech.exceptions import InvalidParameterError, check_integer
 from dpmech.optim.clipped_sum import ClippedSum, clip_and_sum
 from dpmech.optim.clipping import Clipping, FlatClipping
-from dpmech.optim.slots import noise_dtype
 
 __all__ = ["clipped_gradients"]
 
@@ -90,10 +89,6 @@ def clipped_gradients(
         parts, _, lost = clip_and_sum([gradients[name] for name in names], blocks)
         sums = [_added(total, part) for total, part in zip(sums, parts, strict=True)]
         dropped += lost
-    sums = [
-        None if total is None else total.to(noise_dtype(param))
-        for total, param in zip(sums, trained, strict=True)
-    ]
     return ClippedSum(trained, sums, clip, examples=length, dropped=dropped, left_out=rows - length)
 
 
@@ -126,8 +121,7 @@ def _places(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    # From the second on in float64: roundings of many float32 additions could exceed one example's share.
-    return part if total is None or part is None else total.double().add_(part)
+    return part if total is None or part is None else total.add_(part)
 
 
 def _check_batch(batch: Sequence[Tensor]) -> list[Tensor]:

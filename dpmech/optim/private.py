@@ -24,6 +24,7 @@ from dpmech.optim.intake import Intake
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.phis import Phis
 from dpmech.optim.record import ExecutedSteps
+from dpmech.optim.single_use import Uncopied
 from dpmech.optim.slots import write_grad
 
 __all__ = ["PrivateOptimizer"]
@@ -31,7 +32,7 @@ __all__ = ["PrivateOptimizer"]
 _KEY = "dpmech"  # what is ours in a state dict, beside the keys of torch
 
 
-class PrivateOptimizer(torch.optim.Optimizer):
+class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     """A torch optimizer whose gradients are clipped, summed, noised and averaged as a certificate says.
 
     Each `step` adds row t of sigma clip_norm C^-1 Z to the sum of clipped per-example gradients, divides by
@@ -64,7 +65,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         InvalidParameterError: on a bad argument.
         CertificateError: on another clip_norm or expected_batch_size than certified, or if processes
             disagree.
-        UnsupportedCombinationError: for an optimizer that evaluates gradients several times a step.
+        UnsupportedCombinationError: for an optimizer that evaluates gradients several times a step; if a live
+            stream or optimizer of this process draws from an equal generator.
+        NumericalError: if roundings may leave more than 1e-6 less noise than certified.
 
     References:
         noise_share eq. 1 (Phi), lambda_cgd Algorithm 1, for a general C^-1.
@@ -259,10 +262,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._lot.clear()
 
     def note_weights(self) -> None:
-        """Say that you changed trained parameters between steps, by what was released (clamping, averages).
-
-        An optimizer of make_private refuses other changes; this one knows no model, and looks at none.
-        """
+        """For an optimizer of make_private, see LotOptimizer; this one knows no model to compare."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: the noise covers the parameters that were there at the start.
@@ -315,6 +315,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._share()
         self._lot.load_state_dict(own["lot"])
 
+    def close(self) -> None:
+        """End the optimizer: no more steps, and another one may go on from its state or its seed."""
+        self._stream.close()
+
     def __setattr__(self, name: str, value: object) -> None:
         if name == "found_inf":  # GradScaler.step sets it on optimizers that scale gradients themselves
             raise UnsupportedCombinationError(
@@ -329,8 +333,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             f"PrivateOptimizer({type(self._inner).__name__}, {self._stream!r}, {self._clipping!r}, "
             f"{self._claim.participation!r}, expected_batch_size={self._batch_size:g})"
         )
-
-    # ---- the inside
 
     def _share(self) -> None:
         """Groups and state are those of the wrapped optimizer, the same objects."""

@@ -22,7 +22,7 @@ class Slot:
         index: position among the parameters.
         shape: shape of the whole parameter.
         local_shape: shape of the part on this process; the same where it is not sharded.
-        dtype: dtype of its noise: float32, or float64 for float64 parameters.
+        dtype: dtype of its normal numbers: float32, or float64 for float64 parameters.
         device: where it lives.
         shard: number of the shard; 0 where it is not sharded. Replicas of a shard share it.
         shards: how many there are.
@@ -35,6 +35,11 @@ class Slot:
     device: torch.device
     shard: int = 0
     shards: int = 1
+
+    @property
+    def forms_on(self) -> torch.device:
+        """Where rows of noise are formed: where it lives, or on the CPU where float64 may be missing."""
+        return self.device if self.device.type in ("cpu", "cuda") else torch.device("cpu")
 
     @property
     def size(self) -> int:
@@ -97,7 +102,7 @@ def make_slots(params: Iterable[Tensor]) -> tuple[list[Tensor], list[Slot]]:
 
 
 def noise_dtype(param: Tensor) -> torch.dtype:
-    """float32, or float64 for float64 parameters: what noise and sums are made in."""
+    """float32, or float64 for float64 parameters: what normal numbers are drawn in."""
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 
 

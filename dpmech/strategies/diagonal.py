@@ -1,4 +1,4 @@
-"""Strategies without correlation: Identity (DP-SGD) and Diagonal."""
+"""Strategies without correlation: Identity and Diagonal."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ __all__ = ["Diagonal", "Identity"]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Identity(FactoredStrategy):
-    """C = I: independent noise at every step, DP-SGD.
+    """C = I: independent noise at every step; under `Poisson` it is DP-SGD.
 
     Args:
         n: number of steps, >= 1.

@@ -1,12 +1,13 @@
 """verify: is what a certificate claims true? It recomputes; it never calibrates."""
 
+import functools
 import os
 from collections.abc import Iterator
 
 import numpy as np
 
 from dpmech.accounting.accountant import Progress
-from dpmech.certificate_format import LARGEST_FILE, read_text
+from dpmech.certificate_format import LARGEST_FILE, Document, read_text
 from dpmech.certificates import Certificate
 from dpmech.exceptions import (
     CertificateError,
@@ -16,8 +17,11 @@ from dpmech.exceptions import (
     check_real,
     check_rng,
 )
+from dpmech.ledger import Ledger
+from dpmech.ledger_file import is_ledger
 from dpmech.metering import metered
 from dpmech.run_record import RunRecord
+from dpmech.verifying.ledgers import verify_ledger
 from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS, spend_on_claim, spend_on_reading
 from dpmech.verifying.recomputation import Recomputation
 from dpmech.verifying.report import Check, Verification
@@ -26,11 +30,12 @@ from dpmech.verifying.runs import is_run_record, run_checks, stopped_certificate
 
 __all__ = ["verify"]
 
+_SOURCES = {Certificate: "certificate", RunRecord: "run record", Ledger: "ledger"}
 _UNFIT = (DpmechError, ArithmeticError, ValueError)
 
 
 def verify(
-    certificate: str | os.PathLike[str] | Certificate | RunRecord,
+    certificate: str | os.PathLike[str] | Certificate | RunRecord | Ledger,
     *,
     rigorous: bool = False,
     rng: np.random.Generator | int | None = None,
@@ -39,7 +44,7 @@ def verify(
     max_memory: float = MAX_MEMORY,
     max_file_size: int = LARGEST_FILE,
 ) -> Verification:
-    """Recompute the claim of a certificate, or of a run record, by routes other than the issuing one.
+    """Recompute the claim of a certificate, a run record or a ledger by routes other than the issuing one.
 
     The file: schema, seal, and every entry that follows from others. The sensitivity: explicit columns, all
     sets or another dynamic programme. The privacy: an integral for the Gaussian mechanism; a contour
@@ -47,7 +52,8 @@ def verify(
     certificate rests on an estimate, its guarantee is also given anew (for the convex-order programme on
     finer grids). The evidence: achieved eps, tightness and label must be those of this claim. Of a run record
     also the run: steps and participations against the certificate inside it and, where it was stopped early
-    by plan, the eps of the steps executed.
+    by plan, the eps of the steps executed. Of a ledger every certificate and, where it has a budget, the
+    prices and the limits that stand for the budget.
 
     **Guarantee:** a claim that fails by more than the resolution of the routes (1e-6 in delta where nothing
     is random, 1e-5 under Poisson sampling; under Balls-in-Bins the interval of the sample) is refused. A
@@ -59,7 +65,7 @@ def verify(
     would go beyond the budget. The estimates count operations, not the clock.
 
     Args:
-        certificate: a file, a Certificate or a RunRecord.
+        certificate: a file, a Certificate, a RunRecord or a Ledger.
         rigorous: refuse a certificate that rests on an estimate, or on a sample that may fail with a beta
             above 1e-6 or above delta / 100; and a run whose random numbers were seeded by the caller, or
             which went on from a checkpoint with another dataset, model or loss.
@@ -82,27 +88,45 @@ def verify(
         >>> dm.verify(cal.certificate()).ok
         True
     """
-    if not isinstance(certificate, str | os.PathLike | Certificate | RunRecord):
-        raise InvalidParameterError("certificate", certificate, "a path, a Certificate or a RunRecord")
+    if not isinstance(certificate, str | os.PathLike | Certificate | RunRecord | Ledger):
+        raise InvalidParameterError(
+            "certificate", certificate, "a path, a Certificate, a RunRecord or a Ledger"
+        )
     generator = check_rng(rng)
     seconds = check_real("max_seconds", max_seconds, minimum=0.0, open_minimum=True)
     memory = check_real("max_memory", max_memory, minimum=0.0, open_minimum=True)
     report = progress if progress is not None else _silent
-    if isinstance(certificate, Certificate | RunRecord):
-        source = "certificate" if isinstance(certificate, Certificate) else "run record"
-    else:
-        source = os.fspath(certificate)
+    source = _SOURCES[type(certificate)] if isinstance(certificate, Document) else os.fspath(certificate)
     report(f"{source}: reading")
     try:
         with metered(seconds, memory):
-            if isinstance(certificate, Certificate | RunRecord):
+            if isinstance(certificate, Ledger):
+                for release in certificate.releases:
+                    spend_on_reading(release.certificate)
+            elif isinstance(certificate, Certificate | RunRecord):
                 spend_on_reading(certificate)
+            if isinstance(certificate, Document):
                 text = certificate.to_json()
             else:
                 text = read_text(certificate, max_file_size=max_file_size)
+            if is_ledger(text):
+                return verify_ledger(
+                    text, source, functools.partial(_entry, rng=generator, report=report, rigorous=rigorous)
+                )
             return _verified(text, source, generator, report, rigorous=rigorous)
     except CertificateError as error:
         return Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
+
+
+def _entry(
+    certificate: Certificate, *, rng: np.random.Generator | None, report: Progress, rigorous: bool
+) -> Verification:
+    """One certificate of a ledger, out of the budget of the whole."""
+    spend_on_reading(certificate)
+    try:
+        return _verified(certificate.to_json(), "certificate", rng, report, rigorous=rigorous)
+    except CertificateError as error:
+        return Verification("certificate", None, (Check("file", ok=False, detail=str(error)),), None)
 
 
 def _verified(

@@ -13,6 +13,7 @@ from dpmech.bounds import Bounds
 from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.participation import BallsInBins
+from dpmech.printed import between, typed, up
 from dpmech.sensitivities import sensitivity
 from dpmech.verifying.privacy_routes import (
     Route,
@@ -98,8 +99,8 @@ class Recomputation:
             and found.lower >= claimed.lower * (1.0 - _ROUNDING)
         )
         detail = (
-            f"claimed [{claimed.lower:.10g}, {claimed.upper:.10g}], "
-            f"recomputed [{found.lower:.10g}, {found.upper:.10g}]"
+            f"claimed {between(claimed.lower, claimed.upper, 10)}, "
+            f"recomputed {between(found.lower, found.upper, 10)}"
         )
         return Check("sensitivity", ok=held, detail=detail, route=found.method), found
 
@@ -183,8 +184,8 @@ class Recomputation:
     def _line(self, route: Route, bounds: Bounds, *, ok: bool) -> Check:
         sign = "meets" if ok else "exceeds"
         detail = (
-            f"delta at eps {self.eps:.10g} and sigma {self.certificate.sigma:.10g} in "
-            f"[{bounds.lower:.6g}, {bounds.upper:.6g}] {sign} the claimed {self.delta:.6g}"
+            f"delta at eps {typed(self.eps)} and sigma {typed(self.certificate.sigma)} in "
+            f"{between(bounds.lower, bounds.upper)} {sign} the claimed {typed(self.delta)}"
         )
         return Check("privacy", ok=ok, detail=detail, route=route.name)
 
@@ -203,8 +204,8 @@ class Recomputation:
                 "evidence",
                 ok=False,
                 detail=(
-                    f"sigma is not within rtol {own.evidence.rtol:g} of the smallest one: {below:.10g} also "
-                    f"meets the budget (delta <= {upper:.6g})"
+                    f"sigma is not within rtol {typed(own.evidence.rtol)} of the smallest one: "
+                    f"{up(below, 10)} also meets the budget (delta <= {up(upper)})"
                 ),
                 route=route.name,
             )
@@ -216,7 +217,7 @@ class Recomputation:
         if own.achieved.lower > 0.0:
             ends.append((own.achieved.lower, "below"))
         for eps, side in ends:
-            self.progress(f"{self.source}: achieved eps {eps:.6g}")
+            self.progress(f"{self.source}: achieved eps {typed(eps)}")
             bounds = route.delta(own.sigma, eps)
             off = (
                 self._missed(route, bounds)
@@ -224,8 +225,8 @@ class Recomputation:
                 else bounds.upper < self.delta * (1.0 - _RESOLUTION)
             )
             detail = (
-                f"stated {side} by {eps:.10g}; delta there in [{bounds.lower:.6g}, {bounds.upper:.6g}], "
-                f"claimed {self.delta:.6g}"
+                f"stated {side} by {typed(eps)}; delta there in {between(bounds.lower, bounds.upper)}, "
+                f"claimed {typed(self.delta)}"
             )
             yield Check("evidence", ok=not off, detail=f"achieved eps {detail}", route=route.name)
 

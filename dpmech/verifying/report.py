@@ -1,9 +1,11 @@
 """What a verification found: one line a check, and what follows from them."""
 
 import dataclasses
+import math
 from typing import Any
 
 from dpmech.certificates import Certificate
+from dpmech.ledger import Ledger
 from dpmech.run_record import RunRecord
 
 __all__ = ["Check", "Verification"]
@@ -15,7 +17,7 @@ class Check:
 
     Attributes:
         name: what was checked: "file", "sensitivity", "privacy", "evidence", "rigour", "run", "randomness",
-            "examples" or "checkpoints".
+            "examples" or "checkpoints", and of ledgers "mode", "price", "limit" or "total".
         ok: whether it held.
         detail: claimed against recomputed, in one line.
         route: how it was recomputed; empty where nothing was.
@@ -37,11 +39,12 @@ class Verification:
 
     Attributes:
         source: the file, or "certificate" for an object.
-        certificate: what was verified; None where the file could not be read as a certificate.
+        certificate: what was verified; None of a ledger, and where the file could not be read.
         checks: in the order in which they were made.
         margin: by how much, relative, sigma exceeds what the tightest second route needs, to first order;
             negative where it falls short; None where nothing was recomputed.
         run: the run record whose certificate it is; None where a certificate was verified.
+        ledger: what was verified, where it was a ledger.
     """
 
     source: str
@@ -49,6 +52,7 @@ class Verification:
     checks: tuple[Check, ...]
     margin: float | None
     run: RunRecord | None = None
+    ledger: Ledger | None = None
 
     @property
     def ok(self) -> bool:
@@ -74,7 +78,8 @@ class Verification:
         certificate = self.certificate
         headline = "" if certificate is None else certificate.headline
         headline = headline if self.run is None else str(self.run)
-        margin = "" if self.margin is None else f"; sigma margin {100.0 * self.margin:+.3f} %"
+        headline = headline if self.ledger is None else self.ledger.headline
+        margin = "" if self.margin is None else f"; sigma margin {math.floor(1e5 * self.margin) / 1e3:+.3f} %"
         return f"{self.source}: VERIFIED: {headline}{margin}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,11 +87,17 @@ class Verification:
         return {
             "source": self.source,
             "ok": self.ok,
-            "guarantee": None if self.certificate is None else self.certificate.guarantee,
+            "guarantee": self._guarantee(),
             "fingerprint": None if self.certificate is None else self.certificate.fingerprint(),
             "margin": self.margin,
             "run": None if self.run is None else self.run.to_dict()["run"],
+            "ledger": None if self.ledger is None else self.ledger.to_dict()["ledger"],
             "routes": list(self.routes),
             "failures": list(self.failures),
             "checks": [dataclasses.asdict(check) for check in self.checks],
         }
+
+    def _guarantee(self) -> str | None:
+        if self.ledger is not None:
+            return self.ledger.guarantee
+        return None if self.certificate is None else self.certificate.guarantee

@@ -26,6 +26,8 @@ STRATEGIES = {
     "bisr p=4": dm.InverseSquareRoot(N, 4),
     "bisr p=16": dm.InverseSquareRoot(N, 16),
     "blt d=3": dm.BLT(N, [0.99, 0.87, 0.43], [0.13, 0.2, 0.16]),
+    "blt d=4": dm.BLT(N, [0.99, 0.87, 0.43, 0.2], [0.13, 0.2, 0.16, 0.05]),
+    "bsr p=16": dm.SquareRoot(N, 16),
 }
 
 
@@ -36,7 +38,7 @@ def vit(width, depth):
     return [(width, 768), (width,), (197, width), *block * depth, (width,), (width,), (1000, width), (1000,)]
 
 
-MODELS = {"ViT-B": vit(768, 12), "ViT-H": vit(1280, 32)}
+MODELS = {"ViT-S": vit(384, 12), "ViT-B": vit(768, 12), "ViT-H": vit(1280, 32)}
 
 
 def measured(benchmark, device, call):
@@ -62,7 +64,10 @@ def measured(benchmark, device, call):
 @pytest.mark.parametrize(
     ("model", "name", "mode"),
     [
-        *[("ViT-B", name, None) for name in STRATEGIES],
+        *[("ViT-B", name, None) for name in STRATEGIES if name != "bsr p=16"],
+        ("ViT-S", "bsr p=16", NoiseMode.RECURSION),  # fifteen vectors in float64: 2.6 GB
+        ("ViT-S", "bisr p=16", NoiseMode.BUFFER),  # fifteen in float32: 1.3 GB
+        ("ViT-S", "blt d=4", NoiseMode.RECURSION),
         ("ViT-B", "lambda-cgd", NoiseMode.BUFFER),
         ("ViT-B", "bisr p=16", NoiseMode.BUFFER),
         ("ViT-H", "independent", None),
@@ -82,10 +87,12 @@ def test_one_step_of_noise(benchmark, model, name, mode, device):
     wall, processor = measured(benchmark, device, lambda: stream.add_step(sums))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     draws = strategy.inverse_bands if stream.mode is NoiseMode.REGENERATE else 1
+    kept = sum(x.nbytes for vectors in stream.state_dict()["state"] for x in vectors)
     print(
         f"{device} {model} {size / 1e6:.0f} M {name} {stream.mode.value}: "
         f"wall {wall:.3f} s, CPU {processor:.3f} s, {draws} draws, "
-        f"CPU {processor / size / draws * 1e9:.2f} ns each, RSS + {grown / 1e3:.1f} MB"
+        f"CPU {processor / size / draws * 1e9:.2f} ns each, RSS + {grown / 1e3:.1f} MB, "
+        f"state {kept / size:.0f} bytes a value"
     )
 
 

@@ -82,6 +82,7 @@ def replicated(rank):
         weights = [param.detach().clone() for param in params]
         train(opt, params, range(3, N), rank=rank, world=WORLD, micro=micro)
         found[f"weights {micro}"] = [param.detach() for param in params]
+        opt.close()
         again = parameters()
         with torch.no_grad():
             for param, value in zip(again, weights, strict=True):
@@ -90,6 +91,7 @@ def replicated(rank):
         resumed.load_state_dict(state)
         train(resumed, again, range(3, N), rank=rank, world=WORLD, micro=micro)
         found[f"resumed {micro}"] = [param.detach() for param in again]
+        resumed.close()
     stream = NoiseStream(calibration(), parameters())  # from the entropy of each process' own system
     found["entropy"] = [torch.cat([x.ravel() for x in stream.step()]) for _ in range(N)]
     params = parameters()
@@ -129,6 +131,7 @@ def sharded():
     rows = [stream.step() for _ in range(3)]
     state = stream.state_dict()
     rest = [stream.step() for _ in range(3)]
+    stream.close()
     resumed = NoiseStream(calibration(), params, CLIP)
     resumed.load_state_dict(state)
     again = [resumed.step() for _ in range(3)]
@@ -152,8 +155,8 @@ def fully_sharded():
     start = [param.detach().clone() for param in model.parameters()]
     fully_shard(model)
     params = list(model.parameters())
-    opt = PrivateOptimizer(torch.optim.SGD(params, lr=1.0), calibration(), 100.0, 4, generator=3)
     noise = NoiseStream(calibration(), params, 100.0, 3).step()
+    opt = PrivateOptimizer(torch.optim.SGD(params, lr=1.0), calibration(), 100.0, 4, generator=3)
     x = torch.randn(6, 3, generator=torch.Generator().manual_seed(2))
     model(x[torch.distributed.get_rank() :: WORLD]).square().sum().backward()
     opt.accumulate(ClippedSum.from_grads(params, FlatClipping(100.0), scale=WORLD, reduced=True))

@@ -52,13 +52,19 @@ def process(folder):
         )
         return parts
 
-    make_private = digits_ddp.make_private
-    originals = digits_ddp.digits, make_private
+    def saved(*arguments, **options):
+        asked = list(watched.asked)
+        save_checkpoint(*arguments, **options)
+        watched.asked = asked  # without the examples of the fingerprint
+
+    make_private, save_checkpoint = digits_ddp.make_private, digits_ddp.save_checkpoint
+    originals = digits_ddp.digits, make_private, save_checkpoint
     digits_ddp.digits, digits_ddp.make_private = lambda: (watched, test), made
+    digits_ddp.save_checkpoint = saved
     try:
         digits_ddp.main(["8", str(folder), "--seed", "1"])
     finally:
-        digits_ddp.digits, digits_ddp.make_private = originals
+        digits_ddp.digits, digits_ddp.make_private, digits_ddp.save_checkpoint = originals
     rank = os.environ.get("RANK", "0")
     (folder / f"lots-{rank}.json").write_text(json.dumps(lots), encoding="utf-8")
 

@@ -220,6 +220,7 @@ def test_trap_13_the_normaliser_is_a_public_constant():
         optimizer = PrivateOptimizer(inner, cal, clip_norm=1.0, expected_batch_size=8, generator=3)
         weights.grad_sample = torch.tensor([[0.3, 0.4]], dtype=torch.float64).expand(records, 2)
         optimizer.step()
+        optimizer.close()
         updates.append(-weights.detach())
     # The same noise in both runs: four more records move the mean by 4 / 8 of one, whatever the lot's size.
     difference = updates[1] - updates[0]

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import os
+import platform
 import stat
 from unittest import mock
 
@@ -103,6 +104,10 @@ def test_the_evidence_is_recorded():
     assert evidence["accountant"] == {"type": "Exact"}
     assert evidence["rng_supplied"] is False
     assert evidence["samples"] is None
+    assert evidence["platform"] == {
+        "machine": platform.machine(),
+        "longdouble_bits": np.finfo(np.longdouble).nmant + 1,
+    }
     assert evidence["versions"]["dpmech"] == dm.__version__
     assert evidence["versions"]["numpy"] == np.__version__
     sampled = issue(participation=dm.BallsInBins(2), rng=1, method=dm.Importance(0.05, 0.999))

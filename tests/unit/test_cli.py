@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
+from dpmech.printed import up
 
 SMALL = ["--dataset-size", "120", "--batch-size", "10", "--epochs", "3"]
 BUDGET = ["--eps", "2", "--delta", "1e-5"]
@@ -47,8 +48,8 @@ def test_calibrate_table():
     assert result.exit_code == 0, result.output
     expected = dm.calibrate_sigma(dm.LambdaCGD(36, 0.9), 2.0, 1e-5, participation=dm.MinSep(12, 3))
     assert "lambda-cgd lam=0.9" in result.stdout
-    assert f"{expected.sigma:.6g}" in result.stdout
-    assert f"{expected.rmse():.6g}" in result.stdout
+    assert up(expected.sigma) in result.stdout
+    assert up(expected.rmse()) in result.stdout
     for word in ("steps_per_epoch", "12", "exact", "MinSep(min_sep=12, max_participations=3)"):
         assert word in result.stdout
 
@@ -125,7 +126,8 @@ def test_compare_table_and_json():
     ]
     for row in document["strategies"]:
         assert row["label"] in table.stdout
-        assert f"{row['rmse']:.6g}" in table.stdout
+        assert up(row["rmse"]) in table.stdout
+        assert up(row["sigma"]) in table.stdout
         assert row["eps_upper"] <= 2.0
     assert document["plan"]["n"] == 36
 

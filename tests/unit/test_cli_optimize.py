@@ -114,3 +114,4 @@ def test_families_are_read():
 def test_noise_cost(strategy, cost):
     found = noise_cost(strategy)
     assert (found.buffers, found.redrawn) == cost
+    assert found.bytes_per_parameter == 8 * cost[0]

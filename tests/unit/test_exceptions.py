@@ -43,7 +43,8 @@ def test_errors_carry_their_objects():
     assert (horizon.step, horizon.n) == (7, 5)
     assert "[0, 4]" in str(horizon)
     missing = dm.MissingDependencyError("torch", "torch")
-    assert "pip install 'dpmech[torch]'" in str(missing)
+    assert "pip install torch" in str(missing)
+    assert "from a checkout: pip install '.[torch]'" in str(missing)
 
 
 def test_long_values_are_cut_in_messages():

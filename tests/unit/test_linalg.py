@@ -1,3 +1,8 @@
+import itertools
+import operator
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
 import mpmath as mp
 import numpy as np
 import oracles as oracle
@@ -5,6 +10,8 @@ import pytest
 
 import dpmech as dm
 from dpmech import linalg
+
+pytestmark = pytest.mark.usefixtures("longdouble")
 
 
 @pytest.mark.parametrize("size", [1, 5, 63, 65, 200])
@@ -25,22 +32,6 @@ def test_toeplitz_solve(columns):
     x = rng.normal(size=50 if columns is None else (50, columns))
     expected = np.linalg.solve(oracle.toeplitz(coefs, 50), x)
     np.testing.assert_allclose(linalg.toeplitz_solve(coefs, x), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_series_inverse_direct_and_newton_agree():
-    coefs = np.array([1.5, 0.4, -0.3, 0.2, 0.1])
-    direct = linalg.series_inverse(coefs, 1000)
-    product = linalg.series_product(coefs, direct, 1000)
-    np.testing.assert_allclose(product, np.eye(1, 1000)[0], atol=1e-14)
-    np.testing.assert_allclose(linalg._newton_inverse(coefs, 1000), direct, atol=1e-14)
-
-
-def test_newton_is_used_for_long_series_and_inverts(monkeypatch):
-    monkeypatch.setattr(linalg, "_DIRECT_WORK", 0)
-    coefs = 1.0 / (1.0 + np.arange(300)) ** 1.5
-    inverse = linalg.series_inverse(coefs, 300)
-    expected = np.linalg.inv(oracle.toeplitz(coefs, 300))[:, 0]
-    np.testing.assert_allclose(inverse, expected, atol=1e-14)
 
 
 def test_series_product_keeps_n_terms():
@@ -70,63 +61,52 @@ def test_cumulative_sum_does_not_drift():
     assert sums[-1] == pytest.approx(1e5, rel=1e-13)
 
 
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 100, 4095, 4096, 4097])
+def test_sums_stay_within_their_bound(n):
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=n) * 10.0 ** rng.integers(-8, 8, size=n)
+    exact, size = Fraction(0), Fraction(0)
+    sums, bound = linalg.cumulative_sum(x), Fraction(linalg.sum_rounding(n))
+    for entry, found in zip(x, sums, strict=True):
+        exact += Fraction(float(entry))
+        size += abs(Fraction(float(entry)))
+        assert abs(Fraction(float(found)) - exact) <= bound * size
+    assert abs(Fraction(linalg.total(x)) - exact) <= bound * size
+    assert linalg.norm(x) ** 2 == pytest.approx(float(sum(Fraction(float(e)) ** 2 for e in x)), rel=1e-14)
+    both = linalg.cumulative_sum(np.stack([x, -x]), axis=1)
+    np.testing.assert_array_equal(both, [sums, -sums])
+
+
+def test_a_sum_one_after_another_would_leave_the_bound():
+    x = np.full(10**6, 0.1)
+    exact = Fraction(0.1) * 10**6
+    plain = Fraction(float(np.add.accumulate(x)[-1]))
+    assert abs(plain - exact) > 100 * Fraction(linalg.sum_rounding(x.size)) * exact
+
+
+@pytest.mark.parametrize(("p", "q"), [(5, 300), (65, 65), (100, 400), (500, 500)])
+def test_convolutions_stay_within_their_bound(p, q):
+    rng = np.random.default_rng(p)
+    a, b = rng.normal(size=p) * 10.0 ** rng.integers(-9, 3, size=p), rng.normal(size=q)
+    found, bound = linalg.series_product(a, b, p + q - 1), linalg.convolution_rounding(a, b)
+    exact_a, exact_b = [Fraction(x) for x in a], [Fraction(x) for x in b]
+    for t in range(0, p + q - 1, 7):
+        exact = sum(exact_a[j] * exact_b[t - j] for j in range(max(0, t - q + 1), min(t, p - 1) + 1))
+        assert abs(Fraction(float(found[t])) - exact) <= Fraction(bound)
+
+
 @pytest.mark.parametrize("decays", [(0.9999, 0.9998, 0.9997, 0.9996, 0.9995), (0.999, 0.999, 0.5)])
 def test_blt_inverse_stays_accurate_where_decays_are_close(decays):
     n = 2000
     strategy = dm.BLT(n, decays, [0.1] * len(decays))
-    coefs = strategy.toeplitz_coefs.astype(np.longdouble)
-    inverse = np.zeros(n, dtype=np.longdouble)
-    inverse[0] = 1.0
-    for t in range(1, n):
-        inverse[t] = -np.dot(coefs[1 : t + 1][::-1], inverse[:t])
-    sums = np.cumsum(inverse)
-    np.testing.assert_allclose(np.cumsum(strategy.inverse_coefs), sums.astype(float), rtol=1e-10)
-
-
-def triple_pair(angle):
-    """A polynomial with three equal pairs of zeros on the unit circle."""
-    pair = np.array([1.0, -2.0 * np.cos(angle), 1.0])
-    return np.convolve(pair, np.convolve(pair, pair))
-
-
-def exact_inverse(coefs, n):
-    """The recursion in 300 bits."""
-    with mp.workprec(300):
-        taps = [mp.mpf(float(c)) for c in coefs]
-        found = [1 / taps[0]]
+    coefs = [Decimal(float(c)) for c in strategy.toeplitz_coefs]
+    with localcontext() as context:
+        context.prec = 40
+        inverse = [Decimal(1)]
         for t in range(1, n):
-            total = mp.fsum(taps[j] * found[t - j] for j in range(1, min(t, len(taps) - 1) + 1))
-            found.append(-total / taps[0])
-        return found
-
-
-@pytest.mark.parametrize(
-    ("coefs", "n"),
-    [
-        ([1.0, -2.9, 2.81, -0.909], 1500),
-        (triple_pair(0.3), 300),
-        ([1.0, -1.9, 0.9025], 1500),
-        ([1.0, -0.9], 300),
-    ],
-    ids=["three poles", "triple pair", "double pole", "one pole"],
-)
-def test_the_inverse_is_exact_or_refused(coefs, n):
-    found = linalg.series_inverse(np.array(coefs), n)
-    exact = exact_inverse(coefs, n)
-    with mp.workprec(300):
-        error = mp.sqrt(mp.fsum((mp.mpf(float(a)) - b) ** 2 for a, b in zip(found, exact, strict=True)))
-        assert error / mp.sqrt(mp.fsum(b * b for b in exact)) < 1e-13
-
-
-@pytest.mark.parametrize(
-    ("coefs", "n"),
-    [(triple_pair(0.003), 8000), ([1.0, -2.9997, 2.9994, -0.9997], 2000)],
-    ids=["triple pair", "three poles near 1"],
-)
-def test_an_inverse_that_loses_its_digits_is_refused(coefs, n):
-    """Their largest column norms in float64 are 7 % and 6e-10 below the truth."""
-    with pytest.raises(dm.NumericalError, match="loses its digits"):
-        dm.sensitivity(dm.BandedInverse(n, coefs), dm.SingleParticipation())
+            inverse.append(-sum(map(operator.mul, coefs[t:0:-1], inverse), Decimal(0)))
+        sums = [float(value) for value in itertools.accumulate(inverse)]
+    np.testing.assert_allclose(np.cumsum(strategy.inverse_coefs), sums, rtol=1e-10)
 
 
 @pytest.mark.parametrize(

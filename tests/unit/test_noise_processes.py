@@ -7,6 +7,8 @@ import dpmech as dm
 
 torch = pytest.importorskip("torch")
 
+from drawn_noise import DrawnNoise  # noqa: E402 - after the check for torch
+
 from dpmech.optim import (  # noqa: E402 - after the check for torch
     ClippedSum,
     FlatClipping,
@@ -96,12 +98,13 @@ def test_without_distributed_support_there_is_one_process(monkeypatch):
 def test_clipped_sums_are_added_over_processes_before_the_noise(monkeypatch, rank):
     monkeypatch.setattr(agreement, "dist", World(rank))
     params = [torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2))]
+    noise = DrawnNoise(calibration(), params, 1.0, 1).step()
     opt = optimizer(params)
     for param in params:
         param.grad_sample = torch.full((1, *param.shape), 0.1)
     opt.step()
     assert [round(float(x[0]), 5) for x in agreement.dist.sums] == [0.1, 0.1]
-    noise = NoiseStream(calibration(), params, 1.0, 1).step()
+    assert all(total.dtype == torch.float64 for total in agreement.dist.sums)
     for param, row in zip(params, noise, strict=True):
         np.testing.assert_allclose(param.grad.numpy(), ((row + 0.2) / 4).numpy(), rtol=1e-5, atol=1e-6)
 
@@ -149,8 +152,8 @@ def test_training_a_dtensor(mesh, monkeypatch):
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     params = [distributed(mesh, Replicate(), Shard(0)), torch.nn.Parameter(torch.zeros(2))]
+    noise = DrawnNoise(calibration(), params, 1.0, 1).step()
     opt = optimizer(params)
-    noise = NoiseStream(calibration(), params, 1.0, 1).step()
     total = DTensor.from_local(torch.full((3, 2), 0.01), mesh, params[0].placements)
     opt.accumulate(ClippedSum(params, [total, torch.full((2,), 0.01)], FlatClipping(1.0), reduced=True))
     opt.step()
@@ -210,7 +213,7 @@ def test_partial_sums_are_refused(mesh):
 
 def test_a_stream_of_one_process_in_a_group_is_the_same(mesh):
     params = [torch.zeros(3)]
-    plain = NoiseStream(calibration(), params, 1.0, 1, mode=NoiseMode.BUFFER)
+    plain = DrawnNoise(calibration(), params, 1.0, 1, mode=NoiseMode.BUFFER)
     grouped = NoiseStream(
         calibration(), params, 1.0, 1, mode=NoiseMode.BUFFER, process_group=torch.distributed.group.WORLD
     )

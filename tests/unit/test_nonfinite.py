@@ -20,6 +20,7 @@ from dpmech.optim import (  # noqa: E402
     make_private,
     save_checkpoint,
 )
+from dpmech.optim.accumulator import Accumulator  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -40,9 +41,7 @@ def made(dataset, *, functional=True, **options):
     model = torch.nn.Linear(3, 2)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = (lambda f, x, y: F.cross_entropy(f(x), y)) if functional else None
-    return make_private(
-        model, sgd, DataLoader(dataset), CAL, loss=loss, **({"generator": 1, "rng": 2} | options)
-    )
+    return make_private(model, sgd, DataLoader(dataset), CAL, loss=loss, **options)
 
 
 def train(model, optimizer, loader):
@@ -93,7 +92,7 @@ def test_one_finite_example_is_enough_and_later_lots_never_matter():
 @pytest.mark.parametrize(("examples", "refused"), [(31, False), (32, True), (None, False)])
 def test_the_probe_is_of_32_examples(examples, refused):
     param = torch.nn.Parameter(torch.zeros(2))
-    opt = PrivateOptimizer(torch.optim.SGD([param], lr=1.0), CAL, expected_batch_size=1, generator=1)
+    opt = PrivateOptimizer(torch.optim.SGD([param], lr=1.0), CAL, expected_batch_size=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NonFiniteGradientsWarning)
         for part in (16, None if examples is None else examples - 16):
@@ -112,19 +111,19 @@ def test_the_probe_is_of_32_examples(examples, refused):
 
 
 def test_a_lot_taken_up_in_its_middle_is_not_judged():
-    opts = []
-    for _ in range(2):
-        param = torch.nn.Parameter(torch.zeros(2))
-        sgd = torch.optim.SGD([param], lr=1.0)
-        opts.append((param, PrivateOptimizer(sgd, CAL, expected_batch_size=1, generator=1)))
-    (one, first), (other, second) = opts
-    one.grad_sample = torch.ones(1, 2)
-    first.accumulate()
-    second.load_state_dict(first.state_dict())
-    other.grad_sample = torch.full((64, 2), math.nan)
+    """What came before is in the sums, and nobody knows any more how many it was."""
+    param = torch.nn.Parameter(torch.zeros(2))
+    first, second = (Accumulator([param], FlatClipping(1.0), 1.0, None) for _ in range(2))
+    second.load_state_dict(first.state_dict())  # empty: nothing came before
     with pytest.warns(NonFiniteGradientsWarning):
-        second.step()
-    assert second.dropped_examples == 64
+        second.add_samples([torch.full((64, 2), math.nan)])
+    with pytest.raises(dm.NumericalError, match="all 64 examples"):
+        second.check_probe()
+    first.add_samples([torch.ones(1, 2)])
+    second.load_state_dict(first.state_dict())
+    second.add_samples([torch.full((64, 2), math.nan)])
+    second.check_probe()
+    assert second.dropped == 64
 
 
 @pytest.mark.parametrize("filter_", ["default", "always", "error"])

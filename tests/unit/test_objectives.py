@@ -27,6 +27,8 @@ TABLE = [
     (dm.SquareRoot(3900, 390), 8.146, 8.15),
 ]
 
+pytestmark = pytest.mark.usefixtures("longdouble")
+
 
 @pytest.mark.parametrize(("strategy", "exact", "printed"), TABLE, ids=repr)
 def test_published_table(strategy, exact, printed):

@@ -310,9 +310,10 @@ def test_a_run_that_was_resumed_elsewhere_is_not_watched():
     data = canary_data()
     cal = nearly_noiseless(dm.Identity(6), dm.MinSep(3, 2))
     model, sampler = linear(data.width), sampler_for(cal, len(data))
+    other, _ = watched(cal, data, linear(data.width), sampler, generator=2)
     opt, watch = watched(cal, data, model, sampler)
-    other, _ = watched(cal, data, linear(data.width), sampler)
     other.step()
+    other.close()
     opt.load_state_dict(other.state_dict())
     with pytest.raises(dm.UnsupportedCombinationError, match="after step 2 only 0 were watched"):
         opt.step()
@@ -337,6 +338,7 @@ def audited(cal, seed, noise=1.0):
     opt, watch = watched(cal, data, model, sampler, generator=seed)
     if noise != 1.0:
         params = list(model.parameters())
+        opt._stream.close()
         opt._stream = NoiseStream(cal, params, noise * opt.clip_norm, seed)
     train(opt, data, model, sampler)
     assert opt.steps_left == 0

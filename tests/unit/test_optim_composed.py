@@ -69,6 +69,7 @@ def test_kill_and_resume_with_the_denoiser(rule, dtype):
     optimizer, inner = private(rule, params)
     attach_denoiser(inner)
     advance(optimizer, params, 0, STEPS)
+    optimizer.close()
 
     killed = parameters(dtype)
     optimizer, inner = private(rule, killed)
@@ -76,6 +77,7 @@ def test_kill_and_resume_with_the_denoiser(rule, dtype):
     advance(optimizer, killed, 0, 3)
     file = io.BytesIO()
     torch.save((optimizer.state_dict(), [param.detach() for param in killed]), file)
+    optimizer.close()
 
     file.seek(0)
     state, values = torch.load(file, weights_only=False)
@@ -120,6 +122,7 @@ def test_without_correlation_it_is_the_uncorrelated_rule(rule):
         params = parameters(torch.float32)
         optimizer, _ = private(rule, params, strategy)
         advance(optimizer, params, 0, STEPS)
+        optimizer.close()
         results.append(params)
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)

@@ -10,18 +10,19 @@ import dpmech as dm
 
 torch = pytest.importorskip("torch")
 
+from drawn_noise import DrawnNoise  # noqa: E402 - after the check for torch
+
 from dpmech.optim import (  # noqa: E402 - after the check for torch
     AdamBC,
     ClippedSum,
     ExecutedSteps,
     FlatClipping,
-    NoiseStream,
-    NonFiniteGradientsWarning,
     PerLayerClipping,
     PerMatrixClipping,
     PrivateOptimizer,
     clipped_gradients,
 )
+from dpmech.optim.nonfinite import NonFiniteGradientsWarning  # noqa: E402
 
 N = 6
 
@@ -65,8 +66,8 @@ def clipped_by_hand(params, clip_norm):
 @pytest.mark.parametrize("clip_norm", [0.5, 3.0])
 def test_gradients_are_noised_means_of_clipped_examples(strategy, clip_norm):
     cal, params = calibration(strategy), parameters()
+    stream = DrawnNoise(cal, params, clip_norm, 1)
     opt = private(params, cal=cal, clip_norm=clip_norm)
-    stream = NoiseStream(cal, params, clip_norm, 1)
     for step in range(N):
         give_samples(params, step)
         sums = clipped_by_hand(params, clip_norm)
@@ -122,14 +123,15 @@ def test_the_noise_has_the_variance_that_phi_says():
 
 def test_empty_lots_are_steps_of_pure_noise():
     params = parameters()
-    opt, stream = private(params), NoiseStream(calibration(), params, 1.0, 1)
+    stream = DrawnNoise(calibration(), params, 1.0, 1)
+    opt = private(params)
     for step in range(N):
         if step % 2:
             for param in params:
                 param.grad_sample = torch.zeros(0, *param.shape)
         opt.step()
         for param, noise in zip(params, stream.step(), strict=True):
-            assert torch.equal(param.grad, noise / 4)
+            assert torch.equal(param.grad, (noise / 4).float())
     with pytest.raises(dm.HorizonError, match=r"step must be in \[0, 5\], got 6"):
         opt.step()
 
@@ -143,6 +145,7 @@ def test_the_normaliser_is_public_whatever_the_lot():
         for param in params:
             param.grad_sample = torch.zeros(examples, *param.shape, dtype=torch.float64)
         opt.step()
+        opt.close()
         grads.append(torch.cat([param.grad.ravel() for param in params]))
     assert torch.equal(*grads)
 
@@ -155,59 +158,74 @@ def test_lambda_zero_trains_as_dp_sgd_bit_for_bit():
         for step in range(N):
             give_samples(params, step)
             opt.step()
+        opt.close()
         finals.append(torch.cat([param.detach().ravel() for param in params]))
     assert torch.equal(*finals)
 
 
 def test_accumulation_of_micro_batches():
-    whole, parts, lists = parameters(), parameters(), parameters()
-    opts = [private(params) for params in (whole, parts, lists)]
-    for step in range(3):
-        give_samples(whole, step, examples=9)
-        split = [param.grad_sample.split([2, 0, 3, 4]) for param in whole]
-        for part in zip(*split, strict=True):
-            for param, samples in zip(parts, part, strict=True):
-                param.grad_sample = samples
-            opts[1].accumulate()
-            assert all(param.grad_sample is None and param.grad is None for param in parts)
-        for param, samples in zip(lists, split, strict=True):
-            param.grad_sample = list(samples)  # what Opacus makes of several backward passes
-        opts[2].accumulate(examples=9)
-        for opt in opts:
+    finals = []
+    for how in ("whole", "parts", "lists"):
+        params = parameters()
+        opt = private(params)
+        for step in range(3):
+            give_samples(params, step, examples=9)
+            split = [param.grad_sample.split([2, 0, 3, 4]) for param in params]
+            if how == "parts":
+                for part in zip(*split, strict=True):
+                    for param, samples in zip(params, part, strict=True):
+                        param.grad_sample = samples
+                    opt.accumulate()
+                    assert all(param.grad_sample is None for param in params)
+            elif how == "lists":
+                for param, samples in zip(params, split, strict=True):
+                    param.grad_sample = list(samples)  # what Opacus makes of several backward passes
+                opt.accumulate(examples=9)
             opt.step()
-        for a, b, c in zip(whole, parts, lists, strict=True):
-            assert torch.equal(a, c)
-            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-6)
+        opt.close()
+        finals.append(params)
+    for a, b, c in zip(*finals, strict=True):
+        assert torch.equal(a, c)
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_sums_from_the_caller_and_from_torch_func():
     torch.manual_seed(0)
     models = [torch.nn.Linear(3, 2)]
     models += [copy.deepcopy(models[0]) for _ in range(2)]
-    opts = [private(list(model.parameters()), clip_norm=0.5) for model in models]
     x = torch.randn(8, 3)
 
     def loss(model, one):
         return model(one).square().sum()
 
     total = clipped_gradients(models[0], loss, x, 0.5, microbatch_size=3)
-    opts[0].accumulate(total)
+    opt = private(list(models[0].parameters()), clip_norm=0.5)
+    opt.accumulate(total)
+    opt.step()
+    before = total.sums[0].clone()
+    opt.accumulate(total)
+    opt.step()
+    assert torch.equal(total.sums[0], before)  # the caller's tensors stay the caller's
+    opt.close()
     for param, value in zip(models[1].parameters(), total.sums, strict=True):
-        param.grad = value / 8  # as after a mean loss
+        param.grad = (value / 8).float()  # as after a mean loss
     params = list(models[1].parameters())
-    opts[1].accumulate(ClippedSum.from_grads(params, FlatClipping(0.5), scale=8.0, examples=8))
+    opt = private(params, clip_norm=0.5)
+    opt.accumulate(ClippedSum.from_grads(params, FlatClipping(0.5), scale=8.0, examples=8))
+    opt.step()
+    opt.accumulate(ClippedSum(params, total.sums, FlatClipping(0.5)))
+    opt.step()
+    opt.close()
     grads = [torch.autograd.grad(loss(models[2], one), list(models[2].parameters())) for one in x]
     for param, rows in zip(models[2].parameters(), zip(*grads, strict=True), strict=True):
         param.grad_sample = torch.stack(rows)
-    for opt in opts:
-        opt.step()
+    opt = private(list(models[2].parameters()), clip_norm=0.5)
+    opt.step()
+    opt.accumulate(ClippedSum(list(models[2].parameters()), total.sums, FlatClipping(0.5)))
+    opt.step()
     for a, b, c in zip(*(model.parameters() for model in models), strict=True):
         np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(a.detach().numpy(), c.detach().numpy(), rtol=1e-5, atol=1e-6)
-    before = total.sums[0].clone()
-    opts[0].accumulate(total)
-    opts[0].step()
-    assert torch.equal(total.sums[0], before)  # the caller's tensors stay the caller's
 
 
 def test_dropped_examples_are_counted():
@@ -238,21 +256,22 @@ def test_loss_scale_is_taken_out_before_clipping():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes(dtype):
     params = parameters(dtype)
+    noise = DrawnNoise(calibration(), params, 1.0, 1).step()
     opt = private(params)
-    noise = NoiseStream(calibration(), params, 1.0, 1).step()
     opt.step()
+    sums = torch.float64 if dtype == torch.float64 else torch.float32
     for param, row in zip(params, noise, strict=True):
         assert param.grad.dtype == dtype
-        assert torch.equal(param.grad, (row / 4).to(dtype))
+        assert torch.equal(param.grad, (row / 4).to(sums).to(dtype))
 
 
 def test_gradients_are_laid_out_like_their_parameters():
     param = torch.nn.Parameter(torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    noise = DrawnNoise(calibration(), [param], 1.0, 1).step()[0]
     opt = private([param])
-    noise = NoiseStream(calibration(), [param], 1.0, 1).step()[0]
     opt.step()
     assert param.grad.stride() == param.stride()
-    assert torch.equal(param.grad, noise / 4)
+    assert torch.equal(param.grad, (noise / 4).float())
 
 
 # ---- blocks
@@ -261,9 +280,9 @@ def test_gradients_are_laid_out_like_their_parameters():
 def test_per_layer_clipping_bounds_each_layer_and_keeps_the_noise():
     params = parameters()
     clipping = PerLayerClipping([0.3, 0.4], [0, 1, 1])
+    stream = DrawnNoise(calibration(), params, clipping.joint_norm, 1)
     opt = private(params, clipping=clipping)
     assert opt.clip_norm == pytest.approx(0.5)
-    stream = NoiseStream(calibration(), params, opt.clip_norm, 1)
     give_samples(params, 0)
     sums = [*clipped_by_hand(params[:1], 0.3), *clipped_by_hand(params[1:], 0.4)]
     opt.step()
@@ -277,8 +296,8 @@ def test_per_matrix_clipping_has_its_own_noise_and_phi():
     blocks = dm.BlockClipping.from_joint([0.3, 2.0], cal.sigma, dimensions=[6, 5])
     inner = torch.optim.SGD([{"params": params[:2]}, {"params": params[2:]}], lr=0.1)
     clipping = PerMatrixClipping(blocks, [0, 1, 1])
+    unit = DrawnNoise(cal, params, 1.0 / cal.sigma, 1)
     opt = PrivateOptimizer(inner, cal, blocks.joint_clip_norm, 4, clipping=clipping, generator=1)
-    unit = NoiseStream(cal, params, 1.0 / cal.sigma, 1)
     give_samples(params, 0)
     sums = [*clipped_by_hand(params[:1], 0.3), *clipped_by_hand(params[1:], 2.0)]
     opt.step()
@@ -366,8 +385,8 @@ def test_hooks_of_the_wrapper_fire():
 def test_zero_grad_forgets_the_lot():
     for to_none in (True, False):
         params = parameters()
+        noise = DrawnNoise(calibration(), params, 1.0, 1)
         opt = private(params)
-        noise = NoiseStream(calibration(), params, 1.0, 1)
         opt.step()
         noise.step()
         give_samples(params, 0)
@@ -377,7 +396,8 @@ def test_zero_grad_forgets_the_lot():
         assert all(param.grad_sample is None for param in params)
         opt.step()
         for param, row in zip(params, noise.step(), strict=True):
-            assert torch.equal(param.grad, row / 4)
+            assert torch.equal(param.grad, (row / 4).float())
+        opt.close()
 
 
 def test_opacus_per_sample_gradients():
@@ -385,11 +405,17 @@ def test_opacus_per_sample_gradients():
         warnings.simplefilter("ignore")  # of the package's own imports
         opacus = pytest.importorskip("opacus")
         model = opacus.GradSampleModule(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)))
-    opt = private(list(model.parameters()), clip_norm=0.2)
     x = torch.randn(10, 4, generator=torch.Generator().manual_seed(3))
     twin = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
     twin.load_state_dict(model._module.state_dict())
-    other = private(list(twin.parameters()), clip_norm=0.2)
+    other, expected = private(list(twin.parameters()), clip_norm=0.2), []
+    for step in range(3):
+        batch = x[: 10 - 3 * step]
+        other.accumulate(clipped_gradients(twin, lambda f, one: f(one).square().sum(), batch, 0.2))
+        other.step()
+        expected.append([param.detach().clone() for param in twin.parameters()])
+    other.close()
+    opt = private(list(model.parameters()), clip_norm=0.2)
     for step in range(3):
         batch = x[: 10 - 3 * step]
         with warnings.catch_warnings():
@@ -397,10 +423,8 @@ def test_opacus_per_sample_gradients():
             model(batch).square().sum(1).mean().backward()
         opt.step()
         opt.zero_grad()
-        other.accumulate(clipped_gradients(twin, lambda f, one: f(one).square().sum(), batch, 0.2))
-        other.step()
-        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-5)
+        for a, b in zip(model.parameters(), expected[step], strict=True):
+            np.testing.assert_allclose(a.detach().numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def opacus_linear(clip_norm=1.0):
@@ -408,7 +432,7 @@ def opacus_linear(clip_norm=1.0):
         warnings.simplefilter("ignore")  # of the package's own imports
         opacus = pytest.importorskip("opacus")
         model = opacus.GradSampleModule(torch.nn.Linear(4, 1, bias=False))
-    return model, private(list(model.parameters()), clip_norm=clip_norm)
+    return model, private(list(model.parameters()), clip_norm=clip_norm, generator=None)
 
 
 def passes(model, batches):
@@ -587,6 +611,7 @@ def test_a_frozen_parameter_with_a_gradient_is_refused():
         setattr(params[1], name, torch.ones(4))
         with pytest.raises(dm.UnsupportedCombinationError, match="frozen parameter 0"):
             opt.step()
+        opt.close()
 
 
 def test_groups_of_frozen_parameters_have_no_noise():
@@ -705,6 +730,7 @@ def test_killed_and_resumed_at_any_step_the_weights_are_the_same(inner, strategy
 
     params, opt = build(7)
     train(opt, params, range(N), micro)
+    opt.close()
     for stop in range(N):
         first, old = build(7)
         train(old, first, range(stop), micro)
@@ -715,6 +741,7 @@ def test_killed_and_resumed_at_any_step_the_weights_are_the_same(inner, strategy
         torch.save({"opt": old.state_dict(), "params": first}, file)
         file.seek(0)
         saved = torch.load(file, weights_only=True)
+        old.close()
         second, new = build(None)
         with torch.no_grad():
             for param, value in zip(second, saved["params"], strict=True):
@@ -731,11 +758,13 @@ def test_killed_and_resumed_at_any_step_the_weights_are_the_same(inner, strategy
         else:
             train(new, second, range(stop, N))
         assert all(torch.equal(a, b) for a, b in zip(params, second, strict=True))
+        new.close()
 
 
 def test_a_scheduler_survives_a_resume():
     opt = private(lr=1.0)
     opt.step()
+    opt.close()
     other = private(lr=1.0, generator=None)
     other.load_state_dict(opt.state_dict())
     scheduler = torch.optim.lr_scheduler.StepLR(other, step_size=1, gamma=0.5)
@@ -763,9 +792,13 @@ def test_states_that_are_none_are_refused():
     with pytest.raises(dm.InvalidParameterError, match="'dpmech' entry"):
         opt.load_state_dict(opt._inner.state_dict())
     state = opt.state_dict()
+    opt.close()
     for lot in (None, {"sums": []}, {"sums": [None], "dropped": 0}, {"sums": [None] * 3, "dropped": -1}):
+        opt = private(generator=2)
         with pytest.raises(dm.InvalidParameterError, match=r"lot|dropped"):
-            private().load_state_dict(state | {"dpmech": state["dpmech"] | {"lot": lot}})
+            opt.load_state_dict(state | {"dpmech": state["dpmech"] | {"lot": lot}})
+        opt.close()
+    opt = private()
     opt.step()
     with pytest.raises(dm.InvalidParameterError, match="noise twice"):
         opt.load_state_dict(state)

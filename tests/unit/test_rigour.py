@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.bounds import error_of_level, percent, union_error
+from dpmech.bounds import error_of_level, union_error
 from dpmech.claims import with_checksum
 from dpmech.cli import main
 from dpmech.planning import chosen_method
+from dpmech.printed import percent
 from dpmech.verifying.rigour import rigour_problem
 
 SETTING = {"participation": dm.BallsInBins(2), "rng": 1}
@@ -84,7 +85,7 @@ def test_the_level_of_an_estimate_is_told_with_every_digit():
         achieved=dataclasses.replace(certificate.achieved, error=error_of_level(level)),
     )
     assert "99.999999 % confidence" in estimate.headline
-    assert percent(0.9999) == "99.99 %"
+    assert percent(0.9999) == "99.99"
 
 
 def test_a_calibration_at_the_smallest_betas_is_wide_not_wrong():

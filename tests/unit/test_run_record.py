@@ -102,6 +102,26 @@ def test_executed_epsilon_rises_to_the_claim(name):
     assert values[1] < 0.99 * values[-1]
 
 
+def test_a_stop_says_what_it_owes():
+    """Who stopped by the results owes the whole claim: the first line of the file repeats it."""
+    claim = CALS["min-sep"].achieved.upper
+    whole, looked, planned = (
+        record("min-sep"),
+        record("min-sep", 7),
+        record("min-sep", 7, stopped_by_plan=True),
+    )
+    assert "stopped" not in whole.headline
+    assert looked.executed.upper == claim
+    assert "the whole claim: where it stopped may have been chosen by its results" in looked.headline
+    assert planned.executed.upper < claim
+    assert "decided without looking at results" in planned.headline
+    assert "only if the number of steps was decided without looking" in planned.executed.method
+    assert "nothing was released" in record("min-sep", 0).headline
+    for one in (whole, looked, planned):
+        assert dm.RunRecord.from_json(one.to_json()) == one
+        assert one.to_json().splitlines()[0] == f'{{"guarantee": "{one.headline}",'
+
+
 def test_executed_epsilon_is_that_of_the_shorter_mechanism():
     sigma = CALS["min-sep"].sigma
     matrix = dm.LambdaCGD(12, 0.8).to_dense()[:7, :7]

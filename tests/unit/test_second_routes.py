@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.strategies import banded_inverse
 from dpmech.verifying import integrals
 from dpmech.verifying.integrals import composed_delta, gaussian_integral, one_step_delta
 from dpmech.verifying.privacy_routes import certified_sensitivity, repeated_routes, second_routes
@@ -46,6 +47,34 @@ def strategies(n):
 
 
 PATTERNS = [dm.EveryStep(), dm.SingleParticipation(), dm.MinSep(3, 2), dm.MinSep(4), dm.FixedEpochs(3)]
+
+
+@pytest.mark.parametrize("n", [40, 5000])
+@pytest.mark.parametrize(
+    ("build", "schema"),
+    [
+        (lambda n: dm.BandedInverse(n, [1.0, -1.9, 0.9025]), dm.SingleParticipation()),
+        (lambda n: dm.InverseSquareRoot(n, 5), dm.SingleParticipation()),
+        (lambda n: dm.InverseSquareRoot(n, 5), dm.MinSep(8, 3)),
+        (lambda n: dm.ColumnNormalized(dm.BandedInverse(n, [1.0, -1.2, 0.3])), dm.SingleParticipation()),
+    ],
+)
+def test_a_wrong_inverse_is_found_by_the_second_route(n, build, schema, monkeypatch):
+    """Both routes once read the same coefficients: an inverse 1e-6 off was confirmed."""
+    honest = dm.calibrate_sigma(build(n), 1.0, 1e-5, participation=schema)
+    assert dm.verify(honest.certificate()).ok
+    right = banded_inverse.bounded_inverse
+
+    def wrong(*args):
+        found, error = right(*args)
+        found[1:] *= 1.0 - 1e-6
+        return found, error
+
+    monkeypatch.setattr(banded_inverse, "bounded_inverse", wrong)
+    claim = dm.calibrate_sigma(build(n), 1.0, 1e-5, participation=schema)
+    found = dm.verify(claim.certificate())
+    assert not found.ok
+    assert found.failures[0].startswith("sensitivity")
 
 
 @pytest.mark.parametrize("schema", PATTERNS, ids=repr)

@@ -4,6 +4,8 @@ import pytest
 
 from dpmech.separated_sets import best_separated_sum, windowed_sums
 
+pytestmark = pytest.mark.usefixtures("longdouble")
+
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 11])
 def test_best_separated_sum_is_the_best_of_all_sets(n):

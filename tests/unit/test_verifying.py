@@ -198,6 +198,22 @@ def test_what_no_computation_can_contradict_breaks_the_seal():
             dm.Certificate.from_json(to_text(document | {"seal": EXACT.to_dict()["seal"]}))
 
 
+def test_a_certificate_from_another_platform_is_verified():
+    evidence = dataclasses.replace(EXACT.evidence, machine="aarch64", longdouble_bits=53)
+    elsewhere = dataclasses.replace(EXACT, evidence=evidence)
+    found = dm.Certificate.from_json(elsewhere.to_json())
+    assert (found.evidence.machine, found.evidence.longdouble_bits) == ("aarch64", 53)
+    assert dm.verify(found).ok
+
+
+@pytest.mark.parametrize("bits", [52, 64.0, "64", None])
+def test_a_platform_that_cannot_be_is_refused(bits):
+    document = EXACT.to_dict()
+    document["evidence"]["platform"]["longdouble_bits"] = bits
+    with pytest.raises(dm.CertificateError, match="longdouble_bits"):
+        dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
+
+
 def test_rigorous_refuses_an_estimate_and_nothing_else():
     refused = dm.verify(BINS, rigorous=True, rng=3)
     assert refused.failures == ("rigour: the claim rests on an estimate, a rigorous one was asked for",)
@@ -220,7 +236,9 @@ def test_files(tmp_path):
     assert "no schema_version" in dm.verify(path).failures[0]
     with pytest.raises(dm.InvalidParameterError, match="certificate must be a readable file"):
         dm.verify(tmp_path / "missing.json")
-    with pytest.raises(dm.InvalidParameterError, match="must be a path, a Certificate or a RunRecord"):
+    with pytest.raises(
+        dm.InvalidParameterError, match="must be a path, a Certificate, a RunRecord or a Ledger"
+    ):
         dm.verify(3)
     with pytest.raises(dm.InvalidParameterError, match="rng must be"):
         dm.verify(EXACT, rng=-1)

@@ -1,0 +1,185 @@
+"""The numbers of README and pages: the example is run, and what a reader could copy is recomputed."""
+
+import contextlib
+import io
+import pathlib
+import re
+
+import pytest
+
+import dpmech as dm
+from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.claim_files import read_claims
+from dpmech.noise_cost import noise_cost
+from dpmech.printed import times, up
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+N, DELTA = 3900, 1e-5
+BINS, POISSON = dm.BallsInBins(390), dm.Poisson(128 / 50_000)
+ROW = {
+    name: line
+    for line in README.splitlines()
+    for name in ("DP-SGD: ", "`LambdaCGD(n, lam)`", "`InverseSquareRoot(n, 64)`")
+    if line.startswith(f"| {name}")
+}
+
+
+def example():
+    """The example, and what it is said to print."""
+    found = re.search(r"## Ten lines\n\n```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+    return found.group(1), found.group(2)
+
+
+def baseline(eps):
+    return dm.calibrate_sigma(dm.Identity(N), eps, DELTA, participation=POISSON)
+
+
+def test_the_example_is_about_ten_lines_and_prints_no_number_of_its_own_making():
+    code, _ = example()
+    assert sum(bool(line.strip()) and not line.startswith("#") for line in code.splitlines()) <= 10
+    assert 'f"' not in code
+    assert ":." not in code
+    assert "round(" not in code
+
+
+def test_the_half_on_dp_sgd_is_what_it_prints():
+    _, text = example()
+    assert text.endswith(f"\n{baseline(8.0)}\n")
+
+
+@pytest.mark.slow
+def test_the_example_prints_what_it_says_and_the_printed_sigma_meets_the_budget():
+    code, text = example()
+    names = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names)
+    assert printed.getvalue() == text
+    for cal, sigma in zip(
+        (names["cal"], names["sgd"]), re.findall(r"^sigma (\S+) at", text, re.MULTILINE), strict=True
+    ):
+        method = cal.evidence.accountant
+        met = dm.delta(cal.strategy, float(sigma), 8.0, participation=cal.participation, method=method)
+        assert met.upper <= DELTA
+
+
+def test_the_headline_compares_with_poisson_sampling():
+    row = ROW["DP-SGD: "]
+    assert "| Poisson |" in row
+    for eps in (8.0, 1.0):
+        assert f"| {up(baseline(eps).rmse(), 4)} |" in row
+    # Without amplification lambda-CGD is no better than DP-SGD at eps 1, and the README says so.
+    plain = [
+        up(dm.calibrate_sigma(dm.LambdaCGD(N, 0.95), eps, DELTA, participation=dm.MinSep(390, 10)).rmse(), 4)
+        for eps in (8.0, 1.0)
+    ]
+    assert f"has {plain[0]} at eps 8 and {plain[1]} at eps 1" in " ".join(README.split())
+
+
+def test_the_headline_states_what_the_noise_costs():
+    for name, strategy, words in (
+        (
+            "`LambdaCGD(n, lam)`",
+            dm.LambdaCGD(N, 0.975),
+            "one vector of the model's size drawn again, none kept",
+        ),
+        ("`InverseSquareRoot(n, 64)`", dm.InverseSquareRoot(N, 64), "63 vectors drawn again, or kept"),
+    ):
+        cost = noise_cost(strategy)
+        assert (cost.buffers, cost.redrawn) == (0, 1 if "one vector" in words else 63)
+        assert words in ROW[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "eps", "strategy"),
+    [
+        ("`LambdaCGD(n, lam)`", 8.0, dm.LambdaCGD(N, 0.975)),
+        ("`LambdaCGD(n, lam)`", 1.0, dm.LambdaCGD(N, 0.95)),
+        ("`InverseSquareRoot(n, 64)`", 8.0, dm.InverseSquareRoot(N, 64)),
+        ("`InverseSquareRoot(n, 64)`", 1.0, dm.InverseSquareRoot(N, 64)),
+    ],
+)
+def test_the_headline_is_what_is_computed(name, eps, strategy):
+    cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=BINS, rng=1)
+    assert cal.guarantee == "estimate"
+    assert cal.achieved.confidence == 0.9999
+    stated = ROW[name].split(" | ")[2 if eps == 8.0 else 3]
+    error, gain = re.fullmatch(r"(\S+): (\S+) times less", stated).groups()
+    assert cal.rmse() <= float(error) <= 1.001 * cal.rmse()
+    assert gain == times(baseline(eps).rmse(), cal.rmse())
+
+
+def claimed_muon(index):
+    """One of the two claims of DP-Muon's Table 3 whose releases share lots."""
+    claims = read_claims(ROOT / "verification" / "claims" / "dp_muon.toml")
+    return [claim for claim in claims if claim.blocks > 1][index]
+
+
+def joined_eps(index):
+    claim = claimed_muon(index)
+    return dm.epsilon(claim.strategy, claim.joint_sigma, claim.delta, participation=claim.participation).upper
+
+
+def needed_sigma(index):
+    claim = claimed_muon(index)
+    cal = dm.calibrate_sigma(claim.strategy, 8.0, claim.delta, participation=claim.participation)
+    return cal.sigma * claim.blocks**0.5
+
+
+def bins_sigma(method):
+    return dm.calibrate_sigma(dm.LambdaCGD(N, 0.9), 8.0, DELTA, participation=BINS, method=method).sigma
+
+
+def plain_sigma(strategy):
+    return dm.calibrate_sigma(strategy, 8.0, DELTA, participation=dm.MinSep(390, 10)).sigma
+
+
+@pytest.mark.parametrize(
+    ("page", "pattern", "value"),
+    [
+        ("quickstart.md", r"cal.sigma  # (\S+):", lambda: plain_sigma(dm.LambdaCGD(N, 0.95))),
+        (
+            "balls_in_bins.md",
+            r"without sampling sigma would be (\S+)\)",
+            lambda: plain_sigma(dm.LambdaCGD(N, 0.9)),
+        ),
+        ("balls_in_bins.md", r"`Rdp\(\)` \| (\S+) \| [\d.]+ \| a theorem", lambda: bins_sigma(dm.Rdp())),
+        pytest.param(
+            "balls_in_bins.md",
+            r"`Deterministic\(\)` \| (\S+) \| [\d.]+ \| a theorem",
+            lambda: bins_sigma(dm.Deterministic()),
+            marks=pytest.mark.slow,
+        ),
+        (
+            "sensitivity.md",
+            r"over 8 steps it is ([\d.]+),",
+            lambda: dm.sensitivity(dm.LambdaCGD(8, 0.9), dm.SingleParticipation()).upper,
+        ),
+        ("fitting.md", r"at sigma\(8, 1e-5\) = ([\d.]+):", lambda: gaussian_sigma(8.0, DELTA)),
+        (
+            "lots.md",
+            r"Poisson\(0.01\)\)  # ([\d.]+), not",
+            lambda: (
+                dm.epsilon(
+                    dm.Identity(1000), dm.join([1, 1]).sigma, 1e-6, participation=dm.Poisson(0.01)
+                ).upper
+            ),
+        ),
+        ("audits.md", r"they are ([\d.]+) and", lambda: joined_eps(0)),
+        ("audits.md", r"they are [\d.]+ and ([\d.]+);", lambda: joined_eps(1)),
+        pytest.param(
+            "audits.md", r"needs sigma = ([\d.]+) and", lambda: needed_sigma(0), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "audits.md",
+            r"needs sigma = [\d.]+ and ([\d.]+)\.",
+            lambda: needed_sigma(1),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_numbers_of_the_pages_are_on_the_safe_side(page, pattern, value):
+    (text,) = re.findall(pattern, (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    digits = len(text.replace(".", "").lstrip("0"))
+    assert float(text) == float(up(value(), digits))

@@ -1,0 +1,135 @@
+"""The wheel: built, installed with the runtime dependencies only, and put through the README's ten lines."""
+
+import importlib.metadata
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+def ten_lines():
+    """The README's example, and what it says that this prints."""
+    found = re.search(r"## Ten lines\n\n```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+    return found.group(1), found.group(2)
+
+
+def done(*command, **options):
+    """Run a command outside of the checkout; what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=1500, **options
+    )
+    assert result.returncode == 0, f"{command}:\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    probe = subprocess.run(
+        [sys.executable, *PIP, "download", "--no-deps", "--dest", folder / "probe", "hatchling>=1.26"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if probe.returncode != 0:
+        pytest.skip(f"no packages to be had here: {probe.stderr.strip().splitlines()[-1:]}")
+    done(sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", folder / "built", str(ROOT), cwd=folder)
+    (built,) = (folder / "built").glob("dpmech-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """The interpreter of an environment that holds the wheel and what it requires, no extra."""
+    folder = tmp_path_factory.mktemp("environment")
+    done(sys.executable, "-m", "venv", folder)
+    interpreter = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    done(interpreter, *PIP, "install", "--quiet", str(wheel), cwd=folder)
+    return interpreter
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    source = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "dpmech").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if not re.match(r"dpmech-[^/]+\.dist-info/", name)} == source
+    assert "dpmech/py.typed" in names
+    assert any(re.fullmatch(r"dpmech/schemas/.*\.json", name) for name in names)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+@pytest.mark.slow
+def test_the_readme_runs_from_the_wheel_without_any_extra(python, tmp_path):
+    missing = done(
+        python,
+        "-c",
+        "from importlib.util import find_spec; "
+        "print(*(name for name in ('torch', 'matplotlib', 'opacus') if find_spec(name)))",
+        cwd=tmp_path,
+    )
+    assert missing.strip() == ""
+    where = done(python, "-c", "import dpmech; print(dpmech.__file__)", cwd=tmp_path)
+    assert pathlib.Path(where.strip()).is_relative_to(python.parents[1])
+    code, expected = ten_lines()
+    assert done(python, "-W", "error", "-c", code, cwd=tmp_path) == expected
+
+
+@pytest.mark.slow
+def test_the_command_and_its_schema_come_with_the_wheel(python, tmp_path):
+    command = python.parent / "dpmech"
+    assert importlib.metadata.version("dpmech") in done(command, "--version", cwd=tmp_path)
+    plan = ["--strategy", "identity", "--dataset-size", "100", "--batch-size", "10", "--epochs", "2"]
+    budget = ["--sampling", "poisson", "--eps", "2", "--delta", "1e-3", "--out", "certificate.json"]
+    done(command, "calibrate", *plan, *budget, cwd=tmp_path)
+    assert "VERIFIED" in done(command, "verify", "--rigorous", "certificate.json", cwd=tmp_path)
+    asked = subprocess.run(
+        [python, "-c", "import dpmech.optim"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert "pip install torch" in asked.stderr
+
+
+# ---- what the pages say about installing
+
+# There is no release: the name alone finds nothing.
+BY_NAME = re.compile(
+    r"pip3? install [^\n`]*(?<![\w/.-])['\"]?dpmech\b(?![/-])|additional_dependencies: \[dpmech"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("pip install dpmech", True),
+        ("run: pip install --quiet 'dpmech[torch]'", True),
+        ("additional_dependencies: [dpmech]", True),
+        ("pip install .", False),
+        ("pip install '.[torch]'", False),
+        ("pip install tools/dpmech", False),
+        ("pip install dist/dpmech-0.1.0-py3-none-any.whl", False),
+    ],
+)
+def test_the_scan_for_install_lines_tells_names_from_paths(line, found):
+    assert bool(BY_NAME.search(line)) == found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "dpmech").rglob("*.py"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_nobody_is_told_to_install_what_no_index_has(path):
+    assert not BY_NAME.search(path.read_text(encoding="utf-8"))
