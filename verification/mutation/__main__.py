@@ -89,31 +89,33 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
     load_profile()
     chosen = {module: drawn(module, options.sample, options.seed) for module in modules}
-    earlier: dict[str, tuple[Tally, list[Mutant]]] = {}
+    earlier: dict[str, Tally] = {}
     files = [path for path in test_files() if any(part in str(path) for part in options.tests or [""])]
     if options.again:
-        earlier = still_open(modules, load_results(options.results))
-        chosen = {module: several for module, (_, several) in earlier.items()}
-        modules = list(chosen)
+        results = load_results(options.results)
+        earlier, chosen = still_open(chosen, results)
     books = Books(chosen, options.sample and (options.sample, options.seed), options.results)
-    books.earlier = {module: tally for module, (tally, _) in earlier.items()}
+    books.earlier = earlier
     _try(books, record(files, modules, uncompiled=bool(compiled)), options.seconds)
     write_page(options.page, load_results(options.results), load_reasons())
     return int(books.failed)
 
 
-def still_open(modules: list[str], results: dict[str, Tally]) -> dict[str, tuple[Tally, list[Mutant]]]:
-    """The open mutants of modules that are as they were when they were tried, with what came of the rest."""
-    found: dict[str, tuple[Tally, list[Mutant]]] = {}
-    for module in modules:
+def still_open(
+    chosen: dict[str, list[Mutant]], results: dict[str, Tally]
+) -> tuple[dict[str, Tally], dict[str, list[Mutant]]]:
+    """What came of the rest, and the mutants that stand open; all of a module that has changed since."""
+    earlier: dict[str, Tally] = {}
+    again: dict[str, list[Mutant]] = {}
+    for module, drawn_now in chosen.items():
         tally = results.get(module)
-        if not tally or not tally.open:
-            continue
-        if not same_source(module, tally.commit):
-            raise TrialError(f"{module} has changed since {tally.commit}: run it anew")
-        keys = {tuple(key) for key in tally.open}
-        found[module] = tally, [one for one in all_mutants(module) if one.key[1:] in keys]
-    return found
+        if tally and not same_source(module, tally.commit):
+            again[module] = drawn_now
+        elif tally and tally.open:
+            keys = {tuple(key) for key in tally.open}
+            earlier[module] = tally
+            again[module] = [one for one in all_mutants(module) if one.key[1:] in keys]
+    return earlier, {module: several for module, several in again.items() if several}
 
 
 def _try(books: "Books", recording: Recording, seconds: float) -> None:
