@@ -311,7 +311,7 @@ def test_slow():
 
 
 @pytest.mark.slow
-def test_a_recording_has_the_lines_of_fixtures_too(tmp_path, monkeypatch):
+def test_a_recording_has_the_lines_of_fixtures_too(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_recording, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(_recording, "_import_once", lambda: None)
     path = ROOT / "build" / "mutation" / "test_recorded.py"
@@ -330,7 +330,7 @@ def test_a_recording_has_the_lines_of_fixtures_too(tmp_path, monkeypatch):
             patch.setattr(_recording, "_recorded_apart", None)
             assert _recording.record([path], ["bounds"]).seconds == recording.seconds  # not run again
         path.write_text(FILE.replace("True", "False", 1), encoding="utf-8")
-        with pytest.raises(_recording.RecordingError, match="test_one"):
-            _recording.record([path], ["bounds"])
+        assert not any("test_one" in test for test in _recording.record([path], ["bounds"]).seconds)
+        assert "left out, for it fails when it is recorded" in capsys.readouterr().err
     finally:
         path.unlink()

@@ -51,8 +51,9 @@ GROUPS: dict[str, list[str]] = {
             *("programmed", "splitting", "allocation_rdp"),
         )
     ],
-    "kernels": ["accounting.ring_kernels"],
-    "sensitivities": ["sensitivities", "separated_sets", "series", "linalg", "bounds"],
+    "renyi": ["accounting.directed", "accounting.renyi_orders"],
+    "kernels": ["accounting.ring_kernels", "integer_kernels"],
+    "sensitivities": ["sensitivities", "separated_sets", "series", "integer_convolution", "linalg", "bounds"],
     "verifying": [
         f"verifying.{name}"
         for name in (
@@ -60,14 +61,17 @@ GROUPS: dict[str, list[str]] = {
             *("sensitivity_routes", "series_recursion"),
         )
     ],
-    "ledger": ["ledger"],
-    "noise": ["optim.noise", "optim.correlation", "optim.generators"],
+    "ledger": ["ledger", "ledger_entries", "ledger_file", "ledger_totals", "privacy_filters", "currencies"],
+    "noise": [
+        f"optim.{name}"
+        for name in ("noise", "correlation", "generators", "noise_error", "noise_rows", "noise_state")
+    ],
     "clipping": [
         f"optim.{name}" for name in ("accumulator", "clipped_sum", "clipping", "intake", "per_example")
     ],
 }
 # numba compiles these: what stands in the function is not what runs.
-COMPILED = {"accounting.ring_kernels"}
+COMPILED = {"accounting.ring_kernels", "integer_kernels"}
 MODULES = [module for group in GROUPS.values() for module in group]
 
 
