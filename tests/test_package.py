@@ -9,7 +9,7 @@ import dpmech as dm
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "dpmech"
-SUPPORT = {"conftest.py", "oracles.py", "bins_oracles.py", "strategies.py"}
+SUPPORT = {"conftest.py", "oracles.py", "bins_oracles.py", "forged_files.py", "strategies.py"}
 
 
 def test_import_needs_no_heavy_package():
