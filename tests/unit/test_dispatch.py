@@ -152,3 +152,9 @@ def test_the_excess_of_the_programme_is_at_most_ten():
     assert dm.Deterministic(10.0).rel_error == 10.0
     with pytest.raises(dm.InvalidParameterError, match="rel_error"):
         dm.Deterministic(10.5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 1.5, -1e-9])
+def test_beta_is_a_probability(beta):
+    with pytest.raises(dm.InvalidParameterError, match="beta"):
+        dm.Certified(beta)

@@ -1,7 +1,5 @@
 """The bounds behind the noise against exact residuals, and keys and weights at their edges."""
 
-import itertools
-import math
 import types
 from fractions import Fraction
 
@@ -13,8 +11,9 @@ from dpmech.series import series_inverse
 
 torch = pytest.importorskip("torch")
 
-from dpmech.optim import NoiseMode, NoiseStream, noise_error  # noqa: E402 - after the check for torch
-from dpmech.optim.generators import HostNormals, noise_key  # noqa: E402
+from dpmech.optim import noise_error  # noqa: E402 - after the check for torch
+from dpmech.optim.correlation import _Combination  # noqa: E402
+from dpmech.optim.generators import noise_key  # noqa: E402
 
 
 def exact_residual(coefs, inverse):
@@ -83,17 +82,18 @@ def test_keys_of_one_torch_generator_differ():
     assert all(0 <= word < 2**64 for key in keys for word in key)
 
 
-@pytest.mark.parametrize("mode", [NoiseMode.BUFFER, NoiseMode.REGENERATE])
-def test_a_weight_of_exactly_one_is_applied(monkeypatch, mode):
-    strategy = dm.BandedInverse(12, [1.0, -2.0, 1.0])
-    cal = dm.calibrate_sigma(strategy, 1.0, 1e-5)
-    near = itertools.accumulate(range(8), lambda x, _: math.nextafter(x, math.inf), initial=1.0 / cal.sigma)
-    clip = next(value for value in (1.0 / cal.sigma * (1.0 - 2.0**-51), *near) if value * cal.sigma == 1.0)
+@pytest.mark.parametrize("keep", [True, False])
+def test_weights_of_exactly_one_and_zero_are_applied(keep):
+    weights = np.array([1.0, -2.0, 1.0, 0.0, 1.0])
+    rows = _Combination(lambda step: weights[: step + 1], 5, 0.0, keep=keep)
+    state = [torch.zeros(3, dtype=torch.float64) for _ in range(rows.vectors)]
+    z = np.random.default_rng(1).standard_normal((9, 3))
 
-    def impulse(self, out, step, parameter, shard, chunk):
-        out.fill_(float(step == 0))
+    def draw(step, out):
+        out.copy_(torch.from_numpy(z[step]))
 
-    monkeypatch.setattr(HostNormals, "fill", impulse)
-    stream = NoiseStream(cal, [torch.zeros(1)], clip, mode=mode)
-    rows = [stream.step()[0].item() for _ in range(12)]
-    assert rows == pytest.approx([1.0, -2.0, 1.0] + [0.0] * 9, rel=1e-9, abs=1e-12)
+    for step in range(9):
+        out, spare = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        rows.advance(step, 1.0, draw, state, out, spare)
+        expected = sum(weights[lag] * z[step - lag] for lag in range(min(step, 4) + 1))
+        assert out.numpy() == pytest.approx(expected, rel=1e-12, abs=1e-14)

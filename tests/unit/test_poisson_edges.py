@@ -7,6 +7,7 @@ import pytest
 
 from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
+from dpmech.accounting.prv import PrvAccountant
 from dpmech.bounds import Bounds
 
 ONE = Bounds(1.0, 1.0, "one")
@@ -56,3 +57,14 @@ def test_a_delta_below_every_number_is_known_to_be_so(steps):
     bounds = PoissonAccountant(PoissonRelease(0.01, steps, ONE)).delta(50.0, 40.0, tolerance=1e-3)
     assert bounds.lower == 0.0
     assert 0.0 < bounds.upper <= 1e-300
+
+
+@pytest.mark.parametrize("sigma", [0.6, 0.8])
+def test_prv_brackets_are_close(sigma):
+    release = PoissonRelease(0.01, 500, ONE)
+    exact = PoissonAccountant(release).delta(sigma, 1.0, tolerance=1e-4)
+    bounds = PrvAccountant(release).delta(sigma, 1.0, tolerance=1e-3)
+    assert bounds.lower <= exact.upper
+    assert exact.lower <= bounds.upper
+    assert bounds.lower >= 0.9 * exact.lower
+    assert bounds.upper <= 1.1 * exact.upper

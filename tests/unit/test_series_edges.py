@@ -9,7 +9,7 @@ import pytest
 import dpmech as dm
 from dpmech.integer_convolution import exact_residual
 from dpmech.linalg import checked_norms
-from dpmech.series import error_of_terms
+from dpmech.series import _column_error, error_of_terms
 
 
 @pytest.mark.parametrize("terms", [[1.0, 0.1, 5.0, 0.0, 0.2], [3.0, 2.0, 1.0], [1e-3, 4.0, 4.0, 4.0]])
@@ -57,3 +57,14 @@ def test_norms_of_either_end_out_of_range_are_refused():
     for bad in (1e-141, 1e141, math.nan):
         with pytest.raises(dm.NumericalError):
             checked_norms(np.array([1.0, bad, 1.0]))
+
+
+@pytest.mark.parametrize("rho", [1e-9, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_a_residual_of_one_term_is_covered(rho, rate):
+    # f g = 1 + s with s = -rho alone: the truth is g / (1 - rho).
+    g = rate ** np.arange(30.0)
+    truth = g / (1.0 - rho)
+    error = _column_error(g, lambda weights: rho * float(weights[0]))
+    missed = float(np.linalg.norm(truth - g) / np.linalg.norm(g))
+    assert missed * (1.0 - 1e-6) <= error <= missed * 1.0001 + 1e-15
