@@ -19,14 +19,13 @@ from dpmech.exceptions import (
     DpmechError,
     InvalidParameterError,
     UnsupportedCombinationError,
+    WorkLimitError,
 )
 from dpmech.ledger_entries import Mode, Release, certificate_of, check_entry, check_lot
 from dpmech.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
 from dpmech.ledger_totals import AnnouncedTotal, FilteredTotal, Total
-from dpmech.metering import spend
 from dpmech.printed import typed
 from dpmech.privacy_filters import Currency, PrivacyFilter, Remaining
-from dpmech.strategy_costs import form_work
 
 __all__ = ["Ledger"]
 
@@ -286,7 +285,7 @@ class Ledger(Document):
             )
             for entry, written in zip(outline["releases"], document["releases"], strict=True):
                 ledger._restore(entry, json.dumps(written["certificate"]))
-        except CertificateError:
+        except (CertificateError, WorkLimitError):
             raise
         except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
             raise CertificateError(f"the ledger does not hold together: {error}") from error
@@ -314,20 +313,13 @@ class Ledger(Document):
         return outline_of(self.headline, settings, self._releases, self._total.summary())
 
     def _restore(self, entry: dict[str, Any], text: str) -> None:
-        certificate = Certificate.from_json(text)
-        work = form_work(certificate.strategy)
-        spend(work.seconds, work.memory, what=f"adding up {certificate.strategy!r}")
+        own = Certificate.from_json(text)
         lot: Lot | str | None = entry["lot"]
         if entry["blocks"]:
-            lot = Lot(
-                entry["lot"],
-                certificate.strategy,
-                certificate.participation,
-                adjacency=certificate.adjacency,
-            )
+            lot = Lot(entry["lot"], own.strategy, own.participation, adjacency=own.adjacency)
             for name, sigma in entry["blocks"].items():
                 lot.register(name, sigma)
-        self.add(entry["name"], certificate, lot=lot)
+        self.add(entry["name"], own, lot=lot)
 
     def _budgeted(self, what: str) -> FilteredTotal:
         if not isinstance(self._total, FilteredTotal):

@@ -5,6 +5,7 @@ the certificate states (and that is recomputed with it), by integrals, by search
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterator
 
@@ -13,11 +14,13 @@ from scipy import optimize, special
 
 from dpmech.certificates import Certificate
 from dpmech.currencies import ClaimCurrency, GdpCurrency, RenyiCurrency
-from dpmech.exceptions import CertificateError, DpmechError, NumericalError
+from dpmech.exceptions import CertificateError, DpmechError, NumericalError, WorkLimitError
 from dpmech.ledger import Ledger
 from dpmech.ledger_entries import Mode, Release
+from dpmech.ledger_file import parsed
 from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Poisson
 from dpmech.verifying.integrals import gaussian_integral
+from dpmech.verifying.limits import spend_on_claim
 from dpmech.verifying.report import Check, Verification
 
 __all__ = ["renyi_integral", "verify_ledger"]
@@ -37,6 +40,9 @@ def verify_ledger(text: str, source: str, verify_one: Callable[[Certificate], Ve
         verify_one: verifies one certificate.
     """
     try:
+        for entry in parsed(text)["releases"]:
+            # Nothing of the size of a claim is formed before it is known to fit.
+            spend_on_claim(Certificate.read(json.dumps(entry["certificate"]))[0])
         ledger = Ledger.from_json(text)
     except CertificateError as error:
         return Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
@@ -48,6 +54,8 @@ def verify_ledger(text: str, source: str, verify_one: Callable[[Certificate], Ve
             checks += [_named(release, check) for check in verify_one(release.certificate).checks]
     try:
         checks += _total_checks(ledger)
+    except WorkLimitError:
+        raise
     except (DpmechError, ArithmeticError, ValueError) as error:
         checks.append(Check("total", ok=False, detail=f"could not be recomputed: {error}"))
     return Verification(source, None, tuple(checks), None, ledger=ledger)

@@ -4,12 +4,14 @@ import copy
 import dataclasses
 import json
 
+import forged_files
 import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import currencies
 from dpmech.certificate_format import from_plain, seal_of, to_plain
+from dpmech.claims import with_checksum
 from dpmech.cli import main
 
 BUDGET = dm.PrivacyBudget(8.0, 1e-5)
@@ -235,7 +237,7 @@ def test_an_honest_ledger_is_verified(name):
 def test_a_false_certificate_in_a_ledger_is_found():
     ledger = dm.Ledger(budget=BUDGET)
     ledger.add("honest", PLAIN)
-    ledger.add("forged", dataclasses.replace(OTHER, sigma=0.9 * OTHER.sigma))
+    ledger.add("forged", with_checksum(dataclasses.replace(OTHER, sigma=0.9 * OTHER.sigma)))
     found = dm.verify(ledger)
     assert not found
     assert found.failures
@@ -274,10 +276,26 @@ def test_the_command_checks_ledgers(tmp_path):
     chosen().save(path)
     done = CliRunner().invoke(main, ["verify", str(path), "--rigorous"])
     assert done.exit_code == 0, done.output
-    assert "VERIFIED: deterministic upper bound; 3 releases, chosen on the way within eps 8.0" in done.output
+    assert "VERIFIED: deterministic upper bound; 3 releases, chosen on the way within eps 8 " in done.output
     data = json.loads(path.read_text(encoding="utf-8"))
     del data["releases"][0]
     path.write_text(json.dumps(data), encoding="utf-8")
     done = CliRunner().invoke(main, ["verify", str(path)])
     assert done.exit_code == 1
     assert "REFUSED: file: the seal is broken" in done.output
+
+
+@pytest.mark.parametrize("budget", [None, BUDGET])
+def test_a_certificate_that_claims_too_much_work_is_counted_before_it_is_formed(budget, tmp_path):
+    ledger = dm.Ledger(budget=budget)
+    ledger.add("a", forged_files.BASE)
+    document = ledger.to_dict()
+    heavy = dm.BLT(10**7, [0.01 + 0.02 * step for step in range(40)], [0.02] * 40)
+    document["releases"][0]["certificate"] = json.loads(forged_files.claimed(heavy, dm.MinSep(12, 2)))
+    (tmp_path / "heavy.json").write_text(resealed(document), encoding="utf-8")
+    with pytest.raises(dm.WorkLimitError, match="BLT"):
+        dm.verify(tmp_path / "heavy.json")
+    # What is refused for its cost was not found false: exit code 2, with the option named.
+    done = CliRunner().invoke(main, ["verify", str(tmp_path / "heavy.json")])
+    assert done.exit_code == 2
+    assert "--max-memory" in done.output

@@ -82,5 +82,5 @@ def test_bad_arguments_are_named(call, match):
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependencyError, match=r"dpmech\[plots\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[plots\]'"):
         plots.matrices(dm.Identity(3))

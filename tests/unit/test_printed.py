@@ -121,6 +121,8 @@ NEAREST = {
     ("verifying/report.py", "math.floor(100000.0 * self.margin) / 1000.0"): "rounded down already",
     ("certificates.py", "beta"): "one minus a float: further digits are those of the difference",
     ("linalg.py", "*"): "digits lost and column norms, in messages of refusals",
+    ("optim/noise_error.py", "error"): "what roundings may cost, in a refusal",
+    ("series.py", "error"): "the digits that an inverse lost, in a refusal",
     ("accounting/confidence.py", "*"): "internals of a bound that failed",
     ("accounting/importance.py", "*"): "diagnostics of a sample that was refused",
     ("accounting/gram.py", "*"): "the digits that a factor lost",

@@ -16,6 +16,7 @@ from dpmech.accounting.directed import rounded_down, rounded_up
 from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.mixed_composition import MixedComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
+from dpmech.claims import with_checksum
 from dpmech.verifying.ledgers import renyi_integral
 
 
@@ -412,21 +413,20 @@ def test_estimates_matter_only_where_claims_are_trusted():
     trusting = dm.Ledger(budget=budget, currency=dm.ClaimCurrency(), allow_estimates=True)
     trusting.add("a", cal, lot="a")
     assert trusting.guarantee == "estimate"
-    assert trusting.epsilon(1e-5).confidence == pytest.approx(cal.achieved.confidence)
+    assert trusting.epsilon(1e-5).error == cal.achieved.error
 
 
 def test_betas_add_up_once_an_entry_and_outwards():
     cal = dm.calibrate_sigma(
         dm.LambdaCGD(6, 0.5), 0.5, 1e-6, participation=dm.BallsInBins(3), method=dm.Rdp()
     )
-    achieved = dataclasses.replace(cal.achieved, confidence=1.0 - 1e-9)
-    sure = dataclasses.replace(cal, achieved=achieved, guarantee="with probability 1 - beta")
+    achieved = dataclasses.replace(cal.achieved, error=1e-9)
+    sure = with_checksum(dataclasses.replace(cal, achieved=achieved, guarantee="with probability 1 - beta"))
     ledger = dm.Ledger(budget=dm.PrivacyBudget(2.0, 1e-5), currency=dm.ClaimCurrency())
     for count in range(3):
         ledger.add(f"{count}", sure, lot=f"{count}")
-    held = ledger.epsilon(1e-5).confidence
-    assert Fraction(held) <= 1 - 3 * (1 - Fraction(achieved.confidence))
-    assert held == pytest.approx(1.0 - 3e-9, abs=1e-15)
+    error = Fraction(ledger.epsilon(1e-5).error)
+    assert 3 * Fraction(1e-9) <= error <= 3 * Fraction(1e-9) * (1 + Fraction(1, 2**50))
 
 
 def test_a_refused_release_leaves_its_lot_open():
