@@ -65,3 +65,24 @@ def test_columns_that_cancel_are_known_to_their_rounding(seed):
     assert root < 0.5 * float(np.linalg.norm(matrix, axis=0).sum())
     assert abs(value - root) <= off
     assert off >= 2.0**-53 * float(np.linalg.norm(matrix, axis=0).sum())
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("k", [1, 4, 7, 13])
+def test_best_signs_are_best_up_to_twelve_columns(seed, k):
+    matrix = dense(seed, 16)
+    found = sensitivities._best_signs(dm.Dense(matrix), dm.MinSep(1, k).pattern(16), 2)
+    columns = matrix[:, 2 : 2 + k]
+    signs = np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=k - 1)])
+    best = float((np.linalg.norm(columns @ signs.T, axis=0) ** 2).max())
+    assert found <= best * (1.0 + 1e-9)
+    if k <= 12:
+        assert found >= best * (1.0 - 1e-9)
+
+
+def test_the_leftmost_columns_are_a_lower_end_by_themselves(monkeypatch):
+    monkeypatch.setattr(sensitivities, "_LOWER_WORK", 0)
+    matrix = dense(1, 9)
+    found = dm.sensitivity(dm.Dense(matrix), dm.MinSep(2, 3))
+    together = float(np.linalg.norm(matrix[:, [0, 2, 4]].sum(axis=1)))
+    assert together * (1.0 - 1e-9) <= found.lower <= found.upper
