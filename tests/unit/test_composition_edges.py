@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from dpmech.accounting import losses
 from dpmech.accounting.composition import LossMoments, compose
 from dpmech.accounting.losses import LatticeLoss, Loss, merge_cells
 
@@ -81,13 +82,13 @@ def test_merged_cells_stay_below_the_curve(step, seed):
     rng = np.random.default_rng(seed)
     total = rng.dirichlet(np.full(12, 0.5))
     nodes = (np.arange(12) - 5) * step
-    losses = nodes + step * rng.uniform(-0.5, 0.5, 12)
-    masses = merged_lattice(total, nodes, losses)
+    values = nodes + step * rng.uniform(-0.5, 0.5, 12)
+    masses = merged_lattice(total, nodes, values)
     assert (masses >= 0.0).all()
     assert masses.sum() <= 1.0 + 1e-12
     # In e^eps the curves are straight between the losses, so that these decide.
-    for eps in np.concatenate([nodes, losses, [-10.0 * step, 10.0 * step]]):
-        assert curve(masses, nodes, eps) <= curve(total, losses, eps) + 1e-13
+    for eps in np.concatenate([nodes, values, [-10.0 * step, 10.0 * step]]):
+        assert curve(masses, nodes, eps) <= curve(total, values, eps) + 1e-13
 
 
 @pytest.mark.parametrize("step", [0.05, 0.4])
@@ -96,12 +97,12 @@ def test_merged_cells_of_a_bell_lose_no_mass(step, shift):
     nodes = (np.arange(41) - 20) * step
     total = np.exp(-0.5 * (nodes / (4.0 * step)) ** 2)
     total /= total.sum()
-    losses = nodes + shift * step
-    masses = merged_lattice(total, nodes, losses)
+    values = nodes + shift * step
+    masses = merged_lattice(total, nodes, values)
     assert masses.sum() == pytest.approx(1.0, abs=1e-5)
     for eps in np.linspace(-8.0 * step, 8.0 * step, 20):
-        assert curve(masses, nodes, eps) <= curve(total, losses, eps) + 1e-13
-        assert curve(masses, nodes, eps) >= curve(total, losses - step, eps) - 1e-5
+        assert curve(masses, nodes, eps) <= curve(total, values, eps) + 1e-13
+        assert curve(masses, nodes, eps) >= curve(total, values - step, eps) - 1e-5
 
 
 @pytest.mark.parametrize("remove", [True, False])
@@ -118,3 +119,22 @@ def test_tail_mass_covers_what_lies_beyond_the_outputs(remove, reach, s):
     assert mass <= loss.tail_mass()
     if s == 100.0 and reach < 10.0:
         assert loss.tail_mass() <= 1.1 * mass
+
+
+@pytest.mark.parametrize("step", [0.05, 0.8])
+def test_a_lower_lattice_moves_its_cells_by_the_definition(monkeypatch, step):
+    given = []
+    true = losses.merge_cells
+
+    def noted(total, surplus, moved):
+        given.append((total, surplus, moved))
+        return true(total, surplus, moved)
+
+    monkeypatch.setattr(losses, "merge_cells", noted)
+    losses.lower_lattice(Loss(0.3, 1.0, True), step)
+    _, _, moved = given[0]
+    mass, distance = np.array([0.2, 0.5, 0.3]), np.array([0.1, -0.2, 0.4]) * step
+    for up in (-2, -1, 0, 1, 2):
+        # P-mass minus e^node Q-mass, where the merged loss is `distance` above its node.
+        found = moved(mass, -mass * np.expm1(-distance), up)
+        assert found == pytest.approx(-mass * np.expm1(up * step - distance), rel=1e-12)
