@@ -86,3 +86,11 @@ def test_the_leftmost_columns_are_a_lower_end_by_themselves(monkeypatch):
     found = dm.sensitivity(dm.Dense(matrix), dm.MinSep(2, 3))
     together = float(np.linalg.norm(matrix[:, [0, 2, 4]].sum(axis=1)))
     assert together * (1.0 - 1e-9) <= found.lower <= found.upper
+
+
+def test_column_norms_that_count_as_equal_widen_the_bracket():
+    # Norms within 1e-14 of one another count as equal: each end allows for that much.
+    found = dm.sensitivity(dm.ColumnNormalized(dm.LambdaCGD(20, 0.9)), dm.MinSep(2, 6))
+    assert "Lemma 8" in found.method
+    assert found.lower > 2.0
+    assert found.upper - found.lower >= 2e-14 * found.lower

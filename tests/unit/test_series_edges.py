@@ -60,7 +60,7 @@ def test_norms_of_either_end_out_of_range_are_refused():
 
 
 @pytest.mark.parametrize("rho", [1e-9, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("rate", [0.3, 1.0])
+@pytest.mark.parametrize("rate", [0.3, 1.0, 1.5])
 def test_a_residual_of_one_term_is_covered(rho, rate):
     # f g = 1 + s with s = -rho alone: the truth is g / (1 - rho).
     g = rate ** np.arange(30.0)
