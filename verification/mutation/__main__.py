@@ -52,7 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m verification.mutation", description=__doc__.split("\n")[0]
     )
     parser.add_argument(
-        "names", nargs="*", help=f"modules, dotted or by path, or groups (all): {', '.join(GROUPS)}"
+        "names",
+        nargs="*",
+        help=f"modules, dotted or by path, or groups (all but compiled ones): {', '.join(GROUPS)}",
     )
     parser.add_argument("--sample", type=int, help="mutants drawn at random over a group (all)")
     parser.add_argument("--seed", type=int, default=14, help="of the draw (%(default)s)")
@@ -80,7 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
         write_page(options.page, load_results(options.results), load_reasons())
         return 0
     try:
-        modules = [module for name in options.names or GROUPS for module in named(name)]
+        names = options.names or [name for name in GROUPS if not COMPILED & set(GROUPS[name])]
+        modules = [module for name in names for module in named(name)]
     except UnknownModuleError as error:
         parser.error(str(error))
     if compiled := set(modules) & COMPILED:
