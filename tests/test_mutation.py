@@ -244,6 +244,7 @@ def test_the_page_says_what_was_run_and_what_was_not(tmp_path):
     assert "| all of sensitivities | 58 | 39 | 36 | 2 | 2 | 1 |  |  |" in text
     assert "| all | 58 | 39 | 36 | 2 | 2 | 1 |  |  |" in text
     assert "| `ledger` | not run |" in text
+    assert "| module | mutants | tried | found out | not ended | explained | open | draw | commit |" in text
     assert "## Open\n\n- `bounds.g`: `a + b` to `a - b`.\n\n## Explained" in text
     assert "- `bounds.f`: `x` to `y`. why not" in text
 

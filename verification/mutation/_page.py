@@ -32,16 +32,7 @@ they are written, with compilation switched off.
 General mutation tools (mutmut, cosmic-ray) know neither factors nor exponents of whole formulas, and most
 of their mutants alter messages and arguments; so the alterations are our own.
 """
-COLUMNS = (
-    "module",
-    "mutants",
-    "tried",
-    "found out",
-    "not ended",
-    "without effect",
-    "draw",
-    "commit",
-)
+COLUMNS = ("module", "mutants", "tried", "found out", "not ended", "explained", "open", "draw", "commit")
 
 
 def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -> None:
