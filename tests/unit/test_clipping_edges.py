@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dpmech.optim import FlatClipping, clipped_gradients  # noqa: E402 - after the check for torch
+from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients  # noqa: E402 - after the check for torch
 from dpmech.optim.accumulator import Accumulator  # noqa: E402
 from dpmech.optim.clipped_sum import clip_and_sum  # noqa: E402
 from dpmech.optim.clipping import Blocks  # noqa: E402
@@ -41,3 +41,9 @@ def test_a_lot_takes_the_loss_scale_out_of_gradients_below_the_clip_norm():
         lot = Accumulator([param], FlatClipping(1.0), scale, None)
         lot.add_samples([scale * rows])
         assert lot.take()[0].tolist() == pytest.approx([0.9, 1.2], rel=SLACK)
+
+
+def test_a_sum_holds_what_it_was_given_and_nothing_else():
+    param = torch.zeros(2)
+    plain = ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0))
+    assert (plain.examples, plain.dropped, plain.left_out, plain.reduced) == (None, 0, 0, False)
