@@ -1,6 +1,7 @@
 """The mutation run itself: what it alters, that an alteration reaches whoever imported the function."""
 
 import ast
+import dataclasses
 import importlib.util
 import re
 import subprocess
@@ -10,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from verification.mutation import __main__ as runner
+from verification.mutation import _modules, _recording, _results
+from verification.mutation._modules import GROUPS, MODULES, all_mutants, drawn, named
 from verification.mutation._mutants import mutants
-from verification.mutation._page import Tally, write_page
-from verification.mutation._trials import files_that_test, plant
+from verification.mutation._page import write_page
+from verification.mutation._recording import Recording
+from verification.mutation._results import Tally, load_reasons, load_results
+from verification.mutation._trials import plant
 
 ROOT = Path(__file__).parents[1]
 SOURCE = '''
@@ -102,71 +107,231 @@ def test_nothing_altered_is_told(sample):
     assert not plant(sample, ast.parse(SOURCE))
 
 
-def test_tests_are_those_that_import_the_module():
-    names = [path.name for path in files_that_test("matrices")]
-    assert "test_analysis_spectral.py" in names
-    assert "test_analysis_sde.py" in names  # through sde.py
-    assert "test_linalg.py" not in names
+def test_an_altered_constant_reaches_whoever_imported_it(sample, monkeypatch):
+    user = type(sys)("dpmech.sample_user")
+    user.LIMIT = sample.LIMIT
+    monkeypatch.setitem(sys.modules, "dpmech.sample_user", user)
+    assert plant(sample, ast.parse(SOURCE.replace("3.0", "6.0")))
+    assert user.LIMIT == 6.0
+
+
+LINES = """
+def f(x, y=2 * 3):
+    if x > 0:
+        return (x
+                + 1)
+    match x:
+        case 0 if y > 1:
+            return y - 1
+    return x * 2
+
+class C:
+    a: int = 4 + 5
+"""
+
+
+def test_an_alteration_concerns_the_lines_of_its_own_statement():
+    lines = {one.before: list(one.lines) for one in mutants("sample", LINES)}
+    assert lines["x > 0"] == [3]
+    assert lines["x + 1"] == [4, 5]
+    assert lines["y > 1"] == [7]
+    assert lines["y - 1"] == [8]
+    assert lines["x * 2"] == [9]
+    assert lines["2 * 3"] == list(range(2, 10))  # a default: whoever calls the function
+    assert lines["4 + 5"] == []  # computed at import
+
+
+def test_a_mutant_meets_the_tests_that_execute_its_lines():
+    path = "dpmech/bounds.py"
+    recording = Recording(
+        {"slow": 3.0, "quick": 1.0, "elsewhere": 0.1},
+        {"slow": {path: [4, 5]}, "quick": {path: [5]}, "elsewhere": {"dpmech/linalg.py": [5]}},
+    )
+    assert recording.tests_of("bounds", range(4, 5)) == ["slow"]
+    assert recording.tests_of("bounds", range(4, 7)) == ["quick", "slow"]
+    assert recording.tests_of("bounds", range(0)) == ["quick", "slow"]
+    assert recording.tests_of("bounds", range(6, 7)) == []
+
+
+def test_a_module_has_several_names():
+    assert named("gaussian_groups") == ["accounting.gaussian_groups"]
+    assert named("dpmech.accounting.prv") == named("dpmech/accounting/prv.py") == ["accounting.prv"]
+    assert named("sensitivities") == GROUPS["sensitivities"]
+    assert named("dpmech/sensitivities.py") == ["sensitivities"]
+    with pytest.raises(_modules.UnknownModuleError, match=r"analysis\.muon or optim\.muon"):
+        named("muon")
+
+
+def test_every_group_names_modules_that_exist_once():
+    assert len(set(MODULES)) == len(MODULES)
+    assert all(_modules.source_of(module).exists() for module in MODULES)
+    accountants = {path.stem for path in (ROOT / "dpmech" / "accounting").glob("*.py")}
+    counted = {module.partition(".")[2] for module in MODULES if module.startswith("accounting.")}
+    assert accountants - counted == {"__init__", "accountant"}  # which have no formula
+
+
+def test_a_sample_is_drawn_over_the_group():
+    group = GROUPS["poisson"]
+    parts = {module: drawn(module, 50, 14) for module in group}
+    assert sum(map(len, parts.values())) == 50
+    assert parts == {module: drawn(module, 50, 14) for module in group}
+    assert parts != {module: drawn(module, 50, 15) for module in group}
+    assert all(set(parts[module]) <= set(drawn(module, 60, 14)) for module in group)
+    assert drawn("bounds", None, 14) == all_mutants("bounds") == drawn("bounds", 10**6, 14)
 
 
 def test_every_reason_names_an_alteration_that_exists():
-    known = set()
-    for module in {key[0] for key in runner.load_reasons()}:
-        source = (ROOT / "dpmech" / "analysis" / f"{module}.py").read_text(encoding="utf-8")
-        known |= {one.key for one in mutants(module, source)}
-    assert set(runner.load_reasons()) <= known
-    assert all(len(why) > 10 for why in runner.load_reasons().values())
+    reasons = load_reasons()
+    known = {one.key for module in {key[0] for key in reasons} for one in all_mutants(module)}
+    assert reasons.keys() <= known
+    assert all(len(why) > 10 for why in reasons.values())
 
 
 def test_a_reason_stands_once(tmp_path):
     path = tmp_path / "survivors.toml"
     entry = '[[survivor]]\nmodule = "a"\nfunction = "f"\nwhy = "because"\nchanges = [["x", "y"]]\n'
     path.write_text(entry)
-    assert runner.load_reasons(path) == {("a", "f", "x", "y", 0): "because"}
+    assert load_reasons(path) == {("a", "f", "x", "y", 0): "because"}
     path.write_text(entry * 2)
     with pytest.raises(ValueError, match="stands twice"):
-        runner.load_reasons(path)
+        load_reasons(path)
 
 
-def test_the_page_keeps_modules_that_were_not_run(tmp_path):
+TALLY = Tally("bounds", 29, 10, 8, 1, 1, [["g", "a + b", "a - b", 0]], 10, 14, "abc")
+
+
+def test_results_are_kept_module_by_module(tmp_path):
+    path = tmp_path / "results.json"
+    other = dataclasses.replace(TALLY, module="linalg", sample=None, seed=None)
+    _results.keep(TALLY, path)
+    _results.keep(other, path)
+    _results.keep(dataclasses.replace(TALLY, commit="def"), path)
+    assert load_results(path) == {
+        "bounds": dataclasses.replace(TALLY, commit="def"),
+        "linalg": other,
+    }
+
+
+def test_what_stood_open_is_added_to_the_rest(tmp_path):
+    again = dataclasses.replace(TALLY, tried=1, found=1, late=0, explained=0, open=[], commit="def")
+    together = runner._together(TALLY, again)
+    assert together == dataclasses.replace(TALLY, found=9, open=[], commit="def")
+
+
+def test_a_reason_settles_an_open_mutant():
+    reasons = {("bounds", "g", "a + b", "a - b", 0): "because it is so"}
+    assert _results.settled(TALLY, reasons) == dataclasses.replace(TALLY, open=[], explained=2)
+    assert _results.settled(TALLY, {("linalg", *TALLY.open[0]): "elsewhere"}) == TALLY
+
+
+def test_open_mutants_are_tried_again_and_changed_modules_anew(monkeypatch):
+    first, *rest = all_mutants("bounds")
+    tally = dataclasses.replace(TALLY, open=[list(first.key[1:])])
+    chosen = {"bounds": [first, *rest], "linalg": all_mutants("linalg")}
+    monkeypatch.setattr(runner, "same_source", lambda module, before: True)
+    assert runner.still_open(chosen, {"bounds": tally}) == ({"bounds": tally}, {"bounds": [first]})
+    monkeypatch.setattr(runner, "same_source", lambda module, before: False)
+    assert runner.still_open(chosen, {"bounds": tally}) == ({}, {"bounds": [first, *rest]})
+
+
+def test_the_page_says_what_was_run_and_what_was_not(tmp_path):
     page = tmp_path / "mutation.md"
-    reasons = {("b", "f", "x", "y", 0): "why not"}
-    known = ["a", "b", "c"]
-    write_page(page, [Tally("a", 10, 9, 1, 0, 2.0), Tally("b", 4, 3, 1, 0, 1.0)], reasons, known)
-    write_page(page, [Tally("b", 5, 4, 1, 0, 1.0)], reasons, known)
+    other = Tally("linalg", 29, 29, 28, 1, 1, [], None, None, "abc")
+    write_page(page, {"bounds": TALLY, "linalg": other}, {("bounds", "f", "x", "y", 0): "why not"})
     text = page.read_text(encoding="utf-8")
-    assert "| `a` | 10 | 9 | 1 |" in text
-    assert "| `b` | 5 | 4 | 1 |" in text
-    assert "| `c` | not run yet |  |  |" in text
-    assert "| all | 15 | 13 | 2 |" in text
-    assert "- `b.f`: `x` to `y`. why not" in text
+    assert "| `bounds` | 29 | 10 | 8 | 1 | 1 | 1 | 10 in the group, seed 14 | abc |" in text
+    assert "| `linalg` | 29 | 29 | 28 | 1 | 1 | 0 | all | abc |" in text
+    assert "| all of sensitivities | 58 | 39 | 36 | 2 | 2 | 1 |  |  |" in text
+    assert "| all | 58 | 39 | 36 | 2 | 2 | 1 |  |  |" in text
+    assert "| `ledger` | not run |" in text
+    assert "| module | mutants | tried | found out | not ended | explained | open | draw | commit |" in text
+    assert "## Open\n\n- `bounds.g`: `a + b` to `a - b`.\n\n## Explained" in text
+    assert "- `bounds.f`: `x` to `y`. why not" in text
 
 
-def test_the_page_leaves_nothing_unexplained():
-    page = (ROOT / "docs" / "mutation.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (\d*) \| (\d*) \|$", page, re.MULTILINE)
-    assert [name for name, *_ in rows] == runner.MODULES
-    for name, total, killed, equivalent in rows:
-        assert total == "not run yet" or int(total) == int(killed) + int(equivalent), name
+def test_the_page_is_that_of_the_results(tmp_path):
+    page = tmp_path / "mutation.md"
+    write_page(page, load_results(), load_reasons())
+    assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "mutation.md").read_text(encoding="utf-8")
+
+
+def test_the_results_account_for_every_mutant():
+    reasons = load_reasons()
+    for name, tally in load_results().items():
+        assert tally.tried == tally.found + tally.explained + len(tally.open), name
+        assert tally.explained <= sum(key[0] == name for key in reasons), name
+        assert tally.tried == tally.mutants or tally.sample, name
+        assert re.fullmatch("[0-9a-f]{7,40}", tally.commit), name
 
 
 @pytest.mark.slow
 def test_a_run_tells_tested_formulas_from_untested_ones(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "verification.mutation",
+    names = [
         "budgeted_floor",
+        "--tests",
+        "noise_share",
+        "--tests",
+        "analysis_convergence",
         "--page",
         str(tmp_path / "m.md"),
     ]
+    command = [sys.executable, "-m", "verification.mutation", *names, "--results", str(tmp_path / "r.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 unexplained" in done.stdout
-    assert "| `budgeted_floor` |" in (tmp_path / "m.md").read_text(encoding="utf-8")
+    assert "0 open" in done.stdout
+    assert (tmp_path / "m.md").exists()
 
 
 def test_an_unknown_module_is_refused(capsys):
     with pytest.raises(SystemExit):
         runner.main(["nothing"])
-    assert "no module nothing" in capsys.readouterr().err
+    assert "no one module nothing" in capsys.readouterr().err
+
+
+FILE = """
+import pytest
+from dpmech.bounds import Bounds
+
+@pytest.fixture(scope="module")
+def shared():
+    return Bounds(1.0, 2.0, "shared")
+
+def test_one(shared):
+    assert True
+
+def test_two(shared):
+    assert True
+
+def test_three():
+    assert True
+
+@pytest.mark.slow
+def test_slow():
+    raise AssertionError
+"""
+
+
+@pytest.mark.slow
+def test_a_recording_has_the_lines_of_fixtures_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_recording, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(_recording, "_import_once", lambda: None)
+    path = ROOT / "build" / "mutation" / "test_recorded.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(FILE, encoding="utf-8")
+    try:
+        recording = _recording.record([path], ["bounds"])
+        assert sorted(test.partition("::")[2] for test in recording.seconds) == [
+            "test_one",
+            "test_three",
+            "test_two",
+        ]
+        found = {test.partition("::")[2] for test in recording.tests_of("bounds", range(0))}
+        assert found == {"test_one", "test_two"}
+        with monkeypatch.context() as patch:
+            patch.setattr(_recording, "_recorded_apart", None)
+            assert _recording.record([path], ["bounds"]).seconds == recording.seconds  # not run again
+        path.write_text(FILE.replace("True", "False", 1), encoding="utf-8")
+        assert not any("test_one" in test for test in _recording.record([path], ["bounds"]).seconds)
+        assert "left out, for it fails when it is recorded" in capsys.readouterr().err
+    finally:
+        path.unlink()

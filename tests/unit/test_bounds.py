@@ -1,9 +1,11 @@
 import dataclasses
 import math
+from fractions import Fraction
 
 import pytest
 
 import dpmech as dm
+from dpmech.bounds import error_of_level
 
 
 def test_fields_and_derived_values():
@@ -38,3 +40,8 @@ def test_scaled_keeps_the_rest():
 def test_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         dm.Bounds(1.0, 2.0, "m").upper = 0.0
+
+
+@pytest.mark.parametrize("level", [0.5, 0.7, 0.99, 1.0 - 2.0**-53])
+def test_the_error_of_a_level_of_a_half_or_more_is_exact(level):
+    assert Fraction(error_of_level(level)) == 1 - Fraction(level)

@@ -35,6 +35,7 @@ def test_summary_of_nothing_and_of_tiny_weights():
     empty = summarise(np.full(10, -np.inf))
     assert empty.log_mean == -math.inf
     assert empty.largest_share == 1.0
+    assert (empty.effective_samples, empty.relative_error, empty.samples) == (0.0, math.inf, 10)
     assert summarise(np.full(10, -700.0)).log_mean == pytest.approx(-700.0)
 
 

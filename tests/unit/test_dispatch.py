@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.methods import Method
+from dpmech.accounting.dispatch import effective_method
+from dpmech.accounting.methods import Exact, Importance, Method, Pld
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
 
@@ -124,3 +125,36 @@ def test_a_cycle_as_long_as_the_run_takes_any_strategy(strategy):
     scaled = 2.0 / strategy.column_norms().max()
     single = dm.epsilon(dm.Identity(1), scaled, 1e-5, participation=dm.Poisson(0.1))
     assert once.upper == pytest.approx(single.upper, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("participation", "expected"),
+    [
+        (dm.Poisson(1.0), Exact()),
+        (dm.Poisson(0.5), Pld()),
+        (dm.CyclicPoisson(1.0, 4), Exact()),
+        (dm.CyclicPoisson(0.5, 4), Pld()),
+        (dm.BallsInBins(1), Exact()),
+        (dm.BallsInBins(4), Importance()),
+        (dm.EveryStep(), Exact()),
+    ],
+)
+def test_nothing_random_is_accounted_exactly(participation, expected):
+    assert effective_method(participation, None) == expected
+    if expected == Exact():
+        assert effective_method(participation, dm.Rdp()) == dm.Rdp()
+        assert effective_method(participation, Pld()) == Exact()
+    else:
+        assert effective_method(participation, dm.Rdp()) == dm.Rdp()
+
+
+def test_the_excess_of_the_programme_is_at_most_ten():
+    assert dm.Deterministic(10.0).rel_error == 10.0
+    with pytest.raises(dm.InvalidParameterError, match="rel_error"):
+        dm.Deterministic(10.5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 1.5, -1e-9])
+def test_beta_is_a_probability(beta):
+    with pytest.raises(dm.InvalidParameterError, match="beta"):
+        dm.Certified(beta)

@@ -115,3 +115,15 @@ def test_factor_takes_a_diagonal():
     assert gram.diagonal == pytest.approx(np.diag(M @ M.T))
     assert not gram.cheap_columns
     assert not gram.circulant
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_a_spectrum_may_be_negative_by_rounding_alone(scale):
+    # The spectrum of (1, c, c, ...) is 1 + (b - 1) c and 1 - c.
+    nearly = np.full(6, 1.0 + 1e-10)
+    nearly[0] = 1.0
+    assert CirculantGram(scale * nearly).bins == 6
+    clearly = np.full(6, 1.0 + 1e-7)
+    clearly[0] = 1.0
+    with pytest.raises(InvalidParameterError, match="positive semidefinite"):
+        CirculantGram(scale * clearly)

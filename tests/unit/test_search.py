@@ -96,3 +96,11 @@ def test_nan_raises(fault):
     accountant.delta = lambda sigma, eps, *, tolerance: Bounds(0.0, fault, "broken")
     with pytest.raises(dm.InvalidParameterError, match="neither NaN"):
         solve(accountant)
+
+
+@pytest.mark.parametrize("shift", [0.0, 2.2e-4, 2.5e-4, 3e-4])
+def test_a_sigma_whose_epsilon_is_just_above_is_raised_a_little(shift):
+    # delta certifies a sigma whose eps is above the budget by less than the resolution of the search.
+    solution = solve(Plain(eps_shift=shift))
+    assert solution.achieved.upper <= 1.0
+    assert EXACT <= solution.sigma <= EXACT * (1 + 1e-3)

@@ -20,6 +20,7 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq,
 }
+Key = tuple[str, str, str, str, int]
 SWAPS = {"max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum"}
 
 
@@ -28,9 +29,11 @@ class Mutant:
     """One alteration of a module.
 
     Args:
-        module: its name in dpmech.analysis.
+        module: its name below dpmech, dotted.
         function: the function it stands in, dotted; "" for the body of the module.
         line: where.
+        lines: the lines of its statement, without the statements inside that; those of the function for a
+            default value; none for what is computed at import.
         before: the expression.
         after: what stands there instead.
         count: how many equal alterations stand before it in the same function.
@@ -39,6 +42,7 @@ class Mutant:
     module: str
     function: str
     line: int
+    lines: range
     before: str
     after: str
     count: int
@@ -50,7 +54,7 @@ class Mutant:
         return _replaced(*self._source)
 
     @property
-    def key(self) -> tuple[str, str, str, str, int]:
+    def key(self) -> Key:
         """What names it whatever the line."""
         return self.module, self.function, self.before, self.after, self.count
 
@@ -59,7 +63,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     """All alterations of a module's source, in its order."""
     seen: dict[tuple[str, str, str], int] = {}
     tree = ast.parse(source)
-    even = _even_arguments(tree)
+    even, spans = _even_arguments(tree), _spans(tree)
     for function, node, whole in _expressions(tree, "", in_formula=False):
         for replacement in _replacements(node, whole=whole):
             if id(node) in even and isinstance(replacement, ast.UnaryOp):
@@ -67,8 +71,37 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
             before, after = ast.unparse(node), ast.unparse(replacement)
             name = function, before, after
             seen[name] = seen.get(name, -1) + 1
-            line = getattr(node, "lineno", 0)
-            yield Mutant(module, function, line, before, after, seen[name], (tree, node, replacement))
+            line, lines = getattr(node, "lineno", 0), spans[id(node)]
+            yield Mutant(module, function, line, lines, before, after, seen[name], (tree, node, replacement))
+
+
+def _spans(tree: ast.Module) -> dict[int, range]:
+    """For every node the lines whose execution runs it; none where the import does."""
+    spans: dict[int, range] = {}
+
+    def walk(node: ast.AST, lines: range, *, called: bool) -> None:
+        spans[id(node)] = lines
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                inside = called or isinstance(node, ast.FunctionDef)
+                walk(child, _own_lines(child) if inside else range(0), called=inside)
+            elif isinstance(node, ast.FunctionDef):
+                walk(child, range(node.lineno, (node.end_lineno or node.lineno) + 1), called=called)
+            elif isinstance(child, ast.match_case):
+                walk(child, range(child.pattern.lineno, child.body[0].lineno), called=called)
+            else:
+                walk(child, lines, called=called)
+
+    walk(tree, range(0), called=False)
+    return spans
+
+
+def _own_lines(statement: ast.stmt) -> range:
+    inner = [child.lineno for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
+    if isinstance(statement, ast.Match):
+        inner = [case.pattern.lineno for case in statement.cases]
+    end = (statement.end_lineno or statement.lineno) + 1
+    return range(statement.lineno, max(min([end, *inner]), statement.lineno + 1))
 
 
 def _even_arguments(tree: ast.Module) -> set[int]:
@@ -132,10 +165,10 @@ def _replacements(node: ast.expr | ast.AugAssign, *, whole: bool) -> Iterator[as
 
 
 def _numbers(value: float) -> list[float]:
-    """Twice the number, and one more; 1 for 0."""
+    """Twice the number, and one more where that is another; 1 for 0."""
     if value == 0:
         return [type(value)(1)]
-    return sorted({2 * value, value + 1})
+    return sorted({2 * value, value + 1} - {value})
 
 
 def _operations(node: ast.BinOp, *, whole: bool) -> Iterator[ast.expr]:

@@ -1,57 +1,35 @@
-"""Runs the tests of a module on its mutants, each in a forked process that shares one collection."""
+"""Runs tests on mutants, each mutant in a forked process that shares one collection (Linux)."""
 
 import ast
 import importlib
-import json
 import os
 import resource
 import signal
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
 import pytest
 
-from verification.mutation._mutants import Mutant
+from verification.mutation._modules import PACKAGE
+from verification.mutation._mutants import Key, Mutant
+from verification.mutation._recording import Recording
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = "dpmech.analysis"
-# A mutant that does not end, or that asks for more memory, is found out as well. Processor time is what
-# counts, so that a busy machine finds out nothing by itself.
-SECONDS = 40
-MEMORY = 6 << 30
+# A test that does not end in its recorded time, or that asks for more memory, finds its mutant out as well.
+# Processor time is what counts, so that a busy machine finds out nothing by itself; the clock is only for
+# a test that waits for ever.
+SECONDS, FACTOR, PATIENCE = 5.0, 5.0, 20.0
+MEMORY = 4 << 30
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
-NOT_PLANTED = "not planted"
+NOT_PLANTED = "NOT-PLANTED"
 
 
 class TrialError(RuntimeError):
-    """The tests fail without any alteration, or an alteration cannot be planted."""
-
-
-def files_that_test(module: str) -> list[Path]:
-    """Test files that import the module, or a module of the analysis that does."""
-    wanted = {module}
-    names = {path.stem: _imported(path) for path in (ROOT / "dpmech" / "analysis").glob("*.py")}
-    while more := {name for name, imports in names.items() if imports & wanted} - wanted:
-        wanted |= more
-    files = {path: _imported(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
-    return sorted(
-        (path for path, imports in files.items() if imports & wanted), key=lambda p: module not in files[p]
-    )
-
-
-def _imported(path: Path) -> set[str]:
-    """Modules of the analysis that a file imports itself."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == PACKAGE:
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE + "."):
-            found.add(str(node.module).rpartition(".")[2])
-    return found
+    """A test fails without any alteration, or not all mutants were tried."""
 
 
 def plant(module: types.ModuleType, tree: ast.Module) -> bool:
@@ -78,11 +56,32 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
         old.__code__ = function.__code__
         old.__defaults__ = function.__defaults__
         old.__kwdefaults__ = function.__kwdefaults__
-    for name, value in vars(altered).items():
-        if isinstance(value, int | float | tuple) and vars(module)[name] != value:
-            vars(module)[name] = value
+    return _constants(module, altered) or changed
+
+
+def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type) -> bool:
+    """Give a module, its classes, and whoever imported them, the constants of the altered source."""
+    changed = False
+    for name, value in list(vars(altered).items()):
+        old = vars(holder).get(name)
+        if isinstance(value, type) and value.__module__ == altered.__name__ and isinstance(old, type):
+            changed |= _constants(old, value)
+        elif not name.startswith("__") and _plain(value) and repr(old) != repr(value):
             changed = True
+            users = [holder, *(one for key, one in sys.modules.items() if key.startswith(f"{PACKAGE}."))]
+            for user in users:
+                if vars(user).get(name) is old:
+                    setattr(user, name, value)
     return changed
+
+
+def _plain(value: object) -> bool:
+    """Whether it is made of numbers and words alone: a function or class has its counterpart already."""
+    if isinstance(value, dict):
+        return all(_plain(one) for one in (*value, *value.values()))
+    if isinstance(value, tuple | list | set | frozenset):
+        return all(_plain(one) for one in value)
+    return value is None or isinstance(value, int | float | str | range | np.ndarray | np.generic)
 
 
 def _different(one: types.FunctionType, other: types.FunctionType) -> bool:
@@ -109,89 +108,89 @@ def _functions(holder: types.ModuleType | type, prefix: str = "") -> Iterator[tu
 class Trials:
     """A pytest plugin that runs the collected tests on every mutant instead of once.
 
-    A mutant meets the tests that call the function it stands in, the latest killer first.
+    A mutant meets the tests that execute its statement: first the one that found it out in an earlier run,
+    then the latest killer of its function, then the fastest.
 
     Args:
-        module: the module's name in dpmech.analysis.
-        mutants: its alterations.
-        report: called with each mutant and its outcome.
+        mutants: the alterations, of one module or several.
+        recording: which tests execute which lines.
+        killers: the test that found a mutant out earlier, by the mutant's key.
+        seconds: processor time, as recorded, of the tests that a mutant meets at most; the first one is met
+            whatever it takes.
+        report: called with each mutant, its outcome, the test that decided, and how many it met.
     """
 
-    def __init__(self, module: str, mutants: list[Mutant], report: Callable[[Mutant, str], None]) -> None:
-        self.module = module
+    def __init__(
+        self,
+        mutants: Sequence[Mutant],
+        recording: Recording,
+        killers: dict[Key, str],
+        seconds: float,
+        report: Callable[[Mutant, str, str, int], None],
+    ) -> None:
         self.mutants = mutants
+        self.recording = recording
+        self.killers = killers
+        self.seconds = seconds
         self.report = report
-        self.order: list[pytest.Item] = []
-        self.calls: dict[str, set[str]] = {}
-        self.noted: dict[str, set[str]] = {}
+        self._sound: set[str] = set()
+        self._last: dict[tuple[str, str], str] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Fork once a mutant."""
-        module = importlib.import_module(f"{PACKAGE}.{self.module}")
-        self.order = list(session.items)
-        outcome, found = self._outcome(session, self.order, lambda: self._watch(session, module))
-        if not self.order or outcome != SURVIVED:
-            raise TrialError(f"the tests of {self.module} must pass on the library as it is")
-        self.calls = {node: set(names) for node, names in json.loads(found).items()}
+        items = {item.nodeid: item for item in session.items}
         for mutant in self.mutants:
-            chosen = [item for item in self.order if self._concerns(item, mutant)]
-            tree = mutant.tree
-            outcome, found = self._outcome(session, chosen, lambda tree=tree: _planted(module, tree))
-            if found == NOT_PLANTED:
-                raise TrialError(f"{mutant} changes no function and no constant")
-            if found:
-                killer = chosen[int(found)]
-                self.order.remove(killer)
-                self.order.insert(0, killer)
-            self.report(mutant, outcome)
+            chosen = self._chosen(mutant, items)
+            outcome, found = self._outcome(session, [items[test] for test in chosen], mutant)
+            killer = chosen[int(found)] if found else ""
+            if killer:
+                self._must_pass(session, items[killer])
+                self._last[mutant.module, mutant.function] = killer
+            self.report(mutant, outcome, killer, len(chosen))
         return True
 
-    def _concerns(self, item: pytest.Item, mutant: Mutant) -> bool:
-        """Whether the test calls the function, or no test does: then all have to look."""
-        parts = mutant.function.split(".")
-        names = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-        if not names & set().union(*self.calls.values()):
-            return True
-        return bool(names & self.calls[item.nodeid])
+    def _must_pass(self, session: pytest.Session, item: pytest.Item) -> None:
+        """A test that finds something out passes, in time, on the library as it is."""
+        if item.nodeid not in self._sound:
+            if self._outcome(session, [item], None)[0] != SURVIVED:
+                raise TrialError(f"{item.nodeid} must pass on the library as it is")
+            self._sound.add(item.nodeid)
 
-    def _watch(self, session: pytest.Session, module: types.ModuleType) -> str:
-        """Start to note which functions of the module every test calls; reported at the end."""
-        calls: dict[str, set[str]] = {item.nodeid: set() for item in self.order}
-
-        class Watch:
-            @pytest.hookimpl(wrapper=True)
-            def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-                def note(frame: types.FrameType, event: str, _: object) -> None:
-                    if event == "call" and frame.f_code.co_filename == module.__file__:
-                        calls[item.nodeid].add(frame.f_code.co_qualname.replace(".<locals>", ""))
-
-                sys.setprofile(note)
-                try:
-                    return (yield)
-                finally:
-                    sys.setprofile(None)
-
-        session.config.pluginmanager.register(Watch())
-        self.noted = calls
-        return ""
+    def _chosen(self, mutant: Mutant, items: Iterable[str]) -> list[str]:
+        """The tests that it meets, in their order."""
+        known = set(items)
+        tests = [test for test in self.recording.tests_of(mutant.module, mutant.lines) if test in known]
+        first = (self.killers.get(mutant.key), self._last.get((mutant.module, mutant.function)))
+        tests.sort(key=lambda test: first.index(test) if test in first else len(first))
+        chosen, total = tests[:1], self.recording.seconds[tests[0]] if tests else 0.0
+        for test in tests[1:]:
+            total += self.recording.seconds[test]
+            if total > self.seconds:
+                break
+            chosen.append(test)
+        return chosen
 
     def _outcome(
-        self, session: pytest.Session, items: list[pytest.Item], prepare: Callable[[], str]
+        self, session: pytest.Session, items: list[pytest.Item], mutant: Mutant | None
     ) -> tuple[str, str]:
-        """What became of one forked run, and what it wrote."""
+        """What became of one forked run, and the number of the test that it ended in."""
         with tempfile.TemporaryFile("w+", encoding="utf-8") as message:
             process = os.fork()
             if process == 0:
-                self._run(session, items, prepare, message)
+                self._run(session, items, mutant, message)
             _, status = os.waitpid(process, 0)
-            code = os.waitstatus_to_exitcode(status)
             message.seek(0)
-            if code in {-signal.SIGXCPU, -signal.SIGKILL}:
-                return TIMED_OUT, ""
-            return (SURVIVED if code == 0 else KILLED), message.read()
+            reached = message.read().split()
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return SURVIVED, ""
+        if reached == [NOT_PLANTED]:
+            return NOT_PLANTED, ""
+        late = code in {-signal.SIGPROF, -signal.SIGALRM, -signal.SIGKILL}
+        return (TIMED_OUT if late else KILLED), reached[-1] if reached else ""
 
     def _run(
-        self, session: pytest.Session, items: list[pytest.Item], prepare: Callable[[], str], out: TextIO
+        self, session: pytest.Session, items: list[pytest.Item], mutant: Mutant | None, out: TextIO
     ) -> None:
         """In the child: alter, run until a test fails, and leave by the exit status."""
         status = 1
@@ -199,25 +198,24 @@ class Trials:
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
-            problem = prepare()
-            if problem:
-                out.write(problem)
+            used = (
+                int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+            )
+            resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+            if mutant and not plant(importlib.import_module(f"{PACKAGE}.{mutant.module}"), mutant.tree):
+                out.write(NOT_PLANTED)
                 return
             for index, item in enumerate(items):
+                out.write(f"{index} ")
+                out.flush()
+                limit = SECONDS + FACTOR * self.recording.seconds[item.nodeid]
+                signal.setitimer(signal.ITIMER_PROF, limit)
+                signal.alarm(int(PATIENCE * limit))
                 follower = items[index + 1] if index + 1 < len(items) else None
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=follower)
                 if session.testsfailed:
-                    out.write(str(index))
                     return
-            if self.noted:
-                out.write(json.dumps({node: sorted(names) for node, names in self.noted.items()}))
             status = 0
         finally:
             out.flush()
             os._exit(status)
-
-
-def _planted(module: types.ModuleType, tree: ast.Module) -> str:
-    return "" if plant(module, tree) else NOT_PLANTED

@@ -1,0 +1,140 @@
+"""Composition where its margins decide: lopsided losses, a million steps, cells that give to others."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import special
+
+from dpmech.accounting import losses
+from dpmech.accounting.composition import LossMoments, compose
+from dpmech.accounting.losses import LatticeLoss, Loss, merge_cells
+
+LOPSIDED = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
+
+
+def convolved(masses, times):
+    result = np.ones(1)
+    for _ in range(times):
+        result = np.convolve(result, masses)
+    return result
+
+
+@pytest.mark.parametrize("offset", [0.0, 2.0, -3.0])
+@pytest.mark.parametrize("theta", [0.0, 1.5])
+@pytest.mark.parametrize("masses", [LOPSIDED, LOPSIDED[::-1].copy()])
+def test_window_holds_the_mass_of_a_lopsided_loss(offset, theta, masses):
+    loss = LatticeLoss(0.5, 1, masses, 0.0, offset)
+    tilted = masses * np.exp(theta * loss.losses())
+    composed = convolved(tilted / tilted.sum(), 60)
+    values = 60 * (offset + 0.5) + 0.5 * np.arange(composed.size)
+    for log_tail in (math.log(0.2), math.log(1e-4), math.log(1e-12)):
+        low, high = LossMoments.of(loss, 60).window(theta, log_tail)
+        assert composed[values > high].sum() <= math.exp(log_tail)
+        assert composed[values < low].sum() <= math.exp(log_tail)
+        # And no more than a few standard deviations more than it has to be.
+        mean = float(composed @ values)
+        spread = math.sqrt(float(composed @ (values - mean) ** 2))
+        assert high - mean <= 2.0 * spread * math.sqrt(-2.0 * log_tail) + 1.0
+        assert mean - low <= 2.0 * spread * math.sqrt(-2.0 * log_tail) + 1.0
+
+
+@pytest.mark.parametrize(("times", "p"), [(10**6, 3e-6), (10**6, 0.3), (1000, 0.01)])
+@pytest.mark.parametrize("quantile", [-2.0, 0.0, 2.0, 5.0])
+def test_rounding_of_many_steps_stays_within_the_bounds(times, p, quantile):
+    # A loss of 0 or 1e-3: its sum is binomial, and delta a sum of few binomial terms.
+    masses = np.array([1.0 - p, p])
+    count = max(0, round(times * p + quantile * math.sqrt(times * p * (1.0 - p))))
+    eps = 1e-3 * (count + 0.5)
+    with mp.workdps(40):
+        chance, rest = mp.mpf(float(masses[1])), mp.mpf(float(masses[0]))
+        k = count + 1
+        term = mp.binomial(times, k) * chance**k * rest ** (times - k)
+        truth = mp.mpf(0)
+        while k <= times and (term > truth * mp.mpf(10) ** -30 or truth == 0):
+            truth -= term * mp.expm1(mp.mpf(eps) - mp.mpf(1e-3) * k)
+            term *= chance * (times - k) / (rest * (k + 1))
+            k += 1
+    loss = LatticeLoss(1e-3, 0, masses, 0.0)
+    for theta in (0.0, LossMoments.of(loss, times).tilt_for_eps(eps)):
+        lower, upper = compose(loss, times, theta).delta(eps)
+        assert lower <= truth <= upper
+
+
+def curve(masses, losses, eps):
+    return float(np.sum(masses * np.maximum(0.0, -np.expm1(eps - losses))))
+
+
+def merged_lattice(total, nodes, losses):
+    step = nodes[1] - nodes[0]
+
+    def moved(mass, excess, up):
+        return -mass * math.expm1(up * step) + math.exp(up * step) * excess
+
+    return merge_cells(total, -total * np.expm1(nodes - losses), moved)
+
+
+@pytest.mark.parametrize("step", [0.05, 0.7])
+@pytest.mark.parametrize("seed", range(20))
+def test_merged_cells_stay_below_the_curve(step, seed):
+    # Cells of any mass whose merged losses are anywhere in the cell.
+    rng = np.random.default_rng(seed)
+    total = rng.dirichlet(np.full(12, 0.5))
+    nodes = (np.arange(12) - 5) * step
+    values = nodes + step * rng.uniform(-0.5, 0.5, 12)
+    masses = merged_lattice(total, nodes, values)
+    assert (masses >= 0.0).all()
+    assert masses.sum() <= 1.0 + 1e-12
+    # In e^eps the curves are straight between the losses, so that these decide.
+    for eps in np.concatenate([nodes, values, [-10.0 * step, 10.0 * step]]):
+        assert curve(masses, nodes, eps) <= curve(total, values, eps) + 1e-13
+
+
+@pytest.mark.parametrize("step", [0.05, 0.4])
+@pytest.mark.parametrize("shift", [-0.1, 0.1, 0.2, 0.4])
+def test_merged_cells_of_a_bell_lose_no_mass(step, shift):
+    nodes = (np.arange(41) - 20) * step
+    total = np.exp(-0.5 * (nodes / (4.0 * step)) ** 2)
+    total /= total.sum()
+    values = nodes + shift * step
+    masses = merged_lattice(total, nodes, values)
+    assert masses.sum() == pytest.approx(1.0, abs=1e-5)
+    for eps in np.linspace(-8.0 * step, 8.0 * step, 20):
+        assert curve(masses, nodes, eps) <= curve(total, values, eps) + 1e-13
+        assert curve(masses, nodes, eps) >= curve(total, values - step, eps) - 1e-5
+
+
+@pytest.mark.parametrize("remove", [True, False])
+@pytest.mark.parametrize("reach", [0.5, 3.0, 12.0])
+@pytest.mark.parametrize("s", [0.3, 100.0])
+def test_tail_mass_covers_what_lies_beyond_the_outputs(remove, reach, s):
+    loss = Loss(0.2, s, remove, reach)
+    low, high = loss.outputs()
+
+    def outside(mean):
+        return float(special.ndtr((low - mean) / s) + special.ndtr((mean - high) / s))
+
+    mass = 0.8 * outside(0.0) + 0.2 * outside(1.0) if remove else outside(0.0)
+    assert mass <= loss.tail_mass()
+    if s == 100.0 and reach < 10.0:
+        assert loss.tail_mass() <= 1.1 * mass
+
+
+@pytest.mark.parametrize("step", [0.05, 0.8])
+def test_a_lower_lattice_moves_its_cells_by_the_definition(monkeypatch, step):
+    given = []
+    true = losses.merge_cells
+
+    def noted(total, surplus, moved):
+        given.append((total, surplus, moved))
+        return true(total, surplus, moved)
+
+    monkeypatch.setattr(losses, "merge_cells", noted)
+    losses.lower_lattice(Loss(0.3, 1.0, True), step)
+    _, _, moved = given[0]
+    mass, distance = np.array([0.2, 0.5, 0.3]), np.array([0.1, -0.2, 0.4]) * step
+    for up in (-2, -1, 0, 1, 2):
+        # P-mass minus e^node Q-mass, where the merged loss is `distance` above its node.
+        found = moved(mass, -mass * np.expm1(-distance), up)
+        assert found == pytest.approx(-mass * np.expm1(up * step - distance), rel=1e-12)

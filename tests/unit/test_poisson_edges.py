@@ -1,0 +1,69 @@
+"""Poisson sampling where a bracket ends: almost certain sampling, delta below every number."""
+
+import math
+
+import mpmath as mp
+import pytest
+
+from dpmech.accounting.gaussian import gaussian_epsilon
+from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
+from dpmech.accounting.prv import PrvAccountant
+from dpmech.bounds import Bounds
+
+ONE = Bounds(1.0, 1.0, "one")
+
+
+def hockey_stick(log_growth, sigma):
+    """H at e^a of N(1, sigma^2) against N(0, sigma^2)."""
+    a = mp.mpf(log_growth)
+    return mp.ncdf(1 / (2 * sigma) - a * sigma) - mp.exp(a) * mp.ncdf(-1 / (2 * sigma) - a * sigma)
+
+
+def both_directions(q, sigma, eps):
+    """REMOVE and ADD of one step."""
+    with mp.workdps(60):
+        q, eps, sigma = mp.mpf(q), mp.mpf(eps), mp.mpf(sigma)
+        remove = q * hockey_stick(mp.log1p(mp.expm1(eps) / q), sigma)
+        share = 1 - mp.exp(eps) * (1 - q)
+        add = share * hockey_stick(mp.log(q) + eps - mp.log(share), sigma) if share > 0 else mp.mpf(0)
+        return remove, add
+
+
+@pytest.mark.parametrize("q", [0.01, 0.5, 0.99, 1.0 - 1e-13])
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 8.0])
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 1.0 - 1e-12, 1.5])
+def test_one_step_is_the_larger_direction(q, sigma, part):
+    eps = -part * math.log1p(-q)  # ADD vanishes from part = 1 on
+    accountant = PoissonAccountant(PoissonRelease(q, 1, ONE))
+    bounds = accountant.delta(sigma, eps, tolerance=1e-3)
+    remove, add = both_directions(q, sigma, eps)
+    # No less than ADD, which is the smaller direction: equal at eps = 0 only.
+    assert add <= remove * (1 + 1e-14)
+    assert bounds.lower <= remove <= bounds.upper
+    assert bounds.upper <= remove * (1 + mp.mpf(10) ** -9) + mp.mpf(10) ** -299
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_almost_certain_sampling_keeps_the_epsilon_of_no_sampling(sigma):
+    q = 1.0 - 2.0**-50
+    accountant = PoissonAccountant(PoissonRelease(q, 1, ONE))
+    upper = accountant.epsilon(sigma, 1e-6, tolerance=1e-3).upper
+    assert max(both_directions(q, sigma, upper)) <= 1e-6
+    assert upper == pytest.approx(gaussian_epsilon(sigma, 1e-6, safe=True), abs=1e-11)
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_a_delta_below_every_number_is_known_to_be_so(steps):
+    bounds = PoissonAccountant(PoissonRelease(0.01, steps, ONE)).delta(50.0, 40.0, tolerance=1e-3)
+    assert bounds.lower == 0.0
+    assert 0.0 < bounds.upper <= 1e-300
+
+
+def test_prv_brackets_are_close():
+    sigma, release = 0.8, PoissonRelease(0.01, 500, ONE)
+    exact = PoissonAccountant(release).delta(sigma, 1.0, tolerance=1e-4)
+    bounds = PrvAccountant(release).delta(sigma, 1.0, tolerance=1e-3)
+    assert bounds.lower <= exact.upper
+    assert exact.lower <= bounds.upper
+    assert bounds.lower >= 0.9 * exact.lower
+    assert bounds.upper <= 1.1 * exact.upper
