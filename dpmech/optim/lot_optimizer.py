@@ -64,8 +64,8 @@ class LotOptimizer(PrivateOptimizer):
         """As PrivateOptimizer; an example of the loader's newest batch counts once.
 
         Raises:
-            UnsupportedCombinationError: if more examples are added than the batch holds, or the model was made
-                private again.
+            UnsupportedCombinationError: if more examples are added than the batch holds, or the model was
+                made private again.
         """
         if self._unchanged is not None:
             self._unchanged.check_newest()

@@ -222,10 +222,10 @@ def _check_sizes(
         "expected_batch_size": given,
     }
     expected = sampler.expected_batch_size
-    for name, size in stated.items():
-        if size is None:
+    for name, value in stated.items():
+        if value is None:
             continue
-        size = check_real(name, size)
+        size = check_real(name, value)
         same_steps = size >= 1 and sampler.dataset_size // int(size) == sampler.steps_per_epoch
         if not (same_steps or abs(size - expected) < max(1.0, 0.01 * expected)):
             raise CertificateError(
@@ -250,7 +250,7 @@ def _grad_sample_module(model: nn.Module) -> nn.Module:
     if any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
         raise UnsupportedCombinationError(
             "the model has Opacus' hooks already, of an earlier GradSampleModule",
-            supported="that GradSampleModule itself (what make_private returned), or its remove_hooks() before",
+            supported="that GradSampleModule itself (what make_private returned), or remove_hooks()",
         )
     wrapped: nn.Module = GradSampleModule(model, batch_first=True, loss_reduction="mean")
     return wrapped

@@ -286,9 +286,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         """
         own = {
             "stream": self._stream.state_dict(),
-            "expected_batch_size": self._batch_size,
-            "clipping": repr(self._clipping),
-            "optimizer": self._guard.kind,
+            **self._fixed(),
             "lot": self._lot.state_dict(),
         }
         return {**self._inner.state_dict(), _KEY: own}
@@ -297,16 +295,11 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         """Go on where `state_dict` was taken, bit for bit; only before the first step.
 
         Raises:
-            CertificateError: if the state belongs to another certificate, clipping or normaliser, or to another
-                class of optimizer.
+            CertificateError: if the state is of another certificate, clipping, normaliser or optimizer class.
             InvalidParameterError: if it is no state of a PrivateOptimizer, or steps were taken already.
         """
         own = state_dict.get(_KEY)
-        fixed = {
-            "expected_batch_size": self._batch_size,
-            "clipping": repr(self._clipping),
-            "optimizer": self._guard.kind,
-        }
+        fixed = self._fixed()
         expected = {"stream", *fixed, "lot"}
         if not isinstance(own, dict) or set(own) != expected:
             raise InvalidParameterError(
@@ -340,6 +333,10 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             f"PrivateOptimizer({type(self._inner).__name__}, {self._stream!r}, {self._clipping!r}, "
             f"{self._claim.participation!r}, expected_batch_size={self._batch_size:g})"
         )
+
+    def _fixed(self) -> dict[str, Any]:
+        shown = repr(self._clipping)
+        return {"expected_batch_size": self._batch_size, "clipping": shown, "optimizer": self._guard.kind}
 
     def _share(self) -> None:
         """Groups and state are those of the wrapped optimizer, the same objects."""

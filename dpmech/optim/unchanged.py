@@ -42,8 +42,8 @@ class Unchanged:
 
     Raises:
         InvalidParameterError: if a public name is none of these.
-        UnsupportedCombinationError: if a tensor cannot be read, or holds what no step of an earlier run on the
-            model gave it.
+        UnsupportedCombinationError: if a tensor cannot be read, or holds what no step of an earlier run on
+            the model gave it.
     """
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor], public: Sequence[str] = ()) -> None:

@@ -162,12 +162,13 @@ def test_cuda_parameters_get_the_cuda_generator(monkeypatch):
     assert source.offset(2, 1, 0, 0) < source.offset(3, 0, 0, 0)
 
 
-def test_lambda_zero_is_the_identity_bit_for_bit():
+def test_lambda_zero_is_the_identity():
     drawn = [
         all_rows(NoiseStream(calibration(strategy), [torch.zeros(50)], generator=5))[0]
         for strategy in (dm.LambdaCGD(20, 0.0), dm.Identity(20))
     ]
-    assert np.array_equal(*drawn)
+    # Each is enlarged by its own bound on roundings.
+    np.testing.assert_allclose(*drawn, rtol=1e-13)
 
 
 def test_rows_are_float64_whatever_the_parameters():

@@ -46,8 +46,9 @@ class World:
         found[:] = [mine, other] if self.rank == 0 else [other, mine]
 
     def all_reduce(self, tensor, group, async_op):
-        self.sums.append(tensor.clone())
-        tensor.mul_(2.0)  # the other one has the same
+        if tensor.is_floating_point():  # counts of examples are added up too
+            self.sums.append(tensor.clone())
+        tensor.mul_(2)  # the other one has the same
         return self
 
     def wait(self):

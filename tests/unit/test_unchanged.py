@@ -628,7 +628,7 @@ def test_what_was_written_before_is_not_taken_over(mode):
     first = made(model, mode)
     step(model, *first)
     keep(model, torch.ones(2, 3))
-    with pytest.raises(dm.UnsupportedCombinationError, match="buffers memory.mean"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"buffers memory\.mean"):
         make_private(
             first[0],
             torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1),
@@ -646,7 +646,7 @@ def test_the_second_run_on_a_model_is_watched(mode):
     second = again(model, mode, first[0])
     step(model, *second)
     keep(model, torch.ones(2, 3))
-    with pytest.raises(dm.UnsupportedCombinationError, match="buffers memory.mean"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"buffers memory\.mean"):
         model.state_dict()
-    with pytest.raises(dm.UnsupportedCombinationError, match="buffers memory.mean"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"buffers memory\.mean"):
         second[1].run_record()
