@@ -25,12 +25,15 @@ from dpmech.linalg import (
     total,
     trimmed,
 )
+from dpmech.metering import spend
 
 __all__ = ["bounded_inverse", "newton_inverse", "series_inverse"]
 
 # Relative, of a column norm; an inverse that cannot be had to this is refused.
 _MOST_LOST = 1e-10
 _REFINEMENTS = 12
+# As many are inside the estimates of `strategy_costs`; each one more is counted, in seconds a product.
+_FORESEEN, _REFINING = 3, 1e-8
 # The residual is summed term by term up to this many terms, or up to so many a coefficient; above, exactly.
 _TERMS_WORK = 100_000_000
 _TERMS = 64
@@ -85,7 +88,11 @@ def _refined(f: FloatArray, n: int, relative: float) -> tuple[FloatArray, float]
             "nonzero coefficients are accepted"
         )
     best = np.inf
-    for _ in range(_REFINEMENTS):
+    for count in range(_REFINEMENTS):
+        if count >= _FORESEEN:
+            # An exact product has transforms of 18 factors, below 3e-7 s a term each.
+            each = 5e-6 if exactly else _REFINING * max(terms, min(f.size, _HEAD))
+            spend(each * n, what=f"refining an inverse of {n} steps once more")
         if exactly:
             g, r, left = exact_residual(f, g)
             left += 2.0e-15 * total(np.abs(r))

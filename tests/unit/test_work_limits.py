@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech import metering
+from dpmech import metering, series
 from dpmech.accounting import ring_programme, sampling
 from dpmech.cli import main
 from dpmech.metering import Work, metered, spend
@@ -244,3 +244,14 @@ def test_memory_is_estimated_on_the_high_side():
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak <= decoder_work(strategy).memory, strategy
+
+
+def test_refinements_beyond_the_foreseen_ones_are_counted(monkeypatch):
+    """An inverse whose error falls slowly is refined up to twelve times; the estimates hold for three."""
+    errors = iter(2.0**-step for step in range(3, 20))
+    monkeypatch.setattr(series, "_column_error", lambda *_: next(errors) ** 2)
+    rounds = []
+    monkeypatch.setattr(series, "_unaccounted", lambda *_, **__: rounds.append(1))
+    with metered(1e-6, 1e9), pytest.raises(dm.WorkLimitError, match="refining an inverse of 1000 steps"):
+        series.bounded_inverse(np.array([1.0, -0.5]), 1000)
+    assert len(rounds) == 3
