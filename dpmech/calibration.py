@@ -34,9 +34,9 @@ class Calibration(Claim):
     Examples:
         >>> import dpmech as dm
         >>> print(dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 8.0, 1e-5, participation=dm.MinSep(390, 10)))
-        sigma 4.35489 at clip norm 1, noise multiplier 0.60023: exact
-        eps 8, delta 1e-05, add_remove; achieved eps in [8, 8]; sensitivity 7.25537
-        RMSE 19.7142, MaxSE 27.3674, in units of the clip norm
+        sigma 4.35452 at clip norm 1, noise multiplier 0.60023: exact
+        eps 8, delta 1e-05, add_remove; achieved eps in [7.99999, 8]; sensitivity 7.25477
+        RMSE 19.7136, MaxSE 27.537, in units of the clip norm
         LambdaCGD(n=3900, lam=0.9)
         MinSep(min_sep=390, max_participations=10)
     """

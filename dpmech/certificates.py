@@ -22,7 +22,13 @@ from dpmech.certificate_format import (
     to_plain,
 )
 from dpmech.claims import Claim, Evidence, check_unedited, with_checksum
-from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, check_real
+from dpmech.exceptions import (
+    CertificateError,
+    DpmechError,
+    InvalidParameterError,
+    check_integer,
+    check_real,
+)
 from dpmech.linalg import FloatArray
 from dpmech.metering import spend
 from dpmech.participation import Participation
@@ -255,7 +261,9 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
             rng_supplied=evidence["rng_supplied"],
             samples=evidence["samples"],
             machine=evidence["platform"]["machine"],
-            longdouble_bits=evidence["platform"]["longdouble_bits"],
+            longdouble_bits=check_integer(
+                "longdouble_bits", evidence["platform"]["longdouble_bits"], minimum=53, maximum=237
+            ),
         ),
         "clip_norm": claim["clip_norm"],
         "expected_batch_size": claim["expected_batch_size"],

@@ -70,11 +70,11 @@ def form_work(strategy: Strategy) -> Work:
     if own.dense:
         return Work(1e-8 * n * n + 5e-10 * n**3, 6.0 * _NUMBER * n * n)
     seconds = n * (3e-7 + 1.5e-7 * own.buffers + 2e-9 * own.buffers**2 + 5e-8 * own.scaled)
-    vectors = 16.0 + 3.0 * own.buffers + 2.0 * own.scaled
+    vectors = 24.0 + 3.0 * own.buffers + 2.0 * own.scaled
     if own.bands * n <= _DIRECT:
         seconds += 3e-8 * own.bands * n
     else:
-        seconds += 3e-7 * n * math.log2(n)
+        seconds += 9e-7 * n * math.log2(n)
         vectors += 24.0
     return Work(seconds, _NUMBER * vectors * n)
 
@@ -86,7 +86,7 @@ def decoder_work(strategy: Strategy) -> Work:
     if own.dense:
         return formed + Work(2e-9 * n**3 + 1e-7 * n * n, 6.0 * _NUMBER * n * n)
     if own.scaled == 0:
-        return formed + Work(4e-7 * n, 16.0 * _NUMBER * n)
+        return formed + Work(4e-7 * n, 24.0 * _NUMBER * n)
     if own.inverse_bands is not None and own.inverse_bands <= _SHORT:
         return formed + Work(4e-7 * n + 6e-8 * n * own.inverse_bands, 24.0 * _NUMBER * n)
     return formed + Work(4e-8 * n * n * (1.0 + math.log2(n)), 512.0 * _NUMBER * n)

@@ -265,7 +265,7 @@ def exact_coefficients(strategy, n):
 
 
 def test_no_number_rests_on_a_format_that_some_processors_lack():
-    """Only the evidence of a claim names it."""
+    """Only the evidence of a claim names it, and a bound that asks the format for its own rounding unit."""
     wide = {"longdouble", "clongdouble", "float128", "float96", "longfloat", "complex256"}
     for path in PACKAGE.rglob("*.py"):
         found = {
@@ -274,4 +274,4 @@ def test_no_number_rests_on_a_format_that_some_processors_lack():
             if isinstance(node, ast.Attribute)
             or (isinstance(node, ast.Constant) and isinstance(node.value, str))
         }
-        assert not (wide & found) or path.name == "claims.py", path
+        assert not (wide & found) or path.name in {"claims.py", "noise_error.py"}, path
