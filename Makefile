@@ -1,11 +1,11 @@
-# Two commands do everything: `make demo` and `make test`.
+# Two commands do everything: `make demo` and `make test`. `make quick` is the daily loop, `make check` is all there is.
 PYTHON ?= python3
 PY ?= python3.13
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types layers tests verification verification-full docs bench test-core clean
+.PHONY: demo test quick check slow lint types layers tests verification verification-full docs bench test-core clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,6 +33,13 @@ demo: $(VENV)/.installed
 
 test: lint types layers tests verification docs
 
+# Lint, types, layers, and the tests that matter for what differs from the last commit.
+quick: lint types layers
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $$($(BIN)/python tests/support/changed.py)
+
+# Everything but the mutations, whose page says how they are run.
+check: test slow verification-full
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -44,11 +51,16 @@ layers: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 # A process for each of two cores; threads of their own would only get in each other's way.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# COV holds options of pytest-cov; the full gate sets them (.ci/run).
+COV ?=
 
 tests: $(VENV)/.dev
-	$(PYTEST) -m "not slow" --cov=dpmech --cov-report= --cov-fail-under=0
-	$(PYTEST) -m slow --cov=dpmech --cov-append --cov-report=term
+	$(PYTEST) -m "not slow" $(COV)
+
+slow: $(VENV)/.dev
+	$(PYTEST) -m slow $(COV)
 
 verification: $(VENV)/.dev
 	$(BIN)/python -m verification

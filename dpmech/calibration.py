@@ -7,17 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.accounting.accountant import Progress
-from dpmech.accounting.dispatch import accountant_for, effective_method
-from dpmech.accounting.methods import Method, check_method
-from dpmech.bounds import Bounds
-from dpmech.budget import Adjacency, PrivacyBudget, check_delta, check_eps, check_sigma
-from dpmech.certificates import Certificate
-from dpmech.claims import Claim, Evidence, check_unedited, with_checksum
-from dpmech.exceptions import NumericalError, check_real, check_rng
-from dpmech.participation import EveryStep, Participation, check_participation
-from dpmech.printed import between, typed, up
-from dpmech.strategies.base import Strategy, check_strategy
+from dpmech.accounting import Method, Progress, accountant_for, check_method, effective_method
+from dpmech.certificates import Certificate, Claim, Evidence, check_unedited, with_checksum
+from dpmech.exceptions import NumericalError
+from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
+from dpmech.mechanism import (
+    Adjacency,
+    EveryStep,
+    Participation,
+    PrivacyBudget,
+    Strategy,
+    check_participation,
+    check_strategy,
+)
+from dpmech.numerics import Bounds, between, typed, up
 
 __all__ = ["Calibration", "calibrate_sigma", "delta", "epsilon"]
 

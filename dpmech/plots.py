@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmech.bounds import Bounds
-from dpmech.exceptions import InvalidParameterError, MissingDependencyError, check_real
-from dpmech.linalg import FloatArray
-from dpmech.objectives import per_step_error
-from dpmech.printed import typed
-from dpmech.strategies import Strategy
-from dpmech.strategies.base import check_strategy
-from dpmech.workloads import Workload
+from dpmech.exceptions import InvalidParameterError, MissingDependencyError
+from dpmech.guards import check_real
+from dpmech.mechanism import Strategy, Workload, check_strategy, per_step_error
+from dpmech.numerics import Bounds, FloatArray, typed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

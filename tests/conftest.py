@@ -9,6 +9,7 @@ from hypothesis import settings
 ALPHA = 1e-9
 
 settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None)
+settings.register_profile("quick", derandomize=True, max_examples=20, deadline=None)
 settings.register_profile("nightly", derandomize=False, max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -17,7 +18,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def keys_of_one_test():
     """No test is refused a seed because one that failed, or its module, still refers to an optimizer."""
     yield
-    used = sys.modules.get("dpmech.optim.single_use")
+    used = sys.modules.get("dpmech.optim.noise.single_use")
     if used is not None:
         used._HELD.clear()
 

@@ -142,10 +142,10 @@ def test_an_alteration_concerns_the_lines_of_its_own_statement():
 
 
 def test_a_mutant_meets_the_tests_that_execute_its_lines():
-    path = "dpmech/bounds.py"
+    path = "dpmech/numerics/bounds.py"
     recording = Recording(
         {"slow": 3.0, "quick": 1.0, "elsewhere": 0.1},
-        {"slow": {path: [4, 5]}, "quick": {path: [5]}, "elsewhere": {"dpmech/linalg.py": [5]}},
+        {"slow": {path: [4, 5]}, "quick": {path: [5]}, "elsewhere": {"dpmech/numerics/toeplitz.py": [5]}},
     )
     assert recording.tests_of("bounds", range(4, 5)) == ["slow"]
     assert recording.tests_of("bounds", range(4, 7)) == ["quick", "slow"]
@@ -155,9 +155,13 @@ def test_a_mutant_meets_the_tests_that_execute_its_lines():
 
 def test_a_module_has_several_names():
     assert named("gaussian_groups") == ["accounting.gaussian_groups"]
-    assert named("dpmech.accounting.prv") == named("dpmech/accounting/prv.py") == ["accounting.prv"]
+    assert (
+        named("dpmech.accounting.poisson.prv")
+        == named("dpmech/accounting/poisson/prv.py")
+        == ["accounting.prv"]
+    )
     assert named("sensitivities") == GROUPS["sensitivities"]
-    assert named("dpmech/sensitivities.py") == ["sensitivities"]
+    assert named("dpmech/mechanism/sensitivities.py") == ["sensitivities"]
     with pytest.raises(_modules.UnknownModuleError, match=r"analysis\.muon or optim\.muon"):
         named("muon")
 
@@ -290,7 +294,7 @@ def test_an_unknown_module_is_refused(capsys):
 
 FILE = """
 import pytest
-from dpmech.bounds import Bounds
+from dpmech.numerics.bounds import Bounds
 
 @pytest.fixture(scope="module")
 def shared():

@@ -1,4 +1,7 @@
+import ast
+import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -9,11 +12,22 @@ import dpmech as dm
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "dpmech"
-SUPPORT = {"conftest.py", "oracles.py", "bins_oracles.py", "forged_files.py", "strategies.py"}
+SUPPORT = PACKAGE.parent / "tests" / "support"
 
 
 def test_import_needs_no_heavy_package():
-    code = "import sys, dpmech; print(*sorted({'torch', 'matplotlib', 'numba', 'opacus'} & set(sys.modules)))"
+    # All of these take longer to import than everything else together.
+    heavy = {
+        "torch",
+        "matplotlib",
+        "numba",
+        "opacus",
+        "scipy.signal",
+        "scipy.stats",
+        "dp_accounting",
+        "prv_accountant",
+    }
+    code = f"import sys, dpmech.cli; print(*sorted({heavy} & set(sys.modules)))"
     found = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
     )
@@ -86,13 +100,13 @@ def test_every_test_file_is_collected():
     for path in (ROOT / "tests").rglob("*.py"):
         if path.parent.name == "reference":
             assert path.name.startswith("make_")
-        elif path.name not in SUPPORT:
+        elif path.name != "conftest.py" and path.parent != SUPPORT:
             assert path.name.startswith("test_"), f"{path} is never collected"
             assert "def test_" in path.read_text(encoding="utf-8"), f"{path} holds no test"
 
 
 def test_oracles_do_not_use_what_they_check():
-    for name in ("oracles.py", "reference/make_toeplitz.py"):
+    for name in ("support/oracles.py", "reference/make_toeplitz.py"):
         assert "import dpmech" not in (ROOT / "tests" / name).read_text(encoding="utf-8")
         assert "from dpmech" not in (ROOT / "tests" / name).read_text(encoding="utf-8")
 
@@ -121,3 +135,68 @@ def test_a_full_calibration_warns_of_nothing():
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def packages_crossed(importer, imported):
+    """Packages of dpmech that an import enters, and that the importing file is not in."""
+    here = importer.relative_to(ROOT).with_suffix("").parts
+    here = here if here[-1] == "__init__" else here[:-1]
+    for depth in range(2, len(imported) + 1):
+        if here[:depth] != imported[:depth] and (ROOT.joinpath(*imported[:depth]) / "__init__.py").exists():
+            yield ".".join(imported[:depth])
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_package_is_entered_through_its_face(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or (node.module or "").split(".")[0] != "dpmech":
+            continue
+        crossed = list(packages_crossed(path, tuple(node.module.split("."))))
+        assert crossed in ([], [node.module]), f"{node.module} is entered past {crossed[0]}"
+
+
+def test_the_test_of_faces_can_fail():
+    inside = PACKAGE / "accounting" / "dispatch.py"
+    deep = ("dpmech", "mechanism", "strategies", "base")
+    assert list(packages_crossed(inside, deep)) == ["dpmech.mechanism", "dpmech.mechanism.strategies"]
+    assert list(packages_crossed(inside, ("dpmech", "accounting", "accountant"))) == []
+
+
+def faces():
+    return sorted(
+        path for path in PACKAGE.rglob("__init__.py") if path.parent not in {PACKAGE, PACKAGE / "cli"}
+    )
+
+
+@pytest.mark.parametrize("path", faces(), ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_a_face_says_what_its_package_is_for_and_lists_its_names(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert len(ast.get_docstring(tree)) > 20
+    imported = [
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if not (alias.asname or alias.name).startswith("_")
+    ]
+    listed = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+    ]
+    assert sorted(imported) == sorted(ast.literal_eval(listed[0]) if listed else [])
+
+
+def test_nothing_stands_flat_that_has_a_room():
+    flat = {path.stem for path in PACKAGE.glob("*.py")}
+    assert flat == {"__init__", "calibration", "exceptions", "guards", "plots"}
+
+
+def test_the_picture_of_the_layers_is_that_of_the_code():
+    spec = importlib.util.spec_from_file_location("draw_layers", ROOT / "docs" / "draw_layers.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = module.PAGE.read_text(encoding="utf-8")
+    assert module.page_with(module.picture()) == page
+    assert module.picture() in page
+    # What the page tells the reader to open is there.
+    for name in re.findall(r"`((?:\w+/)+\w*(?:\.py)?)`", page):
+        assert (PACKAGE / name).exists() or (ROOT / name).exists(), name

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from verification import __main__ as runner
-from verification._page import write_page
-from verification._registry import Statement, load, registry
-from verification._verdict import (
+from verification.harness.page import write_page
+from verification.harness.registry import PAPERS, Statement, load, registry
+from verification.harness.verdict import (
     CHECKS,
     InconclusiveError,
     Verdict,
@@ -32,7 +32,9 @@ CITATION = re.compile(
 )
 # cgd.tab4_amp needs an accountant of Balls-in-Bins for correlated noise, and no other library has one; the
 # accountants have oracles of their own in the tests. What is judged there is the paper's table.
-USES_THE_LIBRARY = {"lambda_cgd_amplified.py"}
+USES_THE_LIBRARY = {"lambda_cgd/amplified.py"}
+FOLDERS = ("harness", "oracles", *PAPERS)
+EVIDENCE = sorted(path for folder in FOLDERS for path in (ROOT / "verification" / folder).glob("*.py"))
 
 
 def imported_modules(path):
@@ -43,13 +45,22 @@ def imported_modules(path):
             yield node.module or ""
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "verification").glob("*.py")), ids=lambda path: path.name)
+def test_every_folder_holds_evidence():
+    assert {path.parent.name for path in EVIDENCE} == set(FOLDERS)
+    apart = {"claims", "figures", "mutation", "registry"}
+    folders = {path.name for path in (ROOT / "verification").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders == set(FOLDERS) | apart
+
+
+@pytest.mark.parametrize("path", EVIDENCE, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_oracles_do_not_import_the_library(path):
     uses = [module for module in imported_modules(path) if module.split(".")[0] == "dpmech"]
-    assert bool(uses) == (path.name in USES_THE_LIBRARY)
+    assert bool(uses) == (f"{path.parent.name}/{path.name}" in USES_THE_LIBRARY)
 
 
-PAPERS = sorted({entry.paper for entry in REGISTRY.values()} | {check.paper for check in CHECKS.values()})
+def test_the_papers_are_those_of_the_registry():
+    named = {entry.paper for entry in REGISTRY.values()} | {check.paper for check in CHECKS.values()}
+    assert named == set(PAPERS)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -108,9 +119,14 @@ def test_theorems_that_the_library_cites_are_checked():
                 assert name in CHECKS, f"{path.name} cites {name}, which nothing checks"
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "dpmech" / "analysis").glob("*.py")), ids=lambda path: path.name
-)
+ANALYSIS = sorted((ROOT / "dpmech" / "analysis").rglob("*.py"))
+
+
+def test_the_analysis_is_found():
+    assert len(ANALYSIS) > 20
+
+
+@pytest.mark.parametrize("path", ANALYSIS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_references_of_the_analysis_name_checked_statements(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):

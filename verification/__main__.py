@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from verification._page import write_page
-from verification._registry import load, registry
-from verification._verdict import CHECKS, Check, Verdict
+from verification.harness.page import write_page
+from verification.harness.registry import load, registry
+from verification.harness.verdict import CHECKS, Check, Verdict
 
 PAGE = Path(__file__).parents[1] / "docs" / "verification.md"
 

@@ -1,1 +1,95 @@
-"""Accountants: the privacy of a mechanism as a function of sigma."""
+"""Accounting: what a noise scale is worth, for every mechanism that a theorem covers.
+
+`accountant_for` finds the accountant of a mechanism; the method objects choose another one. A folder for
+each sampling scheme whose loss needs more than a closed form.
+"""
+
+from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Accountant, Progress, Solution
+from dpmech.accounting.balls_in_bins import (
+    ENTROPY,
+    AddPoint,
+    AddProposal,
+    AllocationRenyiAccountant,
+    BinGram,
+    CollectiveParts,
+    LiftedGroup,
+    PointGroup,
+    RemoveProposal,
+    RoughSigma,
+    RoughSizer,
+    bin_gram,
+    folded,
+    log_mean_exp,
+    pilot_size,
+)
+from dpmech.accounting.dispatch import accountant_for, effective_method
+from dpmech.accounting.gaussian import (
+    GaussianAccountant,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_log_sigma,
+    gaussian_sigma,
+)
+from dpmech.accounting.methods import (
+    Certified,
+    Deterministic,
+    Exact,
+    Importance,
+    Method,
+    Pld,
+    Prv,
+    Rdp,
+    check_method,
+)
+from dpmech.accounting.poisson import Loss, LossMoments, PoissonAccountant, PoissonRelease
+from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
+from dpmech.accounting.sigma_search import gaussian_scale
+
+__all__ = [
+    "DETERMINISTIC",
+    "ENTROPY",
+    "EXACT",
+    "Accountant",
+    "AddPoint",
+    "AddProposal",
+    "AllocationRenyiAccountant",
+    "BinGram",
+    "Certified",
+    "CollectiveParts",
+    "Deterministic",
+    "Exact",
+    "GaussianAccountant",
+    "Importance",
+    "LiftedGroup",
+    "Loss",
+    "LossMoments",
+    "Method",
+    "Pld",
+    "PointGroup",
+    "PoissonAccountant",
+    "PoissonRelease",
+    "Progress",
+    "Prv",
+    "Rdp",
+    "RemoveProposal",
+    "RoughSigma",
+    "RoughSizer",
+    "Solution",
+    "accountant_for",
+    "best_order",
+    "bin_gram",
+    "budget_at",
+    "check_method",
+    "delta_at",
+    "effective_method",
+    "epsilon_at",
+    "folded",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_log_sigma",
+    "gaussian_scale",
+    "gaussian_sigma",
+    "log_mean_exp",
+    "pilot_size",
+    "sampled_divergence",
+]

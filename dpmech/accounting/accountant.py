@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
-from dpmech.bounds import Bounds
+from dpmech.numerics import Bounds
 
 __all__ = ["Accountant", "Solution"]
 

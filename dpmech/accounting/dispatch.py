@@ -5,22 +5,30 @@ import math
 import numpy as np
 
 from dpmech.accounting.accountant import Accountant
-from dpmech.accounting.allocation_rdp import AllocationRenyiAccountant
-from dpmech.accounting.balls_in_bins import bin_gram, check_nonnegative, ring_profile
+from dpmech.accounting.balls_in_bins import (
+    AllocationRenyiAccountant,
+    CertifiedAccountant,
+    DeterministicAccountant,
+    ImportanceAccountant,
+    bin_gram,
+    check_nonnegative,
+    ring_profile,
+)
 from dpmech.accounting.gaussian import GaussianAccountant
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
-from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
-from dpmech.accounting.programmed import DeterministicAccountant
-from dpmech.accounting.prv import PrvAccountant
-from dpmech.accounting.rdp import RenyiAccountant
-from dpmech.accounting.sampled import CertifiedAccountant, ImportanceAccountant
-from dpmech.bounds import Bounds
-from dpmech.budget import Adjacency
+from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, PrvAccountant
+from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.metering import spend
-from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Poisson
-from dpmech.sensitivities import sensitivity
-from dpmech.strategies.base import Strategy
+from dpmech.mechanism import (
+    Adjacency,
+    BallsInBins,
+    CyclicPoisson,
+    Participation,
+    Poisson,
+    Strategy,
+    sensitivity,
+)
+from dpmech.numerics import Bounds, spend
 
 __all__ = ["accountant_for", "effective_method"]
 

@@ -7,14 +7,13 @@ accuracy for delta down to 1e-300 and eps up to 1e4.
 """
 
 import math
-from collections.abc import Callable
 from typing import ClassVar
 
 from scipy import optimize, special
 
 from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Accountant, Progress, Solution
-from dpmech.bounds import Bounds
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.numerics import Bounds, bisect_boundary
 
 __all__ = ["GaussianAccountant", "gaussian_delta", "gaussian_epsilon", "gaussian_log_delta", "gaussian_sigma"]
 
@@ -109,21 +108,6 @@ def gaussian_epsilon(sigma: float, delta: float, *, safe: bool) -> float:
         if high > 1e300:
             raise NumericalError(f"eps overflows at sigma={sigma!r}, delta={delta!r}")
     return bisect_boundary(lambda eps: value(eps) > delta, 0.0, high, safe=safe)
-
-
-def bisect_boundary(
-    above: Callable[[float], bool], low: float, high: float, *, safe: bool, rtol: float = 1e-14
-) -> float:
-    """The point where `above` turns from True (at low) to False (at high), within rtol."""
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if not low < middle < high or high - low <= rtol * high:
-            break
-        if above(middle):
-            low = middle
-        else:
-            high = middle
-    return high if safe else low
 
 
 class GaussianAccountant(Accountant):

@@ -4,8 +4,9 @@ import concurrent.futures
 import dataclasses
 import math
 
-from dpmech.bounds import error_of_level
-from dpmech.exceptions import InvalidParameterError, check_real
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_real
+from dpmech.numerics import error_of_level
 
 __all__ = ["Certified", "Deterministic", "Exact", "Importance", "Method", "Pld", "Prv", "Rdp"]
 

@@ -8,8 +8,9 @@ E r^a sup_r (r - e^eps) r^-a.
 
 import math
 
-from dpmech.accounting.tuple_proposals import log_tail_factor
-from dpmech.exceptions import NumericalError, check_integer
+from dpmech.accounting.balls_in_bins import log_tail_factor
+from dpmech.exceptions import NumericalError
+from dpmech.guards import check_integer
 
 __all__ = ["best_order", "budget_at", "delta_at", "epsilon_at", "sampled_divergence"]
 

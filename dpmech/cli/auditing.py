@@ -10,13 +10,12 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from dpmech.audit import Finding, PublishedClaim
-from dpmech.audit import audit as audit_claims
-from dpmech.claim_files import read_claims
+from dpmech.auditing import Finding, PublishedClaim
+from dpmech.auditing import audit as audit_claims
 from dpmech.cli.printing import console, progress_bar, refuse
 from dpmech.exceptions import DpmechError
-from dpmech.planning import METHODS
-from dpmech.printed import typed, up
+from dpmech.numerics import typed, up
+from dpmech.plans import METHODS, read_claims
 
 __all__ = ["audit"]
 

@@ -4,11 +4,10 @@ import dataclasses
 import time
 
 from dpmech.calibration import Calibration, calibrate_sigma
-from dpmech.cli.plans import ResolvedPlan
+from dpmech.cli.options import ResolvedPlan
 from dpmech.cli.printing import Report
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
-from dpmech.objectives import per_step_error
-from dpmech.strategies import Identity
+from dpmech.mechanism import Identity, per_step_error
 
 __all__ = ["BASELINE", "Baseline", "baseline_of", "error_of"]
 

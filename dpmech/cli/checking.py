@@ -5,12 +5,11 @@ import sys
 
 import click
 
-from dpmech.certificate_format import LARGEST_FILE
+from dpmech.certificates import LARGEST_FILE
 from dpmech.cli.printing import progress_bar, refuse
 from dpmech.exceptions import DpmechError
-from dpmech.verifying import Verification
+from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
-from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
 
 __all__ = ["verify"]
 

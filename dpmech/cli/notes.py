@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from dpmech.planning import TrainingPlan
-from dpmech.printed import typed, up
+from dpmech.numerics import typed, up
+from dpmech.plans import TrainingPlan
 
 __all__ = ["plan_notes"]
 

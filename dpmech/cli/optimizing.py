@@ -12,14 +12,14 @@ from rich.table import Table
 
 from dpmech.cli.baseline import BASELINE, Baseline, baseline_of, error_of
 from dpmech.cli.notes import plan_notes
-from dpmech.cli.plans import ResolvedPlan, plan_options, resolve
+from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.printing import Report, console, progress_bar, refuse, shown, warn
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.fitting import Fit
 from dpmech.fitting import optimize as fit_strategy
-from dpmech.noise_cost import noise_cost
-from dpmech.planning import FAMILIES, FamilyEntry, parse_families, read_plan
-from dpmech.printed import times, typed
+from dpmech.mechanism import noise_cost
+from dpmech.numerics import times, typed
+from dpmech.plans import FAMILIES, FamilyEntry, parse_families, read_plan
 
 __all__ = ["optimize"]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dpmech.exceptions import DpmechError
-from dpmech.printed import down, typed, up
+from dpmech.numerics import down, typed, up
 
 __all__ = ["Report", "console", "progress_bar", "refuse", "shown", "warn"]
 

@@ -12,12 +12,12 @@ from rich.table import Table
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.cli.baseline import BASELINE, Baseline, baseline_of
 from dpmech.cli.notes import plan_notes
-from dpmech.cli.plans import ResolvedPlan, comparison_options, plan_options, resolve, resolve_each
+from dpmech.cli.options import ResolvedPlan, comparison_options, plan_options, resolve, resolve_each
 from dpmech.cli.printing import Report, console, progress_bar, refuse, shown, warn
 from dpmech.exceptions import DpmechError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.noise_cost import noise_cost
-from dpmech.planning import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
-from dpmech.printed import times
+from dpmech.mechanism import noise_cost
+from dpmech.numerics import times
+from dpmech.plans import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
 
 __all__ = ["calibrate", "compare"]
 

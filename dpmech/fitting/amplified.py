@@ -19,28 +19,28 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from dpmech.accounting.balls_in_bins import bin_gram
+from dpmech.accounting import RoughSigma, RoughSizer, bin_gram
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
-from dpmech.fitting.decoder import Objective
+from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import fit_dense_form
 from dpmech.fitting.descent import Problem, fit_form
 from dpmech.fitting.families import Family
 from dpmech.fitting.gram_gradient import BinForm, form_value, responsibilities
-from dpmech.fitting.rough_sigma import RoughSigma, RoughSizer
-from dpmech.linalg import FloatArray
-from dpmech.objectives import decoder_norm, decoder_row_norm, per_step_error
-from dpmech.participation import BallsInBins
-from dpmech.printed import up
-from dpmech.strategies import (
+from dpmech.mechanism import (
     BLT,
+    BallsInBins,
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
     Dense,
     LambdaCGD,
     Strategy,
+    Workload,
+    decoder_norm,
+    decoder_row_norm,
+    per_step_error,
 )
-from dpmech.workloads import Workload
+from dpmech.numerics import FloatArray, up
 
 __all__ = ["AmplifiedSearch", "Move", "Sized", "damped", "error_at"]
 

@@ -15,12 +15,10 @@ import numpy as np
 import scipy.linalg
 
 from dpmech.exceptions import NumericalError
-from dpmech.fitting.decoder import Objective
+from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.descent import Problem, certified_error
-from dpmech.linalg import FloatArray
-from dpmech.printed import up
-from dpmech.separated_sets import windowed_sums
-from dpmech.strategies import Dense, Strategy
+from dpmech.mechanism import Dense, Strategy
+from dpmech.numerics import FloatArray, up, windowed_sums
 
 __all__ = ["LARGEST_DENSE", "fit_dense", "fit_dense_form"]
 

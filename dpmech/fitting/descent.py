@@ -8,17 +8,21 @@ import numpy as np
 from scipy.optimize import minimize
 
 from dpmech.exceptions import NumericalError
-from dpmech.fitting.cuts import Cut, column_squares, leftmost_cut, worst_cut
-from dpmech.fitting.decoder import Objective, decoder_square
+from dpmech.fitting.decoder_error import Objective, decoder_square
 from dpmech.fitting.families import Family, Point
 from dpmech.fitting.gram_gradient import BinForm
-from dpmech.linalg import FloatArray, toeplitz_matmul
-from dpmech.objectives import last_iterate_error, max_se, rmse
-from dpmech.participation import Participation, Pattern
-from dpmech.printed import up
-from dpmech.separated_sets import windowed_sums
-from dpmech.strategies import ColumnNormalized, Strategy
-from dpmech.workloads import Workload
+from dpmech.fitting.sensitivity_cuts import Cut, column_squares, leftmost_cut, worst_cut
+from dpmech.mechanism import (
+    ColumnNormalized,
+    Participation,
+    Pattern,
+    Strategy,
+    Workload,
+    last_iterate_error,
+    max_se,
+    rmse,
+)
+from dpmech.numerics import FloatArray, toeplitz_matmul, up, windowed_sums
 
 __all__ = ["Problem", "certified_error", "fit_family", "fit_form"]
 
@@ -70,7 +74,7 @@ def certified_error(problem: Problem, strategy: Strategy) -> float:
 
 
 class _Mode(enum.Enum):
-    """How the squared sensitivity is bounded; each is a theorem or bound of `dpmech.sensitivities`."""
+    """How the squared sensitivity is bounded; each is a theorem or bound of `mechanism.sensitivities`."""
 
     COLUMNS = "squared column norms add"
     ALL = "all columns of |C|"

@@ -4,13 +4,18 @@ import abc
 import dataclasses
 
 import numpy as np
-from scipy import signal
+import scipy  # loads scipy.signal, which takes a second, where it is first used
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
-from dpmech.linalg import FloatArray
-from dpmech.series import series_inverse
-from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Strategy
-from dpmech.strategies.toeplitz import inverse_square_root_coefs, square_root_coefs
+from dpmech.mechanism import (
+    BLT,
+    BandedInverse,
+    BandedToeplitz,
+    Strategy,
+    inverse_square_root_coefs,
+    square_root_coefs,
+)
+from dpmech.numerics import FloatArray, series_inverse
 
 __all__ = ["BandedFamily", "BufferedFamily", "Family", "InverseFamily", "Point"]
 
@@ -253,10 +258,10 @@ def _first(coefs: FloatArray | None, count: int) -> FloatArray:
 
 def _twice_solved(short: FloatArray, gradient: FloatArray) -> FloatArray:
     """T^-T T^-T y for T = LTT(short), by two recursions that run backwards."""
-    once = signal.lfilter([1.0], short, gradient[::-1])
-    return np.asarray(signal.lfilter([1.0], short, once)[::-1], dtype=np.float64)
+    once = scipy.signal.lfilter([1.0], short, gradient[::-1])
+    return np.asarray(scipy.signal.lfilter([1.0], short, once)[::-1], dtype=np.float64)
 
 
 def _correlated(series: FloatArray, y: FloatArray) -> FloatArray:
     """LTT(series)^T y."""
-    return np.asarray(signal.fftconvolve(series, y[::-1])[: y.size][::-1], dtype=np.float64)
+    return np.asarray(scipy.signal.fftconvolve(series, y[::-1])[: y.size][::-1], dtype=np.float64)

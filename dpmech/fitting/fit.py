@@ -10,8 +10,7 @@ from typing import Any
 
 from dpmech.calibration import Calibration
 from dpmech.exceptions import InvalidParameterError
-from dpmech.participation import Participation
-from dpmech.strategies import Strategy
+from dpmech.mechanism import Participation, Strategy
 
 __all__ = ["Fit", "FitCache"]
 

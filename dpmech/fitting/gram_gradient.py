@@ -21,18 +21,23 @@ import scipy.linalg
 import scipy.special
 from scipy import fft
 
-from dpmech.accounting.balls_in_bins import folded
-from dpmech.accounting.bin_gram import BinGram
-from dpmech.accounting.collective import CollectiveParts
-from dpmech.accounting.design_points import AddPoint
-from dpmech.accounting.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
-from dpmech.accounting.importance import pilot_size
-from dpmech.accounting.mixture import AddProposal, RemoveProposal
+from dpmech.accounting import (
+    ENTROPY,
+    AddPoint,
+    AddProposal,
+    BinGram,
+    CollectiveParts,
+    LiftedGroup,
+    PointGroup,
+    RemoveProposal,
+    RoughSigma,
+    folded,
+    log_mean_exp,
+    pilot_size,
+)
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
-from dpmech.fitting.cuts import CutValue
-from dpmech.fitting.rough_sigma import ENTROPY, RoughSigma
-from dpmech.linalg import FloatArray
-from dpmech.separated_sets import windowed_sums
+from dpmech.fitting.sensitivity_cuts import CutValue
+from dpmech.numerics import FloatArray, windowed_sums
 
 __all__ = ["BinForm", "form_value", "responsibilities"]
 

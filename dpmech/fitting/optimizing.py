@@ -6,16 +6,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmech.accounting.methods import Method
-from dpmech.budget import Adjacency, PrivacyBudget
-from dpmech.exceptions import InvalidParameterError, check_integer, check_real
-from dpmech.fitting.decoder import Objective
+from dpmech.accounting import Method
+from dpmech.exceptions import InvalidParameterError
+from dpmech.fitting.candidates import Candidate, Report, Request
+from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import LARGEST_DENSE
 from dpmech.fitting.fit import Fit, FitCache
-from dpmech.fitting.request import Candidate, Report, Request
-from dpmech.participation import CyclicPoisson, EveryStep, Participation, check_participation
-from dpmech.strategies import BLT, BandedInverse, BandedToeplitz, Dense, LambdaCGD, Strategy
-from dpmech.workloads import Workload, check_workload
+from dpmech.guards import check_integer, check_real
+from dpmech.mechanism import (
+    BLT,
+    Adjacency,
+    BandedInverse,
+    BandedToeplitz,
+    CyclicPoisson,
+    Dense,
+    EveryStep,
+    LambdaCGD,
+    Participation,
+    PrivacyBudget,
+    Strategy,
+    Workload,
+    check_participation,
+    check_workload,
+)
 
 __all__ = ["cyclic_choices", "optimize"]
 

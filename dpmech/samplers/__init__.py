@@ -1,14 +1,12 @@
 """Samplers: which examples take part at every step, exactly as a calibration assumes; numpy only."""
 
-from dpmech.samplers.base import Sampler as Sampler
-from dpmech.samplers.bins import BallsInBinsSampler as BallsInBinsSampler
-from dpmech.samplers.choosing import sampler_for as sampler_for
-from dpmech.samplers.lots import padded as padded
-from dpmech.samplers.lots import shard as shard
-from dpmech.samplers.poisson import CyclicPoissonSampler as CyclicPoissonSampler
-from dpmech.samplers.poisson import PoissonSampler as PoissonSampler
-from dpmech.samplers.sequential import SequentialSampler as SequentialSampler
-from dpmech.samplers.tracker import ParticipationTracker as ParticipationTracker
+from dpmech.samplers.balls_in_bins import BallsInBinsSampler
+from dpmech.samplers.base import Sampler
+from dpmech.samplers.choice import sampler_for
+from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
+from dpmech.samplers.sequential import SequentialSampler
+from dpmech.samplers.sharing import padded, shard
+from dpmech.samplers.tracker import ParticipationTracker
 
 __all__ = [
     "BallsInBinsSampler",

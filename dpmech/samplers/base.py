@@ -6,14 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dpmech.exceptions import (
-    CertificateError,
-    HorizonError,
-    InvalidParameterError,
-    check_integer,
-)
-from dpmech.participation import Participation
-from dpmech.samplers.draws import KEY_BITS, IntArray, fresh_key
+from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.mechanism import Participation
+from dpmech.numerics import IntArray
+from dpmech.samplers.random_words import KEY_BITS, fresh_key
 
 __all__ = ["Sampler"]
 

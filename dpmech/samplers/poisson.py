@@ -2,11 +2,12 @@
 
 from fractions import Fraction
 
-from dpmech.exceptions import check_integer
-from dpmech.participation import CyclicPoisson, Poisson
+from dpmech.guards import check_integer
+from dpmech.mechanism import CyclicPoisson, Poisson
+from dpmech.numerics import IntArray
+from dpmech.samplers.balls_in_bins import Allocation
 from dpmech.samplers.base import Sampler
-from dpmech.samplers.bins import Allocation
-from dpmech.samplers.draws import IntArray, check_steps, coins
+from dpmech.samplers.random_words import check_steps, coins
 
 __all__ = ["CyclicPoissonSampler", "PoissonSampler"]
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError, check_integer
-from dpmech.participation import (
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_integer
+from dpmech.mechanism import (
     EveryStep,
     FixedEpochs,
     MinSep,
@@ -13,8 +14,9 @@ from dpmech.participation import (
     SingleParticipation,
     check_participation,
 )
+from dpmech.numerics import IntArray
 from dpmech.samplers.base import Sampler
-from dpmech.samplers.draws import IntArray, check_steps, order
+from dpmech.samplers.random_words import check_steps, order
 
 __all__ = ["SequentialSampler"]
 

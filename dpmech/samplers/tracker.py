@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError, check_integer
-from dpmech.participation import BallsInBins, CyclicPoisson, Participation, check_participation
-from dpmech.samplers.draws import IntArray, check_steps
-from dpmech.samplers.lots import check_indices
+from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, check_participation
+from dpmech.numerics import IntArray
+from dpmech.samplers.random_words import check_steps
+from dpmech.samplers.sharing import check_indices
 
 __all__ = ["ParticipationTracker"]
 

@@ -22,8 +22,7 @@ import numpy.typing as npt
 from scipy import optimize, special
 
 from dpmech.exceptions import NumericalError
-from dpmech.linalg import FloatArray
-from dpmech.metering import spend
+from dpmech.numerics import FloatArray, spend
 
 ComplexArray: TypeAlias = npt.NDArray[np.complex128]
 

@@ -12,14 +12,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import optimize, special
 
-from dpmech.bounds import union_error
 from dpmech.certificates import Certificate
-from dpmech.currencies import ClaimCurrency, GdpCurrency, RenyiCurrency
+from dpmech.composition import ClaimCurrency, GdpCurrency, Ledger, Mode, Release, RenyiCurrency, parsed
 from dpmech.exceptions import CertificateError, DpmechError, NumericalError, WorkLimitError
-from dpmech.ledger import Ledger
-from dpmech.ledger_entries import Mode, Release
-from dpmech.ledger_file import parsed
-from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.numerics import union_error
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import spend_on_claim
 from dpmech.verifying.report import Check, Verification

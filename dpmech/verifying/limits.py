@@ -2,12 +2,10 @@
 
 import math
 
-from dpmech.accounting.methods import Deterministic
-from dpmech.certificates import Certificate
-from dpmech.metering import spend
-from dpmech.participation import BallsInBins
-from dpmech.run_record import RunRecord
-from dpmech.strategy_costs import decoder_work, form_work
+from dpmech.accounting import Deterministic
+from dpmech.certificates import Certificate, RunRecord
+from dpmech.mechanism import BallsInBins, decoder_work, form_work
+from dpmech.numerics import spend
 
 __all__ = ["MAX_MEMORY", "MAX_SECONDS", "spend_on_claim", "spend_on_reading"]
 

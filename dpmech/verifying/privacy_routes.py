@@ -11,14 +11,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpmech.accounting.accountant import Accountant
-from dpmech.accounting.dispatch import accountant_for
-from dpmech.accounting.gaussian import GaussianAccountant
-from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv
-from dpmech.accounting.search import gaussian_scale
-from dpmech.bounds import Bounds
+from dpmech.accounting import (
+    Accountant,
+    Certified,
+    Deterministic,
+    Exact,
+    GaussianAccountant,
+    Importance,
+    Method,
+    Pld,
+    Prv,
+    accountant_for,
+    gaussian_scale,
+)
 from dpmech.certificates import Certificate
-from dpmech.participation import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.numerics import Bounds
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
 
 __all__ = ["Route", "certified_sensitivity", "repeated_routes", "sampled", "second_routes"]

@@ -5,16 +5,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Progress
-from dpmech.accounting.dispatch import accountant_for
-from dpmech.accounting.methods import Certified, Deterministic, Exact, Rdp
-from dpmech.accounting.search import gaussian_scale
-from dpmech.bounds import Bounds
+from dpmech.accounting import (
+    DETERMINISTIC,
+    EXACT,
+    Certified,
+    Deterministic,
+    Exact,
+    Progress,
+    Rdp,
+    accountant_for,
+    gaussian_scale,
+)
 from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
-from dpmech.participation import BallsInBins
-from dpmech.printed import between, typed, up
-from dpmech.sensitivities import sensitivity
+from dpmech.mechanism import BallsInBins, sensitivity
+from dpmech.numerics import Bounds, between, typed, up
 from dpmech.verifying.privacy_routes import (
     Route,
     certified_sensitivity,

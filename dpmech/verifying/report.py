@@ -4,9 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
-from dpmech.certificates import Certificate
-from dpmech.ledger import Ledger
-from dpmech.run_record import RunRecord
+from dpmech.certificates import Certificate, RunRecord
+from dpmech.composition import Ledger
 
 __all__ = ["Check", "Verification"]
 

@@ -13,12 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.bounds import Bounds
-from dpmech.budget import Adjacency
-from dpmech.linalg import FloatArray
-from dpmech.metering import spend
-from dpmech.participation import Participation, Pattern
-from dpmech.strategies.base import Strategy
+from dpmech.mechanism import Adjacency, Participation, Pattern, Strategy
+from dpmech.numerics import Bounds, FloatArray, spend
 
 __all__ = ["second_bracket"]
 

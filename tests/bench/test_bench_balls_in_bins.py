@@ -9,12 +9,12 @@ import time
 
 import numpy as np
 import pytest
-from bins_oracles import plain_monte_carlo, random_gram
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins import bin_gram
-from dpmech.accounting.gram import DenseGram
-from dpmech.accounting.importance import estimate_delta
+from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
+from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from tests.support.bins_oracles import plain_monte_carlo, random_gram
 
 STRATEGY = dm.LambdaCGD(3900, 0.9)
 BINS = dm.BallsInBins(390)

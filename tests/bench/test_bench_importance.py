@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from bins_oracles import identity_delta, strategy_gram
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins import bin_gram
-from dpmech.accounting.certified import certify_delta
-from dpmech.accounting.gram import CirculantGram, DenseGram
-from dpmech.accounting.importance import estimate_delta
+from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
+from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
+from dpmech.accounting.balls_in_bins.sampling.certified_bound import certify_delta
+from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from tests.support.bins_oracles import identity_delta, strategy_gram
 
 
 @pytest.fixture(scope="module")

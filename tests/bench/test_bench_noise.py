@@ -10,13 +10,8 @@ import dpmech as dm
 
 torch = pytest.importorskip("torch")
 
-from dpmech.optim import (  # noqa: E402 - after the check for torch
-    FlatClipping,
-    NoiseMode,
-    NoiseStream,
-    clipped_gradients,
-)
-from dpmech.optim.clipped_sum import clip_and_sum  # noqa: E402
+from dpmech.optim import FlatClipping, NoiseMode, NoiseStream, clipped_gradients  # noqa: E402
+from dpmech.optim.clipping.clipped_sum import clip_and_sum  # noqa: E402
 
 N = 1000
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]

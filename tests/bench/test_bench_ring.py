@@ -1,6 +1,7 @@
 import pytest
 
-from dpmech.accounting.ring import RingGram, ring_delta
+from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
+from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 
 
 def lambda_ring(lam, sigma, bins=390, epochs=10):

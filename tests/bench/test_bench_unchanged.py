@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from dpmech.optim import make_private  # noqa: E402
-from dpmech.optim.unchanged import Unchanged  # noqa: E402
+from dpmech.optim.runs.unchanged import Unchanged  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WIDTH = 1024

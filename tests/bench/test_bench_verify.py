@@ -6,7 +6,7 @@ Run as `pytest tests/bench/test_bench_verify.py --benchmark-only`.
 import pytest
 
 import dpmech as dm
-from tests.forged_files import LARGE, TOO_DEAR
+from tests.support.forged_files import LARGE, TOO_DEAR
 
 HONEST = {
     "min-sep": {"participation": dm.MinSep(390, 10)},

@@ -4,10 +4,10 @@ import inspect
 import pickle
 
 import numpy as np
-import oracles as oracle
 import pytest
 
 import dpmech as dm
+from tests.support import oracles as oracle
 
 SIGNED = np.array([[2.0, 0, 0, 0], [-1.0, 1.0, 0, 0], [0.5, 0.0, -3.0, 0], [0.0, 0.25, -0.5, 0.125]])
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from dpmech.bounds import Bounds
-from dpmech.certificate_format import seal_of, to_plain, to_text
+from dpmech.certificates.document import seal_of, to_plain, to_text
+from dpmech.numerics.bounds import Bounds
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")

@@ -1,11 +1,11 @@
 import math
 
-import oracles as oracle
-import strategies as gen
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
+from tests.support import generators as gen
+from tests.support import oracles as oracle
 
 EPS = gen.finite(math.log(0.01), math.log(50.0)).map(math.exp)
 DELTAS = gen.finite(math.log(1e-12), math.log(0.2)).map(math.exp)

@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 import pytest
-import strategies as gen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.analysis import budgeted_floor as budgeted
-from dpmech.analysis import convergence as conv
-from verification import _noise_share_oracles as oracle
-from verification import noise_share_floor as exact
+from dpmech.analysis.noise_share import budgeted_floor as budgeted
+from dpmech.analysis.noise_share import convergence as conv
+from tests.support import generators as gen
+from verification.noise_share import floor as exact
+from verification.oracles import noise_share as oracle
 
 
 def setup(seed):

@@ -7,9 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from dpmech.analysis import heat, muon, newton_schulz
-from verification import _matrices as ref
-from verification import muon_bias, muon_rates, muon_stationarity
+from dpmech.analysis.muon import heat, newton_schulz
+from dpmech.analysis.muon import stationarity as muon
+from verification.muon import bias as muon_bias
+from verification.muon import rates as muon_rates
+from verification.muon import stationarity as muon_stationarity
+from verification.oracles import matrices as ref
 
 SEEDS = st.integers(0, 2**32 - 1)
 DEGREES = st.integers(1, 6)

@@ -4,16 +4,16 @@ import math
 
 import numpy as np
 import pytest
-import strategies as gen
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 import dpmech as dm
-from dpmech.analysis import first_moment as first
-from dpmech.analysis import moment_scatter as scatter
-from dpmech.analysis import noise_share as share
-from verification import _noise_share_oracles as oracle
+from dpmech.analysis.noise_share import first_moment as first
+from dpmech.analysis.noise_share import moment_scatter as scatter
+from dpmech.analysis.noise_share import share
+from tests.support import generators as gen
+from verification.oracles import noise_share as oracle
 
 BETAS = st.one_of(st.just(0.0), gen.finite(0.0, 0.9995))
 STEPS = st.one_of(st.integers(1, 8), st.integers(1, 120))

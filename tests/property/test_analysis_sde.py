@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special
 
-from dpmech.analysis.sde import (
+from dpmech.analysis.sde.bounds import (
+    sgd_gradient_bound,
+    sgd_loss_bound,
+    sign_gradient_bound,
+    sign_loss_bound,
+)
+from dpmech.analysis.sde.directions import direction_factor, direction_moments
+from dpmech.analysis.sde.dynamics import (
     GradientNoise,
     clipped_gain,
     private_gradient,
@@ -17,22 +24,15 @@ from dpmech.analysis.sde import (
     sgd_diffusion,
     sgd_drift,
 )
-from dpmech.analysis.sde_bounds import (
-    sgd_gradient_bound,
-    sgd_loss_bound,
-    sign_gradient_bound,
-    sign_loss_bound,
-)
-from dpmech.analysis.sde_directions import direction_factor, direction_moments
-from dpmech.analysis.sde_sign import sign_diffusion, sign_drift, sign_gain, sign_variance
-from dpmech.analysis.sde_simulation import euler_maruyama
-from dpmech.analysis.sde_stationary import (
+from dpmech.analysis.sde.sign import sign_diffusion, sign_drift, sign_gain, sign_variance
+from dpmech.analysis.sde.simulation import euler_maruyama
+from dpmech.analysis.sde.stationary import (
     sgd_moments,
     sgd_stationary_variance,
     sign_moments,
     sign_stationary_variance,
 )
-from dpmech.analysis.sde_tuning import (
+from dpmech.analysis.sde.tuning import (
     critical_epsilon,
     critical_noise_multiplier,
     optimal_sgd_rate,
@@ -41,7 +41,7 @@ from dpmech.analysis.sde_tuning import (
     tuned_bounds,
 )
 from dpmech.exceptions import InvalidParameterError
-from verification import _sde_oracles as oracle
+from verification.oracles import sde as oracle
 
 positive = st.floats(0.05, 20.0)
 shares = st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0])

@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 import pytest
-import strategies as gen
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.analysis import first_moment as first
-from dpmech.analysis import signal_ceiling as ceiling
-from verification import _noise_share_oracles as oracle
-from verification import noise_share_prefix as exact
+from dpmech.analysis.noise_share import first_moment as first
+from dpmech.analysis.noise_share import signal_ceiling as ceiling
+from tests.support import generators as gen
+from verification.noise_share import prefix as exact
+from verification.oracles import noise_share as oracle
 
 LAMBDAS = st.one_of(st.just(0.0), gen.finite(0.0, 0.9), gen.finite(0.9, 0.999))
 

@@ -3,13 +3,14 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-import strategies as gen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmech.analysis import alignment, denoising, spectral
-from verification import _matrices as ref
-from verification import spectral_alignment as claims
+from dpmech.analysis.spectral import alignment, denoising
+from dpmech.analysis.spectral import singular_values as spectral
+from tests.support import generators as gen
+from verification.oracles import matrices as ref
+from verification.spectral import alignment as claims
 
 SIDES = st.integers(1, 2000)
 SIGMAS = st.floats(-6.0, 6.0).map(lambda x: 10.0**x)

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech import metering
-from dpmech.certificate_format import from_plain, seal_of, to_text
-from tests.oracles import epoch_sets, gaussian_delta, sensitivity_ceiling, separated_sets
-from tests.strategies import finite, participations, strategies, strategy_and_participation
+from dpmech.certificates.document import from_plain, seal_of, to_text
+from dpmech.numerics import metering
+from tests.support.generators import finite, participations, strategies, strategy_and_participation
+from tests.support.oracles import epoch_sets, gaussian_delta, sensitivity_ceiling, separated_sets
 
 
 def issue(strategy, participation, eps=1.0, delta=1e-5):

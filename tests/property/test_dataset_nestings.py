@@ -20,7 +20,7 @@ from torch.utils.data import (  # noqa: E402 - after the check for torch
     random_split,
 )
 
-from dpmech.optim.uniqueness import check_unique  # noqa: E402
+from dpmech.optim.runs.uniqueness import check_unique  # noqa: E402
 
 
 class Own(Dataset):

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from bins_oracles import quadrature
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmech.accounting.dominating import dominating_ring
-from dpmech.accounting.ring import RingGram, RingGrid, ring_delta
+from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
+from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
+from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.accounting.balls_in_bins.ring.grid import RingGrid
+from tests.support.bins_oracles import quadrature
 
 EPS = st.floats(0.0, 3.0)
 ENTRY = st.floats(0.0, 1.0)

@@ -1,12 +1,12 @@
 import math
 
 import numpy as np
-import oracles as oracle
-import strategies as gen
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
+from tests.support import generators as gen
+from tests.support import oracles as oracle
 
 
 @st.composite

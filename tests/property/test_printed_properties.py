@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.printed import between, down, percent, times, typed, up
+from dpmech.numerics.printed import between, down, percent, times, typed, up
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True)
 # Decimals of few digits, whose floats lie on either side of them.

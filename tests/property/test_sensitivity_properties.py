@@ -1,10 +1,10 @@
 import numpy as np
-import oracles as oracle
-import strategies as gen
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dpmech as dm
+from tests.support import generators as gen
+from tests.support import oracles as oracle
 
 ROUNDING = 1 + 1e-10
 

@@ -15,15 +15,15 @@ import weakref
 from fractions import Fraction
 
 import numpy as np
-import oracles
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
-from dpmech.accounting.poisson import PoissonRelease
-from dpmech.accounting.prv import PrvAccountant
-from dpmech.planning import TrainingPlan
+from dpmech.accounting.poisson.accountant import PoissonRelease
+from dpmech.accounting.poisson.prv import PrvAccountant
+from dpmech.plans.training_plan import TrainingPlan
+from tests.support import oracles
 
 ROOT = pathlib.Path(__file__).parents[2]
 SINGLE = dm.SingleParticipation()

@@ -7,17 +7,12 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.analysis import (
-    first_moment,
-    heat,
-    moment_scatter,
-    muon,
-    newton_schulz,
-    noise_share,
-    sde_directions,
-    signal_ceiling,
-    spectral,
-)
+from dpmech.analysis.muon import heat, newton_schulz
+from dpmech.analysis.muon import stationarity as muon
+from dpmech.analysis.noise_share import first_moment, moment_scatter, signal_ceiling
+from dpmech.analysis.noise_share import share as noise_share
+from dpmech.analysis.sde import directions as sde_directions
+from dpmech.analysis.spectral import singular_values as spectral
 
 INDEPENDENT = dm.Identity(3900)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.canaries import _largest_eps, _p_value
+from dpmech.auditing.one_run import _largest_eps, _p_value
 
 ALPHA = 1e-9
 RUNS = 20_000

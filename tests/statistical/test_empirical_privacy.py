@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 
 import dpmech as dm
-from dpmech.empirical import _best_cut, _bounds, _canary
-from dpmech.likelihood_ratios import Algebra
+from dpmech.auditing.likelihood_ratios import Algebra
+from dpmech.auditing.many_runs import _best_cut, _bounds, _canary
 
 ALPHA = 1e-9
 SAMPLES = 200_000

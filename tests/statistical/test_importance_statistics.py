@@ -9,11 +9,17 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from bins_oracles import identity_delta, plain_monte_carlo, quadrature, random_gram, strategy_gram
 
-from dpmech.accounting.certified import certify_delta
-from dpmech.accounting.gram import DenseGram
-from dpmech.accounting.importance import estimate_delta
+from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.sampling.certified_bound import certify_delta
+from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from tests.support.bins_oracles import (
+    identity_delta,
+    plain_monte_carlo,
+    quadrature,
+    random_gram,
+    strategy_gram,
+)
 
 ALPHA = 1e-9
 DEVIATIONS = scipy.stats.norm.isf(ALPHA / 4)  # two directions, two sides

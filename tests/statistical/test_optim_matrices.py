@@ -11,9 +11,9 @@ import scipy.stats
 
 torch = pytest.importorskip("torch")
 
-from dpmech.optim.denoise import denoise_matrices  # noqa: E402
-from dpmech.optim.muon import Muon  # noqa: E402
-from dpmech.optim.newton_schulz import orthogonalize, taylor_coefs  # noqa: E402
+from dpmech.optim.rules.denoiser import denoise_matrices  # noqa: E402
+from dpmech.optim.rules.muon import Muon  # noqa: E402
+from dpmech.optim.rules.orthogonalize import orthogonalize, taylor_coefs  # noqa: E402
 
 ALPHA = 1e-9
 COPIES, ROUNDS = 1_000, 60

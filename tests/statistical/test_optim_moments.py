@@ -11,7 +11,7 @@ import scipy.stats
 torch = pytest.importorskip("torch")
 
 import dpmech as dm  # noqa: E402
-from dpmech.optim.adam import AdamBC, corrected_second_moments  # noqa: E402
+from dpmech.optim.rules.adam import AdamBC, corrected_second_moments  # noqa: E402
 
 ALPHA = 1e-9
 COORDINATES = 100_000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins import bin_gram, ring_profile
+from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profile
 
 
 def exact_gram(matrix, bins):

@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients  # noqa: E402 - after the check for torch
-from dpmech.optim.accumulator import Accumulator  # noqa: E402
-from dpmech.optim.clipped_sum import clip_and_sum  # noqa: E402
-from dpmech.optim.clipping import Blocks  # noqa: E402
+from dpmech.optim.clipping.clipped_sum import clip_and_sum  # noqa: E402
+from dpmech.optim.clipping.lot_sum import Accumulator  # noqa: E402
+from dpmech.optim.clipping.styles import Blocks  # noqa: E402
 
 SLACK = 1e-4
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dpmech.accounting import losses
-from dpmech.accounting.composition import LossMoments, compose
-from dpmech.accounting.losses import LatticeLoss, Loss, merge_cells
+from dpmech.accounting.poisson import lattice as losses
+from dpmech.accounting.poisson.convolution import LossMoments, compose
+from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, merge_cells
 
 LOPSIDED = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
 

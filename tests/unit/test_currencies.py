@@ -7,7 +7,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting.dispatch import accountant_for
-from dpmech.currencies import _squared_ratio
+from dpmech.composition.currencies import _squared_ratio
 
 
 @pytest.mark.parametrize(("eps", "delta"), [(1.0, 1e-5), (0.1, 1e-9), (8.0, 1e-6)])

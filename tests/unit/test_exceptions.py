@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.exceptions import check_integer, check_matrix, check_real, check_vector
+from dpmech.guards import check_integer, check_matrix, check_real, check_vector
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import mpmath as mp
 import pytest
 
 from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta, gaussian_epsilon
-from dpmech.bounds import Bounds
+from dpmech.numerics.bounds import Bounds
 
 
 def true_delta(sigma, eps):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpmech.accounting.gaussian_groups import LiftedGroup, PointGroup
-from dpmech.accounting.gram import CirculantGram, DenseGram
-from dpmech.accounting.tuple_proposals import FreeTuples
+from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
+from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup
+from dpmech.accounting.balls_in_bins.proposals.tuples import FreeTuples
 
 ROW = np.array([2.0, 0.9, 0.4, 0.2, 0.4, 0.9])
 CIRCULANT = np.array([np.roll(ROW, i) for i in range(6)])

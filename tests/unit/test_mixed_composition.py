@@ -4,7 +4,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting.gaussian import gaussian_delta
-from dpmech.accounting.mixed_composition import MixedComposition
+from dpmech.composition.mixed import MixedComposition
 
 
 @pytest.mark.parametrize("delta", [1e-6, 1e-5, 0.3])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.series import series_inverse
+from dpmech.numerics.series import series_inverse
 
 torch = pytest.importorskip("torch")
 
-from dpmech.optim import noise_error  # noqa: E402 - after the check for torch
-from dpmech.optim.correlation import _Combination  # noqa: E402
-from dpmech.optim.generators import noise_key  # noqa: E402
+from dpmech.optim.noise import error_bound as noise_error  # noqa: E402 - after the check for torch
+from dpmech.optim.noise.normals import noise_key  # noqa: E402
+from dpmech.optim.noise.rows import _Combination  # noqa: E402
 
 
 def exact_residual(coefs, inverse):

@@ -6,9 +6,9 @@ import mpmath as mp
 import pytest
 
 from dpmech.accounting.gaussian import gaussian_epsilon
-from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
-from dpmech.accounting.prv import PrvAccountant
-from dpmech.bounds import Bounds
+from dpmech.accounting.poisson.accountant import PoissonAccountant, PoissonRelease
+from dpmech.accounting.poisson.prv import PrvAccountant
+from dpmech.numerics.bounds import Bounds
 
 ONE = Bounds(1.0, 1.0, "one")
 

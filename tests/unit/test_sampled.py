@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import certified, importance, sampled
-from dpmech.accounting.confidence import betting_upper_bound
+from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
+from dpmech.accounting.balls_in_bins.proposals.mixture import RemoveProposal
+from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
+from dpmech.accounting.balls_in_bins.sampling import estimate as importance
+from dpmech.accounting.balls_in_bins.sampling import estimate_accountant as sampled
+from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
+from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
+from dpmech.accounting.balls_in_bins.sampling.confidence import betting_upper_bound
+from dpmech.accounting.balls_in_bins.sampling.reach import delta_below
 from dpmech.accounting.gaussian import gaussian_delta
-from dpmech.accounting.gram import CirculantGram, DenseGram
-from dpmech.accounting.mixture import RemoveProposal
-from dpmech.accounting.sampled import CertifiedAccountant, delta_below
-from dpmech.accounting.sampling import block_size, pilot_sample, weight_sample
-from dpmech.bounds import Bounds
+from dpmech.numerics.bounds import Bounds
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0, 100.0])

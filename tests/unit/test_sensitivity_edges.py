@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech import sensitivities
+from dpmech.mechanism import sensitivities
 
 
 def dense(seed, n):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.integer_convolution import exact_residual
-from dpmech.linalg import checked_norms
-from dpmech.series import _column_error, error_of_terms
+from dpmech.numerics.integer_convolution import exact_residual
+from dpmech.numerics.series import _column_error, error_of_terms
+from dpmech.numerics.toeplitz import checked_norms
 
 
 @pytest.mark.parametrize("terms", [[1.0, 0.1, 5.0, 0.0, 0.2], [3.0, 2.0, 1.0], [1e-3, 4.0, 4.0, 4.0]])

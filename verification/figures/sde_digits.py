@@ -5,7 +5,7 @@ decay on the 1797 digits that scikit-learn ships. Lots are drawn by Poisson samp
 the clip norm is the largest gradient that an example can have. Learning rates stay the same at every eps
 (the SDE paper's protocol A). The noise multiplier of every eps comes from the accountant, under which sigma
 is not proportional to 1/eps, so the powers are measured twice: over sigma, where theory has 2 and 1, and over
-eps. Prints how far the losses are from the floors of `dpmech.analysis.sde_bounds`.
+eps. Prints how far the losses are from the floors of `dpmech.analysis.sde.bounds`.
 """
 
 import argparse
@@ -20,8 +20,7 @@ from rich.progress import track
 from scipy import optimize, special
 
 import dpmech as dm
-from dpmech.analysis.sde import GradientNoise
-from dpmech.analysis.sde_bounds import sgd_loss_bound, sign_loss_bound
+from dpmech.analysis import GradientNoise, sgd_loss_bound, sign_loss_bound
 
 BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5

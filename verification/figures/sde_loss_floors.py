@@ -3,7 +3,7 @@
 Run `python -m verification.figures.sde_loss_floors [FILE]`: the setting of the left panel of Figure 1 of the
 SDE paper, with the multipliers 0 to 0.2 that its listed eps belong to. The axis is the noise multiplier: the
 paper's eps is its inverse times 0.0679, and no privacy guarantee. Prints how far the floors of
-`dpmech.analysis.sde_bounds` are from the simulated losses, and the measured powers of the multiplier.
+`dpmech.analysis.sde.bounds` are from the simulated losses, and the measured powers of the multiplier.
 """
 
 import argparse
@@ -15,8 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis.sde import GradientNoise
-from dpmech.analysis.sde_bounds import sgd_loss_bound, sign_loss_bound
+from dpmech.analysis import GradientNoise, sgd_loss_bound, sign_loss_bound
 
 CURVATURE = 10.0
 DIMENSION = 1024

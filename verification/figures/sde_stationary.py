@@ -1,7 +1,7 @@
 """Moments of DP-SGD's and DP-SignSGD's iterates on a quadratic, against the corrected formulas.
 
 Run `python -m verification.figures.sde_stationary [FILE]`: the setting of Figure C.3 of the SDE paper,
-H = diag(2, 1). Draws mean and variance over the steps and prints how far `dpmech.analysis.sde_stationary` is
+H = diag(2, 1). Draws mean and variance over the steps and prints how far `dpmech.analysis.sde.stationary` is
 from the simulated iterates.
 """
 
@@ -14,8 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis.sde import GradientNoise
-from dpmech.analysis.sde_stationary import Moments, sgd_moments, sign_moments
+from dpmech.analysis import GradientNoise, Moments, sgd_moments, sign_moments
 
 CURVATURES = np.array([2.0, 1.0])
 START = np.array([0.01, 0.005])

@@ -1,9 +1,10 @@
 """Loss and gradient norm of DP-SGD and DP-SignSGD along their equations: a quadratic and a quartic.
 
 Run `python -m verification.figures.sde_trajectories [FILE]`: the setting of Figure C.1 of the SDE paper, with
-its noise multipliers 0.03 and 0.06. The iterates are run as they are; the equations of `dpmech.analysis.sde`
-and `sde_sign` are integrated by Euler-Maruyama with the optimizer's step. Prints how far loss and gradient
-norm are apart, and how wrong the paper's linear drift of the clipped phase is at the start of the quartic.
+its noise multipliers 0.03 and 0.06. The iterates are run as they are; the equations of
+`dpmech.analysis.sde.dynamics` and `sde_sign` are integrated by Euler-Maruyama with the optimizer's step.
+Prints how far loss and gradient norm are apart, and how wrong the paper's linear drift of the clipped phase
+is at the start of the quartic.
 """
 
 import argparse
@@ -15,9 +16,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis.sde import GradientNoise, clipped_gain, sgd_diffusion, sgd_drift
-from dpmech.analysis.sde_sign import sign_diffusion, sign_drift
-from dpmech.analysis.sde_simulation import euler_maruyama
+from dpmech.analysis import (
+    GradientNoise,
+    clipped_gain,
+    euler_maruyama,
+    sgd_diffusion,
+    sgd_drift,
+    sign_diffusion,
+    sign_drift,
+)
 
 DIMENSION = 1024
 CLIP = 5.0

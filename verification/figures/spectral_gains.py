@@ -1,8 +1,8 @@
 """What the denoiser gains: cosine with the signal before and after, on low-rank matrices under noise.
 
 Run `python -m verification.figures.spectral_gains [FILE]`. Signals of rank 4 whose values halve one after the
-other. Prints how far the simulated gain is from `dpmech.analysis.denoising.predicted_alignment` where the
-signal is clear of the noise, and the worst loss where it is not.
+other. Prints how far the simulated gain is from `dpmech.analysis.spectral.denoising.predicted_alignment`
+where the signal is clear of the noise, and the worst loss where it is not.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis import denoising, spectral
-from verification import _matrices as ref
+from dpmech.analysis import denoising
+from dpmech.analysis import singular_values as spectral
+from verification.oracles import matrices as ref
 
 SHAPES = ((16, 768), (100, 400), (256, 768))
 MULTIPLES = np.array([0.5, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0])

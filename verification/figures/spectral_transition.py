@@ -2,7 +2,7 @@
 
 Run `python -m verification.figures.spectral_transition [FILE]`. Draws the largest singular value over the
 noise edge and the two squared cosines against the strength of the signal, for growing matrices, and prints
-how far the simulation is from `dpmech.analysis.spectral`.
+how far the simulation is from `dpmech.analysis.spectral.singular_values`.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis import spectral
-from verification import _matrices as ref
+from dpmech.analysis import singular_values as spectral
+from verification.oracles import matrices as ref
 
 SHAPES = ((16, 768), (100, 400), (300, 1200))
 MULTIPLES = np.concatenate([np.linspace(0.2, 1.0, 5), np.linspace(1.1, 3.0, 10)])
@@ -30,7 +30,7 @@ class Transition:
     Args:
         multiples: signal over the detection threshold.
         simulated: means of (top value over the edge, left and right squared cosine), shape (3, k).
-        predicted: the same by `dpmech.analysis.spectral`.
+        predicted: the same by `dpmech.analysis.spectral.singular_values`.
     """
 
     multiples: np.ndarray

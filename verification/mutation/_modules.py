@@ -18,60 +18,131 @@ def _all(folder: str) -> list[str]:
 
 # A random sample is drawn from all mutants of a group. Modules without a formula stand in none.
 GROUPS: dict[str, list[str]] = {
-    "analysis": _all("analysis"),
-    "gaussian": [
-        f"accounting.{name}"
-        for name in (
-            *("gaussian", "rdp", "estimates", "search", "losses", "composition"),
-            *("mixed_composition", "lots", "methods", "dispatch"),
-        )
+    "analysis": [
+        "analysis.spectral.alignment",
+        "analysis.noise_share.budgeted_floor",
+        "analysis.noise_share.convergence",
+        "analysis.spectral.denoising",
+        "analysis.noise_share.first_moment",
+        "analysis.muon.heat",
+        "analysis._arguments",
+        "analysis.noise_share.moment_scatter",
+        "analysis.muon.stationarity",
+        "analysis.muon.newton_schulz",
+        "analysis.noise_share.share",
+        "analysis.sde.dynamics",
+        "analysis.sde.bounds",
+        "analysis.sde.directions",
+        "analysis.sde.sign",
+        "analysis.sde.simulation",
+        "analysis.sde.stationary",
+        "analysis.sde.tuning",
+        "analysis.noise_share.signal_ceiling",
+        "analysis.spectral.singular_values",
     ],
-    "poisson": [f"accounting.{name}" for name in ("poisson", "prv", "dominating", "block_clipping")],
+    "gaussian": [
+        "accounting.gaussian",
+        "numerics.roots",
+        "accounting.renyi",
+        "accounting.balls_in_bins.sampling.results",
+        "accounting.sigma_search",
+        "accounting.poisson.lattice",
+        "accounting.poisson.convolution",
+        "composition.mixed",
+        "composition.lot",
+        "accounting.methods",
+        "accounting.dispatch",
+    ],
+    "poisson": [
+        "accounting.poisson.accountant",
+        "accounting.poisson.prv",
+        "accounting.balls_in_bins.ring.dominating",
+        "composition.block_clipping",
+    ],
     "sampled bins": [
-        f"accounting.{name}"
-        for name in (
-            *(
-                "balls_in_bins",
-                "gaussian_groups",
-                "bin_gram",
-                "gram",
-                "structured_gram",
-                "mixture",
-                "importance",
-                "site_tilts",
-            ),
-            *("tuple_proposals", "collective", "design_points", "sampled", "sampling", "confidence"),
-            "certified",
-        )
+        "accounting.balls_in_bins.dominating_pair",
+        "accounting.balls_in_bins.proposals.gaussian_groups",
+        "accounting.balls_in_bins.gram.base",
+        "accounting.balls_in_bins.gram.dense",
+        "accounting.balls_in_bins.gram.structured",
+        "accounting.balls_in_bins.proposals.mixture",
+        "accounting.balls_in_bins.sampling.estimate",
+        "accounting.balls_in_bins.proposals.tilted_normal",
+        "accounting.balls_in_bins.proposals.tuples",
+        "accounting.balls_in_bins.moment_bound",
+        "accounting.balls_in_bins.proposals.all_bins_tilt",
+        "accounting.balls_in_bins.proposals.design_points",
+        "accounting.balls_in_bins.sampling.estimate_accountant",
+        "accounting.balls_in_bins.sampling.reach",
+        "accounting.balls_in_bins.sampling.certified_accountant",
+        "accounting.balls_in_bins.sampling.blocks",
+        "accounting.balls_in_bins.sampling.confidence",
+        "accounting.balls_in_bins.sampling.certified_bound",
     ],
     "programmed bins": [
-        f"accounting.{name}"
-        for name in (
-            *("ring", "ring_bridge", "ring_constant", "ring_gram", "ring_grid", "ring_programme"),
-            *("programmed", "splitting", "allocation_rdp"),
-        )
+        "accounting.balls_in_bins.ring.bound",
+        "accounting.balls_in_bins.ring.bridge",
+        "accounting.balls_in_bins.ring.shared_factor",
+        "accounting.balls_in_bins.ring.gram",
+        "accounting.balls_in_bins.ring.grid",
+        "accounting.balls_in_bins.ring.programme",
+        "accounting.balls_in_bins.ring.accountant",
+        "accounting.balls_in_bins.ring.node_laws",
+        "accounting.balls_in_bins.moments",
     ],
-    "renyi": ["accounting.directed", "accounting.renyi_orders"],
-    "kernels": ["accounting.ring_kernels", "integer_kernels"],
-    "sensitivities": ["sensitivities", "separated_sets", "series", "integer_convolution", "linalg", "bounds"],
+    "renyi": [
+        "numerics.directed",
+        "accounting.renyi_orders",
+    ],
+    "kernels": [
+        "accounting.balls_in_bins.ring.kernels",
+        "numerics.integer_kernels",
+    ],
+    "sensitivities": [
+        "mechanism.sensitivities",
+        "numerics.separated_sums",
+        "numerics.series",
+        "numerics.integer_convolution",
+        "numerics.toeplitz",
+        "numerics.bounds",
+    ],
     "verifying": [
-        f"verifying.{name}"
-        for name in (
-            *("checks", "integrals", "limits", "privacy_routes", "recomputation", "rigour", "runs"),
-            *("sensitivity_routes", "series_recursion"),
-        )
+        "verifying.documents",
+        "verifying.integrals",
+        "verifying.limits",
+        "verifying.privacy_routes",
+        "verifying.recomputation",
+        "verifying.rigour",
+        "verifying.run_checks",
+        "verifying.sensitivity_routes",
+        "verifying.series_recursion",
     ],
-    "ledger": ["ledger", "ledger_entries", "ledger_file", "ledger_totals", "privacy_filters", "currencies"],
+    "ledger": [
+        "composition.ledger",
+        "composition.ledger_entries",
+        "composition.ledger_file",
+        "composition.ledger_totals",
+        "composition.privacy_filters",
+        "composition.currencies",
+    ],
     "noise": [
-        f"optim.{name}"
-        for name in ("noise", "correlation", "generators", "noise_error", "noise_rows", "noise_state")
+        "optim.noise.stream",
+        "optim.noise.rows",
+        "optim.noise.normals",
+        "optim.noise.error_bound",
+        "optim.noise.chunks",
+        "optim.noise.state",
     ],
     "clipping": [
-        f"optim.{name}" for name in ("accumulator", "clipped_sum", "clipping", "intake", "per_example")
+        "optim.clipping.lot_sum",
+        "optim.clipping.clipped_sum",
+        "optim.clipping.styles",
+        "optim.clipping.grad_samples",
+        "optim.clipping.per_example",
     ],
 }
 # numba compiles these: what stands in the function is not what runs.
-COMPILED = {"accounting.ring_kernels", "integer_kernels"}
+COMPILED = {"accounting.balls_in_bins.ring.kernels", "numerics.integer_kernels"}
 MODULES = [module for group in GROUPS.values() for module in group]
 
 
@@ -84,7 +155,8 @@ def named(name: str) -> list[str]:
 
     Args:
         name: a group (which goes before a module of its name), or a module: as it is imported
-            (`dpmech.accounting.prv`), below dpmech (`accounting.prv`), by its last part (`prv`), by its path.
+            (`dpmech.accounting.poisson.prv`), below dpmech (`accounting.prv`), by its last part (`prv`), by
+            its path.
 
     Raises:
         UnknownModuleError: it stands for none, or its last part for several.

@@ -1,0 +1,52 @@
+"""Balls-in-Bins: every example in one random bin, for correlated strategies.
+
+From the Gram matrix of the bins (`gram`) come a closed-form bound (`moments`), estimates and bounds by
+importance sampling (`proposals`, `sampling`), and a deterministic programme (`ring`).
+"""
+
+from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, check_nonnegative, folded, ring_profile
+from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
+from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant
+from dpmech.accounting.balls_in_bins.proposals import (
+    AddPoint,
+    AddProposal,
+    CollectiveParts,
+    LiftedGroup,
+    PointGroup,
+    RemoveProposal,
+    log_mean_exp,
+)
+from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant
+from dpmech.accounting.balls_in_bins.sampling import (
+    ENTROPY,
+    CertifiedAccountant,
+    ImportanceAccountant,
+    RoughSigma,
+    RoughSizer,
+    pilot_size,
+)
+
+__all__ = [
+    "ENTROPY",
+    "AddPoint",
+    "AddProposal",
+    "AllocationRenyiAccountant",
+    "BinGram",
+    "CertifiedAccountant",
+    "CollectiveParts",
+    "DeterministicAccountant",
+    "ImportanceAccountant",
+    "LiftedGroup",
+    "PointGroup",
+    "RemoveProposal",
+    "RoughSigma",
+    "RoughSizer",
+    "bin_gram",
+    "check_nonnegative",
+    "folded",
+    "log_mean_exp",
+    "log_tail_factor",
+    "pilot_size",
+    "ring_profile",
+]

@@ -1,0 +1,198 @@
+r"""Balls-in-Bins: the dominating pair of a strategy, as the Gram matrix of its bin means.
+
+Each example is put once, uniformly, into one of b bins and takes part in that bin's step of every epoch.
+With m_i = sum_j C[:, i + j b] the pair P = (1/b) sum_i N(m_i, sigma^2 I) and Q = N(0, sigma^2 I) dominates
+both directions, also for adaptively chosen gradients, for C >= 0 (balls-in-bins paper, Lemma 3.2). Signed
+strategies are refused: no proof covers them.
+
+Everything depends on K = M M^T / sigma^2, of shape (b, b). For a Toeplitz C the bin means are shifts of one
+vector, the first column folded over the epochs, and K is built from its b correlations; nothing of size
+b x n is formed.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import fft
+
+from dpmech.accounting.balls_in_bins.gram import BinGram, CirculantGram, DenseGram, FactorGram
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Strategy
+from dpmech.numerics import (
+    FloatArray,
+    convolution_rounding,
+    cumulative_sum,
+    spend,
+    sum_rounding,
+    windowed_sums,
+)
+
+__all__ = ["bin_gram", "ring_profile"]
+
+# Above this many bins a dense K would not fit in memory beside its factor.
+_DENSE_BINS = 6000
+
+
+def bin_gram(strategy: Strategy, bins: int) -> BinGram:
+    """The Gram matrix of the bin means at sigma 1.
+
+    Args:
+        strategy: C >= 0 over n steps.
+        bins: b, a divisor of n.
+
+    Returns:
+        A BinGram of `bins` bins; divide by sigma^2 with `scaled`. Where the columns of C are known within an
+        error only, every entry is raised by what that may hide; delta of a Gram matrix that is nowhere
+        smaller is an upper bound (Kahane's inequality, see the proof in the documentation). Rounding of its
+        own sums stays inside the slack of 1e-9 of the accountants.
+
+    Raises:
+        UnsupportedCombinationError: for a signed C; or for more than 6000 bins where C is not Toeplitz.
+    """
+    check_nonnegative(strategy)
+    if strategy.bands == 1:
+        weights = np.sum((strategy.column_norms() ** 2).reshape(-1, bins), axis=0)
+        if np.all(np.abs(weights - weights[0]) <= 1e-14 * weights[0]):
+            first = np.zeros(bins)
+            first[0] = weights.max()
+            return CirculantGram(first + _hidden(strategy, bins) * first[0])
+    coefs = strategy.toeplitz_coefs
+    if coefs is not None and bins > _DENSE_BINS:
+        return _structured(folded(coefs, bins), bins, _hidden(strategy, bins))
+    if bins > _DENSE_BINS:
+        raise UnsupportedCombinationError(
+            f"no Gram matrix of {bins} bins for {strategy!r}",
+            supported=f"Toeplitz strategies with any number of bins, others with at most {_DENSE_BINS}",
+        )
+    gram = _toeplitz_gram(folded(coefs, bins), bins) if coefs is not None else _folded_gram(strategy, bins)
+    return DenseGram(gram + _hidden(strategy, bins) * float(np.diag(gram).max()))
+
+
+def check_nonnegative(strategy: Strategy) -> None:
+    """Refuse a strategy with negative entries."""
+    if not strategy.nonnegative:
+        raise UnsupportedCombinationError(
+            f"the dominating pair of Balls-in-Bins is proved for C >= 0; {strategy!r} has negative entries",
+            supported="strategies with non-negative entries; MinSep or FixedEpochs for the others",
+        )
+
+
+def folded(coefs: FloatArray, bins: int) -> FloatArray:
+    """Bin mean 0 of a Toeplitz C, shape (n,): f_t = sum_j c_(t - j b); bin mean i is f shifted by i."""
+    return windowed_sums(coefs[::-1], bins, coefs.size)[::-1]
+
+
+def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
+    """Largest Gram entry at every ring distance d = min(|i - l|, b - |i - l|), at sigma 1, rounded up.
+
+    Returns:
+        Shape (b // 2 + 1,).
+    """
+    check_nonnegative(strategy)
+    coefs = strategy.toeplitz_coefs
+    if coefs is not None:
+        # Entries fall along a diagonal, so that row 0 holds the largest.
+        mean = folded(coefs, bins)
+        row = _correlations(mean)[:bins]
+        return _raised(np.maximum(row, np.roll(row[::-1], 1))[: bins // 2 + 1], strategy, bins)
+    gram = _folded_gram(strategy, bins)
+    index = np.arange(bins)
+    profile = np.array([gram[index, (index + d) % bins].max() for d in range(bins // 2 + 1)])
+    return _raised(profile, strategy, bins)
+
+
+def _raised(profile: FloatArray, strategy: Strategy, bins: int) -> FloatArray:
+    """Above the Gram entries of the strategy itself, where it has any. Rounding of sums is relative."""
+    rounding = 2.0 * strategy.gram_rounding + 4.0 * sum_rounding(strategy.n)
+    slack = (_hidden(strategy, bins) + rounding) * float(profile.max())
+    return np.where(profile > 0.0, profile * (1.0 + rounding) + slack, 0.0)
+
+
+def _hidden(strategy: Strategy, bins: int) -> float:
+    """How far Gram entries of the strategy itself may exceed those in float64, relative to the largest one.
+
+    Sums of k columns >= 0, each off by `error` times its norm, are off by at most e = error sqrt(k) of their
+    own norm, and products of two by 2 e + e^2 of the largest entry.
+    """
+    moved = 1.01 * strategy.error * math.sqrt(strategy.n // bins)
+    return moved * (2.0 + moved)
+
+
+def _correlations(x: FloatArray) -> FloatArray:
+    """sum_u x_u x_(u + d) for d = 0, ..., n - 1, for x >= 0, rounded up."""
+    size = 1 << (2 * x.size - 1).bit_length()
+    spectrum = fft.rfft(x, size)
+    values = np.asarray(fft.irfft(np.abs(spectrum) ** 2, size)[: x.size], dtype=np.float64)
+    raised: FloatArray = np.maximum(values, 0.0) + convolution_rounding(x, x)
+    return raised
+
+
+def _toeplitz_gram(mean: FloatArray, bins: int) -> FloatArray:
+    """K[i, i + d] = sum over the rows that both shifts of `mean` reach."""
+    n = mean.size
+    spend(
+        4e-8 * n * bins + 1e-9 * bins**3, 48.0 * bins**2 + 160.0 * n, what=f"the Gram matrix of {bins} bins"
+    )
+    gram = np.zeros((bins, bins))
+    for d in range(bins):
+        sums = cumulative_sum(mean[: n - d] * mean[d:])
+        entries = sums[n - bins :][::-1] if d == 0 else sums[n - bins : n - d][::-1]
+        index = np.arange(bins - d)
+        gram[index, index + d] = gram[index + d, index] = entries
+    return gram
+
+
+def _folded_gram(strategy: Strategy, bins: int) -> FloatArray:
+    """K from the rows of C^T C, summed over the epochs in both indices."""
+    n = strategy.n
+    spend(4e-8 * n * n + 1e-9 * bins**3, 48.0 * bins**2 + 160.0 * n, what=f"the Gram matrix of {bins} bins")
+    gram = np.zeros((bins, bins))
+    for i, row in strategy.gram_rows():
+        gram[i % bins] += row.reshape(-1, bins).sum(axis=0)
+    return 0.5 * (gram + gram.T)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Shifts:
+    """Products with the bin means M[i, t] = mean[t - i] by FFT; picklable, for process pools.
+
+    Args:
+        mean: bin mean 0, shape (n,).
+        bins: number of shifts.
+        common: one more coordinate, the same in all bin means; it raises every Gram entry by its square.
+        transposed: M^T v in place of M x.
+    """
+
+    mean: FloatArray
+    bins: int
+    common: float
+    transposed: bool
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Rows of shape (m, n + 1) to (m, bins), or (m, bins) to (m, n + 1) where transposed."""
+        n = self.mean.size
+        size = fft.next_fast_len(n + self.bins, real=True)
+        spectrum = fft.rfft(self.mean, size)
+        kernel = spectrum if self.transposed else np.conj(spectrum)
+        given = rows if self.transposed else rows[:, :n]
+        products = np.asarray(
+            fft.irfft(fft.rfft(given, size, axis=1) * kernel, size, axis=1), dtype=np.float64
+        )
+        if self.transposed:
+            return np.append(products[:, :n], self.common * rows.sum(axis=1, keepdims=True), axis=1)
+        return products[:, : self.bins] + self.common * rows[:, n:]
+
+
+def _structured(mean: FloatArray, bins: int, hidden: float) -> FactorGram:
+    """K through its products, O(n log n) a draw."""
+    diagonal = cumulative_sum(mean**2)[mean.size - bins :][::-1]
+    raised = hidden * float(diagonal.max())
+    common = math.sqrt(raised) * (1.0 + 1e-15)
+    return FactorGram(
+        bins,
+        mean.size + 1,
+        _Shifts(mean, bins, common, transposed=False),
+        _Shifts(mean, bins, common, transposed=True),
+        diagonal=diagonal + common * common,
+    )

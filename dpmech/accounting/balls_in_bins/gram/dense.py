@@ -1,0 +1,136 @@
+"""The concrete Gram matrices of the bins: dense here, circulant and factored in `structured_gram`."""
+
+import math
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from dpmech.accounting.balls_in_bins.gram.base import FACTOR_RTOL, NEGATIVE_RTOL, BinGram
+from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_matrix, check_real
+from dpmech.numerics import FloatArray, IntArray
+
+__all__ = ["BinGram", "CirculantGram", "DenseGram", "FactorGram"]
+
+
+@final
+class DenseGram(BinGram):
+    """A Gram matrix held as a dense array, factored once: O(b^2) memory.
+
+    Args:
+        matrix: K, shape (b, b), symmetric to 1e-12 of its largest entry, non-negative, positive
+            semidefinite (it may be singular), with a positive diagonal.
+
+    Raises:
+        InvalidParameterError: if `matrix` is not such a matrix.
+        NumericalError: if no factor reproduces it to 1e-9 of its largest entry.
+    """
+
+    def __init__(self, matrix: npt.ArrayLike) -> None:
+        given = check_matrix("matrix", matrix)
+        top = float(np.max(np.diag(given)))
+        if np.min(np.diag(given)) <= 0.0 or np.min(given) < -NEGATIVE_RTOL * top:
+            raise InvalidParameterError("matrix", matrix, "non-negative, with a positive diagonal")
+        if np.max(np.abs(given - given.T)) > NEGATIVE_RTOL * top:
+            raise InvalidParameterError("matrix", matrix, "symmetric")
+        self._matrix = np.maximum(0.5 * (given + given.T), 0.0)
+        self._factor, self._triangular = _factor(self._matrix)
+        self._scale = 1.0
+
+    def __repr__(self) -> str:
+        return f"DenseGram(bins={self.bins}, largest={float(self.diagonal.max()):.6g})"
+
+    @property
+    def bins(self) -> int:
+        """The number of bins b."""
+        return int(self._matrix.shape[0])
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """The diagonal of K, shape (b,)."""
+        return self._scale * np.diag(self._matrix)
+
+    def matmat(self, values: FloatArray) -> FloatArray:
+        """K @ values, for values of shape (b, m)."""
+        return self._scale * (self._matrix @ values)
+
+    def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Draws of N(0, K), shape (count, b)."""
+        normals = rng.standard_normal((count, self.bins))
+        drawn: FloatArray = (normals @ self._factor.T) * np.sqrt(self._scale)
+        return drawn
+
+    def scaled(self, factor: float) -> "DenseGram":
+        """`factor * K`, sharing the factor."""
+        out = object.__new__(DenseGram)
+        out._matrix, out._factor, out._triangular = self._matrix, self._factor, self._triangular
+        out._scale = self._scale * check_real("factor", factor, minimum=0.0, open_minimum=True)
+        return out
+
+    @property
+    def innovation_scales(self) -> FloatArray | None:
+        """The diagonal of the Cholesky factor; None where K is singular."""
+        return math.sqrt(self._scale) * np.diag(self._factor) if self._triangular else None
+
+    def whiten(self, values: FloatArray) -> FloatArray:
+        """F^-1 y for every row y, by a triangular solve."""
+        if not self._triangular:
+            return super().whiten(values)
+        solved = scipy.linalg.solve_triangular(self._factor, values.T, lower=True, check_finite=False)
+        out: FloatArray = np.ascontiguousarray(solved.T) / math.sqrt(self._scale)
+        return out
+
+    def factor_rows(self, start: int, stop: int) -> FloatArray:
+        """Rows of the Cholesky factor, up to column `stop`."""
+        return math.sqrt(self._scale) * self._factor[start:stop, :stop]
+
+    def factor_sums(self) -> FloatArray:
+        """Column sums of the Cholesky factor."""
+        sums: FloatArray = math.sqrt(self._scale) * self._factor.sum(axis=0)
+        return sums
+
+    def columns(self, indices: IntArray) -> FloatArray:
+        """Columns of K as rows, shape (len(indices), b)."""
+        return self._scale * self._matrix[indices]
+
+    def column_sums(self, indices: IntArray) -> FloatArray:
+        """Sums of columns, shape (m, b); gathered where that is cheaper than a product."""
+        if indices.shape[1] > 16:
+            return super().column_sums(indices)
+        total = np.zeros((indices.shape[0], self.bins))
+        for column in indices.T:
+            total += self._matrix[column]
+        return self._scale * total
+
+    def tuple_fields(self, indices: IntArray) -> FloatArray:
+        """Sums of K over each tuple, shape (m, q)."""
+        if indices.shape[1] ** 2 > 4 * self.bins:
+            return super().tuple_fields(indices)
+        total = np.zeros(indices.shape)
+        for column in indices.T:
+            total += self._matrix[indices, column[:, None]]
+        return self._scale * total
+
+
+def _factor(matrix: FloatArray) -> tuple[FloatArray, bool]:
+    """A square F with F F^T = matrix to 1e-9 of its largest entry, and whether F is lower triangular."""
+    top = float(np.max(matrix))
+    triangular = True
+    try:
+        factor = np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        values, vectors = scipy.linalg.eigh(matrix)
+        if values[0] < -FACTOR_RTOL * top * matrix.shape[0]:
+            raise InvalidParameterError("matrix", matrix, "positive semidefinite") from None
+        factor = vectors * np.sqrt(np.maximum(values, 0.0))
+        triangular = False
+    error = float(np.max(np.abs(factor @ factor.T - matrix)))
+    if not error <= FACTOR_RTOL * top:
+        raise NumericalError(
+            f"the factor of the Gram matrix misses it by {error:.3g}, more than {FACTOR_RTOL:g} of its "
+            f"largest entry {top:.6g}"
+        )
+    return factor, triangular

@@ -1,0 +1,213 @@
+"""Gram matrices for tens of thousands of bins: circulant ones, and ones known through products with M."""
+
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.accounting.balls_in_bins.gram.base import BLOCK_ENTRIES, FACTOR_RTOL, NEGATIVE_RTOL, BinGram
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.numerics import FloatArray, IntArray
+
+__all__ = ["CirculantGram", "FactorGram"]
+
+
+@final
+class CirculantGram(BinGram):
+    """A circulant Gram matrix, by FFT: O(b) memory, O(b log b) a sample.
+
+    Args:
+        first_row: K[0, :], shape (b,), non-negative, with K[0, d] = K[0, b - d], a positive first entry,
+            and a spectrum that is non-negative to 1e-9 of its largest value.
+
+    Raises:
+        InvalidParameterError: if it is not such a row.
+    """
+
+    def __init__(self, first_row: npt.ArrayLike) -> None:
+        row = check_vector("first_row", first_row)
+        top = float(np.max(row))
+        mirrored = np.roll(row[::-1], 1)
+        if row[0] <= 0.0 or np.min(row) < -NEGATIVE_RTOL * top:
+            raise InvalidParameterError("first_row", first_row, "non-negative with a positive first entry")
+        if np.max(np.abs(row - mirrored)) > NEGATIVE_RTOL * top:
+            raise InvalidParameterError("first_row", first_row, "symmetric: first_row[d] == first_row[b - d]")
+        self._row = np.maximum(0.5 * (row + mirrored), 0.0)
+        spectrum = np.fft.rfft(self._row).real
+        if np.min(spectrum) < -FACTOR_RTOL * np.max(spectrum):
+            raise InvalidParameterError(
+                "first_row", first_row, "the first row of a positive semidefinite matrix"
+            )
+        self._spectrum = np.maximum(spectrum, 0.0)
+        self._scale = 1.0
+
+    def __repr__(self) -> str:
+        return f"CirculantGram(bins={self.bins}, largest={self._scale * float(self._row[0]):.6g})"
+
+    @property
+    def bins(self) -> int:
+        """The number of bins b."""
+        return int(self._row.size)
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """The diagonal of K, shape (b,), constant."""
+        return np.full(self.bins, self._scale * self._row[0])
+
+    @property
+    def circulant(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def independent(self) -> bool:
+        """Whether only the first entry of the row is not 0."""
+        return not np.any(self._row[1:])
+
+    @property
+    def innovation_scales(self) -> FloatArray | None:
+        """The square root of the diagonal where bins are independent."""
+        return np.sqrt(self.diagonal) if self.independent else None
+
+    def whiten(self, values: FloatArray) -> FloatArray:
+        """Y over its standard deviation, for independent bins."""
+        if not self.independent:
+            return super().whiten(values)
+        out: FloatArray = values / np.sqrt(self.diagonal)
+        return out
+
+    def _apply(self, rows: FloatArray, spectrum: FloatArray) -> FloatArray:
+        transformed = np.fft.rfft(rows, axis=1)
+        transformed *= spectrum
+        out: FloatArray = np.fft.irfft(transformed, n=self.bins, axis=1)
+        return out
+
+    def matmat(self, values: FloatArray) -> FloatArray:
+        """K @ values, for values of shape (b, m)."""
+        return self._apply(values.T, self._scale * self._spectrum).T
+
+    def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Draws of N(0, K), shape (count, b), through the symmetric square root."""
+        normals = rng.standard_normal((count, self.bins))
+        return self._apply(normals, np.sqrt(self._scale * self._spectrum))
+
+    def scaled(self, factor: float) -> "CirculantGram":
+        """`factor * K`, sharing the spectrum."""
+        out = object.__new__(CirculantGram)
+        out._row, out._spectrum = self._row, self._spectrum
+        out._scale = self._scale * check_real("factor", factor, minimum=0.0, open_minimum=True)
+        return out
+
+    def columns(self, indices: IntArray) -> FloatArray:
+        """Columns of K as rows, shape (len(indices), b)."""
+        rows: FloatArray = self._scale * self._row[(np.arange(self.bins) - indices[:, None]) % self.bins]
+        return rows
+
+    def tuple_fields(self, indices: IntArray) -> FloatArray:
+        """Sums of K over each tuple, shape (m, q)."""
+        if indices.shape[1] ** 2 > 4 * self.bins:
+            return super().tuple_fields(indices)
+        total = np.zeros(indices.shape)
+        for column in indices.T:
+            total += self._row[(indices - column[:, None]) % self.bins]
+        return self._scale * total
+
+    def log_row_means(self, slope: float, offsets: FloatArray, rows: IntArray) -> FloatArray:
+        """Log means of exponentials along rows; one row is enough where the offsets are constant."""
+        if np.ptp(offsets) > 0.0:
+            return super().log_row_means(slope, offsets, rows)
+        return np.full(rows.size, super().log_row_means(slope, offsets, np.zeros(1, dtype=np.int64))[0])
+
+
+@final
+class FactorGram(BinGram):
+    """A Gram matrix `K = scale * M M^T` known only through products with M: O(dimension) memory.
+
+    Samples are `sqrt(scale) * M x` with x standard normal of length `dimension`, so a strategy needs
+    nothing but its products, by FFT or by a recursion.
+
+    Args:
+        bins: b.
+        dimension: the length n of x.
+        correlate: takes x of shape (m, n) to M x of shape (m, b); picklable where a process pool is used.
+        expand: takes v of shape (m, b) to M^T v of shape (m, n), the exact transpose.
+        diagonal: the diagonal of M M^T, shape (b,); computed from `expand` where it is None.
+        scale: `1 / sigma^2`, positive.
+
+    Raises:
+        InvalidParameterError: if an argument is out of range, or `expand` is not the transpose of
+            `correlate` (checked on two random vectors, to 1e-9).
+    """
+
+    def __init__(
+        self,
+        bins: int,
+        dimension: int,
+        correlate: Callable[[FloatArray], FloatArray],
+        expand: Callable[[FloatArray], FloatArray],
+        *,
+        diagonal: npt.ArrayLike | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        self._bins = check_integer("bins", bins, minimum=1)
+        self._dimension = check_integer("dimension", dimension, minimum=1)
+        self._correlate, self._expand = correlate, expand
+        self._scale = check_real("scale", scale, minimum=0.0, open_minimum=True)
+        probe = np.random.default_rng(0)
+        left, right = probe.standard_normal((2, self._bins)), probe.standard_normal((2, self._dimension))
+        one = np.sum(correlate(right) * left, axis=1)
+        other = np.sum(expand(left) * right, axis=1)
+        size = np.linalg.norm(expand(left), axis=1) * np.linalg.norm(right, axis=1)
+        if np.any(np.abs(one - other) > FACTOR_RTOL * size):
+            raise InvalidParameterError("expand", expand, "the transpose of correlate")
+        self._diagonal = self._norms() if diagonal is None else check_vector("diagonal", diagonal)
+        if self._diagonal.shape != (self._bins,) or np.min(self._diagonal) <= 0.0:
+            raise InvalidParameterError("diagonal", diagonal, f"{self._bins} positive numbers")
+
+    def __repr__(self) -> str:
+        return f"FactorGram(bins={self._bins}, dimension={self._dimension}, scale={self._scale:.6g})"
+
+    def _norms(self) -> FloatArray:
+        out = np.empty(self._bins)
+        step = max(1, BLOCK_ENTRIES // self._dimension)
+        for start in range(0, self._bins, step):
+            stop = min(start + step, self._bins)
+            units = np.zeros((stop - start, self._bins))
+            units[np.arange(stop - start), np.arange(start, stop)] = 1.0
+            out[start:stop] = np.sum(self._expand(units) ** 2, axis=1)
+        return out
+
+    @property
+    def bins(self) -> int:
+        """The number of bins b."""
+        return self._bins
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """The diagonal of K, shape (b,)."""
+        return self._scale * self._diagonal
+
+    @property
+    def cheap_columns(self) -> bool:
+        """False: a column costs as much as a sample."""
+        return False
+
+    def matmat(self, values: FloatArray) -> FloatArray:
+        """K @ values, for values of shape (b, m)."""
+        return self._scale * self._correlate(self._expand(values.T)).T
+
+    def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Draws of N(0, K), shape (count, b)."""
+        drawn: FloatArray = np.sqrt(self._scale) * self._correlate(
+            rng.standard_normal((count, self._dimension))
+        )
+        return drawn
+
+    def scaled(self, factor: float) -> "FactorGram":
+        """`factor * K`, sharing the products."""
+        out = object.__new__(FactorGram)
+        out.__dict__.update(self.__dict__)
+        out._scale = self._scale * check_real("factor", factor, minimum=0.0, open_minimum=True)
+        return out

@@ -1,0 +1,17 @@
+"""Proposals of importance sampling: mixtures of tilted laws, part by part."""
+
+from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
+from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint
+from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
+from dpmech.accounting.balls_in_bins.proposals.mixture import AddProposal, Proposal, RemoveProposal
+
+__all__ = [
+    "AddPoint",
+    "AddProposal",
+    "CollectiveParts",
+    "LiftedGroup",
+    "PointGroup",
+    "Proposal",
+    "RemoveProposal",
+    "log_mean_exp",
+]

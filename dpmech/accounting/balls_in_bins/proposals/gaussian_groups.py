@@ -1,0 +1,107 @@
+"""Groups of Gaussian proposals N(K v, K) with equal probabilities, and their densities against N(0, K)."""
+
+import dataclasses
+import math
+from typing import Self
+
+import numpy as np
+
+from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.numerics import FloatArray
+
+__all__ = ["LiftedGroup", "PointGroup", "log_mean_exp"]
+
+
+def log_mean_exp(values: FloatArray) -> FloatArray:
+    """Log mean exp along rows; overwrites `values`."""
+    top = values.max(axis=1)
+    values -= top[:, None]
+    np.exp(values, out=values)
+    out: FloatArray = top + np.log(values.mean(axis=1))
+    return out
+
+
+@dataclasses.dataclass(frozen=True)
+class PointGroup:
+    """Gaussians N(K v, K) with equal probabilities, one for each row v.
+
+    Attributes:
+        name: what the group is for.
+        tilts: the rows v, shape (p, b); one row where `orbit` is set.
+        means: the rows K v.
+        half_norms: v^T K v / 2, shape (p,).
+        orbit: whether the group holds all b rotations of its one row (circulant K only).
+    """
+
+    name: str
+    tilts: FloatArray
+    means: FloatArray
+    half_norms: FloatArray
+    orbit: bool = False
+
+    @classmethod
+    def at(cls, gram: BinGram, name: str, tilts: FloatArray, *, orbit: bool = False) -> Self:
+        """The group with these rows v, shape (p, b)."""
+        means = gram.matmat(tilts.T).T
+        return cls(name, tilts, means, 0.5 * np.sum(means * tilts, axis=1), orbit)
+
+    def shift(self, gram: BinGram, uniforms: FloatArray) -> FloatArray:
+        """Means of the Gaussians chosen by inversion, shape (m, b)."""
+        size = self.means.shape[1] if self.orbit else self.means.shape[0]
+        chosen = np.minimum((uniforms * size).astype(np.int64), size - 1)
+        if self.orbit:
+            shown: FloatArray = self.means[0][(np.arange(size) - chosen[:, None]) % size]
+            return shown
+        picked: FloatArray = self.means[chosen]
+        return picked
+
+    def log_density(self, values: FloatArray) -> FloatArray:
+        """Log of the density of the group against Q at y of shape (m, b), shape (m,)."""
+        if self.orbit:
+            spectrum = np.conj(np.fft.rfft(self.tilts[0]))
+            exponents = np.fft.irfft(np.fft.rfft(values, axis=1) * spectrum, n=values.shape[1], axis=1)
+            exponents -= self.half_norms[0]
+        else:
+            exponents = values @ self.tilts.T - self.half_norms
+        return log_mean_exp(exponents)
+
+
+@dataclasses.dataclass(frozen=True)
+class LiftedGroup:
+    """Gaussians N(K v, K), equally probable: `v = lift / b + peak e_i`, one for every bin i.
+
+    Attributes:
+        name: what the group is for.
+        lift: the total tilt of the uniform part.
+        peak: the tilt of one bin.
+        uniform_mean: K times the uniform vector, shape (b,).
+        half_norms: v^T K v / 2, shape (b,).
+    """
+
+    name: str
+    lift: float
+    peak: float
+    uniform_mean: FloatArray
+    half_norms: FloatArray
+
+    @classmethod
+    def at(cls, gram: BinGram, eps: float, share: float) -> Self:
+        """The group whose one bin makes up `share` of e^eps, in (0, 1), and the others the rest."""
+        diagonal = gram.diagonal
+        image = gram.matvec(np.full(gram.bins, 1.0 / gram.bins))
+        square, top = float(image.mean()), float(diagonal.max())
+        lift = max(0.0, (eps + math.log1p(-share)) / square)
+        peak = max(0.0, (eps + math.log(share * gram.bins) - lift * square) / top + 0.5)
+        norms = 0.5 * (lift**2 * square + 2.0 * lift * peak * image + peak**2 * diagonal)
+        return cls(f"one bin, {share:.0%}", lift, peak, image, norms)
+
+    def shift(self, gram: BinGram, uniforms: FloatArray) -> FloatArray:
+        """Means of the Gaussians chosen by inversion, shape (m, b)."""
+        chosen = np.minimum((uniforms * gram.bins).astype(np.int64), gram.bins - 1)
+        return self.lift * self.uniform_mean + self.peak * gram.columns(chosen)
+
+    def log_density(self, values: FloatArray) -> FloatArray:
+        """Log of the density of the group against Q at y of shape (m, b), shape (m,)."""
+        peaks = log_mean_exp(self.peak * values - self.half_norms)
+        density: FloatArray = self.lift * values.mean(axis=1) + peaks
+        return density

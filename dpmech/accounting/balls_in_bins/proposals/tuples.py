@@ -1,0 +1,198 @@
+r"""Proposals that follow a power of the likelihood ratio, and so bound every REMOVE weight.
+
+Write `a_l = exp(y_l - K_ll / 2)`, `r = mean_l a_l = dP/dQ` and `A_s = mean_l a_l^s`. Under Q the law with
+density `A_s^q / E[A_s^q]` is a mixture of Gaussians, one for every tuple i of q bins:
+
+    A_s^q = b^-q sum_i exp(s^2 sum_{u<v} K[i_u, i_v] + sum_u f[i_u]) dN(s K n_i, K)/dQ(y),
+
+with `n_i` the counts of the tuple and `f_l = (s^2 - s) K_ll / 2`. The tuples are too many to enumerate, and
+their interaction forbids drawing them one by one. A star does instead: a centre c with probability
+proportional to `e^f_c C_c^(q-1)`, then q - 1 other bins, independent given c, with probability proportional
+to `exp(f_l + theta K_cl)`, where `theta = s^2 q / 2` and `C_c = mean_l exp(f_l + theta K_cl)`.
+
+**Lemma.** The ratio w(i) of the exact tuple weight `b^-q exp(s^2 sum_{u<v} K + sum f)` to the star's
+probability pi(i) is at most `B(s, q) = mean_l e^f_l C_l^(q-1)`; in particular `E_Q A_s^q <= B(s, q)`.
+
+*Proof.* pi does not depend on the order of a tuple once averaged over which entry was the centre:
+`pi(i) = b^-q B^-1 (1/q) sum_u exp(sum_v f[i_v] + theta sum_{v != u} K[i_u, i_v])`. The arithmetic mean over
+u is at least the geometric one, whose exponent is `sum_v f[i_v] + (theta / q) sum_u sum_{v != u} K[i_u, i_v]
+= sum f + s^2 sum_{u<v} K`. Hence `pi(i) >= b^-q B^-1 exp(s^2 sum_{u<v} K + sum f)`. The sum of w(i) pi(i)
+over i is `E_Q A_s^q`. No sign of K and no constant diagonal is used. QED
+
+The tuple is kept as a second variable. With the kernel `kappa(i|y) = prod_u softmax_l(s (y_l - K_ll/2))[i_u]`
+the star's joint density against `Q(dy) kappa(i|y)` is `A_s(y)^q / w(i)`; a sample y from any other
+component is completed by a draw from kappa. Since kappa sums to 1, expectations of functions of y are
+unchanged. For s >= 1 the power mean inequality gives `A_s >= r^s`, so the density is at least `r^(s q) /
+B(s, q)`.
+
+With q = 1 this is the scaled component, `(1/b) sum_l N((s) m_l, sigma^2 I)` for a constant diagonal.
+"""
+
+import dataclasses
+import math
+from typing import Self
+
+import numpy as np
+import scipy.special
+
+from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.moment_bound import ORDERS, log_moment_bound, log_tail_factor
+from dpmech.numerics import FloatArray, IntArray
+
+__all__ = ["FreeTuples", "TupleProposal", "best_tuple_proposal", "tuple_proposal"]
+
+
+SCALES = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0)
+SEARCH_ROWS = 64
+TUPLE_SHARE = 0.8
+LARGEST_FREE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class TupleProposal:
+    """One star: scale s >= 1, order q >= 1, and its tables.
+
+    Attributes:
+        scale: s.
+        order: q.
+        log_bound: log B(s, q), the largest log w(i).
+        centre_cdf: cumulative probabilities of the centre, shape (b,).
+        offsets: f, shape (b,).
+    """
+
+    scale: float
+    order: int
+    log_bound: float
+    centre_cdf: FloatArray
+    offsets: FloatArray
+
+    @property
+    def power(self) -> float:
+        """P = s q: the density is at least r^p / B."""
+        return self.scale * self.order
+
+    @property
+    def slope(self) -> float:
+        """Theta, the pull of the centre."""
+        return 0.5 * self.scale**2 * self.order
+
+    def draw(self, gram: BinGram, uniforms: FloatArray) -> IntArray:
+        """Tuples of the star by inversion, shape (m, q), from uniforms of shape (m, q)."""
+        centres = np.minimum(np.searchsorted(self.centre_cdf, uniforms[:, 0], side="right"), gram.bins - 1)
+        if self.order == 1:
+            return centres[:, None]
+        fields = self.slope * gram.columns(centres) + self.offsets
+        np.exp(fields - fields.max(axis=1, keepdims=True), out=fields)
+        return np.concatenate([centres[:, None], draw_rows(fields, uniforms[:, 1:])], axis=1)
+
+    def log_ratios(self, gram: BinGram, indices: IntArray) -> FloatArray:
+        """Log w(i) for tuples of shape (m, q): at most `log_bound`, shape (m,)."""
+        if self.order == 1:
+            return np.full(indices.shape[0], self.log_bound)
+        others = gram.tuple_fields(indices) - gram.diagonal[indices]
+        pairs = 0.5 * self.scale**2 * others.sum(axis=1)
+        terms = self.slope * others
+        top = terms.max(axis=1)
+        centred: FloatArray = top + np.log(np.exp(terms - top[:, None]).mean(axis=1))
+        ratios: FloatArray = self.log_bound + np.minimum(pairs - centred, 0.0)
+        return ratios
+
+
+@dataclasses.dataclass(frozen=True)
+class FreeTuples:
+    """Gaussians N(K v, K), `v = lift / b + n_i`, the tuple i of q bins drawn uniformly and independently.
+
+    Where many bins rise together each does so unevenly, and these means spread as much: without them the few
+    largest weights carry the sum at small eps. No weight bound rests on them.
+
+    Attributes:
+        order: q.
+        lift: the total tilt of the uniform part.
+        uniform_mean: K times the uniform vector, shape (b,).
+    """
+
+    order: int
+    lift: float
+    uniform_mean: FloatArray
+
+    @classmethod
+    def at(cls, gram: BinGram, eps: float) -> Self:
+        """The part at which the mean of r is about e^eps, most of it through the tuples."""
+        bins = gram.bins
+        image = gram.matvec(np.full(bins, 1.0 / bins))
+        gain = float(np.mean(gram.log_row_means(1.0, np.zeros(bins), _search_rows(bins))))
+        order = int(min(max(TUPLE_SHARE * eps / gain, 1.0), LARGEST_FREE))
+        return cls(order, max(0.0, eps - order * gain) / float(image.mean()), image)
+
+    def draw(self, bins: int, uniforms: FloatArray) -> IntArray:
+        """Tuples, shape (m, q), from uniforms of that shape."""
+        return np.minimum((uniforms * bins).astype(np.int64), bins - 1)
+
+    def shift(self, gram: BinGram, indices: IntArray) -> FloatArray:
+        """K v for tuples of shape (m, q), shape (m, b)."""
+        return gram.column_sums(indices) + self.lift * self.uniform_mean
+
+    def log_density(
+        self, gram: BinGram, values: FloatArray, losses: FloatArray, indices: IntArray
+    ) -> FloatArray:
+        """Log of the joint density, from y of shape (m, b), L of shape (m,) and tuples of shape (m, q)."""
+        pairs = 0.5 * (gram.tuple_fields(indices) - gram.diagonal[indices]).sum(axis=1)
+        along = values.mean(axis=1) - self.uniform_mean[indices].sum(axis=1)
+        along -= 0.5 * self.lift * self.uniform_mean.mean()
+        density: FloatArray = self.order * losses - pairs + self.lift * along
+        return density
+
+
+def _search_rows(bins: int) -> IntArray:
+    return np.unique(np.linspace(0, bins - 1, min(bins, SEARCH_ROWS)).astype(np.int64))
+
+
+def draw_rows(weights: FloatArray, uniforms: FloatArray) -> IntArray:
+    """Indices drawn by inversion from each row of `weights`, shape (m, b), in the shape of `uniforms`."""
+    rows, bins = weights.shape
+    cumulative = np.cumsum(weights, axis=1)
+    cumulative /= cumulative[:, -1:]
+    shift = np.arange(rows, dtype=np.float64)[:, None]
+    found = np.searchsorted((cumulative + shift).reshape(-1), (uniforms + shift).reshape(-1), side="right")
+    local = found.reshape(uniforms.shape) - bins * np.arange(rows)[:, None]
+    drawn: IntArray = np.clip(local, 0, bins - 1)
+    return drawn
+
+
+def tuple_proposal(gram: BinGram, scale: float, order: int) -> TupleProposal:
+    """The star of one scale s >= 1 and order q >= 1, with its exact bound B(s, q)."""
+    offsets = 0.5 * (scale**2 - scale) * gram.diagonal
+    log_weights = offsets.copy()
+    if order > 1:
+        rows = np.arange(gram.bins)
+        log_weights += (order - 1) * gram.log_row_means(0.5 * scale**2 * order, offsets, rows)
+    total = float(scipy.special.logsumexp(log_weights))
+    cdf = np.cumsum(np.exp(log_weights - total))
+    return TupleProposal(scale, order, total - math.log(gram.bins), cdf / cdf[-1], offsets)
+
+
+def best_tuple_proposal(gram: BinGram, eps: float) -> TupleProposal:
+    """The star with the smallest weight bound at eps, over q >= 2 and s >= 1 on a grid.
+
+    The search reads at most 64 rows of K (it affects only how tight the bound is); the tables of the
+    winner are exact.
+    """
+    rows = _search_rows(gram.bins)
+
+    def height(scale: float, order: int) -> float:
+        return log_moment_bound(gram, scale, order, rows) + log_tail_factor(scale * order, eps)
+
+    best = (math.inf, 1.0, 2)
+    misses = 0
+    for order in ORDERS:
+        value = height(1.0, order)
+        misses = 0 if value < best[0] else misses + 1
+        best = min(best, (value, 1.0, order))
+        if misses > 4:
+            break
+    for scale in SCALES[1:]:
+        value = height(scale, best[2])
+        if value >= best[0]:
+            break
+        best = (value, scale, best[2])
+    return tuple_proposal(gram, best[1], best[2])

@@ -1,0 +1,251 @@
+"""delta of Balls-in-Bins without sampling: a stationary ring and a programme that can only over-state it.
+
+One example falls into one of b bins, uniformly, and takes part in that bin's step of every epoch. With
+m_i the sum of the columns of C that belong to bin i, the pair to bound is P = (1/b) sum_i N(m_i, sigma^2 I)
+against Q = N(0, sigma^2 I). All that matters is the Gram matrix K_il = <m_i, m_l> / sigma^2, and delta is
+monotone in every entry of it. So a stationary ring that dominates K bounds delta, and the ring is Markov:
+a dynamic programme over (y, S) does the rest. The proofs are in docs/balls_in_bins_proof.md.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from scipy.special import ndtri
+
+from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
+from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, spread_z
+from dpmech.accounting.balls_in_bins.ring.programme import Direction
+from dpmech.accounting.balls_in_bins.ring.shared_factor import Found, bound_on
+from dpmech.accounting.gaussian import gaussian_delta
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_real
+
+__all__ = ["Direction", "RingGram", "RingGrid", "RingResult", "dominating_ring", "ring_delta"]
+
+LARGEST_DIAGONAL = 300.0
+LARGEST_EPS = 500.0
+NEGLIGIBLE = 1e-6
+FINEST_STEP = 0.02
+MOST_S_NODES = 16384
+MOST_WHITE_NODES = 384
+TEST_STEPS = (0.5, 0.25)
+
+
+@dataclasses.dataclass(frozen=True)
+class RingResult:
+    """Upper bounds on delta of a ring, and the grids that gave them.
+
+    Attributes:
+        delta_remove: upper bound on H_eps(P || Q); NaN if it was not asked for.
+        delta_add: upper bound on H_eps(Q || P); NaN if it was not asked for.
+        delta: the largest of those that were asked for.
+        grids: the grid behind each bound; none where a closed form was used. Pass it as `grid` for a ring
+            or an eps close by: the search is then skipped.
+        excess: estimate, not a bound, of how far `delta` lies above the truth, relative to it; infinite where
+            there is none (a grid that was given, or the Gaussian bound).
+    """
+
+    delta_remove: float
+    delta_add: float
+    delta: float
+    grids: Mapping[Direction, RingGrid]
+    excess: float
+
+
+def ring_delta(
+    ring: RingGram,
+    eps: float,
+    *,
+    rel_error: float = 0.05,
+    direction: Direction | str = Direction.BOTH,
+    grid: RingGrid | Mapping[Direction, RingGrid] | None = None,
+) -> RingResult:
+    """Upper bound on delta(eps) of the Balls-in-Bins pair whose Gram matrix is `ring`.
+
+    Deterministic: no sampling, and the same value for any number of threads. With both directions, the
+    smaller one is refined only until it is known not to matter.
+
+    Args:
+        ring: the Gram matrix, or one that dominates it.
+        eps: in [0, 500].
+        rel_error: how far above the truth of the ring delta may lie, relative to it, in (0, 10]. It steers
+            the effort; the result is an upper bound whether or not the aim is met (see `excess`).
+        direction: REMOVE, ADD or BOTH, or the value of one.
+        grid: the grid to use instead of searching for one, for both directions or for each.
+
+    Returns:
+        The bounds. **Guarantee:** upper bounds, rounding included.
+
+    Raises:
+        InvalidParameterError: if an argument is outside its range.
+        NumericalError: if weights that must sum to one do not.
+
+    References:
+        docs/balls_in_bins_proof.md: monotonicity, the programme, what leaves a grid.
+
+    Examples:
+        >>> from dpmech.accounting.balls_in_bins.ring.bound import RingGram, ring_delta
+        >>> ring = RingGram(bins=1, white=0.0, amplitude=1.0, decay=0.0, constant=0.0)
+        >>> round(ring_delta(ring, 1.0).delta, 6)
+        0.126937
+    """
+    eps = check_real("eps", eps, minimum=0.0, maximum=LARGEST_EPS)
+    rel_error = check_real("rel_error", rel_error, minimum=0.0, maximum=10.0, open_minimum=True)
+    wanted = _directions(direction)
+    searches = [_Search(_simplified(ring), eps, one, rel_error) for one in wanted]
+    for search in searches:
+        chosen = grid.get(search.direction) if isinstance(grid, Mapping) else grid
+        search.start(chosen)
+    # the larger first: the other one need not be refined once its bound is below
+    searches.sort(key=lambda search: -search.best)
+    floor = 0.0
+    for search in searches:
+        search.refine(floor)
+        floor = max(floor, search.best)
+    by_direction = {search.direction: search for search in searches}
+    bounds = {one: by_direction[one].best if one in by_direction else math.nan for one in Direction}
+    largest = max(searches, key=lambda search: search.best)
+    return RingResult(
+        delta_remove=bounds[Direction.REMOVE],
+        delta_add=bounds[Direction.ADD],
+        delta=largest.best,
+        grids={search.direction: search.grid for search in searches if search.grid is not None},
+        excess=min(largest.excess, 1.0 / largest.best - 1.0) if largest.best > 0.0 else 0.0,
+    )
+
+
+def _directions(direction: Direction | str) -> list[Direction]:
+    try:
+        chosen = Direction(direction)
+    except ValueError:
+        accepted = f"one of {', '.join(repr(one.value) for one in Direction)}"
+        raise InvalidParameterError("direction", direction, accepted) from None
+    return [Direction.REMOVE, Direction.ADD] if chosen is Direction.BOTH else [chosen]
+
+
+def _simplified(ring: RingGram) -> RingGram:
+    """A ring that dominates this one, without parts too small for the nodes to tell apart."""
+    white, amplitude, constant = ring.white, ring.amplitude, ring.constant
+    if ring.decay == 0.0:
+        white, amplitude = white + amplitude, 0.0
+    if amplitude < NEGLIGIBLE:
+        constant, amplitude = constant + amplitude, 0.0  # ring <= amplitude 1 1^T
+    if white < NEGLIGIBLE and amplitude > 0.0:
+        white, amplitude = (
+            0.0,
+            amplitude + white,
+        )  # a ring has 1 on its diagonal and nothing negative beside it
+    elif white < NEGLIGIBLE:
+        white, constant = 0.0, constant + white
+    if 0.0 < constant < NEGLIGIBLE and white + amplitude > 0.0:
+        constant = NEGLIGIBLE
+    return dataclasses.replace(ring, white=white, amplitude=amplitude, constant=constant)
+
+
+class _Search:
+    """One direction: the best bound so far, and the grid that is to give a better one.
+
+    With a constant part, delta is a sum over its nodes of bounds for the rest of the ring. The search for a
+    grid looks at the term that weighs most, and only what it finds is run for all of them.
+    """
+
+    def __init__(self, ring: RingGram, eps: float, direction: Direction, rel_error: float) -> None:
+        self.ring, self.eps, self.direction, self.rel_error = ring, eps, direction, rel_error
+        self.part, self.level = ring, eps
+        self.grid: RingGrid | None = None
+        self.fixed = False
+        self.seen: dict[RingGrid, Found] = {}
+        self.excess = math.inf
+        # K <= K_00 1 1^T: without amplification, one Gaussian
+        self.best = 0.0 if ring.diagonal == 0.0 else gaussian_delta(ring.diagonal**-0.5, eps)[1]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the Gaussian bound is exact (one bin, or all bins alike), or nothing better is tried."""
+        ring = self.ring
+        alike = ring.bins == 1 or ring.white + ring.amplitude == 0.0
+        return alike or ring.diagonal > LARGEST_DIAGONAL
+
+    def start(self, grid: RingGrid | None) -> None:
+        """A first bound: on the grid given, or on a coarse one."""
+        if self.closed:
+            self.excess = 0.0 if self.ring.diagonal <= LARGEST_DIAGONAL else math.inf
+            return
+        self.fixed = grid is not None
+        self.grid = RingGrid() if grid is None else grid
+        _, place, _ = self.whole(self.grid, coarse_only=not self.fixed)
+        self.part, self.level = dataclasses.replace(self.ring, constant=0.0), place.eps
+
+    def whole(self, grid: RingGrid, *, coarse_only: bool = False) -> Found:
+        """One bound on delta, with slack for rounding."""
+        found = bound_on(self.ring, self.eps, self.direction, grid, coarse_only=coarse_only)
+        if not math.isfinite(found[0]):
+            raise NumericalError(f"the ring programme gave {found[0]!r} on {grid!r}")
+        self.best = min(self.best, found[0])
+        return found
+
+    def run(self, grid: RingGrid) -> Found:
+        """One bound on the term that weighs most, which is delta itself without a constant part."""
+        if grid not in self.seen:
+            if self.ring.constant == 0.0:
+                self.seen[grid] = self.whole(grid)
+            else:
+                self.seen[grid] = bound_on(self.part, self.level, self.direction, grid)
+        return self.seen[grid]
+
+    def refine(self, floor: float) -> None:
+        """Search a grid for `rel_error`, and run it; stop as soon as the bound is at most `floor`."""
+        if self.grid is None or self.fixed or self.best <= floor:
+            return
+        grid, goal = self.grid, self.rel_error
+        tail = -float(ndtri(max(1e-4 * goal * self.best / self.ring.bins, 1e-200)))
+        grid = dataclasses.replace(grid, tail=min(max(tail, 5.0), 29.0), prune=1e-3 * goal * self.best)
+        bound, place, curve = self.run(grid)
+        if self.ring.amplitude > 0.0:
+            # a first estimate on equally spaced nodes of y_0, a second on those it asked for
+            for share in (0.5, 0.2):
+                places = spread_z(place, curve, self.direction, share * goal * bound, grid.z_nodes)
+                grid = dataclasses.replace(grid, z_places=places, z_nodes=len(places))
+                if share == 0.5:
+                    bound, place, curve = self.run(grid)
+        grid, s_error = self._double("s_nodes", grid, MOST_S_NODES, 0.2 * goal, floor)
+        white_error = y_error = 0.0
+        if self.ring.white > 0.0:
+            grid, white_error = self._double("white_nodes", grid, MOST_WHITE_NODES, 0.2 * goal, floor)
+        if self.best <= floor:
+            self.grid = grid
+            return
+        if self.ring.amplitude > 0.0:
+            grid, y_error = self._y_step(grid, 0.5 * goal)
+        self.grid = grid
+        last = (self.run(grid) if self.ring.constant == 0.0 else self.whole(grid))[0]
+        if last > self.best * (1.0 + self.rel_error):
+            return  # the Gaussian cap is lower: nothing is known about its excess
+        # half as much again: the parts are measured on coarse grids
+        self.excess = 1.5 * (s_error + white_error + y_error + 0.2 * goal)
+
+    def _double(
+        self, name: str, grid: RingGrid, most: int, goal: float, floor: float
+    ) -> tuple[RingGrid, float]:
+        """Double one resolution, on a coarse y grid, until the next doubling would gain less than `goal`."""
+        old = self.run(grid)[0]
+        error = math.inf
+        while getattr(grid, name) * 2 <= most and self.best > floor:
+            finer = dataclasses.replace(grid, **{name: 2 * getattr(grid, name)})
+            new = self.run(finer)[0]
+            error = max(math.log(old / new), 0.0) if new > 0.0 else 0.0
+            # the error falls like 1/n at first, like 1/n^2 later: between error / 3 and error is left
+            if error <= goal:
+                return (grid if error <= 0.5 * goal else finer), error
+            grid, old = finer, new
+        return grid, error
+
+    def _y_step(self, grid: RingGrid, goal: float) -> tuple[RingGrid, float]:
+        """Step of y for a relative error of `goal`: ln delta is linear in the square of the step."""
+        trial = dataclasses.replace(grid, s_nodes=max(grid.s_nodes // 4, 64))
+        coarse, fine = (self.run(dataclasses.replace(trial, y_step=step))[0] for step in TEST_STEPS)
+        slope = max(math.log(coarse / fine), 1e-6) / (TEST_STEPS[0] ** 2 - TEST_STEPS[1] ** 2)
+        step = min(max(math.sqrt(goal / slope), FINEST_STEP), TEST_STEPS[1])
+        return dataclasses.replace(grid, y_step=step), slope * step * step

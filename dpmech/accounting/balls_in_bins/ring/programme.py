@@ -1,0 +1,293 @@
+"""The convex-order dynamic programme on a ring: one grid, one direction, a whole curve of delta.
+
+With y_l = x_l + rho_l z, z = y_0 and x the bridge that is 0 at both ends of the ring, the bins are walked
+from 0 to b - 1 with the joint law of (x_l, S_l), S the running sum of exp(y_l - V/2) W_l. Every move of a
+point to the nodes around it replaces a convex function by its interpolant from above, so the result is an
+upper bound (docs/balls_in_bins_proof.md). S is counted in units of b e^eps (REMOVE) or b e^-eps (ADD).
+"""
+
+import dataclasses
+import enum
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.accounting.balls_in_bins.ring.bridge import Futures, RingBridge
+from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split, normal_split
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import spend
+
+__all__ = ["Curve", "Direction", "Placement", "run_programme"]
+
+Vector = npt.NDArray[np.float64]
+
+FREE_TAIL = 4.5
+GROUP_BYTES = 256 * 2**20
+
+
+class Direction(enum.Enum):
+    """Which of the two divergences: REMOVE is H_eps(P || Q), ADD is H_eps(Q || P), BOTH their maximum."""
+
+    REMOVE = "remove"
+    ADD = "add"
+    BOTH = "both"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Placement:
+    """Where the nodes stand, for one ring, direction and reference eps.
+
+    Attributes:
+        bins: b >= 2.
+        variance: V >= 0, the variance of the ring exponential.
+        decay: lam in [0, 1); 0 only with variance 0.
+        white: variance of the independent part, >= 0.
+        eps: the reference: REMOVE holds for every smaller eps too, ADD for every larger one.
+        x_nodes: shape (N,), equally spaced around 0 (one node 0 if variance is 0).
+        z_nodes: shape (M,), increasing (one node 0 if variance is 0).
+        white_nodes: shape (J,), logarithms of the nodes of W (ignored if white is 0).
+        s_nodes: number of intervals of S between 0 and 1.
+        tail: how many standard deviations of a step are kept on the side that is charged.
+        floor: cells of less mass (times what they may still gain) are emptied and charged, > 0.
+    """
+
+    bins: int
+    variance: float
+    decay: float
+    white: float
+    eps: float
+    x_nodes: Vector
+    z_nodes: Vector
+    white_nodes: Vector
+    s_nodes: int
+    tail: float
+    floor: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """delta as a function of eps, from one run.
+
+    Attributes:
+        direction: REMOVE or ADD.
+        eps: the reference.
+        law: shape (s_nodes,), the final law of S below 1.
+        mass: probability that S reached 1.
+        excess: expected S - 1 at the end on that event (REMOVE).
+        charge: what the edges cost, in units of S (REMOVE) or of probability (ADD).
+        z_values: shape (M,), delta at the reference given each node of z.
+    """
+
+    direction: Direction
+    eps: float
+    law: Vector
+    mass: float
+    excess: float
+    charge: float
+    z_values: Vector
+
+    def delta(self, eps: float) -> float:
+        """Upper bound on delta at an eps on the proper side of the reference, before slack for rounding."""
+        nodes = np.arange(self.law.size) / self.law.size
+        if self.direction is Direction.REMOVE:
+            kink = math.exp(eps - self.eps)
+            tail = self.excess + (1.0 - kink) * self.mass
+            return math.exp(self.eps) * (float(self.law @ np.maximum(nodes - kink, 0.0)) + tail + self.charge)
+        slope = math.exp(eps - self.eps)
+        return float(self.law @ np.maximum(1.0 - slope * nodes, 0.0)) + self.charge
+
+
+def run_programme(place: Placement, direction: Direction) -> Curve:
+    """Run the programme once. Upper bound, up to relative rounding of about 1e-10 a bin.
+
+    Args:
+        place: the nodes.
+        direction: REMOVE or ADD.
+
+    Returns:
+        The curve of delta.
+
+    Raises:
+        NumericalError: if the weights of a step do not sum to one.
+    """
+    spend(*programme_cost(place), what=f"a run of the convex-order programme over {place.bins} bins")
+    weights, z_charge = _z_split(place, direction)
+    count = place.x_nodes.size * (place.s_nodes + 1) * 16
+    size = max(1, min(place.z_nodes.size, GROUP_BYTES // count))
+    walks: list[_Walk] = []
+    with ThreadPoolExecutor(max_workers=_workers()) as pool:
+        for start in range(0, place.z_nodes.size, size):
+            walks += _run_group(place, direction, place.z_nodes[start : start + size], pool.map)
+    law = sum((w * walk.law for w, walk in zip(weights, walks, strict=True)), np.zeros(place.s_nodes))
+    parts = [_curve(place, direction, walk.law, walk.totals).delta(place.eps) for walk in walks]
+    whole = _curve(place, direction, law, weights @ np.array([walk.totals for walk in walks]))
+    return dataclasses.replace(whole, charge=whole.charge + z_charge, z_values=np.array(parts))
+
+
+def programme_cost(place: Placement) -> tuple[float, float]:
+    """Seconds of one core and bytes of a run, on the high side: measured times about three."""
+    x = place.x_nodes
+    band = 1.0
+    if x.size > 1:
+        step = math.sqrt(place.variance * (1.0 - place.decay) * (1.0 + place.decay))
+        band = min(x.size, (place.tail + FREE_TAIL) * step / float(x[1] - x[0]) + 1.0)
+    cells = place.bins * place.z_nodes.size * x.size * (place.s_nodes + 16.0)
+    white = place.white_nodes.size if place.white > 0.0 else 0
+    return cells * (3e-8 + 1e-10 * band + 2e-9 * white), 2.0 * GROUP_BYTES + 128.0 * x.size**2
+
+
+def _curve(place: Placement, direction: Direction, law: Vector, totals: Vector) -> Curve:
+    mass, excess, charge = (float(total) for total in totals)
+    return Curve(direction, place.eps, law, mass, excess, charge, np.empty(0))
+
+
+def _workers() -> int:
+    """Processors this process may use; the result does not depend on it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclasses.dataclass(eq=False)
+class _Walk:
+    """One value of z: the state, and what has left it."""
+
+    z: float
+    state: Vector
+    mixed: Vector
+    window: npt.NDArray[np.int64]
+    law: Vector
+    totals: Vector  # mass and excess beyond S = 1, charge
+
+
+def _z_split(place: Placement, direction: Direction) -> tuple[Vector, float]:
+    if place.variance == 0.0:
+        return np.ones(1), 0.0
+    sd = math.sqrt(place.variance)
+    if direction is Direction.ADD:
+        split = lognormal_split(place.z_nodes, 0.0, sd)
+        return split.weights, split.zero
+    split = normal_split(place.z_nodes, sd)
+    ring, top = RingBridge(place.bins, place.variance, place.decay), place.z_nodes[-1]
+    later = np.arange(place.bins)
+    rho = ring.correlation(later)
+    value = float(
+        np.sum(np.exp(rho * top - 0.5 * rho * rho * place.variance - math.log(place.bins) - place.eps))
+    )
+    return split.weights, split.excess * value
+
+
+def _white_law(place: Placement, direction: Direction) -> tuple[Vector, Vector, float]:
+    """Nodes and weights of W, and what its top costs over all bins together."""
+    if place.white == 0.0:
+        return np.ones(1), np.ones(1), 0.0
+    split = lognormal_split(place.white_nodes, -0.5 * place.white, math.sqrt(place.white))
+    sizes = np.concatenate([[0.0], np.exp(place.white_nodes)])
+    cost = split.excess * math.exp(-place.eps) if direction is Direction.REMOVE else 0.0
+    return sizes, np.concatenate([[split.zero], split.weights]), cost
+
+
+def _run_group(
+    place: Placement, direction: Direction, z_nodes: Vector, each: Callable[..., Any]
+) -> list[_Walk]:
+    from dpmech.accounting.balls_in_bins.ring import kernels  # numba starts slowly: only when it is needed
+
+    ring = RingBridge(place.bins, place.variance, place.decay)
+    x = place.x_nodes
+    n_x, n_s, b = x.size, place.s_nodes, place.bins
+    offset = 0.5 * place.variance + math.log(b) + (place.eps if direction is Direction.REMOVE else -place.eps)
+    sizes, chances, white_cost = _white_law(place, direction)
+    walks = [_start(float(z), x, n_s) for z in z_nodes]
+    remove = direction is Direction.REMOVE
+    futures = Futures(ring, x, z_nodes, offset)
+    steps = _Steps(kernels, ring, place, direction)
+    for walk, later in zip(walks, futures.at_start() if remove else np.zeros(z_nodes.size), strict=True):
+        walk.totals[2] += white_cost
+        first = np.full(n_x, math.exp(walk.z - offset)), np.full(n_x, later)
+        kernels.accumulate(
+            walk.mixed, walk.window, *first, sizes, chances, place.floor, walk.state, walk.totals
+        )
+    for bin_ in range(1, b):
+        steps.build(bin_ - 1)
+        shift = ring.correlation(bin_) * z_nodes if ring.variance > 0.0 else z_nodes
+        increments = np.exp(x[:, None] + shift[None, :] - offset)
+        future = futures.at(bin_) if remove else np.zeros_like(increments)
+        job = partial(_advance, kernels, direction, steps, increments, future, (sizes, chances, place.floor))
+        list(each(job, range(len(walks)), walks))
+    for walk in walks:
+        kernels.weighted_rows(walk.state, walk.window, np.ones(n_x), walk.law)
+        walk.state = walk.mixed = np.empty((0, 0))
+    return walks
+
+
+def _start(z: float, x: Vector, n_s: int) -> _Walk:
+    """All the mass at x = 0, S = 0, waiting in `mixed`."""
+    row = int(np.argmin(np.abs(x)))
+    mixed = np.zeros((x.size, n_s))
+    mixed[row, 0] = 1.0
+    window = np.array([row, row, 0, 0], dtype=np.int64)
+    return _Walk(z, np.zeros((x.size, n_s)), mixed, window, np.zeros(n_s), np.zeros(3))
+
+
+class _Steps:
+    """The weights of the current step, rebuilt only when its coefficients change."""
+
+    def __init__(self, kernels: Any, ring: RingBridge, place: Placement, direction: Direction) -> None:  # noqa: ANN401 - a module
+        n_x = place.x_nodes.size
+        self.kernels, self.ring, self.place, self.direction = kernels, ring, place, direction
+        self.current = (math.nan, math.nan)
+        self.weights = np.ones((n_x, n_x))
+        self.edge = np.zeros(n_x)
+        self.top = np.zeros(n_x, dtype=np.int64)
+        self.first = np.zeros(n_x, dtype=np.int64)
+        self.last = np.zeros(n_x, dtype=np.int64)
+
+    def build(self, start: int) -> None:
+        """Prepare the step from bin `start` to the next."""
+        slope, q = self.ring.step(start)
+        if (slope, q) == self.current or q == 0.0:
+            return
+        self.current = (slope, q)
+        x, tail = self.place.x_nodes, self.place.tail
+        if self.direction is Direction.REMOVE:
+            worst = self.kernels.normal_steps(
+                x, slope, q, FREE_TAIL, tail + max(q - 1.0, 0.0), self.weights, self.edge, self.top
+            )
+        else:
+            worst = self.kernels.split_steps(x, slope, q, tail, FREE_TAIL, self.weights, self.edge)
+        if not worst <= 1e-9:
+            raise NumericalError(f"weights of the step from bin {start} are off by {worst!r}")
+        filled = self.weights > 0.0
+        self.first = np.argmax(filled, axis=1).astype(np.int64)
+        self.last = (x.size - 1 - np.argmax(filled[:, ::-1], axis=1)).astype(np.int64)
+
+
+def _advance(
+    kernels: Any,  # noqa: ANN401 - a module
+    direction: Direction,
+    steps: _Steps,
+    increments: Vector,
+    future: Vector,
+    law: tuple[Vector, Vector, float],
+    index: int,
+    walk: _Walk,
+) -> None:
+    """One bin of one walk."""
+    step, later = np.ascontiguousarray(increments[:, index]), np.ascontiguousarray(future[:, index])
+    if direction is Direction.REMOVE:
+        lost = steps.edge * (step + later)[steps.top]
+        walk.totals[2] += kernels.weighted_rows(walk.state, walk.window, lost, np.zeros(walk.law.size))
+    else:
+        kernels.weighted_rows(walk.state, walk.window, steps.edge, walk.law)
+    if walk.window[1] < 0:
+        return
+    rows = int(np.searchsorted(step, 1.0)) if law[0].size == 1 else step.size
+    band = (steps.weights, steps.first, steps.last, walk.state, walk.window, rows)
+    if rows < step.size and direction is Direction.REMOVE:
+        kernels.stop_rows(*band, step, later, walk.totals)
+    kernels.mix_rows(*band, walk.mixed)
+    kernels.accumulate(walk.mixed, walk.window, step, later, *law, walk.state, walk.totals)

@@ -1,0 +1,282 @@
+r"""delta(eps) of Balls-in-Bins by importance sampling: an estimate, at the same cost for every delta.
+
+`delta = max(H_eps(P||Q), H_eps(Q||P))` for the dominating pair of the balls-in-bins paper (Lemma 3.2), both
+terms from its b x b Gram matrix. A pilot on its own random numbers sets the probabilities of the mixture
+and the sample size; the interval comes from a main run of that fixed size, so the pilot does not bias it.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+
+import numpy as np
+
+from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.sampling.blocks import (
+    adapted_weights,
+    block_size,
+    draw_entropy,
+    pilot_sample,
+    weight_sample,
+)
+from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, likelihood_interval, summarise
+from dpmech.accounting.balls_in_bins.sampling.results import DirectionEstimate, Estimate, SamplingPlan
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_integer, check_real
+
+__all__ = ["FLOORS", "adapt", "estimate_delta"]
+
+
+PILOT_SAMPLES = 4096
+PILOT_ROUNDS = 5
+PILOT_EFFECTIVE = 200.0
+LEAST_PROBABILITY = 0.01
+# The collective floors keep a second mode of the weights, which a pilot may miss, from standing out.
+FLOORS = {
+    "nominal": 0.1,
+    "star": 0.2,
+    "all bins": 0.05,
+    "all bins, one 3%": 0.03,
+    "all bins, one 10%": 0.03,
+}
+LARGEST_SHARE = 0.01
+LARGEST_SHAPE = 0.5
+DOUBTFUL_SHAPE = 0.3
+SAFE_SHARE = 0.002
+NEGLIGIBLE = 1e-3
+EXEMPT = 0.05
+# Of the error: for the first sample and for the enlarged one. Each is one chance to miss; the second is rare.
+ERROR_SHARES = (0.9, 0.1)
+FIRST_STAGE = {"remove": 0, "add": 100}
+SIZING_STAGE = 50
+MAIN_STAGE = 60
+
+
+def adapt(
+    proposal: Proposal,
+    entropy: tuple[int, ...],
+    stage: int,
+    executor: concurrent.futures.Executor | None,
+    floors: dict[str, float],
+) -> Proposal:
+    """The proposal with part probabilities from pilot rounds, none below its floor (0.01 by default)."""
+    least = np.array([floors.get(name, LEAST_PROBABILITY) for name in proposal.names])
+    size = pilot_size(proposal.gram.bins)
+    for number in range(1, PILOT_ROUNDS + 1):
+        payoffs, densities = pilot_sample(proposal, entropy, stage + number, size, executor)
+        seen = summarise(proposal.log_weights(payoffs, densities))
+        proposal = proposal.reweighted(adapted_weights(proposal, payoffs, densities, least))
+        if number > 1 and seen.effective_samples >= PILOT_EFFECTIVE:
+            break
+        size = size if number == 1 else 2 * size
+    return proposal
+
+
+def pilot_size(bins: int) -> int:
+    """Draws of one pilot round: 4096, fewer where bins are many, at least a block."""
+    return max(block_size(bins), min(PILOT_SAMPLES, PILOT_SAMPLES * 512 // bins))
+
+
+def estimate_delta(
+    gram: BinGram,
+    eps: float,
+    *,
+    rel_error: float = 0.02,
+    confidence: float = 0.9999,
+    rng: np.random.Generator | None = None,
+    executor: concurrent.futures.Executor | None = None,
+    max_samples: int = 4_000_000,
+    plan: SamplingPlan | None = None,
+) -> Estimate:
+    r"""delta(eps) of the dominating pair with Gram matrix `gram`, both directions, by importance sampling.
+
+    **Guarantee:** estimate. The interval is an empirical likelihood interval of level `confidence` (each
+    direction at half the error, so that they hold together); it is asymptotic. It is refused where the
+    sample does not show the tail: where one weight exceeds 1 % of the sum; and, unless the proved weight
+    bound alone keeps every possible weight below 1 % of the sum, where the Pareto shape of the largest
+    weights is 0.5 or more (no finite variance). A direction whose proved weight bound, or whose upper end,
+    is below 1/20 of the other direction is exempt: it would have to be 20 times what its sample shows.
+    Before it refuses, it draws one larger sample: at least four times the size, with random numbers of its
+    own, so that what the first one showed does not bias the second. Each sample has its share of the error
+    (nine tenths and one), so that the level holds over both.
+
+    The result depends on `rng` (or the plan) alone, not on the executor.
+
+    Args:
+        gram: the Gram matrix K.
+        eps: in [1e-4, 1e4].
+        rel_error: relative standard error aimed at, in [1e-4, 0.5].
+        confidence: level of the interval, in (0, 1).
+        rng: seeds the blocks; None takes operating system entropy. Not read where a plan is given.
+        executor: where to run blocks; None runs them here.
+        max_samples: most draws of a main run.
+        plan: an earlier plan: the same random numbers, probabilities and sizes, with design points solved
+            anew.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        InvalidParameterError: if an argument is out of range, or the plan does not fit.
+        NumericalError: if the weights are too uneven, or all 0.
+
+    References:
+        The balls-in-bins paper, Lemma 3.2 (the dominating pair); `tuple_proposals`, `design_points`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+        >>> result = estimate_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1))
+        >>> result.lower < 0.126937 < result.upper
+        True
+    """
+    eps = check_real("eps", eps, minimum=1e-4, maximum=1e4)
+    rel_error = check_real("rel_error", rel_error, minimum=1e-4, maximum=0.5)
+    confidence = check_real(
+        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+    )
+    max_samples = check_integer("max_samples", max_samples, minimum=1000)
+    remove: Proposal = RemoveProposal.at(gram, eps)
+    add: Proposal = AddProposal.at(gram, eps)
+    if plan is None:
+        plan = _plan(remove, add, draw_entropy(rng), rel_error, max_samples, executor)
+    remove = _planned(remove, plan, plan.remove_parts, plan.remove_weights)
+    add = _planned(add, plan, plan.add_parts, plan.add_weights)
+    while True:
+        level = 1.0 - 0.5 * (1.0 - confidence) * ERROR_SHARES[plan.enlarged]
+        removed = _direction(remove, plan, "remove", level, executor)
+        added = _direction(add, plan, "add", level, executor)
+        doubts = (_doubt("REMOVE", removed, added), _doubt("ADD", added, removed))
+        if not any(doubts):
+            break
+        sizes = _larger(removed, max_samples), _larger(added, max_samples)
+        if plan.enlarged or (plan.remove_samples, plan.add_samples) == sizes:
+            raise NumericalError(doubts[0] or doubts[1])
+        plan = dataclasses.replace(plan, remove_samples=sizes[0], add_samples=sizes[1], enlarged=True)
+    return Estimate(
+        eps=eps,
+        delta=max(removed.delta, added.delta),
+        lower=max(removed.lower, added.lower),
+        upper=max(removed.upper, added.upper),
+        confidence=confidence,
+        remove=removed,
+        add=added,
+        plan=plan,
+    )
+
+
+def _planned(
+    proposal: Proposal, plan: SamplingPlan, names: tuple[str, ...], weights: tuple[float, ...]
+) -> Proposal:
+    """The proposal with the plan's probabilities; a part that the plan did not have gets a small one."""
+    if len(names) != len(weights) or not set(names) & set(proposal.names):
+        raise InvalidParameterError("plan", plan, f"a plan with the parts {proposal.names}")
+    known = dict(zip(names, weights, strict=True))
+    found = np.array([known.get(name, LEAST_PROBABILITY) for name in proposal.names])
+    return proposal.reweighted(found / found.sum())
+
+
+def _plan(
+    remove: Proposal,
+    add: Proposal,
+    entropy: tuple[int, ...],
+    rel_error: float,
+    max_samples: int,
+    executor: concurrent.futures.Executor | None,
+) -> SamplingPlan:
+    remove = adapt(remove, entropy, FIRST_STAGE["remove"], executor, FLOORS)
+    size = pilot_size(remove.gram.bins)
+
+    def seen(name: str, proposal: Proposal, count: int) -> WeightSummary:
+        stage = FIRST_STAGE[name] + SIZING_STAGE
+        return summarise(weight_sample(proposal, entropy, stage, count, executor).log_weights)
+
+    removed = seen("remove", remove, 2 * size)
+    pilots = {"remove": (remove, removed)}
+    if add.log_weight_bound > removed.log_mean + math.log(NEGLIGIBLE):
+        add = adapt(add, entropy, FIRST_STAGE["add"], executor, {})
+        pilots["add"] = (add, seen("add", add, 2 * size))
+    top = max(pilot.log_mean for _, pilot in pilots.values())
+    sizes = {"add": size}
+    for name, (proposal, pilot) in pilots.items():
+        sizes[name] = 2 * size
+        if pilot.log_mean == -math.inf:
+            continue
+        importance = math.exp(max(pilot.log_mean - top, -40.0))
+        needed = pilot.samples * (pilot.relative_error * importance / rel_error) ** 2
+        if importance > NEGLIGIBLE:
+            needed = max(needed, pilot.samples * pilot.largest_share / SAFE_SHARE, 2.0 * size)
+            if pilot.tail_shape > DOUBTFUL_SHAPE:
+                safe = math.exp(min(proposal.log_weight_bound - pilot.log_mean, 60.0)) * 1.2 / LARGEST_SHARE
+                needed = safe if safe < 3.0 * needed else needed
+        sizes[name] = int(min(max(needed, sizes[name]), max_samples))
+    return SamplingPlan(
+        entropy,
+        remove.names,
+        tuple(remove.weights.tolist()),
+        add.names,
+        tuple(add.weights.tolist()),
+        sizes["remove"],
+        sizes["add"],
+    )
+
+
+def _larger(one: DirectionEstimate, max_samples: int) -> int:
+    """Four times the size, or up to sixteen where the proved bound then keeps every weight small."""
+    enough = 1.2 * one.weight_bound / (LARGEST_SHARE * max(one.lower, 1e-300))
+    factor = min(max(4.0, enough / one.samples), 16.0)
+    return int(min(factor * one.samples, max_samples))
+
+
+def _direction(
+    proposal: Proposal,
+    plan: SamplingPlan,
+    name: str,
+    level: float,
+    executor: concurrent.futures.Executor | None,
+) -> DirectionEstimate:
+    samples = plan.remove_samples if name == "remove" else plan.add_samples
+    stage = FIRST_STAGE[name] + MAIN_STAGE + plan.enlarged
+    sample = weight_sample(proposal, plan.entropy, stage, samples, executor)
+    if np.any(np.isnan(sample.log_weights)):
+        raise NumericalError(f"a weight of the {name} direction is not a number")
+    summary: WeightSummary = summarise(sample.log_weights)
+    bound = (
+        math.exp(min(proposal.log_weight_bound, 700.0)) if proposal.log_weight_bound < math.inf else math.inf
+    )
+    if np.ptp(np.exp(np.maximum(sample.log_weights, -745.0))) == 0.0 or summary.log_mean == -math.inf:
+        lower, upper = 0.0, bound
+    else:
+        lower, upper = likelihood_interval(sample.log_weights, level)
+    return DirectionEstimate(
+        delta=math.exp(summary.log_mean),
+        lower=lower,
+        upper=min(upper, bound),
+        relative_error=summary.relative_error,
+        effective_samples=summary.effective_samples,
+        largest_share=summary.largest_share,
+        tail_shape=summary.tail_shape,
+        weight_bound=bound,
+        samples=summary.samples,
+        carried=dict(zip(proposal.names, sample.shares.tolist(), strict=True)),
+    )
+
+
+def _doubt(name: str, one: DirectionEstimate, other: DirectionEstimate) -> str:
+    """Why the interval of a direction that could decide cannot be trusted; empty where it can."""
+    if min(one.upper, one.weight_bound) <= EXEMPT * other.lower:
+        return ""
+    facts = (
+        f"{name} weights: mean {one.delta:.4g}, largest {one.largest_share:.3%} of the sum of {one.samples}, "
+        f"effective samples {one.effective_samples:.0f}, Pareto shape {one.tail_shape:.2f}, "
+        f"proved bound {one.weight_bound:.4g}"
+    )
+    if one.delta <= 0.0:
+        return f"no sample had a positive weight; {facts}"
+    if one.largest_share > LARGEST_SHARE:
+        return f"one weight exceeds {LARGEST_SHARE:.0%} of the sum; {facts}"
+    bounded = one.weight_bound <= LARGEST_SHARE * one.samples * one.lower
+    if not bounded and one.tail_shape >= LARGEST_SHAPE:
+        return f"the tail of the weights is too heavy for an interval; {facts}"
+    return ""

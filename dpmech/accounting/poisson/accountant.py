@@ -1,0 +1,254 @@
+"""Poisson sampling: T steps, each a Gaussian release of a random lot, composed."""
+
+import dataclasses
+import math
+
+from scipy import optimize, special
+
+from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
+from dpmech.accounting.poisson.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
+from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
+from dpmech.accounting.sigma_search import smallest_sigma
+from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.numerics import Bounds, bisect_boundary, typed
+
+__all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
+
+_ULP = 2.0**-52
+_FINEST = 1e-6
+# Below this delta no lattice is needed: Chernoff's bound says enough.
+_NOTHING = 1e-300
+# Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
+_WIDEST = 0.01
+# Beyond this step e^step nears the end of float64.
+_COARSEST = 500.0
+# The moments behind Chernoff's bound come from quadrature, accurate to far better than this.
+_CHERNOFF_SLACK = 1.0 + 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonRelease:
+    """T Poisson-subsampled Gaussian releases.
+
+    Args:
+        sampling_prob: q in (0, 1).
+        steps: T >= 1.
+        sensitivity: of one release.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    sampling_prob: float
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+
+
+def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> float:
+    """A first guess at sigma: saddle-point delta at the target, searched from the central limit theorem."""
+    taken_part = -math.expm1(release.steps * math.log1p(-release.sampling_prob))
+    if delta >= taken_part:
+        raise UnattainableBudgetError(
+            eps,
+            delta,
+            f"every sigma > 0 meets it, as an example takes part with probability {taken_part:g} only",
+        )
+    mu = 1.0 / gaussian_sigma(eps, delta)
+    exponent = math.log1p((mu / release.sampling_prob) ** 2 / release.steps)
+    guess = math.log(release.sensitivity.upper / math.sqrt(exponent))
+
+    def excess(log_sigma: float) -> float:
+        sides = (_Direction(release, math.exp(log_sigma), remove=remove) for remove in (True, False))
+        return max(side.moments.saddle_log_delta(eps) for side in sides) - math.log(delta)
+
+    low, high, step = guess, guess, 0.05
+    while excess(low) < 0.0:
+        high, low, step = low, low - step, 2.0 * step
+    while excess(high) > 0.0:
+        low, high, step = high, high + step, 2.0 * step
+    return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-4))) if low < high else math.exp(low)
+
+
+class PoissonAccountant(Accountant):
+    """Privacy loss distributions of both directions on a lattice tied to the loss at hand.
+
+    The upper end is a rigorous bound, rounding included; so is the lower end. The lattice is refined
+    until they are as close as asked.
+    """
+
+    def __init__(self, release: PoissonRelease) -> None:
+        self.release = release
+        self.sensitivity = release.sensitivity
+        self.method = f"PLD, Poisson q={typed(release.sampling_prob)}, {release.steps} steps, both directions"
+        self.guarantee = DETERMINISTIC
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        lower, upper, slope = self._bracket(sigma, eps, tolerance)
+        allowed = max(tolerance, _WIDEST) * slope
+        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
+            raise self._too_wide(sigma, "delta", lower, upper)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        return self._bracket(sigma, eps, tolerance)[1]
+
+    def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
+        """Lower and upper delta, and how fast log delta changes with log sigma at least."""
+        if self.release.steps == 1:
+            return *self._one_step(sigma, eps), math.inf
+        first, second = sorted(
+            self._directions(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps)
+        )
+        if math.exp(first.moments.chernoff_log_delta(eps)) * _CHERNOFF_SLACK <= _NOTHING:
+            return 0.0, _NOTHING, 1.0
+        lower, upper = first.delta(eps, tolerance)
+        ceiling = math.exp(second.moments.chernoff_log_delta(eps)) * _CHERNOFF_SLACK
+        if ceiling > lower:
+            other = second.delta(eps, tolerance)
+            lower, ceiling = max(lower, other[0]), other[1]
+        upper = max(upper, ceiling)
+        # delta falls at least like sigma^-(theta eps), and never slower than like 1 / sigma.
+        return lower, upper, max(1.0, first.moments.tilt_for_eps(eps) * eps)
+
+    def _one_step(self, sigma: float, eps: float) -> tuple[float, float]:
+        """Lower and upper delta of a single step, from the plain Gaussian mechanism: exact up to rounding.
+
+        REMOVE is q H_a(N(1) || N(0)) with e^a = 1 + (e^eps - 1) / q, and ADD is c H_a(N(0) || N(1)) with
+        c = 1 - e^eps (1 - q) and e^a = q e^eps / c, or 0 where c <= 0.
+        """
+        q = self.release.sampling_prob
+        ends = []
+        for end, sensitivity in enumerate((self.sensitivity.lower, self.sensitivity.upper)):
+            multiplier = sigma / sensitivity
+            outward = 1.0 - 2.0 * end  # the rounding of e^a moves a outwards
+            growth = math.expm1(min(eps, 700.0)) / q
+            a = math.log1p(growth) if eps < 700.0 and growth < math.inf else eps - math.log(q)
+            value = q * gaussian_delta(multiplier, max(0.0, a * (1.0 + 1e-14 * outward)))[end]
+            if eps < 1.0 - math.log1p(-q):
+                # c = q - (e^eps - 1) (1 - q) cancels where the two are close; ADD grows with c.
+                share = q - math.expm1(eps) * (1.0 - q)
+                share -= outward * 4.0 * _ULP * (q + math.expm1(eps))
+                if share > 0.0:
+                    a = max(0.0, math.log(q) + eps - math.log(share) + 1e-14 * outward * (1.0 + eps))
+                    value = max(value, share * gaussian_delta(multiplier, a)[end])
+            ends.append(value * (1.0 - 1e-12 * outward))
+        # Subnormal numbers are not accurate to 1e-12.
+        return (ends[0] if ends[0] > _NOTHING else 0.0), min(1.0, ends[1] if ends[1] > _NOTHING else _NOTHING)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        if self.release.steps == 1:
+            if self._one_step(sigma, 0.0)[1] <= delta:
+                return Bounds(0.0, 0.0, self.method)
+            high = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True) + 1e-9
+            lower = bisect_boundary(lambda eps: self._one_step(sigma, eps)[0] > delta, 0.0, high, safe=False)
+            upper = bisect_boundary(lambda eps: self._one_step(sigma, eps)[1] > delta, 0.0, high, safe=True)
+            return Bounds(min(lower, upper), upper, self.method)
+        target = math.log(delta)
+        first, second = sorted(self._directions(sigma), key=lambda side: -side.moments.chernoff_eps(target))
+        lower, upper = first.epsilon(delta, tolerance)
+        ceiling = second.moments.chernoff_eps(target) * _CHERNOFF_SLACK
+        if ceiling > lower:
+            other = second.epsilon(delta, tolerance)
+            lower, ceiling = max(lower, other[0]), other[1]
+        upper = max(upper, ceiling)
+        if upper - lower > max(tolerance, _WIDEST) * upper + 1e-9:
+            raise self._too_wide(sigma, "eps", lower, upper)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        return smallest_sigma(
+            self,
+            eps,
+            delta,
+            rtol=rtol,
+            start=saddle_point_sigma(self.release, eps, delta),
+            step=0.01,
+            progress=progress,
+        )
+
+    def _directions(self, sigma: float) -> "tuple[_Direction, _Direction]":
+        return _Direction(self.release, sigma, remove=True), _Direction(self.release, sigma, remove=False)
+
+    def _too_wide(self, sigma: float, name: str, lower: float, upper: float) -> NumericalError:
+        return NumericalError(
+            f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
+            "wider than the tolerance"
+        )
+
+
+class _Direction:
+    """One direction at one sigma."""
+
+    def __init__(self, release: PoissonRelease, sigma: float, *, remove: bool) -> None:
+        # Dividing by the upper sensitivity never over-states privacy; the two ends differ by 2e-13.
+        self.steps = release.steps
+        self.loss = Loss(release.sampling_prob, sigma / release.sensitivity.upper, remove)
+        self.moments = LossMoments(*self.loss.sampled(), self.steps)
+
+    def delta(self, eps: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper delta, with a lattice chosen for `tolerance` as a change of sigma."""
+        theta = self.moments.tilt_for_eps(eps)
+        log_delta = self.moments.chernoff_log_delta(eps)
+        allowed = tolerance * max(1.0, theta * eps)
+        for shrink in (0.5, 0.2, 0.05, 0.01):
+            lower, upper, reached = self._compose(theta, log_delta, shrink * allowed)
+            least, most = lower.delta(eps)[0], upper.delta(eps)[1]
+            if not reached or (least > 0.0 and math.log(most / least) <= allowed):
+                break
+        return min(least, most), most
+
+    def epsilon(self, delta: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper eps, with a lattice chosen for `tolerance`, relative."""
+        theta = self.moments.tilt_for_delta(math.log(delta))
+        guess = self.moments.chernoff_eps(math.log(delta))
+        for shrink in (0.5, 0.2, 0.05, 0.01):
+            lower, upper, reached = self._compose(
+                theta, math.log(delta), shrink * tolerance * max(1e-2, theta * guess)
+            )
+            most = upper.upper_epsilon(delta)
+            least = lower.lower_epsilon(delta, most)
+            if not reached or most - least <= tolerance * most:
+                break
+        return least, most
+
+    def _compose(
+        self, theta: float, log_delta: float, allowed: float
+    ) -> tuple[ComposedLoss, ComposedLoss, bool]:
+        """Composed lower and upper lattices; whether their log-moments at theta differ by `allowed` at most.
+
+        That difference is what log delta moves by. It falls like the square of the lattice step once
+        the step resolves the loss, and in proportion to it before.
+        """
+        # Outputs so rare that they change delta by less than one part in 1e9 count as tails.
+        tail = max(min(log_delta, -1.0) - 21.0 - math.log(self.steps), -725.0)
+        reach = min(38.0, -float(special.ndtri_exp(tail)))
+        loss = dataclasses.replace(self.loss, reach=reach)
+        spread = math.sqrt(self.moments.cumulants(theta)[2])
+        finest = max(loss.finest_step(), _FINEST * spread)
+        if finest > _COARSEST:
+            raise NumericalError(f"the losses of {loss!r} are too large for a lattice")
+        step = min(max(0.04 * spread, finest), _COARSEST)
+        best: tuple[float, LatticeLoss, LatticeLoss] | None = None
+        while True:
+            upper, lower = upper_lattice(loss, step), lower_lattice(loss, step)
+            high = LossMoments.of(upper, self.steps).cumulants(theta)[0]
+            low = LossMoments.of(lower, self.steps).cumulants(theta)[0]
+            gap = self.steps * (high - low)
+            if best is None or gap < best[0]:
+                best = (gap, lower, upper)
+            # Between the steps where a few cells hold the bulk and those that resolve it, the lower lattice
+            # may get worse before it gets better. Where a finer one would be too long, the best has to do.
+            least, most = LossMoments.of(upper, self.steps).window(theta, LOG_WRAP)
+            shorter = max(finest, step * min(0.7, max(0.15, 0.8 * allowed / max(gap, allowed))))
+            if best[0] <= allowed or step <= finest or most - least > 0.9 * MAX_LENGTH * shorter:
+                lower, upper = best[1], best[2]
+                return (
+                    compose(lower, self.steps, theta),
+                    compose(upper, self.steps, theta),
+                    best[0] <= allowed,
+                )
+            step = shorter

@@ -1,0 +1,256 @@
+r"""Privacy-loss distributions of the Poisson-subsampled Gaussian mechanism on a lattice.
+
+REMOVE: P = (1-q) N(0, s^2) + q N(1, s^2) against Q = N(0, s^2). ADD: the same pair exchanged. The loss
+L = log dP/dQ is monotone in the output x, so that the mass of every loss interval is an integral over an
+interval of x, done by Gauss-Legendre quadrature: all quantities below are sums of positive terms, and
+keep their relative accuracy however small they are.
+
+Upper: the mass of a cell [l, l + h] is split between its two ends so that both its P-mass and its Q-mass
+stay (connect the dots, Doroshenko et al. 2022, Algorithm 1): the hockey-stick curve becomes its
+piecewise-linear interpolation in e^eps, which lies above it. Lower: the outcomes of a cell
+[l - h/2, l + h/2) are merged, a post-processing, after which their common loss is l up to O(h^2); a small
+part of a neighbouring cell is merged in to make it at least l.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import FloatArray, IntArray, spend
+
+__all__ = ["LatticeLoss", "Loss", "lower_lattice", "merge_cells", "upper_lattice"]
+
+# Gauss-Legendre rules for intervals that are wide and narrow against the scales of the densities.
+_WIDE, _NARROW = np.polynomial.legendre.leggauss(8), np.polynomial.legendre.leggauss(3)
+_MAX_CELLS = 5_000_000
+_ALIGNMENTS = 6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LatticeLoss:
+    """A loss supported on offset + (first + i) step, i >= 0, with probabilities under P.
+
+    Mass that sums to less than one is at loss -infinity (it never contributes to delta).
+
+    Args:
+        step: h > 0.
+        first: index of the lowest loss.
+        masses: shape (m,), >= 0.
+        infinite_mass: mass at loss +infinity.
+        offset: shift of all losses.
+    """
+
+    step: float
+    first: int
+    masses: FloatArray
+    infinite_mass: float
+    offset: float = 0.0
+
+    def losses(self) -> FloatArray:
+        """The losses, shape (m,)."""
+        return self.offset + (self.first + np.arange(self.masses.size, dtype=np.float64)) * self.step
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """The privacy loss of one step in one direction.
+
+    Args:
+        sampling_prob: q in (0, 1).
+        noise_multiplier: s > 0.
+        remove: the direction: P is the mixture (True) or the pure noise (False).
+        reach: outputs beyond this many standard deviations count as tails, in (0, 38].
+    """
+
+    sampling_prob: float
+    noise_multiplier: float
+    remove: bool
+    reach: float = 38.0
+
+    def log_ratio(self, x: FloatArray) -> FloatArray:
+        """Log of the mixture density over the pure one at output x."""
+        q = self.sampling_prob
+        z = (x - 0.5) / self.noise_multiplier**2
+        small = np.log1p(q * np.expm1(np.minimum(z, 50.0)))
+        large = math.log(q) + z + np.log1p((1.0 - q) / q * np.exp(-np.maximum(z, 50.0)))
+        return np.where(z < 50.0, small, large)
+
+    def output_at(self, log_ratio: FloatArray) -> FloatArray:
+        """The output with this log ratio (> log(1 - q)): the inverse of `log_ratio`."""
+        q = self.sampling_prob
+        low = np.minimum(log_ratio, 50.0)
+        small = np.log1p(np.maximum(np.expm1(low) / q, -1.0 + 2.0**-53))
+        large = log_ratio - math.log(q) + np.log1p(-(1.0 - q) * np.exp(-np.maximum(log_ratio, 50.0)))
+        return 0.5 + self.noise_multiplier**2 * np.where(log_ratio < 50.0, small, large)
+
+    def log_density(self, x: FloatArray) -> FloatArray:
+        """Log density of P at output x."""
+        s = self.noise_multiplier
+        pure = -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi))
+        return pure + self.log_ratio(x) if self.remove else pure
+
+    def outputs(self) -> tuple[float, float]:
+        """The interval of outputs that is not counted as tail."""
+        spread = self.reach * self.noise_multiplier
+        return -spread, spread + 1.0
+
+    def tail_mass(self) -> float:
+        """Upper bound on the P-mass beyond either end of `outputs`."""
+        return 2.0 * float(special.ndtr(-self.reach))
+
+    def interval(self) -> tuple[float, float]:
+        """The least and the largest loss on `outputs`."""
+        ends = self.log_ratio(np.array(self.outputs()))
+        return (float(ends[0]), float(ends[1])) if self.remove else (-float(ends[1]), -float(ends[0]))
+
+    def sampled(self) -> tuple[FloatArray, FloatArray]:
+        """Losses and log P-masses of a fine trapezoidal rule in x, spectrally accurate for moments."""
+        low, high = self.outputs()
+        x = np.linspace(low, high, 20_001)
+        return self.log_ratio(x) * (1.0 if self.remove else -1.0), self.log_density(x) + math.log(x[1] - x[0])
+
+    def quadrature(self, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Nodes that resolve the loss cells between the given edges (increasing losses).
+
+        Returns:
+            Losses, P-masses and cell indices (cell i lies between edges i and i + 1) of all nodes.
+        """
+        low, high = self.outputs()
+        sign = 1.0 if self.remove else -1.0
+        s = self.noise_multiplier
+        q = self.sampling_prob
+        inside = edges[sign * edges > math.log1p(-q)]
+        cuts = self.output_at(sign * inside)
+        width = min(0.25 * s, 0.5 * s * s)
+        count = 2 + int((high - low) / width)
+        work = float(_WIDE[0].size * (count + cuts.size))
+        spend(3e-7 * work, 80.0 * work, what=f"a lattice of {cuts.size} cells")
+        grid = np.linspace(low, high, count)
+        points = np.unique(np.concatenate([grid, cuts[(cuts > low) & (cuts < high)]]))
+        half = 0.5 * np.diff(points)
+        middle = points[:-1] + half
+        cells = np.searchsorted(edges, sign * self.log_ratio(middle), side="right") - 1
+        narrow = half < 0.01 * width
+        pieces = []
+        for chosen, (nodes, weights) in ((narrow, _NARROW), (~narrow, _WIDE)):
+            x = middle[chosen, None] + half[chosen, None] * nodes
+            masses = np.exp(self.log_density(x)) * (half[chosen, None] * weights)
+            losses = sign * self.log_ratio(x)
+            owners = np.broadcast_to(cells[chosen, None], losses.shape)
+            pieces.append((losses.ravel(), masses.ravel(), owners.ravel()))
+        losses, masses, owners = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        if abs(float(masses.sum()) - 1.0) > 1e-12 + self.tail_mass():
+            raise NumericalError(f"quadrature of {self!r} lost mass: {float(masses.sum())!r}")
+        return losses, masses, owners
+
+    def finest_step(self) -> float:
+        """The smallest lattice step that is affordable over the interval of losses."""
+        low, high = self.interval()
+        return (high - low) / _MAX_CELLS
+
+
+def upper_lattice(loss: Loss, step: float) -> LatticeLoss:
+    """A lattice loss whose hockey-stick curve, also composed, is nowhere below the true one."""
+    first, count = _cells(loss, step)
+    edges = (first + np.arange(count + 1, dtype=np.float64)) * step
+    losses, masses, cells = loss.quadrature(edges)
+    inside = np.clip(losses - edges[cells], 0.0, step)
+    high = masses * (np.expm1(-inside) / np.expm1(-step))
+    low = masses * (math.exp(-step) * np.expm1(step - inside) / -np.expm1(-step))
+    nodes = np.zeros(count + 1)
+    nodes[:-1] += _by_cell(cells, low, count)
+    nodes[1:] += _by_cell(cells, high, count)
+    # Lower tails move up to the first node; both are counted at infinity as well, which only adds.
+    return LatticeLoss(step, first, nodes, loss.tail_mass())
+
+
+def lower_lattice(loss: Loss, step: float) -> LatticeLoss:
+    """A lattice loss whose hockey-stick curve, also composed, is nowhere above the true one.
+
+    The lattice is shifted so that the heaviest cell's merged loss is a node: under a small sampling
+    probability almost all mass sits in one cell, which no neighbour is heavy enough to correct.
+    """
+    first, count = _cells(loss, step)
+    first -= 2
+    count += 4
+    offset = 0.0
+    for remaining in range(_ALIGNMENTS - 1, -1, -1):
+        edges = offset + (first - 0.5 + np.arange(count + 1, dtype=np.float64)) * step
+        losses, masses, cells = loss.quadrature(edges)
+        centres = offset + (first + np.arange(count, dtype=np.float64)) * step
+        # surplus = P-mass - e^l Q-mass: >= 0 where the merged loss is at least the node's l.
+        surplus = _by_cell(cells, -masses * np.expm1(centres[cells] - losses), count)
+        total = _by_cell(cells, masses, count)
+        heaviest = int(total.argmax())
+        shift = -math.log1p(-float(surplus[heaviest] / total[heaviest]))
+        if abs(shift) <= 0.02 * step or remaining == 0:
+            break
+        # Whole steps only rename the nodes, and would carry the lattice off the interval.
+        offset = math.remainder(offset + shift, step)
+    # The nodes move by the last shift, the cells stay.
+    surplus = -total * math.expm1(shift) + math.exp(shift) * surplus
+
+    def moved(mass: FloatArray, excess: FloatArray, nodes: int) -> FloatArray:
+        """The surplus of the same mass when it is counted some nodes higher."""
+        return -mass * math.expm1(nodes * step) + math.exp(nodes * step) * excess
+
+    return LatticeLoss(step, first, merge_cells(total, surplus, moved), 0.0, offset + shift)
+
+
+def merge_cells(
+    total: FloatArray,
+    surplus: FloatArray,
+    moved: Callable[[FloatArray, FloatArray, int], FloatArray],
+) -> FloatArray:
+    """Node masses after neighbours gave a part of theirs, so that every merged value is its node's.
+
+    A cell with a positive surplus takes from below, which costs it value; one with a deficit takes from
+    above. What remains short after the fixed point has settled moves one node down.
+
+    Args:
+        total: masses of the cells, shape (m,).
+        surplus: how far the merged value of each is above its node, times the mass, shape (m,).
+        moved: the surplus of (mass, surplus) when it is counted that many nodes higher.
+    """
+    at_next, at_previous = moved(total, surplus, 1), moved(total, surplus, -1)
+    takes_below = surplus > 0.0
+    below = np.concatenate([[0.0], at_next[:-1]])
+    above = np.concatenate([at_previous[1:], [0.0]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio_below = np.where(takes_below & (below < 0.0), -surplus / below, 0.0)
+        ratio_above = np.where(~takes_below & (above > 0.0), -surplus / above, 0.0)
+    given_up, given_down = np.zeros_like(total), np.zeros_like(total)
+    for _ in range(30):
+        kept = 1.0 - given_up - given_down
+        given_up[:-1] = np.clip((ratio_below * kept)[1:], 0.0, 0.4)
+        given_down[1:] = np.clip((ratio_above * kept)[:-1], 0.0, 0.4)
+    kept = 1.0 - given_up - given_down
+    merged = total * kept
+    merged[1:] += (total * given_up)[:-1]
+    merged[:-1] += (total * given_down)[1:]
+    balance = surplus * kept
+    balance[1:] += (at_next * given_up)[:-1]
+    balance[:-1] += (at_previous * given_down)[1:]
+    short = balance < -4.0 * np.finfo(float).eps * merged
+    # One node down the merged loss is at least the node's, or the mass is not counted at all.
+    fits = moved(merged, balance, -1) >= 0.0
+    fits[0] = False
+    lowered = np.where(short & fits, merged, 0.0)
+    merged = np.where(short & ~fits, 0.0, merged)
+    merged -= lowered
+    merged[:-1] += lowered[1:]
+    return merged
+
+
+def _by_cell(cells: IntArray, weights: FloatArray, count: int) -> FloatArray:
+    return np.bincount(cells, weights, count).astype(np.float64)
+
+
+def _cells(loss: Loss, step: float) -> tuple[int, int]:
+    low, high = loss.interval()
+    first = math.floor(low / step)
+    return first, max(1, math.ceil(high / step) - first)

@@ -1,0 +1,304 @@
+"""How close DP-SGD gets: contraction, and the floor that noise and sampling leave.
+
+x <- x - gamma g, g = (sum of clipped per-example gradients of a Poisson sample + noise) / B with B the
+expected batch size, F mu-strongly convex, clipping inactive. The distance to the optimum contracts by
+1 - gamma mu a step down to a floor of a subsampling part and a noise part d Phi. Bounds here keep the noise
+apart from the rest of the gradient (it is independent and has mean zero), which halves the paper's noise
+part. They are upper bounds: the floor itself can be four times smaller, and it shrinks with the step size.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from dpmech.analysis._arguments import check_matrices
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_integer, check_real
+
+__all__ = [
+    "Floor",
+    "contraction",
+    "expected_smoothness_bound",
+    "least_squares_smoothness",
+    "quadratic_floor",
+    "sgd_distance_bound",
+    "sgd_floor",
+    "stationarity_bound",
+    "subsampling_variance",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Floor:
+    """An upper bound on the mean squared distance to the optimum that constant-step DP-SGD stays at.
+
+    Attributes:
+        subsampling: the part of the sampling of examples, 2 gamma sigma_sub^2 / mu.
+        noise: the part of the privacy noise, gamma d Phi / mu.
+    """
+
+    subsampling: float
+    noise: float
+
+    @property
+    def total(self) -> float:
+        """Both parts."""
+        return self.subsampling + self.noise
+
+
+def expected_smoothness_bound(
+    smoothness: float, example_smoothness: float, *, batch_size: float, dataset_size: int
+) -> float:
+    """A = L + (1 - q) L_max / B: a constant with E ||g(x) - g(x*)||^2 <= 2 A (F(x) - F*).
+
+    Both gradients share the sample and the noise; with independent draws no constant exists.
+
+    Args:
+        smoothness: L > 0, of the average loss.
+        example_smoothness: L_max >= L, of every example's loss; all are convex.
+        batch_size: B, expected, in (0, N].
+        dataset_size: N >= 1; q = B / N.
+
+    Returns:
+        A, an upper bound on the smallest such constant.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        noise_share ov.asm3.
+    """
+    average = check_real("smoothness", smoothness, minimum=0.0, open_minimum=True)
+    single = check_real("example_smoothness", example_smoothness, minimum=average)
+    size, rate = _check_sampling(batch_size, dataset_size)
+    return average + (1.0 - rate) * single / size
+
+
+def least_squares_smoothness(features: npt.ArrayLike, *, batch_size: float) -> float:
+    """The smallest A for least squares, F(x) = mean of (a_i . x - y_i)^2 / 2.
+
+    The largest eigenvalue of (M, H), H = X^T X / N, M = (1 - q) / B * mean of ||a_i||^2 a_i a_i^T + H^2.
+
+    Args:
+        features: the rows a_i, shape (N, d), of rank d.
+        batch_size: B, expected, in (0, N].
+
+    Returns:
+        A. Exact.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or if the features are not of full rank.
+
+    References:
+        noise_share ov.asm3.
+    """
+    rows = check_matrices("features", features)
+    if np.linalg.matrix_rank(rows) < rows.shape[1]:
+        raise InvalidParameterError("features", features, "of full column rank")
+    size, rate = _check_sampling(batch_size, rows.shape[0])
+    hessian = rows.T @ rows / rows.shape[0]
+    fourth = (rows.T * np.sum(rows**2, axis=1)) @ rows / rows.shape[0]
+    spectrum = linalg.eigh((1.0 - rate) / size * fourth + hessian @ hessian, hessian, eigvals_only=True)
+    return float(spectrum[-1])
+
+
+def subsampling_variance(gradients: npt.ArrayLike, *, batch_size: float) -> float:
+    """sigma_sub^2 = (1 - q) / B * mean of ||gradient of example i||^2, at the optimum.
+
+    Args:
+        gradients: per-example gradients at the optimum, shape (N, d), of mean 0.
+        batch_size: B, expected, in (0, N].
+
+    Returns:
+        E ||g(x*)||^2 without privacy noise, under Poisson sampling with B as divisor. Exact.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or if the mean is not 0 (relative 1e-6).
+
+    References:
+        noise_share ov.asm3.split.
+    """
+    rows = check_matrices("gradients", gradients)
+    size, rate = _check_sampling(batch_size, rows.shape[0])
+    mean_square = float(np.mean(np.sum(rows**2, axis=1)))
+    if float(np.linalg.norm(rows.mean(axis=0))) > 1e-6 * np.sqrt(mean_square):
+        raise InvalidParameterError("gradients", gradients, "gradients at the optimum, whose mean is 0")
+    return (1.0 - rate) / size * mean_square
+
+
+def contraction(step_size: float, strong_convexity: float, *, expected_smoothness: float) -> float:
+    """1 - gamma mu, in [1/2, 1): the factor of the squared distance to the optimum in one step.
+
+    Args:
+        step_size: gamma in (0, 1 / (2 A)].
+        strong_convexity: mu in (0, A].
+        expected_smoothness: A.
+
+    Returns:
+        The factor. An upper bound, exact for the paper's recursion.
+
+    Raises:
+        InvalidParameterError: on a bad argument; steps above 1 / (2 A) are outside the theorem.
+
+    References:
+        noise_share ov.thm5, ov.thm5.A.
+    """
+    gamma, mu = _check_step(step_size, strong_convexity, expected_smoothness)
+    return 1.0 - gamma * mu
+
+
+def sgd_floor(
+    step_size: float,
+    strong_convexity: float,
+    *,
+    expected_smoothness: float,
+    dimension: int,
+    phi: float,
+    sampling_variance: float = 0.0,
+) -> Floor:
+    """The floor gamma (2 sigma_sub^2 + d Phi) / mu of constant-step DP-SGD.
+
+    Args:
+        step_size: gamma in (0, 1 / (2 A)].
+        strong_convexity: mu in (0, A].
+        expected_smoothness: A.
+        dimension: d >= 1, trainable parameters.
+        phi: variance per coordinate of the noise in the averaged gradient, >= 0.
+        sampling_variance: sigma_sub^2 >= 0, from `subsampling_variance`.
+
+    Returns:
+        An upper bound on the limit of E ||x - x*||^2; its noise part is half the paper's.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        noise_share ov.thm5.
+    """
+    gamma, mu = _check_step(step_size, strong_convexity, expected_smoothness)
+    d = check_integer("dimension", dimension, minimum=1)
+    noise = check_real("phi", phi, minimum=0.0)
+    sampling = check_real("sampling_variance", sampling_variance, minimum=0.0)
+    return Floor(2.0 * gamma * sampling / mu, gamma * d * noise / mu)
+
+
+def sgd_distance_bound(
+    steps: int,
+    initial_distance_squared: float,
+    floor: Floor,
+    *,
+    step_size: float,
+    strong_convexity: float,
+    expected_smoothness: float,
+) -> float:
+    """(1 - gamma mu)^k ||x_0 - x*||^2 + (1 - (1 - gamma mu)^k) floor.
+
+    Args:
+        steps: k >= 0.
+        initial_distance_squared: ||x_0 - x*||^2 >= 0.
+        floor: from `sgd_floor` at the same step size.
+        step_size: gamma in (0, 1 / (2 A)].
+        strong_convexity: mu in (0, A].
+        expected_smoothness: A.
+
+    Returns:
+        An upper bound on E ||x_k - x*||^2.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        noise_share ov.thm5.
+    """
+    k = check_integer("steps", steps, minimum=0)
+    start = check_real("initial_distance_squared", initial_distance_squared, minimum=0.0)
+    left = contraction(step_size, strong_convexity, expected_smoothness=expected_smoothness) ** k
+    return left * start + (1.0 - left) * floor.total
+
+
+def quadratic_floor(step_size: float, curvature: float, *, dimension: int, phi: float) -> float:
+    """The exact floor gamma d Phi / (h (2 - gamma h)): E ||x||^2 of noisy gradient descent on h ||x||^2 / 2.
+
+    Args:
+        step_size: gamma > 0 with gamma h < 2.
+        curvature: h > 0.
+        dimension: d >= 1.
+        phi: variance per coordinate of the gradient's noise, >= 0.
+
+    Returns:
+        The stationary value. Exact for full batches.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        noise_share ov.thm5.
+    """
+    h = check_real("curvature", curvature, minimum=0.0, open_minimum=True)
+    gamma = check_real(
+        "step_size", step_size, minimum=0.0, open_minimum=True, maximum=2.0 / h, open_maximum=True
+    )
+    d = check_integer("dimension", dimension, minimum=1)
+    return gamma * d * check_real("phi", phi, minimum=0.0) / (h * (2.0 - gamma * h))
+
+
+def stationarity_bound(
+    step_size: float,
+    smoothness: float,
+    *,
+    steps: int,
+    initial_gap: float,
+    dimension: int,
+    phi: float,
+    gradient_variance: float = 0.0,
+) -> float:
+    """2 Delta / (gamma K) + gamma L (V + d Phi): mean squared gradient norm without convexity.
+
+    For E g = grad F, E ||g - grad F||^2 <= V + d Phi and gamma <= 1 / L, by the descent lemma.
+
+    Args:
+        step_size: gamma in (0, 1 / L].
+        smoothness: L > 0.
+        steps: K >= 1.
+        initial_gap: Delta = F(x_0) - inf F >= 0.
+        dimension: d >= 1.
+        phi: variance per coordinate of the gradient's noise, >= 0.
+        gradient_variance: V >= 0, total variance of the gradient before the noise.
+
+    Returns:
+        An upper bound on the mean of E ||grad F(x_k)||^2 over k < K.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: if it overflows.
+
+    References:
+        noise_share ov.rem.nonconvex.
+    """
+    smooth = check_real("smoothness", smoothness, minimum=0.0, open_minimum=True)
+    gamma = check_real("step_size", step_size, minimum=0.0, open_minimum=True, maximum=1.0 / smooth)
+    k = check_integer("steps", steps, minimum=1)
+    gap = check_real("initial_gap", initial_gap, minimum=0.0)
+    d = check_integer("dimension", dimension, minimum=1)
+    noise = check_real("phi", phi, minimum=0.0)
+    spread = check_real("gradient_variance", gradient_variance, minimum=0.0)
+    bound = 2.0 * gap / (gamma * k) + gamma * smooth * (spread + d * noise)
+    if not np.isfinite(bound):
+        raise NumericalError("the stationarity bound left the range of float64")
+    return bound
+
+
+def _check_sampling(batch_size: Any, dataset_size: Any) -> tuple[float, float]:  # noqa: ANN401 - what a guard takes
+    examples = check_integer("dataset_size", dataset_size, minimum=1)
+    size = check_real("batch_size", batch_size, minimum=0.0, open_minimum=True, maximum=float(examples))
+    return size, size / examples
+
+
+def _check_step(step_size: float, strong_convexity: float, expected_smoothness: float) -> tuple[float, float]:
+    smooth = check_real("expected_smoothness", expected_smoothness, minimum=0.0, open_minimum=True)
+    mu = check_real("strong_convexity", strong_convexity, minimum=0.0, open_minimum=True, maximum=smooth)
+    gamma = check_real("step_size", step_size, minimum=0.0, open_minimum=True, maximum=0.5 / smooth)
+    return gamma, mu

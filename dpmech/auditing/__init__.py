@@ -1,0 +1,7 @@
+"""Auditing: published claims beside certified numbers, and lower bounds on eps from runs."""
+
+from dpmech.auditing.many_runs import empirical_epsilon
+from dpmech.auditing.one_run import canary_scores, one_run_epsilon
+from dpmech.auditing.published import Finding, PublishedClaim, audit
+
+__all__ = ["Finding", "PublishedClaim", "audit", "canary_scores", "empirical_epsilon", "one_run_epsilon"]

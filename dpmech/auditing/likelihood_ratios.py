@@ -1,0 +1,94 @@
+"""Log-likelihood ratios of what a mechanism releases along one example's direction, there or not."""
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg, special
+
+from dpmech.mechanism import Strategy
+from dpmech.numerics import FloatArray
+
+__all__ = ["Algebra", "Independent", "Mixture"]
+
+_DENSE = 1024
+
+
+class Algebra:
+    """C and C^-1 applied to the rows of a matrix; through dense C where that is small, which is faster."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.n = strategy.n
+        self.strategy = strategy
+        self.dense = strategy.to_dense() if strategy.n <= _DENSE else None
+
+    def matmul(self, rows: FloatArray) -> FloatArray:
+        """C row, for every row; shape (m, n)."""
+        return self.strategy.matmul(rows.T).T if self.dense is None else rows @ self.dense.T
+
+    def solve(self, rows: FloatArray) -> FloatArray:
+        """C^-1 row, for every row; shape (m, n)."""
+        if self.dense is None:
+            return self.strategy.solve(rows.T).T
+        return np.asarray(linalg.solve_triangular(self.dense, rows.T, lower=True).T)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """One of several gradient sequences, each as likely: a fixed example is a mixture of one.
+
+    Args:
+        gradients: shape (b, n).
+        images: C applied to each, shape (b, n).
+        replaced: whether the other world has the opposite gradients, and not none.
+    """
+
+    gradients: FloatArray
+    images: FloatArray
+    replaced: bool
+
+    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
+        """Gradients of that many runs, shape (runs, n)."""
+        if present:
+            return self.gradients[generator.integers(len(self.gradients), size=runs)]
+        return np.repeat(-self.gradients[:1] if self.replaced else 0.0 * self.gradients[:1], runs, axis=0)
+
+    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
+        """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n)."""
+        inner = outputs @ self.images.T / sigma**2
+        if self.replaced:
+            return np.asarray(2.0 * inner[:, 0])
+        energies = np.sum(self.images**2, axis=1) / (2.0 * sigma**2)
+        return np.asarray(special.logsumexp(inner - energies, axis=1) - math.log(len(self.images)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Independent:
+    """Steps joined independently with one probability, whose columns of C are orthogonal.
+
+    Args:
+        steps: which, shape (s,).
+        sampling_prob: q in (0, 1].
+        columns: their columns of C, shape (s, n).
+    """
+
+    steps: npt.NDArray[np.intp]
+    sampling_prob: float
+    columns: FloatArray
+
+    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
+        """Gradients of that many runs, shape (runs, n)."""
+        gradients = np.zeros((runs, self.columns.shape[1]))
+        if present:
+            joined = generator.random((runs, len(self.steps))) < self.sampling_prob
+            gradients[:, self.steps] = joined
+        return gradients
+
+    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
+        """As for a mixture."""
+        losses = (outputs @ self.columns.T - np.sum(self.columns**2, axis=1) / 2.0) / sigma**2
+        q = self.sampling_prob
+        if q == 1.0:
+            return np.asarray(losses.sum(axis=1))
+        return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + losses).sum(axis=1))

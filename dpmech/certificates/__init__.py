@@ -1,0 +1,41 @@
+"""Certificates: what is claimed, on what it rests, and sealed files that say so.
+
+A Calibration and a Certificate are Claims; a RunRecord says what was executed under one.
+"""
+
+from dpmech.certificates.certificate import Certificate
+from dpmech.certificates.claim import Claim, Evidence, check_unedited, with_checksum
+from dpmech.certificates.document import (
+    LARGEST_FILE,
+    SCHEMA_VERSION,
+    Document,
+    differences,
+    from_plain,
+    parse,
+    read_text,
+    seal_of,
+    to_plain,
+)
+from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness
+
+__all__ = [
+    "LARGEST_FILE",
+    "SCHEMA_VERSION",
+    "Certificate",
+    "Claim",
+    "Continuity",
+    "Document",
+    "Evidence",
+    "Kept",
+    "Randomness",
+    "RunRecord",
+    "Uniqueness",
+    "check_unedited",
+    "differences",
+    "from_plain",
+    "parse",
+    "read_text",
+    "seal_of",
+    "to_plain",
+    "with_checksum",
+]

@@ -1,0 +1,311 @@
+"""Certificate: a claim and its evidence as one JSON file that can be checked a year later."""
+
+import dataclasses
+import itertools
+import os
+import platform
+from importlib import metadata
+from typing import Any, Self
+
+import numpy as np
+
+from dpmech.accounting import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.certificates.claim import Claim, Evidence, check_unedited, with_checksum
+from dpmech.certificates.document import (
+    SCHEMA_VERSION,
+    Document,
+    differences,
+    from_plain,
+    parse,
+    seal_of,
+    to_plain,
+)
+from dpmech.certificates.duties import trainer_duties
+from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
+from dpmech.guards import check_integer, check_real, check_sigma
+from dpmech.mechanism import Adjacency, Participation, PrivacyBudget, Strategy, decoder_work
+from dpmech.numerics import Bounds, FloatArray, percent, spend, typed, up
+
+__all__ = ["Certificate"]
+
+_METHODS: dict[str, type[Method]] = {
+    kind.__name__: kind for kind in (Certified, Deterministic, Exact, Importance, Pld, Prv, Rdp)
+}
+# What a noise scale is computed with.
+_PACKAGES = ("dpmech", "numpy", "scipy", "numba", "dp-accounting", "prv-accountant")
+# Coefficients beyond this many are left to the definition, which is always complete.
+_LEADING = 16_384
+# What only work on all n steps can check; `load` does it where it takes no longer than this, `verify` always.
+_DERIVED = {"claim": ("coefficients",), "evidence": ("rmse", "max_se")}
+_LOAD_SECONDS, _LOAD_MEMORY = 20.0, 1e9
+_UNFIT = (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate(Claim, Document):
+    """A claim that can be saved, loaded and verified; issued by `Calibration.certificate`.
+
+    **Guarantee:** that of the calibration, as the first line of the file says; an estimate says ESTIMATE
+    there. The attributes that it shares with a Calibration mean the same.
+
+    Attributes:
+        clip_norm: the clip norm that the trainer must use, or None where it is left open.
+        expected_batch_size: the public normaliser that the trainer must use, or None.
+        versions: (package, version) of what the numbers were computed with.
+
+    Raises:
+        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0, or the
+            participation does not fit n.
+    """
+
+    clip_norm: float | None = None
+    expected_batch_size: float | None = None
+    versions: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", check_sigma(self.sigma))
+        for name in ("clip_norm", "expected_batch_size"):
+            value = getattr(self, name)
+            if value is not None:
+                checked = check_real(name, value, minimum=0.0, open_minimum=True)
+                object.__setattr__(self, name, checked)
+        self.participation.pattern(self.strategy.n)
+        if not self.versions:
+            object.__setattr__(self, "versions", _versions())
+
+    @property
+    def headline(self) -> str:
+        """The guarantee in one line; it shouts ESTIMATE where that is all there is."""
+        if self.guarantee == "estimate":
+            level = percent(1.0 - self.achieved.error)
+            return f"ESTIMATE: not a bound, the end of a two-sided {level} % confidence interval"
+        if self.guarantee == "with probability 1 - beta":
+            # Every digit: beta is what a reader decides by.
+            return f"{self.guarantee} over dpmech's own sampling, beta = {self.achieved.error!r}"
+        return self.guarantee
+
+    def with_terms(self, clip_norm: float, expected_batch_size: float) -> Self:
+        """The same certificate with the clip norm and the normaliser that a run used, both > 0.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            CertificateError: if this certificate was edited.
+        """
+        check_unedited(self)
+        return with_checksum(
+            dataclasses.replace(self, clip_norm=clip_norm, expected_batch_size=expected_batch_size)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, whole or not at all.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written.
+            CertificateError: if this certificate was edited.
+        """
+        check_unedited(self)
+        super().save(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, seal included; what `save` writes."""
+        document: dict[str, Any] = to_plain(self._content())
+        return document | {"seal": seal_of(document)}
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file."""
+        certificate, derived = cls.read(text)
+        certificate.check_quickly(derived)
+        return certificate
+
+    @classmethod
+    def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
+        """The certificate of a text, and what it says about numbers that take work to recompute.
+
+        Everything else is checked, and no array of n entries is formed.
+
+        Raises:
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
+        document = from_plain(parse(text))
+        try:
+            certificate = with_checksum(cls(**_parts(document["claim"], document["evidence"])))
+            recomputed = certificate._stated()
+        except CertificateError:
+            raise
+        except _UNFIT as error:
+            raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
+        derived = {
+            "claim": {name: document["claim"].pop(name) for name in _DERIVED["claim"]},
+            "evidence": {name: document["evidence"].pop(name) for name in _DERIVED["evidence"]},
+        }
+        _compare(document, recomputed | {"seal": document["seal"]})
+        return certificate, derived
+
+    def check_quickly(self, derived: dict[str, Any]) -> None:
+        """`check_derived` where it takes at most 20 seconds and 1 GB by estimate; else `verify` does it."""
+        work = decoder_work(self.strategy)
+        if work.within(_LOAD_SECONDS, _LOAD_MEMORY):
+            spend(work.seconds, work.memory, what=f"the errors of {self.strategy!r}")
+            self.check_derived(derived)
+
+    def check_derived(self, derived: dict[str, Any]) -> None:
+        """Recompute what `read` left out: coefficients and errors.
+
+        Raises:
+            CertificateError: if they are not those of the strategy.
+        """
+        try:
+            recomputed = self._derived()
+        except _UNFIT as error:
+            raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
+        _compare(derived, recomputed)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                self.headline,
+                f"eps {typed(self.budget.eps)}, delta {typed(self.budget.delta)}, {self.adjacency.value}",
+                f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
+                f"{self.strategy!r}",
+                f"{self.participation!r}",
+                *trainer_duties(self, self.clip_norm, self.expected_batch_size).values(),
+            ]
+        )
+
+    def _content(self) -> dict[str, Any]:
+        content, derived = self._stated(), self._derived()
+        return content | {name: content[name] | derived[name] for name in derived}
+
+    def _derived(self) -> dict[str, Any]:
+        """What follows from the strategy by work on all n steps."""
+        return {
+            "claim": {"coefficients": _coefficients(self.strategy)},
+            "evidence": {"rmse": self.rmse(), "max_se": self.max_se()},
+        }
+
+    def _stated(self) -> dict[str, Any]:
+        """Everything else: it costs no more than the text is long."""
+        return {
+            "guarantee": self.headline,
+            "schema_version": SCHEMA_VERSION,
+            "claim": {
+                "eps": self.budget.eps,
+                "delta": self.budget.delta,
+                "adjacency": self.adjacency.value,
+                "sigma": self.sigma,
+                "n": self.strategy.n,
+                "strategy": self.strategy.to_dict(),
+                "strategy_hash": self.strategy.fingerprint(),
+                "participation": self.participation.to_dict(),
+                "clip_norm": self.clip_norm,
+                "expected_batch_size": self.expected_batch_size,
+            },
+            "evidence": {
+                "guarantee": self.guarantee,
+                "method": self.method,
+                "accountant": _method_to_dict(self.evidence.accountant),
+                "error": self.achieved.error,
+                "rtol": self.evidence.rtol,
+                "samples": self.evidence.samples,
+                "rng_supplied": self.evidence.rng_supplied,
+                "sensitivity": dataclasses.asdict(self.sensitivity),
+                "achieved": dataclasses.asdict(self.achieved),
+                "noise_multiplier": self.noise_multiplier,
+                "platform": {
+                    "machine": self.evidence.machine,
+                    "longdouble_bits": self.evidence.longdouble_bits,
+                },
+                "versions": dict(self.versions),
+            },
+            "trainer": trainer_duties(self, self.clip_norm, self.expected_batch_size),
+            "fingerprint": self.fingerprint(),
+        }
+
+
+def _compare(claimed: dict[str, Any], recomputed: dict[str, Any]) -> None:
+    found = list(itertools.islice(differences(claimed, recomputed), 5))
+    if found:
+        raise CertificateError(
+            "entries contradict each other: " + "; ".join(found), claimed=claimed, recomputed=found
+        )
+
+
+def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the certificate that a document was written from."""
+    _check_sizes(claim["strategy"], claim["n"])
+    return {
+        "strategy": Strategy.from_dict(claim["strategy"]),
+        "participation": Participation.from_dict(claim["participation"]),
+        "adjacency": Adjacency(claim["adjacency"]),
+        "budget": PrivacyBudget(claim["eps"], claim["delta"]),
+        "sigma": claim["sigma"],
+        "sensitivity": Bounds(**evidence["sensitivity"]),
+        "achieved": Bounds(**evidence["achieved"]),
+        "method": evidence["method"],
+        "guarantee": evidence["guarantee"],
+        "evidence": Evidence(
+            accountant=_method_from_dict(evidence["accountant"]),
+            rtol=evidence["rtol"],
+            rng_supplied=evidence["rng_supplied"],
+            samples=evidence["samples"],
+            machine=evidence["platform"]["machine"],
+            longdouble_bits=check_integer(
+                "longdouble_bits", evidence["platform"]["longdouble_bits"], minimum=53, maximum=237
+            ),
+        ),
+        "clip_norm": claim["clip_norm"],
+        "expected_batch_size": claim["expected_batch_size"],
+        "versions": tuple(sorted(evidence["versions"].items())),
+    }
+
+
+def _check_sizes(record: dict[str, Any], n: int) -> None:
+    """A forged number of steps is refused before arrays of that size are made."""
+    inner = record
+    while isinstance(inner.get("strategy"), dict):
+        inner = inner["strategy"]
+    if "n" in inner and inner["n"] != n:
+        raise CertificateError(
+            f"claim.n is {n}, but the strategy has {inner['n']!r} steps", claimed=n, recomputed=inner["n"]
+        )
+
+
+def _coefficients(strategy: Strategy) -> dict[str, Any]:
+    """The numbers that make C, for readers without dpmech: of whichever of C and C^-1 is shorter."""
+    factors = strategy.factored
+    if factors is None:
+        nothing: FloatArray = np.zeros(0)
+        return _listed("the matrix entries of the strategy", nothing, scaled=False)
+    direct, inverse = factors.bands, factors.inverse_bands
+    scaled = factors.scale is not None
+    if inverse is not None and (direct is None or inverse < direct):
+        return _listed("C^-1", factors.inverse_coefs[:inverse], scaled=scaled)
+    return _listed("C", factors.coefs[:direct], scaled=scaled)
+
+
+def _listed(name: str, values: FloatArray, *, scaled: bool) -> dict[str, Any]:
+    return {
+        "of": name,
+        "columns_scaled": scaled,
+        "total": int(values.size),
+        "leading": values[:_LEADING].tolist(),
+    }
+
+
+def _method_to_dict(method: Method) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(method) if field.name != "executor"]
+    return {"type": type(method).__name__} | {name: getattr(method, name) for name in fields}
+
+
+def _method_from_dict(data: dict[str, Any]) -> Method:
+    kind = _METHODS.get(data["type"])
+    settings = {name: value for name, value in data.items() if name != "type"}
+    if kind is None or set(settings) != set(_method_to_dict(kind())) - {"type"}:
+        raise InvalidParameterError("accountant", data, f"one of {', '.join(_METHODS)} with its own settings")
+    return kind(**settings)
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    found = {name: metadata.version(name) for name in _PACKAGES}
+    return tuple(sorted((found | {"python": platform.python_version()}).items()))

@@ -1,0 +1,164 @@
+"""Claim: a noise scale with everything its guarantee rests on; calibrations and certificates are claims."""
+
+import dataclasses
+import hashlib
+import json
+import platform
+from typing import TypeVar
+
+import numpy as np
+
+from dpmech.accounting import Method
+from dpmech.certificates.checksums import checksum_of
+from dpmech.exceptions import CertificateError, HorizonError
+from dpmech.guards import check_integer, check_real
+from dpmech.mechanism import (
+    Adjacency,
+    Participation,
+    PrivacyBudget,
+    Strategy,
+    Workload,
+    decoder_norm,
+    decoder_row_norm,
+)
+from dpmech.numerics import Bounds
+
+__all__ = ["Claim", "Evidence", "check_unedited", "with_checksum"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """How a noise scale was found.
+
+    Attributes:
+        accountant: the method object that was used, with its settings.
+        rtol: how far above the smallest valid sigma the search was allowed to end.
+        rng_supplied: whether the caller chose the random numbers of a randomised accountant.
+        samples: how many draws the result rests on, both directions; None for deterministic accountants.
+        machine: the processor that it was found on, as Python's `platform.machine` names it.
+        longdouble_bits: of the significand of C's long double there: 64, 113, or 53 where it is float64.
+            Sensitivities do not use it; a package underneath may.
+    """
+
+    accountant: Method
+    rtol: float
+    rng_supplied: bool
+    samples: int | None = None
+    machine: str = dataclasses.field(default_factory=lambda: platform.machine() or "unknown")
+    longdouble_bits: int = dataclasses.field(default_factory=lambda: int(np.finfo(np.longdouble).nmant) + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A noise scale, and everything its guarantee rests on.
+
+    Attributes:
+        strategy: C.
+        participation: who takes part when: the sampler must realise exactly this.
+        adjacency: between which datasets the budget holds.
+        budget: the (eps, delta) asked for.
+        sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1. The sensitivity is
+            inside it.
+        sensitivity: what sigma is divided by to give `noise_multiplier`.
+        achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
+        method: how it was found.
+        guarantee: "exact", "deterministic upper bound", "with probability 1 - beta" or "estimate".
+        evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
+        checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
+            where the claim was put together by hand. Training refuses a claim that it does not fit.
+    """
+
+    strategy: Strategy
+    participation: Participation
+    adjacency: Adjacency
+    budget: PrivacyBudget
+    sigma: float
+    sensitivity: Bounds
+    achieved: Bounds
+    method: str
+    guarantee: str
+    evidence: Evidence
+    checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
+
+    def __float__(self) -> float:
+        return self.sigma
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Sigma over the sensitivity: for Poisson sampling, what accountants take."""
+        return self.sigma / self.sensitivity.upper
+
+    def rmse(self, *, workload: Workload | None = None) -> float:
+        """||B||_F sigma / sqrt(n) in units of the clip norm, amplified where sigma is."""
+        return decoder_norm(self.strategy, workload=workload) * self.sigma
+
+    def max_se(self, *, workload: Workload | None = None) -> float:
+        """max_i ||B[i, :]|| sigma in units of the clip norm, amplified where sigma is."""
+        return decoder_row_norm(self.strategy, workload=workload) * self.sigma
+
+    def noise_variance(self, step: int, clip_norm: float, batch_size: float) -> float:
+        """Phi_t: variance per coordinate of the noise in the averaged gradient of one step.
+
+        (sigma clip_norm / batch_size)^2 ||C^-1[step, :]||^2, in units of the gradient squared.
+
+        Args:
+            step: t in [0, n - 1].
+            clip_norm: > 0.
+            batch_size: the public normaliser, > 0: expected batch size times accumulation steps times
+                world size (noise is added once).
+
+        Raises:
+            HorizonError: past the last step.
+            InvalidParameterError: on a bad argument.
+
+        References:
+            noise_share eq. 1, for a general C^-1.
+        """
+        index = check_integer("step", step, minimum=0)
+        if index >= self.strategy.n:
+            raise HorizonError(index, self.strategy.n)
+        clip = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
+        size = check_real("batch_size", batch_size, minimum=0.0, open_minimum=True)
+        scale = self.sigma * clip / size
+        return float((scale * self.strategy.noising_row_norms()[index]) ** 2)
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of strategy, participation, adjacency, budget and sigma: what is claimed."""
+        content = {
+            "strategy": self.strategy.fingerprint(),
+            "participation": self.participation.to_dict(),
+            "adjacency": self.adjacency.value,
+            "eps": self.budget.eps,
+            "delta": self.budget.delta,
+            "sigma": self.sigma,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+AnyClaim = TypeVar("AnyClaim", bound=Claim)
+
+
+def with_checksum(claim: AnyClaim) -> AnyClaim:
+    """The claim with the checksum of what it says; for code that computed or read what it says."""
+    return dataclasses.replace(claim, checksum=checksum_of(claim, without={"checksum"}))
+
+
+def check_unedited(claim: AnyClaim) -> AnyClaim:
+    """Return the claim if it is as it was computed, or read from a sealed file.
+
+    It recomputes no privacy, and whoever means to can compute a checksum too: it finds mistakes, such as a
+    `dataclasses.replace` that was meant for a test.
+
+    Raises:
+        CertificateError: if an entry was changed afterwards, or the claim was put together by hand.
+    """
+    found = checksum_of(claim, without={"checksum"})
+    if claim.checksum != found:
+        what = "was edited after it was computed" if claim.checksum else "was put together by hand"
+        raise CertificateError(
+            f"this {type(claim).__name__} (sigma {claim.sigma!r}) {what}, so that nothing supports it: use "
+            "what dm.calibrate_sigma returns, or Certificate.load",
+            claimed=claim.checksum,
+            recomputed=found,
+        )
+    return claim

@@ -1,0 +1,331 @@
+"""How certificates, run records and ledgers are written: decimal and hexadecimal numbers, schema, seal.
+
+Nothing here knows what the numbers mean; `certificates`, `run_record` and `ledger_file` do.
+"""
+
+import abc
+import functools
+import hashlib
+import importlib.resources
+import itertools
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.guards import check_integer
+
+__all__ = [
+    "LARGEST_FILE",
+    "SCHEMA_VERSION",
+    "Document",
+    "differences",
+    "from_plain",
+    "parse",
+    "read_text",
+    "seal_of",
+    "to_plain",
+    "to_text",
+]
+
+SCHEMA_VERSION = 1
+# Bytes of a file that is read without being asked for more.
+LARGEST_FILE = 10_000_000
+_DEEPEST = 64
+# Entries of a list and of an object, outside of strategies, which may hold any number of them.
+_LONGEST, _WIDEST = 16_384, 1024
+_SHOWN = 200
+# Derived numbers are recomputed when a certificate is read; another platform rounds them differently.
+_ROUNDING = 1e-9
+_NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
+
+
+class Document(abc.ABC):
+    """What is kept as a sealed JSON file, its guarantee on the first line."""
+
+    @abc.abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, seal included; what `save` writes."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file."""
+
+    def to_json(self) -> str:
+        """JSON text, the guarantee on its first line."""
+        return to_text(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, whole or not at all.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written.
+        """
+        _write(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> Self:
+        """Read it back, and check that nothing in it was changed or contradicts itself.
+
+        Schema, version and seal are checked, and every derived entry that does not take long to compute anew;
+        the others, and whether the claim is true, are `verify`'s work.
+
+        Args:
+            path: of the file.
+            max_file_size: a larger file, in bytes, is not read.
+
+        Raises:
+            InvalidParameterError: if the file cannot be read, or is too large.
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
+        return cls.from_json(read_text(path, max_file_size=max_file_size))
+
+
+def to_plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Plain data with every float, or array of floats, as {"decimal": ..., "hex": ...}."""
+    if isinstance(value, float):
+        return {"decimal": value, "hex": value.hex()}
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return {"decimal": value, "hex": _hexed(value)} if value else []
+    return value
+
+
+def from_plain(value: Any, path: str = "") -> Any:  # noqa: ANN401 - any JSON value
+    """The inverse of `to_plain`.
+
+    Raises:
+        CertificateError: where the decimal and the hexadecimal form of a number disagree.
+    """
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"decimal", "hex"}:
+        return _agreed(value["decimal"], value["hex"], path)
+    return {key: from_plain(item, f"{path}.{key}" if path else key) for key, item in value.items()}
+
+
+def _hexed(value: Any) -> Any:  # noqa: ANN401 - a number or nested lists of them
+    return [_hexed(item) for item in value] if isinstance(value, list) else float(value).hex()
+
+
+def _agreed(decimal: Any, digits: Any, path: str) -> Any:  # noqa: ANN401 - as above
+    if isinstance(decimal, list) and isinstance(digits, list) and len(decimal) == len(digits):
+        return [_agreed(one, other, path) for one, other in zip(decimal, digits, strict=True)]
+    try:
+        if type(decimal) in {int, float} and float(decimal) == float.fromhex(digits):
+            return float(decimal)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise CertificateError(
+        f"{path}: the decimal {_short(decimal)} and the hexadecimal {_short(digits)} are not the same number",
+        claimed=decimal,
+        recomputed=digits,
+    )
+
+
+def seal_of(document: dict[str, Any]) -> str:
+    """SHA-256 (hex) of the document without its seal, in a canonical spelling.
+
+    It shows damage and careless edits. It is no signature: whoever edits a file can compute it again, which
+    is why `verify` recomputes the claim.
+
+    Raises:
+        CertificateError: if a number is not finite.
+    """
+    content = {key: value for key, value in document.items() if key != "seal"}
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except (RecursionError, ValueError) as error:
+        raise CertificateError(f"no document can hold this ({error})") from error
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def to_text(document: dict[str, Any]) -> str:
+    """The document as JSON, its first entry (the guarantee) on the very first line, a number on one line."""
+    text = json.dumps(document, indent=1, allow_nan=False).removeprefix("{\n ")
+    return "{" + _NUMBER.sub(r'{"decimal": \1, "hex": \2}', text) + "\n"
+
+
+def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
+    """Read JSON text and check version, schema and seal, in this order.
+
+    Args:
+        text: of the file.
+        kind: "certificate", "run record" or "ledger".
+
+    Raises:
+        CertificateError: naming what is wrong.
+    """
+
+    def refuse(constant: str) -> NoReturn:
+        raise CertificateError(f"{constant} is no number of a {kind}", claimed=constant)
+
+    try:
+        document = json.loads(text, parse_constant=refuse, object_pairs_hook=_without_repeats)
+    except CertificateError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CertificateError(f"not JSON: {error}") from error
+    _check_version(document, kind)
+    _check_depth(document)
+    _check_lengths(document, "the file")
+    # The first few: a large file could have a million.
+    found = itertools.islice(_validator(kind).iter_errors(document), 5)
+    problems = [_cut(f"{error.json_path}: {error.message}") for error in found]
+    if problems:
+        raise CertificateError(f"does not follow the schema: {'; '.join(problems)}", claimed=problems)
+    seal = seal_of(document)
+    if document["seal"] != seal:
+        raise CertificateError(
+            "the seal is broken: the content was changed after it was issued (seal "
+            f"{document['seal'][:12]}..., content {seal[:12]}...)",
+            claimed=document["seal"],
+            recomputed=seal,
+        )
+    return dict(document)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        repeated = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise CertificateError(f"the entries {_short(repeated)} stand there twice", claimed=repeated)
+    return record
+
+
+def _check_depth(document: Any) -> None:  # noqa: ANN401 - whatever the file held
+    """Refuse nesting that recursion could not follow; no strategy needs it."""
+    level, depth = [document], 0
+    while level:
+        if depth > _DEEPEST:
+            raise CertificateError(f"nested more than {_DEEPEST} levels deep")
+        inner = [one for one in level if isinstance(one, dict | list)]
+        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
+        depth += 1
+
+
+def _check_lengths(value: Any, path: str) -> None:  # noqa: ANN401 - as above; at most 64 levels by now
+    """Refuse lists and objects outside of strategies that are too long to be looked at entry by entry."""
+    most = _LONGEST if isinstance(value, list) else _WIDEST
+    if len(value) > most:
+        raise CertificateError(f"{path} has {len(value)} entries, at most {most} are read")
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, item in items:
+        if isinstance(item, dict | list) and name != "strategy":
+            _check_lengths(item, _cut(str(name)))
+
+
+def _check_version(document: Any, kind: str) -> None:  # noqa: ANN401 - whatever the file held
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise CertificateError(f"not a dpmech {kind}: it has no schema_version")
+    version = document["schema_version"]
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise CertificateError(f"schema_version must be an integer, got {_short(version)}", claimed=version)
+    if version > SCHEMA_VERSION:
+        raise CertificateError(
+            f"schema version {_short(version)} is newer than {SCHEMA_VERSION}, the last one this dpmech "
+            "knows: "
+            "upgrade dpmech",
+            claimed=version,
+            recomputed=SCHEMA_VERSION,
+        )
+    if version < SCHEMA_VERSION:
+        raise CertificateError(
+            f"schema version {_short(version)} is older than {SCHEMA_VERSION}, the first one that was "
+            "released, and there is no rule to upgrade it: issue the certificate again",
+            claimed=version,
+            recomputed=SCHEMA_VERSION,
+        )
+
+
+@functools.cache
+def _validator(kind: str) -> Any:  # noqa: ANN401 - a jsonschema validator
+    import jsonschema
+
+    name = f"schemas/{kind.replace(' ', '-')}-{SCHEMA_VERSION}.json"
+    schema = importlib.resources.files("dpmech").joinpath(name)
+    return jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
+
+
+def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - plain data
+    """Where two pieces of decoded plain data differ, floats beyond rounding; one line each."""
+    if isinstance(claimed, dict) and isinstance(recomputed, dict):
+        for key in claimed.keys() | recomputed.keys():
+            inner = f"{path}.{key}" if path else key
+            if key not in claimed or key not in recomputed:
+                yield f"{inner}: {'missing' if key in recomputed else 'not expected'}"
+            else:
+                yield from differences(claimed[key], recomputed[key], inner)
+    elif isinstance(claimed, list) and isinstance(recomputed, list) and len(claimed) == len(recomputed):
+        for index, (one, other) in enumerate(zip(claimed, recomputed, strict=True)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif isinstance(claimed, float) and isinstance(recomputed, float):
+        if abs(claimed - recomputed) > _ROUNDING * max(abs(claimed), abs(recomputed)) + 1e-15:
+            yield f"{path}: claimed {claimed!r}, recomputed {recomputed!r}"
+    elif type(claimed) is not type(recomputed) or claimed != recomputed:
+        yield f"{path}: claimed {_short(claimed)}, recomputed {_short(recomputed)}"
+
+
+def _short(value: Any) -> str:  # noqa: ANN401 - whatever the file held
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def read_text(path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> str:
+    """The text of a certificate file.
+
+    Args:
+        path: of the file.
+        max_file_size: bytes; of a larger file no more than these are read.
+
+    Raises:
+        InvalidParameterError: if there is no such file, or it cannot be read, or it is larger.
+        CertificateError: if it is not text.
+    """
+    size = check_integer("max_file_size", max_file_size, minimum=1)
+    try:
+        with Path(path).open("rb") as file:
+            # No size is asked for: a pipe has none.
+            content = file.read(size + 1)
+        if len(content) > size:
+            raise InvalidParameterError(
+                "certificate",
+                str(path),
+                f"a file of at most {size} bytes (see max_file_size, --max-file-size)",
+            )
+        return content.decode("utf-8")
+    except OSError as error:
+        raise InvalidParameterError(
+            "certificate", str(path), f"a readable file ({error.strerror})"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CertificateError(f"not JSON: {error}") from error
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    # To a temporary neighbour first, then renamed over it.
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error

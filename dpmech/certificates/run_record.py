@@ -1,0 +1,318 @@
+"""RunRecord: what a training run did under its certificate, as one JSON file that can be checked."""
+
+import dataclasses
+import enum
+import json
+from typing import Any, Self
+
+from dpmech.certificates.certificate import Certificate
+from dpmech.certificates.document import (
+    SCHEMA_VERSION,
+    Document,
+    differences,
+    from_plain,
+    parse,
+    seal_of,
+    to_plain,
+)
+from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.numerics import Bounds, typed, up
+
+__all__ = ["KIND", "Continuity", "Kept", "Randomness", "RunRecord", "Uniqueness"]
+
+KIND = "run record"
+
+
+@dataclasses.dataclass(frozen=True)
+class Randomness:
+    """Which random numbers a run used, without giving them away.
+
+    Attributes:
+        source: what drew them, in words.
+        fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
+        seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
+            short one can be found from the fingerprint.
+    """
+
+    source: str
+    fingerprint: str
+    seeded: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, str) or not self.source:
+            raise InvalidParameterError("source", self.source, "text")
+        if (
+            not isinstance(self.fingerprint, str)
+            or len(self.fingerprint) != 64
+            or set(self.fingerprint) - set("0123456789abcdef")
+        ):
+            raise InvalidParameterError("fingerprint", self.fingerprint, "64 hexadecimal digits")
+        if not isinstance(self.seeded, bool):
+            raise InvalidParameterError("seeded", self.seeded, "True or False")
+
+
+class Uniqueness(enum.StrEnum):
+    """How it was checked that no example stands in a dataset twice.
+
+    FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset names
+    its examples. NOT_CHECKED: views were followed, down to a dataset of which nothing more is known.
+    """
+
+    FLATTENED = "flattened"
+    EXAMPLE_IDS = "by example_ids"
+    NOT_CHECKED = "not checked"
+
+
+class Kept(enum.StrEnum):
+    """Whether a part of a run is what it was when its first checkpoint was saved.
+
+    SAME: by its fingerprint, at every load. ACCEPTED: it differed at a load, and the caller took the
+    responsibility. UNKNOWN: some of it has no fingerprint.
+    """
+
+    SAME = "same"
+    ACCEPTED = "changed, accepted by the caller"
+    UNKNOWN = "not wholly fingerprinted"
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuity:
+    """What is known of the parts of a run that saved or loaded checkpoints.
+
+    Steps after a checkpoint may be taken again, with the same noise. If the sums under it are not those of
+    the first time, whoever has both results subtracts the noise.
+
+    Attributes:
+        dataset: some of its examples.
+        model: its structure.
+        loss: of one example.
+    """
+
+    dataset: Kept
+    model: Kept
+    loss: Kept
+
+    def __post_init__(self) -> None:
+        for name in ("dataset", "model", "loss"):
+            if not isinstance(getattr(self, name), Kept):
+                raise InvalidParameterError(name, getattr(self, name), "a Kept")
+
+    def of_kind(self, kind: Kept) -> tuple[str, ...]:
+        """The names of the parts of which this is known."""
+        return tuple(name for name, value in dataclasses.asdict(self).items() if value == kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord(Document):
+    """A run under a certificate: steps, realised participations, random numbers, and the eps that it cost.
+
+    It holds nothing about single examples. How often examples took part is stated where the certificate
+    fixes it (min-separation, epochs, Balls-in-Bins), and left out where it is secret (Poisson sampling).
+
+    **Guarantee:** (`executed.upper`, `certificate.budget.delta`), of the kind that the certificate names.
+    What is recorded is what the trainer saw; a record is evidence against mistakes, not against liars.
+
+    Args:
+        certificate: with clip_norm and expected_batch_size.
+        steps: noisy gradients released, in [0, n].
+        executed: eps at the certified delta. That of the certificate, or less where the run was stopped
+            by plan (see `dm.executed_epsilon`).
+        sampler: random numbers of the lots.
+        noise: random numbers of the noise.
+        smallest_separation: fewest steps between two participations of one example; None if none took part
+            twice, or where it is secret.
+        most_participations: of one example; None where it is secret.
+        processes: how many trained together, >= 1.
+        stopped_by_plan: whether the number of steps was decided without looking at anything that the run
+            released. Only then may fewer steps cost less: who stops when the loss looks good has chosen by
+            what was released, and owes the whole claim.
+        uniqueness: how it was checked that no example stands in the dataset twice.
+        continuity: of a run that saved or loaded checkpoints; None where there were none.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        CertificateError: if the participations are not those that were certified, or eps is above the claim.
+    """
+
+    certificate: Certificate
+    steps: int
+    executed: Bounds
+    sampler: Randomness
+    noise: Randomness
+    smallest_separation: int | None = None
+    most_participations: int | None = None
+    processes: int = 1
+    stopped_by_plan: bool = False
+    uniqueness: Uniqueness = Uniqueness.NOT_CHECKED
+    continuity: Continuity | None = None
+
+    def __post_init__(self) -> None:
+        own = self.certificate
+        if not isinstance(own, Certificate) or own.clip_norm is None or own.expected_batch_size is None:
+            raise InvalidParameterError(
+                "certificate", own, "a Certificate with clip_norm and expected_batch_size"
+            )
+        check_integer("steps", self.steps, minimum=0, maximum=own.strategy.n)
+        check_integer("processes", self.processes, minimum=1)
+        if not isinstance(self.stopped_by_plan, bool):
+            raise InvalidParameterError("stopped_by_plan", self.stopped_by_plan, "True or False")
+        if not isinstance(self.executed, Bounds):
+            raise InvalidParameterError("executed", self.executed, "Bounds on eps")
+        if not isinstance(self.uniqueness, Uniqueness):
+            raise InvalidParameterError("uniqueness", self.uniqueness, "a Uniqueness")
+        if self.continuity is not None and not isinstance(self.continuity, Continuity):
+            raise InvalidParameterError("continuity", self.continuity, "a Continuity, or None")
+        problem = self._misfit()
+        if problem:
+            raise CertificateError(
+                f"the realised participations are not those of {own.participation!r}: {problem}",
+                claimed=own.participation,
+                recomputed=(self.smallest_separation, self.most_participations),
+            )
+        if self.executed.upper > own.achieved.upper:
+            raise CertificateError(
+                f"eps {typed(self.executed.upper)} of the run is above the certified "
+                f"{typed(own.achieved.upper)}",
+                claimed=own.achieved.upper,
+                recomputed=self.executed.upper,
+            )
+        if not self._cheaper_allowed() and self.executed != own.achieved:
+            raise CertificateError(
+                f"eps {typed(self.executed.upper)} is not the certified {typed(own.achieved.upper)}, though "
+                "the run was not stopped before its end by plan",
+                claimed=own.achieved,
+                recomputed=self.executed,
+            )
+
+    @property
+    def headline(self) -> str:
+        """Steps, eps and delta, what a stop owes, and the certificate's guarantee, in one line."""
+        own = self.certificate
+        return (
+            f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {up(self.executed.upper)} "
+            f"at delta {typed(own.budget.delta)}{self._stop()}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, its certificate and its seal included; what `save` writes."""
+        content: dict[str, Any] = {
+            "guarantee": self.headline,
+            "schema_version": SCHEMA_VERSION,
+            "run": to_plain(self._run()),
+            "certificate": self.certificate.to_dict(),
+        }
+        return content | {"seal": seal_of(content)}
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file."""
+        record, derived = cls.read(text)
+        record.certificate.check_quickly(derived)
+        return record
+
+    @classmethod
+    def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
+        """The record of a text, and what its certificate says that takes work to recompute.
+
+        Raises:
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
+        document = parse(text, KIND)
+        certificate, derived = Certificate.read(json.dumps(document["certificate"]))
+        run = from_plain(document["run"])
+        try:
+            record = cls(
+                certificate=certificate,
+                steps=run["steps"],
+                executed=Bounds(**run["executed"]),
+                sampler=Randomness(**run["sampler"]),
+                noise=Randomness(**run["noise"]),
+                smallest_separation=run["smallest_separation"],
+                most_participations=run["most_participations"],
+                processes=run["processes"],
+                stopped_by_plan=run["stopped_by_plan"],
+                uniqueness=Uniqueness(run["uniqueness"]),
+                continuity=_continuity(run["continuity"]),
+            )
+        except CertificateError:
+            raise
+        except (DpmechError, ArithmeticError, RecursionError, TypeError, ValueError) as error:
+            raise CertificateError(f"the run is not one that dpmech could have recorded: {error}") from error
+        found = list(differences({"guarantee": document["guarantee"]}, {"guarantee": record.headline}))
+        if found:
+            raise CertificateError("entries contradict each other: " + "; ".join(found))
+        return record, derived
+
+    def __str__(self) -> str:
+        apart = "" if self.smallest_separation is None else f", {self.smallest_separation} steps apart"
+        often = (
+            "participations secret"
+            if self.most_participations is None
+            else f"at most {self.most_participations} participations{apart}"
+        )
+        seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
+        text = f"{self.headline}; {often}; {self.processes} process(es); {seeds}"
+        if self.uniqueness == Uniqueness.NOT_CHECKED:
+            text += "; not checked that no example stands in the dataset twice"
+        accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()
+        if accepted:
+            text += f"; went on from a checkpoint with another {' and another '.join(accepted)}"
+        return text
+
+    def _run(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "executed": dataclasses.asdict(self.executed),
+            "stopped_by_plan": self.stopped_by_plan,
+            "smallest_separation": self.smallest_separation,
+            "most_participations": self.most_participations,
+            "processes": self.processes,
+            "sampler": dataclasses.asdict(self.sampler),
+            "noise": dataclasses.asdict(self.noise),
+            "uniqueness": self.uniqueness.value,
+            "continuity": None
+            if self.continuity is None
+            else {name: kept.value for name, kept in dataclasses.asdict(self.continuity).items()},
+        }
+
+    def _stop(self) -> str:
+        """What a run that ended before its last step owes."""
+        if self.steps == self.certificate.strategy.n:
+            return ""
+        if self.executed == self.certificate.achieved:
+            return ", the whole claim: where it stopped may have been chosen by its results"
+        if self.steps == 0:
+            return ", as nothing was released"
+        return ", where it stopped was decided without looking at results"
+
+    def _cheaper_allowed(self) -> bool:
+        return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)
+
+    def _misfit(self) -> str:
+        """What is wrong with the realised participations; empty if nothing is."""
+        schema, n = self.certificate.participation, self.certificate.strategy.n
+        most, separation = self.most_participations, self.smallest_separation
+        if schema.per_release:
+            secret = most is None and separation is None
+            return "" if secret else "under Poisson sampling they are secret and must not be recorded"
+        if most is None:
+            return "how often one example took part is not recorded"
+        check_integer("most_participations", most, minimum=0)
+        if (separation is None) != (most < 2):
+            return f"{most} participations and a smallest separation of {separation!r}"
+        pattern = schema.pattern(n)
+        if most > pattern.max_participations:
+            return f"one example took part {most} times, {pattern.max_participations} were certified"
+        if separation is None:
+            return "" if most <= self.steps else f"{most} participations in {self.steps} steps"
+        check_integer("smallest_separation", separation, minimum=1)
+        if separation < pattern.min_sep or (pattern.evenly_spaced and separation != pattern.min_sep):
+            return f"two participations {separation} steps apart, {pattern.min_sep} were certified"
+        if (most - 1) * separation >= self.steps:
+            return f"{most} participations {separation} steps apart do not fit {self.steps} steps"
+        return ""
+
+
+def _continuity(plain: dict[str, str] | None) -> Continuity | None:
+    return None if plain is None else Continuity(**{name: Kept(kept) for name, kept in plain.items()})

@@ -1,0 +1,25 @@
+"""Composition: several releases about the same people, of one lot or over a project's life."""
+
+from dpmech.composition.block_clipping import BlockClipping
+from dpmech.composition.currencies import ClaimCurrency, GdpCurrency, RenyiCurrency
+from dpmech.composition.executed import executed_epsilon
+from dpmech.composition.ledger import Ledger
+from dpmech.composition.ledger_entries import Mode, Release
+from dpmech.composition.ledger_file import is_ledger, parsed
+from dpmech.composition.lot import Join, Lot, join
+
+__all__ = [
+    "BlockClipping",
+    "ClaimCurrency",
+    "GdpCurrency",
+    "Join",
+    "Ledger",
+    "Lot",
+    "Mode",
+    "Release",
+    "RenyiCurrency",
+    "executed_epsilon",
+    "is_ledger",
+    "join",
+    "parsed",
+]

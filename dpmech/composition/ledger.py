@@ -1,0 +1,340 @@
+"""Ledger: what several certified releases about the same people add up to over a project's life."""
+
+import dataclasses
+import json
+import os
+from typing import Any, Self
+
+from dpmech.accounting import DETERMINISTIC, EXACT, Method, check_method
+from dpmech.calibration import Calibration
+from dpmech.certificates import Certificate, Document, differences
+from dpmech.composition.currencies import GdpCurrency, check_currency, currency_from
+from dpmech.composition.ledger_entries import Mode, Release, certificate_of, check_entry, check_lot
+from dpmech.composition.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
+from dpmech.composition.ledger_totals import AnnouncedTotal, FilteredTotal, Total
+from dpmech.composition.lot import Lot
+from dpmech.composition.privacy_filters import Currency, PrivacyFilter, Remaining
+from dpmech.exceptions import (
+    CertificateError,
+    DpmechError,
+    InvalidParameterError,
+    UnsupportedCombinationError,
+    WorkLimitError,
+)
+from dpmech.guards import check_delta, check_eps, check_name
+from dpmech.mechanism import Adjacency, PrivacyBudget
+from dpmech.numerics import Bounds, typed, union_error
+
+__all__ = ["Ledger"]
+
+_GUARANTEES = (EXACT, DETERMINISTIC, "with probability 1 - beta", "estimate")
+
+
+class Ledger(Document):
+    """Certified releases about the same people, and their total privacy loss, in one of two modes.
+
+    **Announced** (without a budget): mechanisms and noise scales are listed before the first result of any of
+    them is looked at, and the list is composed whole, by loss distributions where they are known. What the
+    mechanisms ask may depend on results, so may their order, and the work may stop early: the price is that
+    of the whole list. Whoever adds to it after a result has left this theorem, and nothing that the
+    ledger says holds. `close` ends the list.
+
+    **Chosen on the way** (with a budget): what is added next, and whether anything is, may depend on all
+    results so far. Every release passes a privacy filter, in a currency that is fixed beforehand; what would
+    exceed the budget is refused. What holds is the budget, also where less was spent.
+
+    A release is added before its first step, and stays, also if the run fails or stops early. A sampled
+    release names the lots that it reads, and a lot enters once: two releases from one lot are one mechanism,
+    to be joined on a `Lot` before sampling. Announced Balls-in-Bins releases enter by their (eps, delta)
+    claim, as no loss distribution of them is known.
+
+    **Guarantee:** `guarantee` says which: as sure as the least sure entry that the total rests on.
+
+    Args:
+        adjacency: between which datasets; releases with another one are refused, also where the numbers
+            would be the same.
+        budget: what the whole may cost; None for an announced list.
+        currency: in what a budget is paid: `GdpCurrency()` (the default; unsampled releases),
+            `RenyiCurrency(order)` or `ClaimCurrency(slack)`.
+        allow_estimates: whether releases may enter of which the total takes an estimate on trust; the total
+            is then an estimate too.
+
+    Raises:
+        InvalidParameterError: on a bad argument, a currency without a budget, or a currency in which the
+            budget leaves no room.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> ledger = dm.Ledger()
+        >>> training = dm.calibrate_sigma(dm.Identity(200), 2.0, 1e-6, participation=dm.Poisson(0.02))
+        >>> ledger.add("run 1", training, lot="run 1")
+        >>> ledger.add("run 2", training, lot="run 2")
+        >>> test = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-6, participation=dm.SingleParticipation())
+        >>> ledger.add("accuracy", test)
+        >>> ledger.close()
+        >>> round(ledger.epsilon(3e-6).upper, 2), ledger.guarantee
+        (2.53, 'deterministic upper bound')
+        >>> project = dm.Ledger(budget=dm.PrivacyBudget(1.0, 1e-5))
+        >>> project.add("accuracy", test)
+        >>> round(project.remaining.mu, 3), round(project.remaining.epsilon(1e-6), 2)
+        (0.238, 1.0)
+        >>> project.would_exceed(dm.calibrate_sigma(dm.Identity(1), 1.1, 1e-6))
+        True
+    """
+
+    def __init__(
+        self,
+        adjacency: Adjacency = Adjacency.ADD_REMOVE,
+        *,
+        budget: PrivacyBudget | None = None,
+        currency: Currency | None = None,
+        allow_estimates: bool = False,
+    ) -> None:
+        self.adjacency = Adjacency.check(adjacency)
+        if not isinstance(allow_estimates, bool):
+            raise InvalidParameterError("allow_estimates", allow_estimates, "True or False")
+        if budget is not None and not isinstance(budget, PrivacyBudget):
+            raise InvalidParameterError("budget", budget, "None or a dm.PrivacyBudget(eps, delta)")
+        if currency is not None:
+            check_currency(currency)
+        if budget is None and currency is not None:
+            raise InvalidParameterError("currency", currency, "None in a ledger without a budget")
+        self.allow_estimates = allow_estimates
+        self._total: Total = (
+            AnnouncedTotal() if budget is None else FilteredTotal(budget, currency or GdpCurrency())
+        )
+        self._closed = False
+        self._releases: list[Release] = []
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The entries, in the order in which they came."""
+        return tuple(self._releases)
+
+    @property
+    def mode(self) -> Mode:
+        """Announced or chosen on the way."""
+        return self._total.mode
+
+    @property
+    def filter(self) -> PrivacyFilter | None:
+        """What holds the budget: its currency, with all settings resolved, and its limits."""
+        return self._total.filter if isinstance(self._total, FilteredTotal) else None
+
+    @property
+    def budget(self) -> PrivacyBudget | None:
+        """What the whole may cost; None of an announced list."""
+        return None if self.filter is None else self.filter.budget
+
+    @property
+    def currency(self) -> Currency | None:
+        """In what the budget is paid; None of an announced list."""
+        return None if self.filter is None else self.filter.currency
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more may be added."""
+        return self._closed
+
+    def close(self) -> None:
+        """End the ledger: nothing more may be added, now or when it is loaded again.
+
+        An announced list is closed before its first result is looked at.
+        """
+        self._closed = True
+
+    @property
+    def guarantee(self) -> str:
+        """As sure as the least sure entry that the total rests on; exact for announced, unsampled ones."""
+        named = [release.certificate.guarantee for release in self._trusted()]
+        sampled = any(release.certificate.participation.random for release in self._releases)
+        if sampled or (self.mode is Mode.CHOSEN and self._releases):
+            named.append(DETERMINISTIC)
+        return max(named, key=_GUARANTEES.index, default=EXACT)
+
+    @property
+    def remaining(self) -> Remaining:
+        """What `add` would still take: the largest further mu, and the eps at a given delta.
+
+        Raises:
+            UnsupportedCombinationError: without a budget.
+        """
+        return self._budgeted("remaining").remaining
+
+    def would_exceed(self, claim: Calibration | Certificate) -> bool:
+        """Whether `add` would refuse this claim because the budget does not allow it.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnsupportedCombinationError: without a budget, or if the currency has no price for the claim.
+        """
+        return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
+
+    def add(self, name: str, release: Calibration | Certificate, *, lot: Lot | str | None = None) -> None:
+        """Enter a release, before its first step; all of it, or nothing where it is refused.
+
+        Args:
+            name: of the release, new in this ledger.
+            release: a calibration, or a certificate.
+            lot: where batches are sampled, the lots that it reads: a name that is new in this ledger, or a
+                `Lot` whose mechanisms have jointly at least the certified sigma. It is closed. None
+                without sampling.
+
+        Raises:
+            InvalidParameterError: on a bad argument, a name that is taken, a sampled release without a lot,
+                or a release that would exceed the budget.
+            CertificateError: if the release was edited after it was computed.
+            UnsupportedCombinationError: if the ledger is closed, the lot is in it already, the adjacency is
+                another one, the lot is not the one that was certified or has too little noise, the release
+                has no price in the ledger's currency, or the total would rest on an estimate where none is
+                allowed.
+        """
+        check_name("name", name)
+        if self._closed:
+            raise UnsupportedCombinationError(
+                f"the ledger was closed before {name!r}",
+                supported="for releases chosen after a result, Ledger(budget=dm.PrivacyBudget(eps, delta))",
+            )
+        certificate = certificate_of("release", release)
+        blocks: tuple[tuple[str, float], ...] = ()
+        if isinstance(lot, Lot):
+            check_lot(lot, certificate)
+            blocks = tuple(lot.blocks.items())
+        elif lot is not None:
+            check_name("lot", lot)
+        entry = Release(name, certificate, lot.name if isinstance(lot, Lot) else lot, blocks, self.mode)
+        no_estimates = self._total.by_certificates and not self.allow_estimates
+        check_entry(entry, self._releases, self.adjacency, no_estimates=no_estimates)
+        self._releases.append(self._total.enter(entry))
+        if isinstance(lot, Lot):
+            lot.close()
+
+    def epsilon(self, delta: float, *, method: Method | None = None) -> Bounds:
+        """Bounds on the total eps at `delta`: of the whole list, or of all that the budget allows.
+
+        With a budget it does not depend on how much was spent: an eps read off on the way is no guarantee for
+        whoever may go on or stop because of what came out.
+
+        Args:
+            delta: in (0, 1); in an announced list, above the sum of the deltas of the Balls-in-Bins claims.
+            method: None or Pld() for privacy loss distributions, Rdp() for moments (and basic composition
+                of claims); None with a budget.
+
+        Returns:
+            Bounds, as sure as `guarantee` says; the lower end is 0 unless all releases are announced and
+            unsampled, or all are Poisson-sampled alike. Where entries hold with a probability or are
+            estimates, `error` is the probability that one of them fails, at most.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnsupportedCombinationError: on another method.
+            UnattainableBudgetError: if the claims use up delta, or claims say nothing at so small a delta.
+            NumericalError: if delta is below the resolution of privacy loss distributions.
+        """
+        checked, how = check_delta(delta), check_method(method)
+        if not self._releases:
+            return Bounds(0.0, 0.0, "nothing was released")
+        return self._labelled(self._total.epsilon(checked, how))
+
+    def delta(self, eps: float, *, method: Method | None = None) -> Bounds:
+        """Bounds on the total delta at `eps` >= 0; arguments and errors as for `epsilon`."""
+        checked, how = check_eps(eps, zero_allowed=True), check_method(method)
+        if not self._releases:
+            return Bounds(0.0, 0.0, "nothing was released")
+        return self._labelled(self._total.delta(checked, how))
+
+    @property
+    def headline(self) -> str:
+        """Mode, number of releases, guarantee, and the budget where there is one, in one line."""
+        state = "closed" if self._closed else "open"
+        how = "announced before the first result and composed whole"
+        if self.budget is not None:
+            how = (
+                f"chosen on the way within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
+                f"by {self.currency!r}"
+            )
+        return f"{self.guarantee}; {len(self._releases)} releases, {how}; {state}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, certificates and seal included; what `save` writes."""
+        return document_of(self._outline(), self._releases)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, whole or not at all; a ledger there is replaced only by one that continues it.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written, or holds what is not in this ledger.
+        """
+        check_continues(path, self._outline())
+        super().save(path)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file; every entry passes the checks of `add` again."""
+        document = parsed(text)
+        outline = decoded(outlined(document))
+        settings = outline["ledger"]
+        try:
+            ledger = cls(
+                Adjacency(settings["adjacency"]),
+                budget=None if settings["budget"] is None else PrivacyBudget(**settings["budget"]),
+                currency=None if settings["currency"] is None else currency_from(settings["currency"]),
+                allow_estimates=settings["allow_estimates"],
+            )
+            for entry, written in zip(outline["releases"], document["releases"], strict=True):
+                ledger._restore(entry, json.dumps(written["certificate"]))
+        except (CertificateError, WorkLimitError):
+            raise
+        except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
+            raise CertificateError(f"the ledger does not hold together: {error}") from error
+        ledger._closed = settings["closed"]
+        found = list(differences(outline, decoded(ledger._outline())))
+        if found:
+            raise CertificateError("entries contradict each other: " + "; ".join(found[:5]))
+        return ledger
+
+    def __str__(self) -> str:
+        return self.headline
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.adjacency.name}, {self.headline})"
+
+    def _outline(self) -> dict[str, Any]:
+        settings = {
+            "adjacency": self.adjacency.value,
+            "allow_estimates": self.allow_estimates,
+            "mode": self.mode.value,
+            "closed": self._closed,
+            "budget": None if self.budget is None else dataclasses.asdict(self.budget),
+            "currency": None if self.filter is None else self.filter.settings(),
+        }
+        return outline_of(self.headline, settings, self._releases, self._total.summary())
+
+    def _restore(self, entry: dict[str, Any], text: str) -> None:
+        own = Certificate.from_json(text)
+        lot: Lot | str | None = entry["lot"]
+        if entry["blocks"]:
+            lot = Lot(entry["lot"], own.strategy, own.participation, adjacency=own.adjacency)
+            for name, sigma in entry["blocks"].items():
+                lot.register(name, sigma)
+        self.add(entry["name"], own, lot=lot)
+
+    def _budgeted(self, what: str) -> FilteredTotal:
+        if not isinstance(self._total, FilteredTotal):
+            raise UnsupportedCombinationError(
+                f"`{what}` speaks of a budget, and this ledger is an announced list without one",
+                supported="Ledger(budget=dm.PrivacyBudget(eps, delta))",
+            )
+        return self._total
+
+    def _trusted(self) -> list[Release]:
+        """The entries of whose certificates the total takes more than sigma and sensitivity."""
+        return self._releases if self._total.by_certificates else []
+
+    def _labelled(self, bounds: Bounds) -> Bounds:
+        """The state of a list; and the union bound over the entries that hold with a probability only."""
+        if self.mode is Mode.ANNOUNCED:
+            state = "a closed list" if self._closed else "a list that is still open"
+            bounds = dataclasses.replace(bounds, method=f"{bounds.method}; {state}, announced whole")
+        error = union_error(release.certificate.achieved.error for release in self._trusted())
+        return dataclasses.replace(bounds, lower=0.0, error=error) if error > 0.0 else bounds

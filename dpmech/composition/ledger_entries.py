@@ -1,0 +1,183 @@
+"""What stands in a ledger: releases, the mode in which they entered, and the parts that they compose from."""
+
+import dataclasses
+import enum
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from dpmech.accounting import PoissonAccountant, accountant_for
+from dpmech.calibration import Calibration
+from dpmech.certificates import Certificate, check_unedited
+from dpmech.composition.lot import Join, Lot
+from dpmech.composition.mixed import MixedComposition, SampledPart
+from dpmech.composition.privacy_filters import Price
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.mechanism import Adjacency, BallsInBins
+from dpmech.numerics import down, up
+
+__all__ = [
+    "Mode",
+    "Part",
+    "Release",
+    "certificate_of",
+    "check_entry",
+    "check_lot",
+    "composed",
+    "part_of",
+]
+
+
+class Mode(enum.Enum):
+    """Which theorem a release is added up by.
+
+    `ANNOUNCED`: it was listed before the first result of the list; the list is composed whole. `CHOSEN`: it
+    was chosen on the way, and went through a privacy filter.
+    """
+
+    ANNOUNCED = "announced"
+    CHOSEN = "chosen on the way"
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """One entry of a ledger.
+
+    Attributes:
+        name: of the release.
+        certificate: what was certified.
+        lot: which sampled lots it read; None for an unsampled release.
+        blocks: sigma of every mechanism on that lot, by name; empty where the release is the only one.
+        mode: by which theorem it is added up.
+        price: what it was charged in the currency of the ledger, rounded up; empty where it was announced.
+    """
+
+    name: str
+    certificate: Certificate
+    lot: str | None
+    blocks: tuple[tuple[str, float], ...] = ()
+    mode: Mode = Mode.ANNOUNCED
+    price: Price = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What a release adds to a composition; one of the three.
+
+    Attributes:
+        gaussian: (sensitivity / sigma)^2, lower and upper value, where nothing is sampled.
+        sampled: Poisson-sampled Gaussian releases.
+        claim: (eps, delta) where no privacy loss distribution is known.
+    """
+
+    gaussian: tuple[float, float] | None = None
+    sampled: SampledPart | None = None
+    claim: tuple[float, float] | None = None
+
+
+def certificate_of(argument: str, claim: object) -> Certificate:
+    """The certificate of a Calibration or a Certificate that nobody edited.
+
+    Raises:
+        InvalidParameterError: if it is neither.
+        CertificateError: if it was edited after it was computed.
+    """
+    if not isinstance(claim, Calibration | Certificate):
+        raise InvalidParameterError(argument, claim, "a Calibration or a Certificate")
+    check_unedited(claim)
+    return claim if isinstance(claim, Certificate) else claim.certificate()
+
+
+def part_of(certificate: Certificate) -> Part:
+    """What a certificate adds to a composition.
+
+    Raises:
+        UnsupportedCombinationError: if no theorem covers it.
+    """
+    strategy, participation = certificate.strategy, certificate.participation
+    accountant = accountant_for(strategy, participation, certificate.adjacency, None)
+    if isinstance(participation, BallsInBins) and participation.bins > 1:
+        return Part(claim=(certificate.budget.eps, certificate.budget.delta))
+    if isinstance(accountant, PoissonAccountant):
+        release = accountant.release
+        multiplier = certificate.sigma / release.sensitivity.upper
+        return Part(sampled=SampledPart(release.sampling_prob, multiplier, release.steps, release.tight))
+    bounds = accountant.sensitivity
+    return Part(
+        gaussian=((bounds.lower / certificate.sigma) ** 2, (bounds.upper / certificate.sigma) ** 2),
+    )
+
+
+def composed(parts: Sequence[Part]) -> MixedComposition:
+    """All parts as one mechanism; sampled ones of a kind are more steps of one run."""
+    ends = [part.gaussian for part in parts if part.gaussian is not None]
+    steps: Counter[tuple[float, float, bool]] = Counter()
+    for part in parts:
+        if part.sampled is not None:
+            one = part.sampled
+            steps[one.sampling_prob, one.noise_multiplier, one.tight] += one.steps
+    return MixedComposition(
+        (
+            math.fsum(lower for lower, _ in ends) * (1.0 - 1e-15),
+            math.fsum(upper for _, upper in ends) * (1.0 + 1e-15),
+        ),
+        tuple(SampledPart(q, multiplier, count, tight) for (q, multiplier, tight), count in steps.items()),
+        tuple(part.claim for part in parts if part.claim is not None),
+    )
+
+
+def check_entry(
+    entry: Release, known: Sequence[Release], adjacency: Adjacency, *, no_estimates: bool
+) -> None:
+    """Refuse an entry that does not go with those which a ledger has.
+
+    Raises:
+        InvalidParameterError: on a name that is taken, or a sampled release without a lot.
+        UnsupportedCombinationError: on another adjacency, an estimate, or a lot that is taken.
+    """
+    if any(entry.name == one.name for one in known):
+        raise InvalidParameterError("name", entry.name, "new in this ledger, which has it already")
+    certificate = entry.certificate
+    if certificate.adjacency is not adjacency:
+        raise UnsupportedCombinationError(
+            f"{entry.name!r} is for {certificate.adjacency.name}, the ledger for {adjacency.name}",
+            supported="one adjacency in a ledger",
+        )
+    if certificate.guarantee == "estimate" and no_estimates:
+        raise UnsupportedCombinationError(
+            f"the guarantee of {entry.name!r} is an estimate",
+            supported="bounds (calibrate with Deterministic() or Certified()), or "
+            "Ledger(allow_estimates=True), whose total is an estimate",
+        )
+    if certificate.participation.random and entry.lot is None:
+        raise InvalidParameterError(
+            "lot", None, f"given for {entry.name!r}, whose batches are sampled: the name of its lots"
+        )
+    if entry.lot is not None and any(entry.lot == one.lot for one in known):
+        raise UnsupportedCombinationError(
+            f"lot {entry.lot!r} is in the ledger already, and two releases from one lot do not compose "
+            "like two lots",
+            supported="dm.join(sigmas) or dm.Lot, which join them into one mechanism before sampling",
+        )
+
+
+def check_lot(lot: Lot, certificate: Certificate) -> None:
+    """Refuse a lot that is not the one which was certified, or has less noise.
+
+    Raises:
+        UnsupportedCombinationError: saying which.
+    """
+    given = (lot.strategy, lot.participation, lot.adjacency)
+    if given != (certificate.strategy, certificate.participation, certificate.adjacency):
+        raise UnsupportedCombinationError(
+            f"{lot!r} is not what was certified: {certificate.strategy!r}, "
+            f"{certificate.participation!r}, {certificate.adjacency.name}",
+            supported="a lot with the strategy, participation and adjacency of the release",
+        )
+    joint = Join(tuple(lot.blocks.values())).sigma if lot.blocks else 0.0
+    if joint < certificate.sigma:
+        raise UnsupportedCombinationError(
+            f"the mechanisms on lot {lot.name!r} have jointly sigma={down(joint)}, less than the "
+            f"certified {up(certificate.sigma)}",
+            supported="BlockClipping.from_joint, which shares a certified sigma among blocks",
+        )

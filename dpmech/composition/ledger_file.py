@@ -1,0 +1,156 @@
+"""How a ledger is written: the sealed document, what is read from it, and what may replace it."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpmech.certificates import SCHEMA_VERSION, from_plain, parse, read_text, seal_of, to_plain
+from dpmech.composition.ledger_entries import Release
+from dpmech.exceptions import CertificateError, InvalidParameterError
+
+__all__ = [
+    "KIND",
+    "check_continues",
+    "decoded",
+    "document_of",
+    "is_ledger",
+    "outline_of",
+    "outlined",
+    "parsed",
+]
+
+KIND = "ledger"
+# What files of the first, unsealed form begin with.
+_UNSEALED = "dpmech.composition.ledger"
+
+
+def outline_of(
+    guarantee: str, settings: dict[str, Any], releases: Sequence[Release], total: dict[str, Any]
+) -> dict[str, Any]:
+    """What a file says of a ledger, with fingerprints in place of certificates, and without a seal."""
+    return {
+        "guarantee": guarantee,
+        "schema_version": SCHEMA_VERSION,
+        "ledger": to_plain(settings),
+        "releases": [
+            {
+                "number": number,
+                "name": release.name,
+                "mode": release.mode.value,
+                "lot": release.lot,
+                "blocks": {name: to_plain(sigma) for name, sigma in release.blocks},
+                "price": to_plain(list(release.price)),
+                "fingerprint": release.certificate.fingerprint(),
+            }
+            for number, release in enumerate(releases, start=1)
+        ],
+        "total": to_plain(total),
+    }
+
+
+def document_of(outline: dict[str, Any], releases: Sequence[Release]) -> dict[str, Any]:
+    """The sealed document: the outline with the certificates."""
+    entries = [
+        {key: value for key, value in entry.items() if key != "fingerprint"}
+        | {"certificate": release.certificate.to_dict()}
+        for entry, release in zip(outline["releases"], releases, strict=True)
+    ]
+    content = outline | {"releases": entries}
+    return content | {"seal": seal_of(content)}
+
+
+def is_ledger(text: str) -> bool:
+    """Whether the text of a file says that it is a ledger; what it is worth is checked elsewhere."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "releases" in document
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The document of a ledger, as it stands.
+
+    Raises:
+        CertificateError: if it is no ledger of a known version, or was changed.
+    """
+    _refuse_unsealed(text)
+    return parse(text, KIND)
+
+
+def outlined(document: dict[str, Any]) -> dict[str, Any]:
+    """The outline of a document that was read."""
+    entries = [
+        {key: value for key, value in entry.items() if key != "certificate"}
+        | {"fingerprint": entry["certificate"].get("fingerprint")}
+        for entry in document["releases"]
+    ]
+    return {key: value for key, value in document.items() if key != "seal"} | {"releases": entries}
+
+
+def decoded(outline: dict[str, Any]) -> dict[str, Any]:
+    """An outline with floats in place of their two spellings.
+
+    Raises:
+        CertificateError: where these disagree.
+    """
+    # Blocks bear any name, also those by which a number is told.
+    entries = [
+        from_plain({key: value for key, value in entry.items() if key != "blocks"}, f"releases[{index}]")
+        | {"blocks": {name: from_plain(sigma, name) for name, sigma in entry["blocks"].items()}}
+        for index, entry in enumerate(outline["releases"])
+    ]
+    rest = {key: from_plain(value, key) for key, value in outline.items() if key != "releases"}
+    return rest | {"releases": entries}
+
+
+def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> None:
+    """Refuse to replace a file by a ledger that lacks something of it.
+
+    Two programs that load one ledger, add to it and save it would otherwise lose what the first one added.
+    It is no lock: what is written between this look and the renaming of the new file is not seen.
+
+    Raises:
+        InvalidParameterError: if the file there is no ledger, or one that `outline` does not continue.
+    """
+    if not Path(path).is_file():
+        return
+    try:
+        known = outlined(parse(read_text(path), KIND))
+    except CertificateError as error:
+        raise InvalidParameterError(
+            "path", str(path), f"a new file, or a sealed ledger that this one continues ({error})"
+        ) from error
+    fixed = ("adjacency", "allow_estimates", "mode", "budget", "currency")
+    same = all(known["ledger"][key] == outline["ledger"][key] for key in fixed)
+    # A price may be rounded differently on another platform.
+    old, new = (
+        [{key: value for key, value in entry.items() if key != "price"} for entry in one["releases"]]
+        for one in (known, outline)
+    )
+    same &= old == new[: len(old)]
+    ended = known["ledger"]["closed"]
+    if ended and not (outline["ledger"]["closed"] and old == new):
+        same = False
+    if not same:
+        raise InvalidParameterError(
+            "path",
+            str(path),
+            f"a new file, or a ledger that this one continues: the one there has "
+            f"{len(old)} releases{', is closed' if ended else ''}, and not all of it is in this one "
+            "(load it again, and add to that)",
+        )
+
+
+def _refuse_unsealed(text: str) -> None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return  # `parse` says what is wrong
+    if isinstance(document, dict) and document.get("schema") == _UNSEALED:
+        raise CertificateError(
+            "a ledger of the first form, which had no seal and did not say in which mode its releases were "
+            "chosen: add its releases to a new Ledger, and save that"
+        )

@@ -1,0 +1,152 @@
+"""What the releases of a ledger add up to: an announced list composed whole, or prices under a filter."""
+
+import abc
+import dataclasses
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from dpmech.accounting import Method, Pld, Rdp
+from dpmech.certificates import Claim
+from dpmech.composition.ledger_entries import Mode, Part, Release, composed, part_of
+from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.mechanism import PrivacyBudget
+from dpmech.numerics import Bounds, rounded_up
+
+__all__ = ["AnnouncedTotal", "FilteredTotal", "Total"]
+
+
+class Total(abc.ABC):
+    """One mode of a ledger.
+
+    Attributes:
+        mode: which.
+        by_certificates: whether it takes more from certificates than sigma and sensitivity, so that it is
+            only as sure as they are.
+    """
+
+    mode: ClassVar[Mode]
+    by_certificates: bool
+
+    @abc.abstractmethod
+    def enter(self, entry: Release) -> Release:
+        """Take in an entry, or refuse it and change nothing; returned with what it was charged."""
+
+    @abc.abstractmethod
+    def epsilon(self, delta: float, method: Method | None) -> Bounds:
+        """Bounds on eps; see `Ledger.epsilon`."""
+
+    @abc.abstractmethod
+    def delta(self, eps: float, method: Method | None) -> Bounds:
+        """Bounds on delta; see `Ledger.delta`."""
+
+    @abc.abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """What a file states of it, and what reading the file computes again."""
+
+
+class AnnouncedTotal(Total):
+    """Releases that were listed beforehand, composed whole."""
+
+    mode = Mode.ANNOUNCED
+    by_certificates = True
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+
+    def enter(self, entry: Release) -> Release:
+        """Keep what it adds to the composition."""
+        self._parts.append(part_of(entry.certificate))
+        return entry
+
+    def epsilon(self, delta: float, method: Method | None) -> Bounds:
+        """Of the list, by loss distributions or moments."""
+        return composed(self._parts).epsilon(delta, renyi=self._renyi(method))
+
+    def delta(self, eps: float, method: Method | None) -> Bounds:
+        """Of the list, by loss distributions or moments."""
+        return composed(self._parts).delta(eps, renyi=self._renyi(method))
+
+    def summary(self) -> dict[str, Any]:
+        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight."""
+        whole = composed(self._parts)
+        return {
+            "gaussian": list(whole.gaussian),
+            "sampled": [
+                [part.sampling_prob, part.noise_multiplier, float(part.steps), float(part.tight)]
+                for part in whole.sampled
+            ],
+            "claims": [list(claim) for claim in whole.claims],
+        }
+
+    @staticmethod
+    def _renyi(method: Method | None) -> bool:
+        if method is not None and not isinstance(method, Pld | Rdp):
+            raise UnsupportedCombinationError(
+                f"{method!r} does not compose releases of different kinds", supported="None, Pld() or Rdp()"
+            )
+        return isinstance(method, Rdp)
+
+
+class FilteredTotal(Total):
+    """Releases chosen on the way, every one within what the others left of a budget.
+
+    Args:
+        budget: what holds for the whole.
+        currency: in what it is paid.
+    """
+
+    mode = Mode.CHOSEN
+
+    def __init__(self, budget: PrivacyBudget, currency: Currency) -> None:
+        self.filter: PrivacyFilter = currency.filter(budget)
+        self.by_certificates = self.filter.by_claims
+        self._spent: Spent = self.filter.paid(())
+
+    @property
+    def remaining(self) -> Remaining:
+        """What would still be taken in."""
+        return self.filter.remaining(self._spent)
+
+    def would_exceed(self, claim: Claim) -> bool:
+        """Whether the price of this claim is more than what is left."""
+        return not self.filter.fits(self._with(self.filter.price("claim", claim)))
+
+    def enter(self, entry: Release) -> Release:
+        """Charge its price, where that is left."""
+        price = self.filter.price(entry.name, entry.certificate)
+        if not self.filter.fits(self._with(price)):
+            left = self.remaining
+            raise InvalidParameterError(
+                "release",
+                entry.name,
+                f"within what is left of {self.filter.budget!r}: it costs {price} and {left.left} is left in "
+                f"{self.filter.currency!r}, an unsampled release of mu <= {left.mu!r}",
+            )
+        self._spent = self._with(price)
+        return dataclasses.replace(entry, price=price)
+
+    def epsilon(self, delta: float, method: Method | None) -> Bounds:
+        """Of all that the filter may let through, whatever was spent."""
+        self._refuse(method)
+        return Bounds(0.0, self.filter.epsilon(delta), "the whole budget, held by a privacy filter")
+
+    def delta(self, eps: float, method: Method | None) -> Bounds:
+        """Of all that the filter may let through, whatever was spent."""
+        self._refuse(method)
+        return Bounds(0.0, self.filter.delta(eps), "the whole budget, held by a privacy filter")
+
+    def summary(self) -> dict[str, Any]:
+        """The limits of the filter, and what was spent of them, rounded up."""
+        return {"limits": list(self.filter.limits), "spent": [rounded_up(one) for one in self._spent]}
+
+    def _with(self, price: Price) -> Spent:
+        return tuple(spent + Fraction(one) for spent, one in zip(self._spent, price, strict=True))
+
+    @staticmethod
+    def _refuse(method: Method | None) -> None:
+        if method is not None:
+            raise UnsupportedCombinationError(
+                f"{method!r} is no privacy filter, and releases chosen on the way need one",
+                supported="method=None: the currency of the ledger decides",
+            )

@@ -1,0 +1,223 @@
+r"""Several Gaussian releases from one sampled lot: one mechanism, joined before it is subsampled.
+
+Block W of a lot, clipped to C_W and given noise sigma_W C_W, moves the joint output by at most 1 / sigma_W
+standard deviations. All blocks see the same members of the lot, so together they are one Gaussian release
+with sigma = (sum_W sigma_W^-2)^(-1/2), whatever the C_W. It is this release that sampling amplifies.
+Amplifying every block by itself and composing afterwards takes one draw of the lot for several.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpmech.accounting import Accountant, Method, accountant_for, check_method
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import (
+    check_delta,
+    check_eps,
+    check_name,
+    check_sigma,
+    positive_numbers,
+)
+from dpmech.mechanism import Adjacency, Participation, Strategy, check_participation, check_strategy
+from dpmech.numerics import Bounds
+
+__all__ = ["Join", "Lot", "join"]
+
+_ULP = 2.0**-52
+_TOLERANCE = 4e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """Several Gaussian releases from the same lot, as the one release that they are.
+
+    Args:
+        sigmas: noise of each release over its own clip norm, all > 0.
+
+    Raises:
+        InvalidParameterError: if there is none, or one is not > 0.
+
+    References:
+        muon.joint_sigma (implied by muon Theorem 2.1).
+    """
+
+    sigmas: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigmas", positive_numbers("sigmas", self.sigmas))
+
+    @property
+    def sigma(self) -> float:
+        """(sum sigma^-2)^(-1/2), rounded down; exact for a single release.
+
+        It stands where a single release's sigma would: with a strategy C, what is privatised jointly is
+        as private as C G + sigma Z at clip norm 1.
+        """
+        least = min(self.sigmas)
+        if len(self.sigmas) == 1:
+            return least
+        # Every term carries at most 3 roundings, the sum and the root one each.
+        total = math.fsum((least / sigma) ** 2 for sigma in self.sigmas)
+        return least / math.sqrt(total) * (1.0 - 4.0 * _ULP)
+
+    def __float__(self) -> float:
+        return self.sigma
+
+
+def join(sigmas: Sequence[float]) -> Join:
+    """Join Gaussian releases that are computed from the SAME sampled lot.
+
+    Args:
+        sigmas: noise of each release over its own clip norm, shape (k,), all > 0.
+
+    Returns:
+        A Join; its `sigma` is what `epsilon` and `delta` take, once, for all of the releases. Exact, up
+        to rounding towards less noise.
+
+    Raises:
+        InvalidParameterError: if there is none, or one is not > 0.
+
+    References:
+        muon.joint_sigma.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> joint = dm.join([1.0, 1.0])
+        >>> f"{joint.sigma:.6f}"
+        '0.707107'
+        >>> f"{dm.epsilon(dm.Identity(50), joint.sigma, 1e-6, participation=dm.Poisson(0.01)).upper:.3f}"
+        '2.659'
+    """
+    return Join(tuple(positive_numbers("sigmas", sigmas)))
+
+
+class Lot:
+    """The sequence of lots of one training run, and the mechanisms that read them.
+
+    Register every Gaussian release that is computed from these lots, then ask for the privacy of all of
+    them together. The first question closes the lot: what was accounted is what may run, and a mechanism
+    registered afterwards would be composed in the wrong order. A `Ledger` takes a lot once.
+
+    Args:
+        name: identifies the lots in a ledger.
+        strategy: C, the same for all mechanisms on the lot.
+        participation: how the lots are drawn.
+        adjacency: between which datasets.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        muon.joint_sigma, muon Theorem 2.1.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> lot = dm.Lot("run 1", dm.Identity(50), dm.Poisson(0.01))
+        >>> lot.register("gradients", 1.0)
+        >>> lot.register("second moments", 1.0)
+        >>> round(lot.epsilon(1e-6).upper, 3)
+        2.659
+        >>> lot.register("loss", 5.0)
+        Traceback (most recent call last):
+        ...
+        dpmech.exceptions.UnsupportedCombinationError: lot 'run 1' is closed: ...
+    """
+
+    def __init__(
+        self,
+        name: str,
+        strategy: Strategy,
+        participation: Participation,
+        *,
+        adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    ) -> None:
+        self.name = check_name("name", name)
+        self.strategy = check_strategy(strategy)
+        self.participation = check_participation(participation)
+        self.adjacency = Adjacency.check(adjacency)
+        self._blocks: dict[str, float] = {}
+        self._closed = False
+
+    @property
+    def blocks(self) -> dict[str, float]:
+        """Sigma of every registered mechanism, by name."""
+        return dict(self._blocks)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the lot has been accounted, so that nothing more may be registered."""
+        return self._closed
+
+    @property
+    def sigma(self) -> float:
+        """The joint sigma of all mechanisms registered so far."""
+        if not self._blocks:
+            raise InvalidParameterError("lot", self.name, "a lot with at least one registered mechanism")
+        return Join(tuple(self._blocks.values())).sigma
+
+    def register(self, name: str, sigma: float) -> None:
+        """Add a Gaussian release from these lots.
+
+        Args:
+            name: of the mechanism, new on this lot.
+            sigma: noise over its own clip norm, > 0.
+
+        Raises:
+            UnsupportedCombinationError: if the lot is closed.
+            InvalidParameterError: on a name that is taken, or a bad sigma.
+        """
+        if self._closed:
+            raise UnsupportedCombinationError(
+                f"lot {self.name!r} is closed: its privacy has been accounted without {name!r}",
+                supported="registering every mechanism of a lot before its privacy is asked for",
+            )
+        if check_name("name", name) in self._blocks:
+            raise InvalidParameterError("name", name, f"new on lot {self.name!r}, which has it already")
+        self._blocks[name] = check_sigma(sigma)
+
+    def close(self) -> Join:
+        """Close the lot, and return the one release that its mechanisms are."""
+        if not self._blocks:
+            raise InvalidParameterError("lot", self.name, "a lot with at least one registered mechanism")
+        self._closed = True
+        return Join(tuple(self._blocks.values()))
+
+    def epsilon(
+        self, delta: float, *, method: Method | None = None, rng: np.random.Generator | None = None
+    ) -> Bounds:
+        """Bounds on eps at `delta` of all mechanisms together; closes the lot.
+
+        Args:
+            delta: in (0, 1).
+            method: None for the best valid accountant, or a method object.
+            rng: for randomised methods only; None takes entropy from the operating system.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or an empty lot.
+            UnsupportedCombinationError: if no theorem covers the combination.
+            NumericalError: if a tolerance is missed.
+        """
+        accountant, checked_delta = self._accountant(method, rng), check_delta(delta)
+        return accountant.epsilon(self.close().sigma, checked_delta, tolerance=_TOLERANCE)
+
+    def delta(
+        self, eps: float, *, method: Method | None = None, rng: np.random.Generator | None = None
+    ) -> Bounds:
+        """Bounds on delta at `eps` >= 0 of all mechanisms together; otherwise like `epsilon`."""
+        accountant, checked_eps = self._accountant(method, rng), check_eps(eps, zero_allowed=True)
+        return accountant.delta(self.close().sigma, checked_eps, tolerance=_TOLERANCE)
+
+    def _accountant(self, method: Method | None, rng: np.random.Generator | None) -> Accountant:
+        if rng is not None and not isinstance(rng, np.random.Generator):
+            raise InvalidParameterError("rng", rng, "None or a numpy.random.Generator")
+        return accountant_for(self.strategy, self.participation, self.adjacency, check_method(method), rng)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return (
+            f"Lot({self.name!r}, {self.strategy!r}, {self.participation!r}, {self.adjacency.name}, "
+            f"{len(self._blocks)} mechanisms, {state})"
+        )

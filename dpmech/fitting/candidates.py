@@ -1,0 +1,334 @@
+"""One request for a fit: its candidates under each participation, and the judgement among them."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from dpmech.accounting import Certified, Importance, Method, RoughSizer, effective_method
+from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.certificates import with_checksum
+from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
+from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
+from dpmech.fitting.decoder_error import Objective
+from dpmech.fitting.dense_programme import fit_dense
+from dpmech.fitting.descent import Problem, certified_error, fit_family
+from dpmech.fitting.families import BandedFamily, BufferedFamily, Family, InverseFamily
+from dpmech.fitting.fit import Fit
+from dpmech.mechanism import (
+    BLT,
+    BallsInBins,
+    BandedInverse,
+    BandedToeplitz,
+    ColumnNormalized,
+    CyclicPoisson,
+    Dense,
+    FixedEpochs,
+    LambdaCGD,
+    Participation,
+    Poisson,
+    PrivacyBudget,
+    SingleParticipation,
+    Strategy,
+    Workload,
+)
+from dpmech.numerics import up
+
+__all__ = ["Candidate", "Report", "Request"]
+
+_DEFAULT_BANDS = 64
+_DEFAULT_INVERSE_BANDS = 4
+_SCAN = 25
+_TIE = 1e-9
+
+# Rough errors are within a per cent: a start that is worse than this cannot win by sampling. Other methods
+# rank strategies by their own looseness, so that with them a start is always calibrated.
+_CLEARLY_WORSE = 1.05
+# Above this many bins a Gram matrix is no longer at hand.
+_LARGEST_BINS = 6000
+
+Report = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A fitted strategy.
+
+    Attributes:
+        strategy: C.
+        participation: what it was fitted under.
+        error: certified without a budget; rough under Balls-in-Bins; NaN where only calibration will tell.
+        start: whether the fit under Balls-in-Bins began there.
+    """
+
+    strategy: Strategy
+    participation: Participation
+    error: float
+    start: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """One call of `optimize`, checked; see there for the fields."""
+
+    family: type[Strategy]
+    n: int
+    bands: int | None
+    buffers: int
+    column_normalized: bool
+    objective: Objective
+    workload: Workload
+    budget: PrivacyBudget | None
+    calibration: dict[str, Any]
+    report: Report
+
+    def plain(self, schemas: Sequence[Participation]) -> dict[str, Any]:
+        """What the result depends on, as plain data."""
+        rates, method = self.workload.rates, self.calibration["method"]
+        return {
+            "family": self.family.__name__,
+            "n": self.n,
+            "bands": self.bands,
+            "buffers": self.buffers,
+            "column_normalized": self.column_normalized,
+            "objective": self.objective.value,
+            "beta": self.workload.beta,
+            "rates": None if rates is None else rates.tolist(),
+            "budget": None if self.budget is None else [self.budget.eps, self.budget.delta],
+            "adjacency": self.calibration["adjacency"].value,
+            "participation": [schema.to_dict() for schema in schemas],
+            # Strategies are ranked by the method's own looseness.
+            "method": None if method is None else type(method).__name__,
+            "settings": [] if method is None else [repr(getattr(method, name)) for name in _settings(method)],
+        }
+
+    def identity(self) -> Strategy:
+        """The Identity, as a member of the family."""
+        members: dict[type[Strategy], Callable[[], Strategy]] = {
+            LambdaCGD: lambda: LambdaCGD(self.n, 0.0),
+            BandedToeplitz: lambda: BandedToeplitz(self.n, np.ones(1)),
+            BandedInverse: lambda: BandedInverse(self.n, np.ones(1)),
+            BLT: lambda: BLT(self.n, np.zeros(1), np.zeros(1)),
+            Dense: lambda: Dense(np.eye(self.n)),
+        }
+        return members[self.family]()
+
+    def candidates(self, schema: Participation) -> list[Candidate]:
+        """Fitted strategies under one participation, the Identity apart."""
+        if isinstance(schema, BallsInBins) and schema.bins > 1:
+            return self._amplified(schema)
+        if isinstance(schema, Poisson | CyclicPoisson):
+            cycle = schema.cycle if isinstance(schema, CyclicPoisson) else 1
+            if self.family not in {BandedToeplitz, Dense} or cycle == 1:
+                return []
+            return [Candidate(self._fitted(SingleParticipation(), cycle)[0], schema, math.nan)]
+        return [Candidate(self._fitted(schema, None)[0], schema, math.nan)]
+
+    def _problem(self, schema: Participation) -> Problem:
+        return Problem(schema, self.n, self.workload, self.objective, self.column_normalized)
+
+    def _fitted(self, schema: Participation, most: int | None) -> tuple[Strategy, float]:
+        """The best member without amplification, with at most `most` bands."""
+        problem = self._problem(schema)
+        # Columns of one example's steps share no row: with one step there is nothing to share.
+        apart = self.n if problem.pattern.max_participations == 1 else min(problem.pattern.min_sep, self.n)
+        room = apart if most is None else min(most, self.n)
+        if self.n == 1:
+            return problem.finished(self.identity()), certified_error(problem, self.identity())
+        if self.family is LambdaCGD:
+            return _best_lambda(problem, self.report)
+        if self.family is BandedInverse:
+            bands = min(_DEFAULT_INVERSE_BANDS if self.bands is None else self.bands, self.n)
+            if bands == 1:
+                return problem.finished(self.identity()), certified_error(problem, self.identity())
+            return fit_family(problem, InverseFamily(self.n, bands), None, self.report)
+        if self.family is BLT:
+            return fit_family(problem, BufferedFamily(self.n, self.buffers), None, self.report)
+        bands = self._bands_of_c(room, most)
+        if bands == 1 and self.family is not Dense:
+            return problem.finished(self.identity()), certified_error(problem, self.identity())
+        start: tuple[Strategy, float] = (self.identity(), math.inf)
+        if bands > 1:
+            banded = BandedFamily(self.n, bands, monotone=bands > room)
+            start = fit_family(problem, banded, bands, self.report)
+        if self.family is BandedToeplitz:
+            return start
+        return fit_dense(problem, bands, start[0], self.report)
+
+    def _bands_of_c(self, room: int, most: int | None) -> int:
+        if self.family is Dense:
+            bands = room if self.bands is None else self.bands
+            if bands > room:
+                raise UnsupportedCombinationError(
+                    f"Dense with bands={bands} where participations may be {room} steps apart",
+                    supported=f"at most {room} bands: the squared column norms then add",
+                )
+            return bands
+        bands = min(room, _DEFAULT_BANDS) if self.bands is None else self.bands
+        if most is not None and bands > most:
+            raise InvalidParameterError("bands", bands, f"at most the cycle, {most}")
+        return bands
+
+    def _amplified(self, schema: BallsInBins) -> list[Candidate]:
+        """The unamplified optima, the best of their damping paths, and the best over all coefficients."""
+        if self.budget is None:
+            raise InvalidParameterError("eps", None, f"given, with delta, for {schema!r}")
+        if schema.bins > _LARGEST_BINS:
+            raise UnsupportedCombinationError(
+                f"a fit under {schema!r}", supported=f"at most {_LARGEST_BINS} bins"
+            )
+        sizer = RoughSizer(schema.bins, self.budget.eps, self.budget.delta)
+        search = AmplifiedSearch(sizer, self.workload, self.objective, self.report)
+        epochs = FixedEpochs(self.n // schema.bins)
+        schemas = [epochs] if schema.bins == self.n else [epochs, SingleParticipation()]
+        most = schema.bins if self.family is Dense else None
+        if self.family is LambdaCGD:
+            longest = self._problem(epochs).finished(LambdaCGD(self.n, 1.0 - 1.0 / (4.0 * self.n + 10.0)))
+            starts, paths = [self._fitted(epochs, None)[0]], [longest]
+        else:
+            fitted = [self._fitted(one, most)[0] for one in schemas]
+            if self.column_normalized and self.family is Dense:
+                # Damping changes the norms: they are restored at every point.
+                fitted = [ColumnNormalized(one) for one in fitted]
+            starts = paths = fitted[:1] if fitted[-1] == fitted[0] else fitted
+        begun = [one for one in map(search.sized, starts) if one is not None]
+        found = [one for one in map(search.along, paths) if one is not None]
+        found += self._over(search, [*begun, *found])
+        return [
+            *(Candidate(one.strategy, schema, one.error, start=True) for one in begun),
+            *(Candidate(one.strategy, schema, one.error) for one in found),
+        ]
+
+    def _over(self, search: AmplifiedSearch, found: list[Sized]) -> list[Sized]:
+        """The best over all coefficients; those of column-normalised strategies are fitted without it."""
+        begin = min(found, key=lambda one: one.error, default=None)
+        if begin is None or self.family is LambdaCGD:
+            return []
+        if isinstance(begin.strategy, ColumnNormalized):
+            plain = search.sized(begin.strategy.strategy, begin.rough.sigma)
+            moved = [] if plain is None else self._over(search, [plain])
+            normalized = [search.sized(ColumnNormalized(one.strategy), one.rough.sigma) for one in moved]
+            return [one for one in normalized if one is not None]
+        family = self._nonnegative_family(begin.strategy)
+        if family is not None:
+            return [search.over(search.coefficient_move(family), begin)]
+        if isinstance(begin.strategy, Dense):
+            bands = self.n if begin.strategy.bands is None else begin.strategy.bands
+            return [search.over(search.dense_move(bands), begin)]
+        return []
+
+    def _nonnegative_family(self, strategy: Strategy) -> Family | None:
+        """The non-negative members of the Toeplitz family of a strategy."""
+        if isinstance(strategy, BandedToeplitz) and strategy.coefs.size > 1:
+            return BandedFamily(self.n, strategy.coefs.size, monotone=True)
+        if isinstance(strategy, BandedInverse) and strategy.coefs.size > 1:
+            return InverseFamily(self.n, strategy.coefs.size, nonpositive=True)
+        if isinstance(strategy, BLT):
+            return BufferedFamily(self.n, strategy.decays.size)
+        return None
+
+    def finished(self, found: list[Candidate], schemas: Sequence[Participation]) -> Fit:
+        """Judge the best candidate of every participation, and the Identity, by the real error."""
+        judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
+        trials = len(found) + len(schemas)
+        for schema in schemas:
+            judged += self._best_of([one for one in found if one.participation == schema], trials)
+            judged.append(self._judged(self.identity(), schema, trials))
+        # Correlation that gains nothing but rounding is not worth its buffers.
+        best = min(judged, key=lambda one: one[2] * (1.0 - (_TIE if one[0] == self.identity() else 0.0)))
+        identity = next(one[2] for one in judged if one[0] == self.identity() and one[1] == schemas[0])
+        return Fit(
+            strategy=best[0],
+            participation=best[1],
+            objective=self.objective.value,
+            error=best[2],
+            identity_error=identity,
+            candidates=tuple((f"{one[0]!r}, {one[1]!r}", one[2]) for one in judged),
+            calibration=best[3],
+        )
+
+    def _best_of(
+        self, own: list[Candidate], trials: int
+    ) -> list[tuple[Strategy, Participation, float, Calibration | None]]:
+        """The best candidate that an accountant can size, and starting points that may be better."""
+        ranked = sorted(own, key=lambda one: one.error)
+        rough = self.calibration["method"] is None or isinstance(self.calibration["method"], Importance)
+        judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
+        for one in ranked:
+            close = not rough or one.error <= _CLEARLY_WORSE * ranked[0].error
+            if judged and not (one.start and close):
+                continue
+            try:
+                judged.append(self._judged(one.strategy, one.participation, trials))
+            except (NumericalError, UnsupportedCombinationError) as error:
+                if one is ranked[-1] and not judged:
+                    raise
+                self.report(f"passed over: {error}")
+        return judged
+
+    def _judged(
+        self, strategy: Strategy, schema: Participation, trials: int
+    ) -> tuple[Strategy, Participation, float, Calibration | None]:
+        """The real error. The best of several samples keeps its guarantee: each has a share of the error."""
+        if self.budget is None:
+            return strategy, schema, certified_error(self._problem(schema), strategy), None
+        asked = effective_method(schema, self.calibration["method"])
+        shared = _shared(asked, trials)
+        cal = calibrate_sigma(
+            strategy,
+            self.budget.eps,
+            self.budget.delta,
+            participation=schema,
+            progress=self.report,
+            **(self.calibration if shared is None else self.calibration | {"method": shared[0]}),
+        )
+        if shared is not None:
+            cal = with_checksum(
+                dataclasses.replace(
+                    cal,
+                    achieved=dataclasses.replace(cal.achieved, error=shared[1]),
+                    evidence=dataclasses.replace(cal.evidence, accountant=asked),
+                )
+            )
+        return strategy, schema, error_at(strategy, cal.sigma, self.workload, self.objective), cal
+
+
+def _shared(method: Method, trials: int) -> tuple[Method, float] | None:
+    """A sampling method with its error divided by how often it is asked, and its own error; else None."""
+    if isinstance(method, Importance):
+        if trials == 1:
+            return method, method.error
+        # Rounded up, as the shares of the error must not add up to more than it.
+        share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
+        return dataclasses.replace(method, confidence=share), method.error
+    if isinstance(method, Certified):
+        return method.shared(trials), method.error
+    return None
+
+
+def _settings(method: Method) -> list[str]:
+    return [field.name for field in dataclasses.fields(method) if field.name != "executor"]
+
+
+def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:
+    """LambdaCGD by a scan of log(1 / (1 - lam)) and Brent's method around its minimum."""
+
+    def member(position: float) -> Strategy:
+        return problem.finished(LambdaCGD(problem.n, min(-math.expm1(-position), 1.0 - 1e-12)))
+
+    def error(position: float) -> float:
+        return certified_error(problem, member(position))
+
+    nodes = np.linspace(0.0, math.log(20.0 * problem.n + 10.0), _SCAN)
+    values = [error(float(node)) for node in nodes]
+    best = int(np.argmin(values))
+    low, high = nodes[max(best - 1, 0)], nodes[min(best + 1, _SCAN - 1)]
+    found = minimize_scalar(
+        lambda x: math.log(error(float(x))), bounds=(low, high), method="bounded", options={"xatol": 1e-7}
+    )
+    position = min((float(found.x), float(nodes[best])), key=error)
+    report(f"lam {-math.expm1(-position):.6g}: {up(error(position))}")
+    return member(position), error(position)

@@ -1,0 +1,50 @@
+"""What is promised: a budget (eps, delta), and between which datasets."""
+
+import dataclasses
+import enum
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_delta, check_eps
+
+__all__ = ["Adjacency", "PrivacyBudget"]
+
+
+class Adjacency(enum.Enum):
+    """Which pairs of datasets are neighbours.
+
+    `ADD_REMOVE`: one example is added or removed. `ZERO_OUT`: one example's gradients are replaced by
+    zeros. `REPLACE_ONE`: one example is replaced by another one in the same slots.
+    """
+
+    ADD_REMOVE = "add_remove"
+    ZERO_OUT = "zero_out"
+    REPLACE_ONE = "replace_one"
+
+    @classmethod
+    def check(cls, value: object) -> "Adjacency":
+        """Return `value` if it is an Adjacency, else raise InvalidParameterError."""
+        if not isinstance(value, cls):
+            raise InvalidParameterError(
+                "adjacency", value, "one of " + ", ".join(f"Adjacency.{member.name}" for member in cls)
+            )
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyBudget:
+    """An (eps, delta) differential-privacy guarantee.
+
+    Args:
+        eps: finite, > 0.
+        delta: in (0, 1).
+
+    Raises:
+        InvalidParameterError: outside those ranges.
+    """
+
+    eps: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eps", check_eps(self.eps))
+        object.__setattr__(self, "delta", check_delta(self.delta))

@@ -1,0 +1,53 @@
+"""What the noise of a strategy costs a training step, in vectors of the model's size."""
+
+import dataclasses
+
+from dpmech.mechanism.strategies import Strategy, check_strategy
+
+__all__ = ["NoiseCost", "noise_cost"]
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseCost:
+    """The cost of the cheapest way to form a row of C^-1 Z in little memory.
+
+    Attributes:
+        buffers: vectors of the model's size that are kept between steps, in float64.
+        redrawn: vectors of noise that are drawn again at every step, besides the new one.
+    """
+
+    buffers: int
+    redrawn: int
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Bytes kept between steps for every parameter of the model, whatever its dtype."""
+        return 8 * self.buffers
+
+
+def noise_cost(strategy: Strategy) -> NoiseCost:
+    """The vectors kept and redrawn a step.
+
+    Where C^-1 has p bands, p - 1 are redrawn; else one is kept for every further band of C or exponential of
+    a BLT; where there is no structure, every earlier one is redrawn at the last step. What is kept is
+    float64: a recursion whose state were rounded to float32 would solve with another C than certified.
+
+    References:
+        lambda_cgd Algorithm 1, Table 5 (a BLT of p buffers keeps p vectors).
+
+    Examples:
+        >>> import dpmech as dm
+        >>> noise_cost(dm.LambdaCGD(100, 0.9)), noise_cost(dm.SquareRoot(100, 4))
+        (NoiseCost(buffers=0, redrawn=1), NoiseCost(buffers=3, redrawn=0))
+        >>> noise_cost(dm.SquareRoot(100, 4)).bytes_per_parameter
+        24
+    """
+    check_strategy(strategy)
+    if strategy.inverse_bands is not None:
+        return NoiseCost(0, strategy.inverse_bands - 1)
+    factors = strategy.factored
+    if factors is not None and factors.exponentials is not None:
+        return NoiseCost(factors.exponentials[0].size, 0)
+    if strategy.bands is not None:
+        return NoiseCost(strategy.bands - 1, 0)
+    return NoiseCost(0, strategy.n - 1)

@@ -1,0 +1,150 @@
+"""Errors of a strategy on a workload: norms of B = A C^-1, with or without the sensitivity."""
+
+import math
+
+import numpy as np
+
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism.participation import EveryStep, Participation, check_participation
+from dpmech.mechanism.sensitivities import sensitivity
+from dpmech.mechanism.strategies import Strategy, check_strategy
+from dpmech.mechanism.workloads import Workload, check_workload
+from dpmech.numerics import FloatArray, cumulative_sum
+
+__all__ = ["decoder_norm", "decoder_row_norm", "last_iterate_error", "max_se", "per_step_error", "rmse"]
+
+_BLOCK = 64
+_SHORT = 512
+
+
+def per_step_error(strategy: Strategy, *, workload: Workload | None = None) -> FloatArray:
+    """Row norms of B = A C^-1: the standard deviation of each output at sigma 1, before sensitivity.
+
+    Args:
+        strategy: C.
+        workload: A; None is the prefix sum.
+
+    Returns:
+        Shape (n,). Exact, up to rounding.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        lambda_cgd eq. 4-7.
+    """
+    check_strategy(strategy)
+    checked = check_workload(workload, strategy.n)
+    return np.sqrt(_row_norms_squared(strategy, checked))
+
+
+def rmse(
+    strategy: Strategy, participation: Participation | None = None, *, workload: Workload | None = None
+) -> float:
+    """Root mean squared error ||B||_F sens / sqrt(n) at noise multiplier 1.
+
+    Args:
+        strategy: C.
+        participation: who takes part when; None is EveryStep.
+        workload: A; None is the prefix sum.
+
+    Returns:
+        The error in units of the clip norm; an upper bound where the sensitivity is a bracket.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: for Poisson and CyclicPoisson, whose error depends on the calibrated
+            sigma: use `calibrate_sigma(...).rmse()`.
+
+    References:
+        lambda_cgd eq. 6.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> round(dm.rmse(dm.LambdaCGD(3900, 0.9), dm.MinSep(390, 10)) * 0.60022907, 2)
+        19.71
+    """
+    return decoder_norm(strategy, workload=workload) * _upper_sensitivity(strategy, participation)
+
+
+def max_se(
+    strategy: Strategy, participation: Participation | None = None, *, workload: Workload | None = None
+) -> float:
+    """Largest standard error max_i ||B[i, :]|| sens at noise multiplier 1.
+
+    Arguments, units and errors are those of `rmse`. References: lambda_cgd eq. 7.
+    """
+    return decoder_row_norm(strategy, workload=workload) * _upper_sensitivity(strategy, participation)
+
+
+def last_iterate_error(
+    strategy: Strategy, participation: Participation | None = None, *, workload: Workload | None = None
+) -> float:
+    """Standard error of the last output, ||B[n-1, :]|| sens, at noise multiplier 1.
+
+    Arguments, units and errors are those of `rmse`.
+    """
+    return float(per_step_error(strategy, workload=workload)[-1]) * _upper_sensitivity(
+        strategy, participation
+    )
+
+
+def decoder_norm(strategy: Strategy, *, workload: Workload | None = None) -> float:
+    """||B||_F / sqrt(n): the RMSE at sigma 1."""
+    errors = per_step_error(strategy, workload=workload)
+    return float(np.linalg.norm(errors)) / math.sqrt(strategy.n)
+
+
+def decoder_row_norm(strategy: Strategy, *, workload: Workload | None = None) -> float:
+    """max_i ||B[i, :]||: the MaxSE at sigma 1."""
+    return float(per_step_error(strategy, workload=workload).max())
+
+
+def _upper_sensitivity(strategy: Strategy, participation: Participation | None) -> float:
+    schema = EveryStep() if participation is None else check_participation(participation)
+    if schema.per_release:
+        raise UnsupportedCombinationError(
+            f"the error under {schema!r} depends on the calibrated sigma",
+            supported="calibrate_sigma(strategy, eps, delta, participation=...).rmse() and .max_se()",
+        )
+    return sensitivity(strategy, schema).upper
+
+
+def _row_norms_squared(strategy: Strategy, workload: Workload) -> FloatArray:
+    factors = strategy.factored
+    if factors is not None:
+        if factors.scale is None and workload.toeplitz:
+            # B is Toeplitz, and its first column is A applied to that of C^-1.
+            return cumulative_sum(workload.matmul(factors.inverse_coefs) ** 2)
+        if workload.beta == 0.0 and factors.inverse_bands is not None and factors.inverse_bands <= _SHORT:
+            rates = np.ones(strategy.n) if workload.rates is None else workload.rates
+            return _banded_decoder(factors.inverse_coefs[: factors.inverse_bands], rates / factors.scales())
+    return _dense_decoder(strategy, workload)
+
+
+def _banded_decoder(inverse: FloatArray, row_scale: FloatArray) -> FloatArray:
+    """Row norms of P diag(row_scale) LTT(inverse), P the prefix sum, in O(n p).
+
+    Column j of B holds the partial sums of row_scale[j + u] inverse[u], constant after p terms.
+    """
+    n, p = row_scale.size, inverse.size
+    squared = np.zeros(n)
+    partial = np.zeros(n)
+    for lag in range(p - 1):
+        partial[: n - lag] += row_scale[lag:] * inverse[lag]
+        squared[lag:] += partial[: n - lag] ** 2
+    settled = partial[: n - p + 1] + row_scale[p - 1 :] * inverse[p - 1]
+    squared[p - 1 :] += cumulative_sum(settled**2)
+    return squared
+
+
+def _dense_decoder(strategy: Strategy, workload: Workload) -> FloatArray:
+    """Row norms of B from blocks of its columns: O(n^2) time or more, O(n) memory."""
+    n = strategy.n
+    squared = np.zeros(n)
+    for start in range(0, n, _BLOCK):
+        width = min(_BLOCK, n - start)
+        units = np.zeros((n, width))
+        units[np.arange(start, start + width), np.arange(width)] = 1.0
+        squared += np.sum(workload.matmul(strategy.solve(units)) ** 2, axis=1)
+    return squared

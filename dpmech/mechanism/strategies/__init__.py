@@ -1,0 +1,34 @@
+"""Strategy matrices: one class a file, found by the conformance tests on their own."""
+
+from dpmech.mechanism.strategies.banded_inverse import BandedInverse, InverseSquareRoot
+from dpmech.mechanism.strategies.base import Strategy, check_strategy
+from dpmech.mechanism.strategies.blt import BLT
+from dpmech.mechanism.strategies.dense import Dense
+from dpmech.mechanism.strategies.diagonal import Diagonal, Identity
+from dpmech.mechanism.strategies.normalized import ColumnNormalized
+from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.toeplitz import (
+    BandedToeplitz,
+    LambdaCGD,
+    SquareRoot,
+    inverse_square_root_coefs,
+    square_root_coefs,
+)
+
+__all__ = [
+    "BLT",
+    "BandedInverse",
+    "BandedToeplitz",
+    "ColumnNormalized",
+    "Dense",
+    "Diagonal",
+    "Identity",
+    "InverseSquareRoot",
+    "LambdaCGD",
+    "ScaledToeplitz",
+    "SquareRoot",
+    "Strategy",
+    "check_strategy",
+    "inverse_square_root_coefs",
+    "square_root_coefs",
+]

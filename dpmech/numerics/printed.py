@@ -1,0 +1,143 @@
+"""Numbers as people read and copy them: rounded to the safe side, never to nearest.
+
+What must not come out too small (a noise scale that is needed, a sensitivity, an upper bound on eps or delta,
+an error) goes `up`; what must not come out too large (a lower bound, the noise that there is, a gain) goes
+`down`. What somebody typed is echoed as `typed`. Comparisons are exact: with the decimal that is printed, not
+with the float that is nearest to it.
+"""
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_integer
+
+__all__ = ["between", "down", "percent", "times", "typed", "up"]
+
+DIGITS = 6
+# Room for every exponent that a quotient of floats has; without it, rounding would stop at the edge.
+_EXPONENT = 9999
+# More than the shortest decimal of a float has.
+_PLACES = 17
+
+
+def up(value: float, digits: int = DIGITS) -> str:
+    """The smallest decimal of `digits` significant digits that is not below `value`.
+
+    **Guarantee:** exact; the decimal printed is at least `value`, and so is the float that it reads back as.
+
+    Args:
+        value: any number but NaN; infinities come out as "inf" and "-inf".
+        digits: >= 1.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: on NaN, which is no number to print.
+
+    Examples:
+        >>> from dpmech.numerics.printed import down, up
+        >>> up(2.9336702384), down(2.9336702384), f"{2.9336702384:.6g}"
+        ('2.93368', '2.93367', '2.93367')
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def down(value: float, digits: int = DIGITS) -> str:
+    """The largest decimal of `digits` significant digits that is not above `value`; else as `up`."""
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def typed(value: float) -> str:
+    """The shortest text that reads back as exactly this float: what was typed, up to notation.
+
+    Raises:
+        NumericalError: on NaN.
+
+    Examples:
+        >>> from dpmech.numerics.printed import typed
+        >>> typed(8.0), typed(1e-5), typed(0.1)
+        ('8', '1e-05', '0.1')
+    """
+    return repr(_number(value)).removesuffix(".0")
+
+
+def percent(value: float) -> str:
+    """A share as typed, in per cent: 0.999999999 is 99.9999999, never 100.
+
+    Raises:
+        NumericalError: on NaN and infinities.
+
+    Examples:
+        >>> from dpmech.numerics.printed import percent
+        >>> percent(0.9999), percent(0.999999999), percent(0.5)
+        ('99.99', '99.9999999', '50')
+    """
+    if math.isinf(_number(value)):
+        raise NumericalError(f"{value!r} is no share to print")
+    # Of the shortest decimal, whose last place it only moves.
+    return _text(Decimal(typed(value)).scaleb(2), _PLACES)
+
+
+def between(lower: float, upper: float, digits: int = DIGITS) -> str:
+    """An interval that holds [lower, upper]: "[down, up]"."""
+    return f"[{down(lower, digits)}, {up(upper, digits)}]"
+
+
+def times(more: float, less: float, digits: int = 2) -> str:
+    """`more` over `less`, rounded down: how many times smaller `less` is, at the least.
+
+    Args:
+        more: finite, >= 0.
+        less: finite, > 0.
+        digits: significant digits of the quotient.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> from dpmech.numerics.printed import times
+        >>> times(21.83, 6.85), times(3.0, 1.0)
+        ('3.1', '3')
+    """
+    if not 0.0 <= _number(more) < math.inf:
+        raise InvalidParameterError("more", more, "a finite number >= 0")
+    if not 0.0 < _number(less) < math.inf:
+        raise InvalidParameterError("less", less, "a finite number > 0")
+    context = _context(digits, ROUND_FLOOR)
+    return _text(context.divide(Decimal(float(more)), Decimal(float(less))), digits)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    number = _number(value)
+    if math.isinf(number):
+        return repr(number)
+    return _text(_context(digits, rounding).plus(Decimal(number)), digits)
+
+
+def _number(value: float) -> float:
+    number = float(value)
+    if math.isnan(number):
+        raise NumericalError("NaN is no number to print")
+    return number
+
+
+def _context(digits: int, rounding: str) -> Context:
+    return Context(
+        prec=check_integer("digits", digits, minimum=1), rounding=rounding, Emin=-_EXPONENT, Emax=_EXPONENT
+    )
+
+
+def _text(number: Decimal, digits: int) -> str:
+    """As `format(float, "g")` writes: no trailing zeros, exponents of two digits or more."""
+    if number.is_zero():
+        return "0"
+    sign = "-" if number.is_signed() else ""
+    figures = "".join(map(str, number.as_tuple().digits)).rstrip("0")
+    exponent = number.adjusted()
+    if not -4 <= exponent < max(digits, DIGITS):
+        fraction = f".{figures[1:]}" if len(figures) > 1 else ""
+        return f"{sign}{figures[0]}{fraction}e{exponent:+03d}"
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{figures}"
+    whole, fraction = figures[: exponent + 1].ljust(exponent + 1, "0"), figures[exponent + 1 :]
+    return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"

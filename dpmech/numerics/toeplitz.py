@@ -1,0 +1,166 @@
+"""Float64 algebra of lower-triangular Toeplitz and banded matrices, without forming them.
+
+A lower-triangular Toeplitz matrix is its first column; products of such matrices are products of power
+series. Short recursions run in O(n p) (a linear filter), long ones by FFT in O(n log n).
+
+Sums that enter a guarantee run in a tree, so that float64 suffices and every processor gives the same
+numbers: a sum of n terms passes at most 2 log2 n roundings. `sum_rounding` and `convolution_rounding` are
+the bounds; nothing here or above uses a longer format, which not every processor has.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy  # loads scipy.signal, which takes a second, where it is first used
+from scipy import fft
+
+from dpmech.exceptions import NumericalError
+from dpmech.numerics.arrays import FloatArray
+
+__all__ = [
+    "UNIT",
+    "checked_norms",
+    "convolution_rounding",
+    "cumulative_sum",
+    "norm",
+    "series_product",
+    "sum_rounding",
+    "toeplitz_matmul",
+    "toeplitz_solve",
+    "total",
+]
+
+
+# The largest relative error of one float64 rounding.
+UNIT = 2.0**-53
+# Below this many multiplications a recursion wins over an FFT, and is the more accurate one.
+DIRECT_WORK = 400_000_000
+_SHORT_FILTER = 64
+_SEQUENTIAL = 8
+# Column norms whose squares, and sums of a million of them, stay in the normal range of float64.
+_SMALLEST_NORM, _LARGEST_NORM = 1e-140, 1e140
+
+
+def cumulative_sum(x: FloatArray, axis: int = 0) -> FloatArray:
+    """Running sums by a tree; each is off by at most `sum_rounding(n)` times the sum of its moduli."""
+    return np.moveaxis(_scan(np.moveaxis(x, axis, 0)), 0, axis)
+
+
+def sum_rounding(n: int) -> float:
+    """Bound on the relative rounding error of `cumulative_sum` of n terms >= 0, `total` and `norm`.
+
+    No term passes more than 2 ceil(log2 n) additions, or 7 where n is at most 8. A square, a root and two
+    more operations are inside: 2 ceil(log2 n) + 12 roundings, and 1 % for their product.
+    """
+    return 1.01 * (2 * math.ceil(math.log2(max(n, 2))) + 12) * UNIT
+
+
+def total(x: FloatArray) -> float:
+    """Sum of a vector by halves, within `sum_rounding(n)` times the sum of its moduli."""
+    while x.size > _SEQUENTIAL:
+        half = x.size // 2
+        summed = x[:half] + x[half : 2 * half]
+        x = np.append(summed, x[-1]) if x.size % 2 else summed
+    return float(np.add.accumulate(x)[-1]) if x.size else 0.0
+
+
+def norm(x: FloatArray) -> float:
+    """Euclidean norm of a vector, to `sum_rounding(n)` relative where its square is normal in float64."""
+    return math.sqrt(total(x * x))
+
+
+def _scan(x: FloatArray) -> FloatArray:
+    """Running sums along the first axis, from those of the sums of pairs of neighbours."""
+    n = x.shape[0]
+    if n <= _SEQUENTIAL:
+        return np.asarray(np.add.accumulate(x, axis=0), dtype=np.float64)
+    inner = _scan(x[0 : n - 1 : 2] + x[1::2])
+    out = np.empty(x.shape)
+    out[0] = x[0]
+    out[1::2] = inner
+    np.add(inner[: (n - 1) // 2], x[2::2], out=out[2::2])
+    return out
+
+
+def trimmed(coefs: FloatArray) -> FloatArray:
+    """The coefficients without trailing zeros (at least one is kept)."""
+    nonzero = np.flatnonzero(coefs)
+    return coefs[: (int(nonzero[-1]) + 1 if nonzero.size else 1)]
+
+
+def series_product(a: FloatArray, b: FloatArray, n: int) -> FloatArray:
+    """First n coefficients of the product of two power series, shapes (p,) and (q,) -> (n,)."""
+    product = _convolve(trimmed(a[:n]), trimmed(b[:n]))[:n]
+    return np.pad(product, (0, n - product.size))
+
+
+def toeplitz_matmul(coefs: FloatArray, x: FloatArray) -> FloatArray:
+    """LTT(coefs) @ x for x of shape (n,) or (n, d); trailing zeros of coefs cost nothing."""
+    short = trimmed(coefs)
+    if short.size <= _SHORT_FILTER:
+        return _filter(short, np.ones(1), x)
+    return _columnwise(lambda column: _convolve(short, column)[: column.size], x)
+
+
+def toeplitz_solve(coefs: FloatArray, x: FloatArray) -> FloatArray:
+    """Solve LTT(coefs) y = x by forward recursion in O(n p), for short `coefs`."""
+    return checked_finite(_filter(np.ones(1), trimmed(coefs), x), "the solution")
+
+
+def is_short(coefs: FloatArray, n: int) -> bool:
+    """Whether a recursion over these coefficients is affordable for n steps."""
+    return trimmed(coefs).size * n <= DIRECT_WORK // 8
+
+
+def checked_finite(x: FloatArray, what: str) -> FloatArray:
+    """Return x, or raise NumericalError if an entry overflowed."""
+    if not np.all(np.isfinite(x)):
+        raise NumericalError(f"{what} overflows float64: the strategy is too ill-conditioned for its n")
+    return x
+
+
+def checked_norms(norms: FloatArray) -> FloatArray:
+    """Return column norms, or raise NumericalError where their squares leave float64."""
+    low, high = float(np.min(norms)), float(np.max(norms))
+    if not (low >= _SMALLEST_NORM and high <= _LARGEST_NORM):
+        raise NumericalError(
+            f"column norms of the strategy run from {low:.3g} to {high:.3g}: outside of [{_SMALLEST_NORM:g}, "
+            f"{_LARGEST_NORM:g}] squares leave float64; scale the strategy"
+        )
+    return norms
+
+
+def _filter(numerator: FloatArray, denominator: FloatArray, x: FloatArray) -> FloatArray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(scipy.signal.lfilter(numerator, denominator, x, axis=0), dtype=np.float64)
+
+
+def _convolve(a: FloatArray, b: FloatArray) -> FloatArray:
+    if min(a.size, b.size) <= _SHORT_FILTER:
+        return np.convolve(a, b)
+    size = _fft_size(a.size + b.size - 1)
+    spectrum = fft.rfft(a, size) * fft.rfft(b, size)
+    return np.asarray(fft.irfft(spectrum, size), dtype=np.float64)[: a.size + b.size - 1]
+
+
+def convolution_rounding(a: FloatArray, b: FloatArray) -> float:
+    """Bound on the error of every coefficient of a convolution by FFT, or by short sums.
+
+    ||a|| ||b|| (17.9 L + 2.3) roundings for an FFT of 2^L points with correctly rounded roots of unity
+    (Brent, Percival and Zimmermann 2007, Theorem 3.1), and twice that here: scipy's FFT merges steps of
+    that algorithm.
+    """
+    levels = math.log2(_fft_size(a.size + b.size - 1))
+    return (36.0 * levels + 8.0) * UNIT * norm(a) * norm(b)
+
+
+def _fft_size(least: int) -> int:
+    """A power of two: the bound is for those."""
+    return max(2, 1 << (least - 1).bit_length())
+
+
+def _columnwise(apply: Callable[[FloatArray], FloatArray], x: FloatArray) -> FloatArray:
+    if x.ndim == 1:
+        return apply(x)
+    return np.stack([apply(x[:, j]) for j in range(x.shape[1])], axis=1)

@@ -1,0 +1,209 @@
+"""CanaryWatch: what a run releases along the directions of its canaries, step by step."""
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dpmech.auditing import canary_scores, one_run_epsilon
+from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
+from dpmech.numerics import Bounds, FloatArray
+from dpmech.optim.canaries.data import CanaryData
+from dpmech.optim.clipping import clip_and_sum
+from dpmech.optim.local_parts import is_sharded
+from dpmech.optim.private_optimizer import PrivateOptimizer
+
+__all__ = ["CanaryWatch"]
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
+
+
+class CanaryWatch:
+    """Collects, after every step of a PrivateOptimizer, what it released along each canary's direction.
+
+    A canary's clipped gradient is d_t in its column of the first weight, and next to nothing elsewhere. All
+    canaries share d_t and it is known: their columns are set to 0 after every step (real examples do not
+    use them), so canaries differ from one another in nothing but the column, and the loss of one, at weights
+    that are public, gives d_t.
+
+    Setting columns and reading private gradients is post-processing: the run keeps its guarantee.
+
+    Args:
+        optimizer: before its first step.
+        data: what is trained on.
+        model: reads features (..., width) by a linear layer, and treats examples one by one. It must be the
+            model that is trained; its forward and backward hooks are not run.
+        loss: `loss(model, features, target)` of one example, without a batch dimension, as it is trained.
+        weight: of the linear layer that reads the features, shape (outputs, width).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: from a step, if a canary's gradient is not finite.
+
+    Examples:
+        >>> import torch, dpmech as dm
+        >>> from dpmech.optim import CanaryData, CanaryWatch, PrivateOptimizer, clipped_gradients
+        >>> cal = dm.calibrate_sigma(dm.Identity(10), 8.0, 1e-5, participation=dm.Poisson(0.5))
+        >>> real = torch.utils.data.TensorDataset(torch.ones(50, 2), torch.zeros(50, dtype=torch.long))
+        >>> data = CanaryData(real, 100, target=0, rng=1)
+        >>> lots = dm.samplers.sampler_for(cal, len(data), rng=1)
+        >>> model = torch.nn.Linear(data.width, 2)
+        >>> loss = lambda f, x, y: torch.nn.functional.cross_entropy(f(x), y)
+        >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> opt = PrivateOptimizer(sgd, cal, expected_batch_size=lots.expected_batch_size, generator=1)
+        >>> watch = CanaryWatch(opt, data, model, loss, model.weight)
+        >>> for lot in lots:
+        ...     opt.accumulate(clipped_gradients(model, loss, data.batch(lot), 1.0))
+        ...     opt.step()
+        >>> watch.observations.shape, watch.epsilon().lower < 8.0
+        ((100, 10), True)
+    """
+
+    def __init__(
+        self,
+        optimizer: PrivateOptimizer,
+        data: CanaryData,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        weight: Tensor,
+    ) -> None:
+        if not isinstance(optimizer, PrivateOptimizer) or optimizer.record.steps:
+            raise InvalidParameterError("optimizer", optimizer, "a PrivateOptimizer before its first step")
+        if not isinstance(data, CanaryData):
+            raise InvalidParameterError("data", data, "a CanaryData")
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        self._trained = [param for param in params if param.requires_grad]
+        places = [place for place, param in enumerate(self._trained) if param is weight]
+        if not places or weight.ndim != 2 or weight.shape[1] != data.width or is_sharded(weight):
+            raise InvalidParameterError(
+                "weight",
+                tuple(getattr(weight, "shape", ())),
+                f"a parameter that the optimizer trains, whole, of shape (outputs, {data.width})",
+            )
+        self._optimizer, self._data, self._model, self._loss = optimizer, data, model, loss
+        self._weight, self._place = weight, places[0]
+        self._columns = slice(data.real_width, data.width)
+        # Noise of this weight over sigma: the clip norm, or under PerMatrixClipping what takes its place.
+        norms = optimizer.clipping.noise_norms(len(self._trained), optimizer.claim.sigma)
+        self._unit = norms[self._place]
+        self._observations: list[FloatArray] = []
+        self._strengths: list[float] = []
+        self._aim()
+        optimizer.register_step_post_hook(self._observe)
+
+    @property
+    def observations(self) -> FloatArray:
+        """What was released along every canary's direction, in units of the clip norm, shape (count, t)."""
+        return np.array(self._observations).reshape(-1, self._data.count).T
+
+    @property
+    def strengths(self) -> FloatArray:
+        """What part of the clip norm a canary's gradient had in its column, at every step so far, shape (t,).
+
+        Near 1 under flat clipping if the scale is large and not all units are dead; where it is below, the
+        audit is weaker.
+        """
+        return np.array(self._strengths[: len(self._observations)])
+
+    def scores(self, joins: npt.NDArray[np.bool_] | None = None) -> FloatArray:
+        """Log-likelihood ratio of every canary for the claimed mechanism, shape (count,).
+
+        Args:
+            joins: `data.joins(sampler)` where the participation is not random; otherwise None.
+
+        Raises:
+            InvalidParameterError: on a bad `joins`, or before the first step.
+        """
+        claim = self._optimizer.claim
+        if claim.participation.random and joins is not None:
+            raise InvalidParameterError("joins", joins, f"None under {claim.participation!r}")
+        return canary_scores(
+            self.observations,
+            claim.strategy,
+            claim.sigma,
+            claim.participation if joins is None else joins,
+            strengths=self.strengths,
+        )
+
+    def epsilon(
+        self,
+        delta: float | None = None,
+        *,
+        joins: npt.NDArray[np.bool_] | None = None,
+        guesses: Sequence[tuple[int, int]] | None = None,
+        confidence: float = 0.95,
+    ) -> Bounds:
+        """A lower bound on the eps of this run: `one_run_epsilon` of its scores.
+
+        Args:
+            delta: None for that of the claim.
+            joins: as for `scores`.
+            guesses: as for `one_run_epsilon`.
+            confidence: level of the bound.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or before the first step.
+        """
+        return one_run_epsilon(
+            self.scores(joins),
+            self._data.included,
+            self._optimizer.claim.budget.delta if delta is None else delta,
+            guesses=guesses,
+            confidence=confidence,
+        )
+
+    def _observe(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """After a step: read the canaries' columns of the private gradient, then aim at the next step."""
+        steps = self._optimizer.record.steps
+        if steps == len(self._observations):
+            return  # a call in the middle of a lot, or the second notice of the same step
+        gradient = self._weight.grad
+        if gradient is None or steps > len(self._observations) + 1:
+            raise UnsupportedCombinationError(
+                f"after step {steps} only {len(self._observations)} were watched",
+                supported="a run that is watched from its first step, in one process of the system",
+            )
+        factor = self._optimizer.expected_batch_size / self._unit
+        released = self._direction @ gradient[:, self._columns].double() * factor
+        self._observations.append(released.cpu().numpy())
+        self._aim()
+
+    def _aim(self) -> None:
+        """Clear the canaries' columns, and find what the next step adds to the column of one that joins."""
+        weight = self._weight.detach()
+        weight[:, self._columns] = 0.0
+        self._optimizer.note_weights()
+        features, target = (part.to(weight.device) for part in self._data.canary(0))
+        with _unhooked(self._model), torch.enable_grad():
+            value = self._loss(self._model, features.to(weight.dtype), target)
+            gradients = torch.autograd.grad(value, self._trained, allow_unused=True)
+        samples = [None if part is None else part[None] for part in gradients]
+        sums, _, dropped = clip_and_sum(samples, self._optimizer.clipping.blocks(len(samples)))
+        clipped = sums[self._place]
+        if clipped is None or dropped:
+            raise NumericalError("the gradient of a canary's loss is not finite, or misses the first weight")
+        column = clipped[:, self._data.real_width].double()
+        length = float(column.norm())
+        self._direction = column / length if length > 0.0 else column
+        self._strengths.append(length / self._unit)
+
+
+@contextlib.contextmanager
+def _unhooked(model: nn.Module) -> Iterator[None]:
+    """A model without dropout, and without the hooks by which a training example is stored or counted."""
+    saved = [(part, part.training, *(getattr(part, name) for name in _HOOKS)) for part in model.modules()]
+    for part, *_ in saved:
+        part.training = False
+        for name in _HOOKS:
+            setattr(part, name, OrderedDict())
+    try:
+        yield
+    finally:
+        for part, training, *hooks in saved:
+            part.training = training
+            for name, own in zip(_HOOKS, hooks, strict=True):
+                setattr(part, name, own)

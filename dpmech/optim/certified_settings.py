@@ -1,0 +1,78 @@
+"""What a calibration or a certificate fixes for training, and the refusal of anything else."""
+
+import math
+
+from dpmech.calibration import Calibration
+from dpmech.certificates import Certificate, Claim, check_unedited
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.guards import check_real
+from dpmech.optim.clipping import Clipping, FlatClipping
+
+__all__ = ["check_certified", "check_claim", "resolved_batch_size", "resolved_clipping"]
+
+
+def check_claim(value: object) -> Claim:
+    """Return `value` if it is a Calibration or a Certificate, as it was computed or read from a sealed file.
+
+    Raises:
+        InvalidParameterError: if it is something else.
+        CertificateError: if it was edited, or put together by hand.
+    """
+    if not isinstance(value, Calibration | Certificate):
+        raise InvalidParameterError(
+            "calibration", value, "a Calibration from dm.calibrate_sigma, or a Certificate"
+        )
+    checked: Claim = check_unedited(value)
+    return checked
+
+
+def check_certified(claim: Claim, name: str, used: float) -> None:
+    """Raise CertificateError if a certificate fixes another `clip_norm` or `expected_batch_size`."""
+    certified = _certified(claim, name)
+    # Joint norms of blocks are computed, so the last bits may differ.
+    if certified is not None and not math.isclose(certified, used, rel_tol=1e-12):
+        raise CertificateError(
+            f"{name} is certified as {certified!r}, got {used!r}", claimed=certified, recomputed=used
+        )
+
+
+def resolved_clipping(claim: Claim, clip_norm: float | None, clipping: Clipping | None) -> Clipping:
+    """The clipping that arguments and certificate ask for.
+
+    Raises:
+        InvalidParameterError: if `clip_norm` is not the joint norm of `clipping`.
+        CertificateError: if the certificate fixes another clip norm.
+    """
+    if clipping is None:
+        options = (clip_norm, _certified(claim, "clip_norm"), 1.0)
+        clipping = FlatClipping(next(value for value in options if value is not None))
+    elif not isinstance(clipping, Clipping):
+        raise InvalidParameterError(
+            "clipping", clipping, "None or a Clipping such as PerLayerClipping([1.0])"
+        )
+    elif clip_norm is not None and not math.isclose(
+        check_real("clip_norm", clip_norm), clipping.joint_norm, rel_tol=1e-12
+    ):
+        raise InvalidParameterError(
+            "clip_norm", clip_norm, f"None or the clipping's, {clipping.joint_norm!r}"
+        )
+    check_certified(claim, "clip_norm", clipping.joint_norm)
+    return clipping
+
+
+def resolved_batch_size(claim: Claim, expected_batch_size: float | None) -> float:
+    """The public normaliser that arguments and certificate ask for.
+
+    Raises:
+        InvalidParameterError: if there is none.
+        CertificateError: if the certificate fixes another one.
+    """
+    value = _certified(claim, "expected_batch_size") if expected_batch_size is None else expected_batch_size
+    size = check_real("expected_batch_size", value, minimum=0.0, open_minimum=True)
+    check_certified(claim, "expected_batch_size", size)
+    return size
+
+
+def _certified(claim: Claim, name: str) -> float | None:
+    value: float | None = getattr(claim, name) if isinstance(claim, Certificate) else None
+    return value

@@ -1,0 +1,206 @@
+"""Sums of clipped per-example gradients: what one example adds is bounded, whatever it is."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_integer, check_real
+from dpmech.optim.clipping.styles import Blocks, Clipping
+from dpmech.optim.local_parts import local_part
+
+__all__ = ["ClippedSum", "clip_and_sum"]
+
+# Norms are formed from runs of 1024 squares in float32, whose relative error is below 1024 x 2^-25 in any
+# order of summation; together with the roundings of the factor and of the product it stays below this slack.
+_RUN = 1024
+_SLACK = 2.0**-14
+_TINY = 2.0**-126  # a square below it may vanish in float32
+# Values multiplied by their factors at once, so that products need little memory, and stay in the cache of a
+# CPU.
+_AT_ONCE = {"cpu": 1 << 18}
+_AT_ONCE_ELSEWHERE = 1 << 26
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClippedSum:
+    """A sum of clipped per-example gradients, and what was done to get it.
+
+    Whoever makes one states that every example's gradient was clipped as `clipping` says before it was
+    added (ghost clipping does so without forming per-example gradients). Nothing can check that from the
+    sum; `examples` lets gross errors be seen.
+
+    Args:
+        parameters: the parameters.
+        sums: one tensor of the same shape a parameter, float32 or float64 (in half precision a sum is rounded
+            by more than one example adds), or None where no example has a gradient.
+        clipping: how the examples were clipped.
+        reduced: whether the sum is already over all processes (and the same on all of them).
+        examples: how many examples it holds, or None. Private.
+        dropped: how many had a gradient that is not finite, and were left out. Private.
+        left_out: rows of the batch that were given weight 0, and are not in `examples`. Private.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: if a sum is not finite, or larger than `examples` clipped gradients can be.
+    """
+
+    parameters: Sequence[Tensor] = dataclasses.field(repr=False)
+    sums: Sequence[Tensor | None] = dataclasses.field(repr=False)
+    clipping: Clipping
+    reduced: bool = False
+    examples: int | None = None
+    dropped: int = 0
+    left_out: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.clipping, Clipping):
+            raise InvalidParameterError("clipping", self.clipping, "a Clipping such as FlatClipping(1.0)")
+        if len(self.sums) != len(self.parameters):
+            raise InvalidParameterError("sums", len(self.sums), f"{len(self.parameters)}, one a parameter")
+        total = 0.0
+        for index, (param, value) in enumerate(zip(self.parameters, self.sums, strict=True)):
+            if value is None:
+                continue
+            if not isinstance(value, Tensor) or value.shape != param.shape:
+                shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise InvalidParameterError(
+                    f"sums[{index}]", shown, f"a tensor of shape {tuple(param.shape)}"
+                )
+            if value.dtype not in (torch.float32, torch.float64):
+                raise InvalidParameterError(
+                    f"sums[{index}]",
+                    value.dtype,
+                    "float32 or float64: in less, a sum is rounded by more than one example adds",
+                )
+            total += float(_squared_norms(_flat(local_part(value.detach())[None], index)))
+        if not math.isfinite(total):
+            raise NumericalError("a sum of clipped gradients is not finite: the examples were not clipped")
+        if self.examples is None:
+            return
+        most = check_integer("examples", self.examples, minimum=0) * self.clipping.joint_norm
+        # Norms are formed with a little on top, zeros too, for squares that vanish.
+        slack = math.sqrt(sum(value.numel() for value in self.sums if value is not None) * _TINY)
+        if math.sqrt(total) > 1.001 * most + slack:
+            raise NumericalError(
+                f"the sum has norm {math.sqrt(total):.6g}, more than {self.examples} examples clipped to "
+                f"{self.clipping.joint_norm:.6g} can have"
+            )
+
+    @classmethod
+    def from_grads(
+        cls,
+        parameters: Sequence[Tensor],
+        clipping: Clipping,
+        *,
+        scale: float = 1.0,
+        reduced: bool = False,
+        examples: int | None = None,
+    ) -> "ClippedSum":
+        """Take `param.grad * scale` for the sum, as after the second backward pass of ghost clipping.
+
+        Args:
+            parameters: the parameters; their `grad` is copied and cleared.
+            clipping: how the examples were clipped.
+            scale: what makes a sum of it: the batch size after a mean loss, the number of processes after
+                a reduction by averaging; 1 after a sum.
+            reduced: as in the class.
+            examples: as in the class.
+
+        Raises:
+            InvalidParameterError: on a bad argument; gradients in half precision are refused.
+        """
+        factor = check_real("scale", scale, minimum=0.0, open_minimum=True)
+        sums = [None if param.grad is None else param.grad.detach() * factor for param in parameters]
+        result = cls(parameters, sums, clipping, reduced=reduced, examples=examples)
+        for param in parameters:
+            param.grad = None
+        return result
+
+
+@torch.no_grad()
+def clip_and_sum(
+    samples: Sequence[Tensor | None], blocks: Blocks, *, scale: float = 1.0
+) -> tuple[list[Tensor | None], int, int]:
+    """Clip every example by blocks and add the examples.
+
+    An example whose norm is not finite in any parameter is left out of all of them. Clipped norms are below
+    the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5.
+
+    Args:
+        samples: per-example gradients, shape (examples, ...) a parameter; None for zeros.
+        blocks: blocks and their clip norms.
+        scale: the gradients are `samples * scale`.
+
+    Returns:
+        Sums in float64, the number of examples, and how many were dropped. (A sum rounded to float32 could
+        change with one example by more than what it adds.)
+
+    Raises:
+        InvalidParameterError: if parameters have different numbers of examples.
+    """
+    present = [(index, _flat(one, index)) for index, one in enumerate(samples) if one is not None]
+    shapes = {index: one.shape[1:] for index, one in enumerate(samples) if one is not None}
+    if not present:
+        return [None] * len(samples), 0, 0
+    counts = {one.shape[0] for _, one in present}
+    if len(counts) > 1:
+        raise InvalidParameterError("per-example gradients", sorted(counts), "of one number of examples")
+    examples = counts.pop()
+    device = present[0][1].device
+    squares = torch.zeros(len(blocks.clip_norms), examples, dtype=torch.float64, device=device)
+    for index, one in present:
+        squares[blocks.members[index]] += _squared_norms(one).to(device)
+    finite = torch.isfinite(squares).all(dim=0)
+    kept = int(finite.sum())
+    limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
+    factors = (limits / (squares.sqrt() * scale)).clamp(max=1.0) * scale
+    sums: list[Tensor | None] = [None] * len(samples)
+    for index, one in present:
+        factor = _rounded_down(factors[blocks.members[index]], one.dtype).to(one.device)
+        values = one
+        if kept < examples:
+            mask = finite.to(one.device)
+            values, factor = one[mask], factor[mask]
+        sums[index] = _weighted_sum(values, factor).view(shapes[index])
+    return sums, examples, examples - kept
+
+
+def _rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:
+    """Factors in another dtype, none of them enlarged: subnormal neighbours may be percents apart."""
+    rounded = factors.to(dtype)
+    return torch.where(rounded.double() > factors, rounded.nextafter(torch.zeros_like(rounded)), rounded)
+
+
+def _weighted_sum(values: Tensor, factor: Tensor) -> Tensor:
+    """The sum of factor[i] values[i, :] in float64; every product is a rounded one of its own example."""
+    total = torch.empty(values.shape[1], dtype=torch.float64, device=values.device)
+    at_once = _AT_ONCE.get(values.device.type, _AT_ONCE_ELSEWHERE)
+    width = max(at_once // max(len(values), 1), 1)
+    for start in range(0, values.shape[1], width):
+        products = values[:, start : start + width] * factor[:, None]
+        total[start : start + width] = products.sum(dim=0, dtype=torch.float64)
+    return total
+
+
+def _flat(samples: Tensor, index: int) -> Tensor:
+    """Shape (examples, values), float32 or float64."""
+    if samples.ndim == 0 or not samples.is_floating_point():
+        raise InvalidParameterError(
+            f"per-example gradient {index}", (samples.dtype, tuple(samples.shape)), "real, examples first"
+        )
+    dtype = torch.float64 if samples.dtype == torch.float64 else torch.float32
+    return samples.detach().to(dtype).reshape(samples.shape[0], math.prod(samples.shape[1:]))
+
+
+def _squared_norms(flat: Tensor) -> Tensor:
+    """Squared norms of the rows in float64, low by at most the slack."""
+    whole = flat.shape[1] // _RUN * _RUN
+    runs: Tensor = torch.linalg.vector_norm(
+        flat[:, :whole].view(len(flat), whole // _RUN, _RUN), dim=2
+    ).double()
+    rest: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1).double()
+    return runs.square().sum(dim=1) + rest.square() + flat.shape[1] * _TINY

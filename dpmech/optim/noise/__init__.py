@@ -1,0 +1,8 @@
+"""Noise: row t of sigma clip_norm C^-1 Z, for every parameter."""
+
+from dpmech.optim.noise.normals import Generator
+from dpmech.optim.noise.rows import NoiseMode
+from dpmech.optim.noise.single_use import Uncopied
+from dpmech.optim.noise.stream import NoiseStream
+
+__all__ = ["Generator", "NoiseMode", "NoiseStream", "Uncopied"]

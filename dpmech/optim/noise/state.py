@@ -1,0 +1,69 @@
+"""Saved states of a noise stream: what they hold, and the refusal of any other."""
+
+from typing import Any
+
+from torch import Tensor
+
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.optim.processes import Key
+
+__all__ = ["FORMAT", "checked_state"]
+
+FORMAT = 2  # 1 formed rows in float32
+
+
+def checked_state(
+    state: object, described: dict[str, Any], like: list[list[Tensor]], n: int
+) -> tuple[int, Key, list[list[Tensor]]]:
+    """Step, key and copies of the vectors of a saved state.
+
+    Args:
+        state: what `NoiseStream.state_dict` made.
+        described: what it must have in common with the stream that loads it.
+        like: the vectors of that stream.
+        n: the number of its steps.
+
+    Raises:
+        CertificateError: if it is of another run, or of an earlier format.
+        InvalidParameterError: if it is malformed.
+    """
+    expected = {"format", *described, "step", "key", "seeded", "fingerprints", "state"}
+    if not isinstance(state, dict) or set(state) != expected:
+        raise InvalidParameterError("state", type(state).__name__, f"a dict with keys {sorted(expected)}")
+    if state["format"] != FORMAT:
+        raise CertificateError(
+            f"the state has format {state['format']!r}, here it is {FORMAT}: its rows were formed in another "
+            "precision, so that steps taken again would not repeat what they released; start the run anew",
+            claimed=state["format"],
+            recomputed=FORMAT,
+        )
+    for name, value in described.items():
+        if state[name] != value:
+            raise CertificateError(
+                f"the state has another {name} than this stream", claimed=state[name], recomputed=value
+            )
+    step = check_integer("state['step']", state["step"], minimum=0, maximum=n)
+    return step, _check_key(state["key"]), _check_vectors(state["state"], like)
+
+
+def _check_key(value: object) -> Key:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise InvalidParameterError("state['key']", type(value).__name__, "two integers")
+    first, second = (check_integer("state['key']", word, minimum=0, maximum=2**64 - 1) for word in value)
+    return first, second
+
+
+def _check_vectors(given: object, like: list[list[Tensor]]) -> list[list[Tensor]]:
+    """Copies of the state vectors on the right devices."""
+    if not isinstance(given, list) or [len(row) for row in given] != [len(row) for row in like]:
+        raise InvalidParameterError("state['state']", type(given).__name__, "the vectors of every parameter")
+    copies = []
+    for given_row, row in zip(given, like, strict=True):
+        for new, old in zip(given_row, row, strict=True):
+            if not isinstance(new, Tensor) or (new.shape, new.dtype) != (old.shape, old.dtype):
+                raise InvalidParameterError(
+                    "a vector of the state", new, f"of shape {tuple(old.shape)} in {old.dtype}"
+                )
+        copies.append([new.to(old.device, copy=True) for new, old in zip(given_row, row, strict=True)])
+    return copies

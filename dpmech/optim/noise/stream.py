@@ -1,0 +1,308 @@
+"""NoiseStream: row t of sigma clip_norm C^-1 Z for every parameter, one row a step."""
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpmech.exceptions import (
+    CertificateError,
+    HorizonError,
+    InvalidParameterError,
+    NumericalError,
+    UnsupportedCombinationError,
+)
+from dpmech.guards import check_real
+from dpmech.numerics import typed
+from dpmech.optim.certified_settings import check_certified, check_claim
+from dpmech.optim.local_parts import Slot, like_param, make_slots
+from dpmech.optim.noise.chunks import NoiseRows, add_row
+from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
+from dpmech.optim.noise.rows import NoiseMode, correlate
+from dpmech.optim.noise.single_use import Uncopied, check_process_id, hold_key, release_key
+from dpmech.optim.noise.state import FORMAT, checked_state
+from dpmech.optim.processes import Group, Key, check_agreement, check_processes, processes, shared_key
+
+__all__ = ["NoiseStream"]
+
+
+class NoiseStream(Uncopied):
+    """The noise of a calibrated mechanism: row t of sigma clip_norm C^-1 Z, Z independent standard normal.
+
+    It is what step t adds to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
+    are formed in float64 from normal numbers in float32 (float64 for float64 parameters). They follow from a
+    128-bit key (64 bits on CUDA) and their position alone: whoever knows the key can take the noise away, so
+    `state_dict` is as secret as the training data.
+
+    What roundings of float64 can take from the noise has a proved bound (see the page), by which all of it is
+    enlarged; a strategy for which that is above 1e-6 is refused.
+
+    A stream works in the process that made it, refuses to be copied or pickled, and no two live ones of a
+    process may have the same key.
+
+    Where torch.distributed is initialised, constructing a stream and loading its state are collective calls:
+    all processes use the key of rank 0, so that replicated parameters get the same noise on all of them and
+    shards of a DTensor get independent noise.
+
+    Args:
+        calibration: a Calibration or a Certificate.
+        params: the parameters, in a fixed order; anything that yields tensors.
+        clip_norm: > 0, in units of the gradient; or one number a parameter, to which the noise of that
+            parameter is scaled.
+        generator: None for entropy of the operating system, as private training must; otherwise a
+            numpy or torch generator or an integer, for runs that must repeat.
+        mode: how rows are formed; None for the best one.
+        process_group: the processes that train together; None for the default group.
+
+    Attributes:
+        mode: the NoiseMode in use.
+        n: the number of steps.
+        seeded: whether the caller supplied the generator.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or another clip norm than in the certificate.
+        CertificateError: if processes disagree.
+        NumericalError: if roundings may leave more than 1e-6 less noise than certified.
+        UnsupportedCombinationError: if a live stream of this process draws from an equal generator.
+
+    References:
+        noise_share section 2 and lambda_cgd eq. 9, for a general C^-1.
+
+    Examples:
+        >>> import torch, dpmech as dm
+        >>> from dpmech.optim import NoiseStream
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(100, 0.9), 8.0, 1e-5)
+        >>> stream = NoiseStream(cal, [torch.zeros(3, 2)], clip_norm=0.5, generator=1)
+        >>> [noise.shape for noise in stream.step()], stream.steps_left
+        ([torch.Size([3, 2])], 99)
+    """
+
+    def __init__(
+        self,
+        calibration: object,
+        params: Iterable[Tensor],
+        clip_norm: float | Sequence[float] = 1.0,
+        generator: Generator | None = None,
+        *,
+        mode: NoiseMode | None = None,
+        process_group: Group = None,
+    ) -> None:
+        self._claim = check_claim(calibration)
+        self._params, self._slots = make_slots(params)
+        self._clip_norms = _check_clip_norms(clip_norm, len(self._slots))
+        if not isinstance(clip_norm, Sequence):
+            check_certified(self._claim, "clip_norm", self._clip_norms[0])
+        self.mode, recursion = correlate(self._claim.strategy, mode)
+        whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
+        self._rows = NoiseRows(recursion, self._slots, [whole * norm for norm in self._clip_norms])
+        self.n = self._claim.strategy.n
+        self._group = process_group
+        self._world = processes(process_group)
+        self._step = 0
+        self._whole = True  # False while a step is under way: its state would be half moved on
+        self._closed = False
+        self._process = os.getpid()
+        check_agreement("the noise", self._describe(local=False), process_group)
+        self.seeded = generator is not None
+        key = shared_key(noise_key(generator), process_group)
+        self._set_sources(key)
+        hold_key(key, self)
+
+    @property
+    def steps_taken(self) -> int:
+        """Rows drawn so far; the next one is row `steps_taken`."""
+        return self._step
+
+    @property
+    def steps_left(self) -> int:
+        """Rows that remain."""
+        return self.n - self._step
+
+    def step(self) -> list[Tensor]:
+        """The next row in float64, one tensor a parameter (a DTensor for a DTensor).
+
+        Add it to a sum in float64 and round the result, as `torch.Tensor.add_` does on a float32 sum. A row
+        that is itself rounded to float32 has errors of 2^-24 of it, which C amplifies, and which no claim
+        covers.
+
+        Returns:
+            Tensors on the parameters' devices; on the CPU for devices other than CPU and CUDA.
+
+        Raises:
+            HorizonError: past the last step.
+            NumericalError: if an earlier step was interrupted.
+            UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
+        """
+        rows = [torch.empty(slot.size, dtype=torch.float64, device=slot.forms_on) for slot in self._slots]
+        self._advance(lambda slot, start, noise: rows[slot.index][start : start + noise.numel()].copy_(noise))
+        return [
+            like_param(row.view(slot.local_shape), param)
+            for row, slot, param in zip(rows, self._slots, self._params, strict=True)
+        ]
+
+    def add_step(self, sums: Sequence[Tensor]) -> None:
+        """Add the next row to `sums` in place: no memory beyond one chunk.
+
+        The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is in
+        it.
+
+        Args:
+            sums: one tensor a parameter: its local shape and device, contiguous; float64, or float32 where
+                the parameter is not float64.
+
+        Raises:
+            InvalidParameterError: on a tensor that does not fit.
+            HorizonError: past the last step.
+            NumericalError: if an earlier step was interrupted.
+            UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
+        """
+        if len(sums) != len(self._slots):
+            raise InvalidParameterError("sums", len(sums), f"{len(self._slots)} tensors")
+        for slot, total in zip(self._slots, sums, strict=True):
+            dtype = torch.float64 if total.dtype == torch.float64 else slot.dtype
+            given = (tuple(total.shape), total.dtype, total.device, total.is_contiguous())
+            wanted = (slot.local_shape, dtype, slot.device, True)
+            if given != wanted:
+                raise InvalidParameterError(f"sums[{slot.index}]", given, f"{wanted}")
+        flat = [total.view(-1) for total in sums]
+        self._advance(
+            lambda slot, start, noise: add_row(flat[slot.index][start : start + noise.numel()], noise)
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the remaining rows follow from, as plain data and tensors. Keep it secret."""
+        self._check_whole()
+        return {
+            "format": FORMAT,
+            **self._describe(local=True),
+            "step": self._step,
+            "key": list(self._key),
+            "seeded": self.seeded,
+            "fingerprints": self._fingerprints(),
+            "state": [[vector.clone() for vector in vectors] for vectors in self._rows.vectors],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken, bit for bit. Only a stream that drew nothing yet can.
+
+        Raises:
+            CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
+                processes load different ones, or if the generators here draw other numbers; and for a state
+                of format 1, whose rows were formed in float32.
+            InvalidParameterError: if `state` is malformed, or the stream drew already.
+            UnsupportedCombinationError: if a live stream of this process draws from the key of the state.
+        """
+        self._check_usable()
+        if self._step:
+            raise InvalidParameterError("stream", self, "fresh: to go back would use the same noise twice")
+        step, key, vectors = checked_state(state, self._describe(local=True), self._rows.vectors, self.n)
+        check_agreement("the resumed noise", {"step": step, "key": list(key)}, self._group)
+        previous = self._key
+        hold_key(key, self)
+        self._set_sources(key)
+        found = self._fingerprints()
+        if found != state["fingerprints"]:
+            self._set_sources(previous)
+            release_key(key, self)
+            hold_key(previous, self)
+            raise CertificateError(
+                "the generators here draw other numbers than those of the state (another kind of device, or "
+                "another release of numpy or torch)",
+                claimed=state["fingerprints"],
+                recomputed=found,
+            )
+        if key != previous:
+            release_key(previous, self)
+        self._rows.vectors = vectors
+        self._step = step
+        self.seeded = bool(state["seeded"])
+
+    def close(self) -> None:
+        """End the stream: it makes no more rows, and another one may go on from its state or its seed.
+
+        A stream that nothing refers to any more is closed by itself.
+        """
+        self._closed = True
+        release_key(self._key, self)
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) that follows from the key: names the noise of a run without giving it away.
+
+        A key from the operating system cannot be guessed from it; one from a short seed can (`seeded`).
+        """
+        return hashlib.sha256("".join(self._fingerprints()).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return (
+            f"NoiseStream({self._claim.strategy!r}, sigma={typed(self._claim.sigma)}, "
+            f"clip_norm={self._clip_norms[0] if len(set(self._clip_norms)) == 1 else self._clip_norms}, "
+            f"mode={self.mode.name}, step={self._step} of {self.n}, parameters={len(self._slots)})"
+        )
+
+    # ---- the inside
+
+    def _advance(self, emit: Callable[[Slot, int, Tensor], object]) -> None:
+        """Hand every chunk of the next row to `emit`, then count the step."""
+        self._check_usable()
+        if self._step >= self.n:
+            raise HorizonError(self._step, self.n)
+        check_processes(self._world, self._group)
+        self._whole = False
+        self._rows.form(self._step, self._sources, emit)
+        self._step += 1
+        self._whole = True
+
+    def _check_usable(self) -> None:
+        check_process_id(self._process, "a NoiseStream")
+        if self._closed:
+            raise UnsupportedCombinationError(
+                f"step {self._step} of a NoiseStream that was closed", supported="a new one"
+            )
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        if not self._whole:
+            raise NumericalError(
+                f"step {self._step} of the noise was interrupted: go on from the last saved state"
+            )
+
+    def _set_sources(self, key: Key) -> None:
+        self._key = key
+        self._sources: dict[torch.device, NormalSource] = {
+            device: self._source(device, key) for device in dict.fromkeys(slot.device for slot in self._slots)
+        }
+
+    def _source(self, device: torch.device, key: Key) -> NormalSource:
+        if device.type != "cuda":
+            return HostNormals(key)
+        return CudaNormals(
+            key,
+            torch.Generator(device),
+            sizes=tuple(math.prod(slot.shape) for slot in self._slots),
+            n=self.n,
+            shards=max(slot.shards for slot in self._slots),
+        )
+
+    def _fingerprints(self) -> list[str]:
+        return [source.fingerprint() for source in self._sources.values()]
+
+    def _describe(self, *, local: bool) -> dict[str, Any]:
+        """What must not change over a run, and (but for `local`) between processes."""
+        return {
+            "claim": self._claim.fingerprint(),
+            "clip_norms": self._clip_norms,
+            "mode": self.mode.value,
+            "layout": [slot.describe() if local else list(slot.shape) for slot in self._slots],
+        }
+
+
+def _check_clip_norms(value: float | Sequence[float], count: int) -> list[float]:
+    if not isinstance(value, Sequence):
+        return [check_real("clip_norm", value, minimum=0.0, open_minimum=True)] * count
+    if len(value) != count:
+        raise InvalidParameterError("clip_norm", value, f"a number, or {count} numbers, one a parameter")
+    return [check_real("clip_norm", one, minimum=0.0, open_minimum=True) for one in value]

@@ -1,0 +1,344 @@
+"""PrivateOptimizer: any torch optimizer, fed with private gradients, inside its certificate."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dpmech.certificates import Claim
+from dpmech.exceptions import (
+    CertificateError,
+    HorizonError,
+    InvalidParameterError,
+    UnsupportedCombinationError,
+)
+from dpmech.optim.certified_settings import check_claim, resolved_batch_size, resolved_clipping
+from dpmech.optim.clipping import Accumulator, ClippedSum, Clipping, Intake
+from dpmech.optim.executed_steps import ExecutedSteps
+from dpmech.optim.local_parts import write_grad
+from dpmech.optim.noise import Generator, NoiseMode, NoiseStream, Uncopied
+from dpmech.optim.phis import Phis
+from dpmech.optim.processes import Group, check_agreement
+from dpmech.optim.wrapped_optimizer import InnerOptimizer
+
+__all__ = ["PrivateOptimizer"]
+
+_KEY = "dpmech"  # what is ours in a state dict, beside the keys of torch
+
+
+class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
+    """A torch optimizer whose gradients are clipped, summed, noised and averaged as a certificate says.
+
+    Each `step` adds row t of sigma clip_norm C^-1 Z to the sum of clipped per-example gradients, divides by
+    the public `expected_batch_size`, writes the result into `param.grad` and the variance of its noise into
+    `group["phi"]`, and lets the wrapped optimizer step, whose groups and state are its own.
+
+    Clipped sums come from `param.grad_sample` (Opacus' GradSampleModule), which `step` and `accumulate` read
+    and clear, or from a ClippedSum handed to `accumulate`. Call `accumulate` once a micro-batch and `step`
+    once a lot; a step without any example is a step of pure noise, and counts. Under torch.distributed
+    every process brings its own examples, and `expected_batch_size` counts those of all of them; do not let
+    DistributedDataParallel average the raw gradients first.
+
+    **Guarantee:** that of the calibration, for all parameters released, if lots are as `participation` says.
+
+    Args:
+        optimizer: any torch.optim.Optimizer that does one gradient evaluation a step.
+        calibration: a Calibration or a Certificate.
+        clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1.
+        expected_batch_size: the public normaliser, > 0: expected examples of one step over all micro-batches
+            and processes; None takes the certificate's.
+        clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping, of
+            which clip_norm is the joint norm.
+        generator: None for entropy of the operating system, as private training must; else see NoiseStream.
+        mode: how the noise is formed, as for NoiseStream.
+        loss_scale: the constant by which a float16 loss was multiplied; gradients are divided by it before
+            they are clipped. (A GradScaler is refused: its scale and its skipped steps depend on the data.)
+        process_group: the processes that train together; None for the default group.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        CertificateError: on another clip_norm or expected_batch_size than certified, or if processes
+            disagree.
+        UnsupportedCombinationError: for an optimizer that evaluates gradients several times a step; if a live
+            stream or optimizer of this process draws from an equal generator.
+        NumericalError: if roundings may leave more than 1e-6 less noise than certified.
+
+    References:
+        noise_share eq. 1 (Phi), lambda_cgd Algorithm 1, for a general C^-1.
+
+    Examples:
+        >>> import torch, dpmech as dm
+        >>> from dpmech.optim import PrivateOptimizer
+        >>> weights = torch.nn.Parameter(torch.zeros(2))
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(100, 0.9), 8.0, 1e-5)
+        >>> sgd = torch.optim.SGD([weights], lr=0.1)
+        >>> opt = PrivateOptimizer(sgd, cal, expected_batch_size=2, generator=1)
+        >>> weights.grad_sample = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+        >>> opt.step()
+        >>> opt.steps_left, abs(opt.phi / cal.noise_variance(0, 1.0, 2) - 1) < 1e-9
+        (99, True)
+    """
+
+    _step_supports_amp_scaling = True  # makes GradScaler.step announce itself, see `found_inf`
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        calibration: object,
+        clip_norm: float | None = None,
+        expected_batch_size: float | None = None,
+        *,
+        clipping: Clipping | None = None,
+        generator: Generator | None = None,
+        mode: NoiseMode | None = None,
+        loss_scale: float = 1.0,
+        process_group: Group = None,
+    ) -> None:
+        if isinstance(optimizer, PrivateOptimizer):
+            raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer, not yet private")
+        self._guard = InnerOptimizer(optimizer)
+        claim = check_claim(calibration)
+        self._claim = claim
+        self._clipping = resolved_clipping(claim, clip_norm, clipping)
+        self._batch_size = resolved_batch_size(claim, expected_batch_size)
+        self._wrapped = False
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self._wrapped = True
+        self._inner = optimizer
+        self._share()
+        params = [param for group in self.param_groups for param in group["params"]]
+        self._trained = [param for param in params if param.requires_grad]
+        if not self._trained:
+            raise InvalidParameterError("optimizer", optimizer, "one with parameters that require gradients")
+        self._intake = Intake(self._trained, [param for param in params if not param.requires_grad])
+        self._lot = Accumulator(self._trained, self._clipping, loss_scale, process_group)
+        noise_norms = self._clipping.noise_norms(len(self._trained), claim.sigma)
+        check_agreement("the optimizer", {"expected_batch_size": self._batch_size}, process_group)
+        self._stream = NoiseStream(
+            claim, self._trained, noise_norms, generator, mode=mode, process_group=process_group
+        )
+        scales = [claim.sigma * norm / self._batch_size for norm in noise_norms]
+        self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())
+        self._guard.close()
+
+    # ---- what is fixed, and what has happened
+
+    @property
+    def clip_norm(self) -> float:
+        """Joint clip norm of one example's gradient."""
+        return self._clipping.joint_norm
+
+    @property
+    def clipping(self) -> Clipping:
+        """How every example's gradient is clipped."""
+        return self._clipping
+
+    @property
+    def expected_batch_size(self) -> float:
+        """The public normaliser."""
+        return self._batch_size
+
+    @property
+    def claim(self) -> Claim:
+        """The calibration or certificate; its `participation` is what the sampler must realise."""
+        return self._claim
+
+    @property
+    def phi(self) -> float | tuple[float, ...]:
+        """Variance per coordinate of the noise in the last step's gradient (before any step: in the first).
+
+        A float, or one a trained parameter where they differ (PerMatrixClipping).
+        """
+        values = self._phis.at(max(self._stream.steps_taken - 1, 0))
+        return values[0] if len(set(values)) == 1 else tuple(values)
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that remain before HorizonError."""
+        return self._stream.steps_left
+
+    @property
+    def dropped_examples(self) -> int:
+        """Examples left out so far because their gradients were not finite. Raw data: not to be published."""
+        return self._lot.dropped
+
+    @property
+    def record(self) -> ExecutedSteps:
+        """What has been executed so far."""
+        return ExecutedSteps(
+            claim=self._claim,
+            steps=self._stream.steps_taken,
+            clip_norm=self.clip_norm,
+            expected_batch_size=self._batch_size,
+        )
+
+    # ---- training
+
+    def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
+        """Add a micro-batch to the lot of the coming step.
+
+        Call it after every backward pass: each row is taken for an example of its own, and nobody can see
+        here that a batch came before. After several passes say how many `examples` they were over: as many
+        as all rows are one each; as many as every pass has are the same in the same order, and their
+        gradients are added before they are clipped.
+
+        Args:
+            clipped: None reads, clips and clears `grad_sample` of the parameters; or a sum of gradients that
+                were clipped already.
+            examples: how many examples `grad_sample` is of, >= 0; None for one a row of a single pass.
+
+        Raises:
+            InvalidParameterError: if the sum was clipped in another way than this optimizer says, or has
+                parameters that it does not train; on a number of examples that the rows cannot be of.
+            UnsupportedCombinationError: on gradients that would bypass clipping or noise, or those of several
+                backward passes without `examples`.
+        """
+        if examples is not None and clipped is not None:
+            raise InvalidParameterError("examples", examples, "None with a ClippedSum, which has its own")
+        self._guard.check()
+        samples = self._intake.take(examples)
+        if clipped is None:
+            self._lot.add_samples(samples)
+        elif any(sample is not None for sample in samples):
+            raise UnsupportedCombinationError(
+                "parameters have grad_sample while a ClippedSum is accumulated", supported="one of the two"
+            )
+        else:
+            self._lot.add_clipped(clipped)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's stubs have two overloads for it
+        """One private step over everything accumulated, and over what `grad_sample` still holds.
+
+        Args:
+            closure: None, or what computes the loss and the per-example gradients; called once.
+
+        Returns:
+            What the closure returned. (A loss is not private.)
+
+        Raises:
+            HorizonError: past the last certified step.
+            UnsupportedCombinationError: on gradients that would bypass clipping or noise, or if parameters
+                were added.
+            NumericalError: before the first release, if 32 examples or more came and no gradient was finite.
+        """
+        return self._released(closure)
+
+    def _released(self, closure: Callable[[], float] | None) -> float | None:
+        # Apart from `step`, which torch wraps in every class that has one: hooks would run for each of them.
+        if self.steps_left == 0:
+            raise HorizonError(self._stream.n, self._stream.n)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.accumulate()
+        self._check_lot()
+        step = self._stream.steps_taken
+        if step == 0:
+            self._lot.check_probe()
+        sums = self._lot.take()
+        self._stream.add_step(sums)
+        self._note_row()
+        for total, param in zip(sums, self._trained, strict=True):
+            if param.requires_grad:
+                write_grad(param, total.div_(self._batch_size))
+            else:
+                param.grad = None  # frozen since: it stays where it is, its noise is not needed
+        self._phis.write(self.param_groups, step)
+        self._guard.step()
+        self._intake.note_own()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        """Clear gradients, per-example gradients and what was accumulated for the coming step."""
+        self._inner.zero_grad(set_to_none=set_to_none)
+        self._intake.clear()
+        self._lot.clear()
+
+    def note_weights(self) -> None:
+        """For an optimizer of make_private, see LotOptimizer; this one knows no model to compare."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: the noise covers the parameters that were there at the start.
+
+        Raises:
+            UnsupportedCombinationError: always, once the optimizer is built.
+        """
+        if self._wrapped:
+            raise UnsupportedCombinationError(
+                "a parameter group was added to a PrivateOptimizer: its parameters would have no noise",
+                supported="adding all groups to the torch optimizer before it is wrapped",
+            )
+        super().add_param_group(param_group)
+
+    # ---- saving and resuming
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the wrapped optimizer under torch's keys, and under "dpmech" what the noise follows from.
+
+        As secret as the data: it holds the key of the noise, and between `accumulate` and `step` bare sums.
+        """
+        own = {
+            "stream": self._stream.state_dict(),
+            **self._fixed(),
+            "lot": self._lot.state_dict(),
+        }
+        return {**self._inner.state_dict(), _KEY: own}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, bit for bit; only before the first step.
+
+        Raises:
+            CertificateError: if the state is of another certificate, clipping, normaliser or optimizer class.
+            InvalidParameterError: if it is no state of a PrivateOptimizer, or steps were taken already.
+        """
+        own = state_dict.get(_KEY)
+        fixed = self._fixed()
+        expected = {"stream", *fixed, "lot"}
+        if not isinstance(own, dict) or set(own) != expected:
+            raise InvalidParameterError(
+                "state_dict", sorted(map(str, state_dict)), f"one with a {_KEY!r} entry"
+            )
+        for name, mine in fixed.items():
+            if own[name] != mine:
+                raise CertificateError(
+                    f"the state has another {name} than this optimizer", claimed=own[name], recomputed=mine
+                )
+        self._stream.load_state_dict(own["stream"])
+        self._guard.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
+        self._share()
+        self._lot.load_state_dict(own["lot"])
+
+    def close(self) -> None:
+        """End the optimizer: no more steps, and another one may go on from its state or its seed."""
+        self._stream.close()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "found_inf":  # GradScaler.step sets it on optimizers that scale gradients themselves
+            raise UnsupportedCombinationError(
+                "GradScaler skips steps and changes its scale when a gradient overflows: that depends on the "
+                "data and is not noised",
+                supported="bfloat16 autocast without a scaler, or a constant loss_scale",
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        return (
+            f"PrivateOptimizer({type(self._inner).__name__}, {self._stream!r}, {self._clipping!r}, "
+            f"{self._claim.participation!r}, expected_batch_size={self._batch_size:g})"
+        )
+
+    def _fixed(self) -> dict[str, Any]:
+        shown = repr(self._clipping)
+        return {"expected_batch_size": self._batch_size, "clipping": shown, "optimizer": self._guard.kind}
+
+    def _share(self) -> None:
+        """Groups and state are those of the wrapped optimizer, the same objects."""
+        self.param_groups = self._inner.param_groups
+        self.state = self._inner.state
+
+    def _check_lot(self) -> None:
+        """For a subclass that knows the lots: whether everything of this one is there."""
+
+    def _note_row(self) -> None:
+        """For a subclass that knows the lots: a row of noise was spent on this one."""

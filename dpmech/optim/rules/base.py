@@ -1,0 +1,163 @@
+"""What every update rule shares: gradients checked and widened, Phi read, state that resumes bit for bit."""
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_real
+
+__all__ = ["Rule"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Members:
+    """The parameters of one group that have a gradient, and what belongs to each.
+
+    Attributes:
+        params: the parameters.
+        grads: their gradients in the state's dtype, negated where the group maximizes.
+        phis: per-coordinate noise variance of this step's gradient, one float a parameter.
+        states: the optimizer's state of each parameter.
+    """
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    phis: list[float]
+    states: list[dict[str, Any]]
+
+
+class Rule(torch.optim.Optimizer, abc.ABC):
+    """A torch optimizer that may know the variance of the noise in its gradients.
+
+    `group["phi"]` is that variance, per coordinate of the mean gradient: a float, or a list of one float a
+    parameter. Whoever adds the noise writes it before each step; 0.0 means that there is none. State is kept
+    in float32, or in the parameter's own dtype where that is wider, and `load_state_dict` keeps it so
+    (torch casts state to the parameter's dtype, which loses bits of bfloat16 runs).
+
+    Raises:
+        InvalidParameterError: on a bad hyperparameter, a sparse or complex gradient, or a bad `phi`.
+    """
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:  # noqa: ANN401 - torch accepts several forms
+        super().__init__(params, {**defaults, "phi": 0.0})
+
+    @abc.abstractmethod
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        """Raise InvalidParameterError unless every hyperparameter of a group is in range."""
+
+    @abc.abstractmethod
+    def _update(self, group: dict[str, Any], members: Members) -> None:
+        """Update the parameters of one group."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, its hyperparameters checked."""
+        self._check_group({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's stubs have two overloads for it
+        """Do one update; returns what the closure returned, or None without one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                members = self._members(group)
+                if members.params:
+                    self._update(group, members)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned; every bit of the state is kept, and none of it is shared."""
+        final: dict[str, Any] = {}
+        # Registered last, so that it sees what the caller's own hooks made of the dictionary.
+        handle = self.register_load_state_dict_pre_hook(lambda _, loaded: final.update(loaded))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        saved = itertools.chain.from_iterable(group["params"] for group in final["param_groups"])
+        mine = itertools.chain.from_iterable(group["params"] for group in self.param_groups)
+        for index, param in zip(saved, mine, strict=True):
+            for key, value in final["state"].get(index, {}).items():
+                if isinstance(value, Tensor):
+                    self.state[param][key] = value.detach().to(
+                        device=param.device, dtype=state_dtype(param), copy=True
+                    )
+
+    def _members(self, group: dict[str, Any]) -> Members:
+        members = Members([], [], [], [])
+        for param, phi in zip(group["params"], phis_of(group), strict=True):
+            if param.grad is None:
+                continue
+            if param.grad.layout != torch.strided:
+                raise InvalidParameterError("gradient", param.grad.layout, "dense (torch.strided)")
+            if not param.is_floating_point():
+                raise InvalidParameterError("parameter dtype", param.dtype, "a real floating-point dtype")
+            grad = param.grad.to(state_dtype(param))
+            members.params.append(param)
+            members.grads.append(-grad if group["maximize"] else grad)
+            members.phis.append(phi)
+            members.states.append(self.state[param])
+        return members
+
+
+def state_dtype(param: Tensor) -> torch.dtype:
+    """float32, or the parameter's dtype where that is wider."""
+    return torch.promote_types(param.dtype, torch.float32)
+
+
+def phis_of(group: Mapping[str, Any]) -> list[float]:
+    """`group["phi"]` as one checked float a parameter.
+
+    Raises:
+        InvalidParameterError: unless it is finite and >= 0, and a list has the group's length.
+    """
+    phi, count = group["phi"], len(group["params"])
+    if isinstance(phi, Sequence):
+        if len(phi) != count:
+            raise InvalidParameterError("phi", phi, f"a float, or a list of {count} floats")
+        return [check_real("phi", value, minimum=0.0) for value in phi]
+    return [check_real("phi", phi, minimum=0.0)] * count
+
+
+def zeros_like_state(param: Tensor) -> Tensor:
+    """A zero tensor for the state of a parameter."""
+    return torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
+
+
+def apply_decay(params: list[Tensor], lr: float, weight_decay: float) -> None:
+    """Decoupled weight decay: every parameter times 1 - lr weight_decay."""
+    if weight_decay != 0.0:
+        torch._foreach_mul_(params, 1.0 - lr * weight_decay)
+
+
+def check_common(group: Mapping[str, Any]) -> None:
+    """Check what all rules have: lr, weight_decay, maximize and phi."""
+    check_real("lr", group["lr"], minimum=0.0)
+    check_real("weight_decay", group["weight_decay"], minimum=0.0)
+    check_flag("maximize", group["maximize"])
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return `value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidParameterError(name, value, "True or False")
+    return value
+
+
+def check_betas(name: str, value: object) -> tuple[float, float]:
+    """Return `value` as two floats in [0, 1)."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise InvalidParameterError(name, value, "two numbers in [0, 1)")
+    first, second = (
+        check_real(f"{name}[{i}]", beta, minimum=0.0, maximum=1.0, open_maximum=True)
+        for i, beta in enumerate(value)
+    )
+    return first, second

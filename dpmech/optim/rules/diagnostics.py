@@ -1,0 +1,320 @@
+r"""What to log of a private run: from released quantities for free, from clean gradients only on demand."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.stats
+import torch
+from torch import Tensor
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real
+from dpmech.mechanism import Strategy, check_strategy
+from dpmech.numerics import FloatArray
+from dpmech.optim.rules.adam import AdamBC, corrected_second_moments
+from dpmech.optim.rules.base import check_flag, phis_of
+from dpmech.optim.rules.denoiser import THRESHOLD, denoise_matrices
+from dpmech.optim.rules.muon import Muon
+from dpmech.optim.rules.orthogonalize import orthogonalize
+
+__all__ = [
+    "Alignment",
+    "NoiseShare",
+    "clamp_fraction",
+    "denoiser_improvement",
+    "effective_degrees",
+    "muon_alignment",
+    "muon_quality",
+    "noise_share",
+]
+
+# Rows of C^-1 that effective_degrees may hold at once.
+MAXIMUM_STEP = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseShare:
+    """The share of privacy noise in Adam's second moment.
+
+    Attributes:
+        rho: Phi / median(v), times the median over the mean of the chi-square law that v follows: about 1
+            where there is only noise. An estimate, approximate where gradients carry signal.
+        rho_raw: Phi / median(v), which exceeds 1 on pure noise early in a run.
+        rho_mean: Phi / mean(v), without median bias, but ruled by the largest coordinates.
+        stderr: standard error of `rho` on pure noise, from the number of coordinates.
+        coordinates: how many.
+    """
+
+    rho: float
+    rho_raw: float
+    rho_mean: float
+    stderr: float
+    coordinates: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Alignment:
+    """Cosines with the clean gradient, one a matrix.
+
+    Attributes:
+        momentum: that of the noisy momentum.
+        orthogonalized: that of its exact polar factor.
+    """
+
+    momentum: tuple[float, ...]
+    orthogonalized: tuple[float, ...]
+
+
+def effective_degrees(beta2: float, step: int, *, strategy: Strategy | None = None) -> float:
+    r"""Degrees of freedom n of Adam's second moment on pure noise: its relative variance is 2 / n.
+
+    With weights w_s proportional to beta2^(step - s) and noise covariance K = C^-1 C^-T between steps,
+    n = (sum_s w_s K_ss)^2 / sum_{s,r} w_s w_r K_sr^2. For independent noise that is
+    (1 + beta2) / (1 - beta2) (1 - beta2^step) / (1 + beta2^step). Exact for Gaussian noise.
+
+    Args:
+        beta2: in [0, 1).
+        step: updates so far, >= 1 (with a strategy, at most its n and 8192).
+        strategy: C; None is independent noise of constant variance.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> effective_degrees(0.5, 1), round(effective_degrees(0.999, 10**6), 6)
+        (1.0, 1999.0)
+
+    References:
+        noise_share ov.thm1.var, for a general C^-1.
+    """
+    beta = check_real("beta2", beta2, minimum=0.0, maximum=1.0, open_maximum=True)
+    limit = None if strategy is None else min(check_strategy(strategy).n, MAXIMUM_STEP)
+    count = check_integer("step", step, minimum=1, maximum=limit)
+    if strategy is None:
+        decay = beta**count
+        return (1.0 + beta) / (1.0 - beta) * (1.0 - decay) / (1.0 + decay)
+    coefs = strategy.inverse_coefs
+    if coefs is not None:
+        rows: FloatArray = scipy.linalg.toeplitz(coefs[:count], np.zeros(count))
+    else:
+        rows = strategy.solve(np.eye(strategy.n)[:, :count])[:count]
+    covariance = rows @ rows.T
+    weights = beta ** np.arange(count - 1, -1, -1.0)
+    mean = float(weights @ np.diag(covariance))
+    return mean**2 / float(weights @ covariance**2 @ weights)
+
+
+def noise_share(optimizer: torch.optim.Optimizer, *, strategy: Strategy | None = None) -> NoiseShare:
+    """The diagnostic rho of an AdamBC (any of its settings), from its state after at least one step.
+
+    Post-processing of what was released, so it costs no privacy.
+
+    Args:
+        optimizer: an AdamBC.
+        strategy: C, where the noise is correlated between steps: it scatters the second moment more.
+
+    Raises:
+        InvalidParameterError: if no parameter has been updated under noise, or on another optimizer.
+
+    References:
+        noise_share ov.thm3.def, ov.thm1.var.
+    """
+    ratios, debiased, sizes, degrees = [], [], 0, math.inf
+    noise = moment = 0.0
+    for group, states in _adam_states(optimizer):
+        beta2 = group["betas"][1]
+        moments = corrected_second_moments(states, beta2, subtract_noise=False)
+        for state, values in zip(states, moments, strict=True):
+            phi = state["phi_average"] / (1.0 - beta2 ** state["step"])
+            if phi == 0.0 or values.numel() == 0:
+                continue
+            freedom = effective_degrees(beta2, state["step"], strategy=strategy)
+            # Of each coordinate's own noise: groups and clip norms may differ.
+            ratios.append(values.flatten().double() / phi)
+            debiased.append(ratios[-1] / _median_over_mean(freedom))
+            noise += phi * values.numel()
+            moment += float(values.double().sum())
+            sizes += values.numel()
+            degrees = min(degrees, freedom)
+    if not ratios:
+        raise InvalidParameterError("optimizer", optimizer, "an AdamBC that has made a step under noise")
+    rho = 1.0 / float(torch.cat(debiased).median())
+    # The median of N near-normal values has 1.2533 times the standard error of their mean.
+    stderr = rho * math.sqrt(math.pi / 2.0) * math.sqrt(2.0 / degrees / sizes)
+    return NoiseShare(rho, 1.0 / float(torch.cat(ratios).median()), noise / moment, stderr, sizes)
+
+
+def clamp_fraction(optimizer: torch.optim.Optimizer) -> float:
+    """Share of coordinates whose corrected second moment lies below the floor of an AdamBC.
+
+    Near 1 the rule is SGD with momentum and the fixed rate lr / sqrt(floor). Pure noise alone gives about
+    one half, so one half is no sign of signal. Costs no privacy.
+
+    Raises:
+        InvalidParameterError: before the first step, or on another optimizer.
+
+    References:
+        noise_share ov.thm3.ii, ov.thm3.rem.floor.
+    """
+    below = total = 0
+    for group, states in _adam_states(optimizer):
+        for values in corrected_second_moments(
+            states, group["betas"][1], subtract_noise=group["subtract_noise"]
+        ):
+            below += int((values < group["floor"]).sum())
+            total += values.numel()
+    if total == 0:
+        raise InvalidParameterError("optimizer", optimizer, "an AdamBC that has made a step")
+    return below / total
+
+
+def muon_quality(optimizer: Muon) -> tuple[float, ...]:
+    """Nuclear alignment <M, O> / ||M||_* of each matrix of a Muon: 1 where O is the polar factor of M.
+
+    O is `orthogonalize` of the momentum M, without bias correction. The nuclear norm weighs singular values
+    by their size, where the operator-norm error counts the smallest one alone. Costs no privacy. A zero
+    momentum gives 0.
+
+    Raises:
+        InvalidParameterError: before the first step, or on another optimizer.
+
+    References:
+        muon muon.lem3_3.
+    """
+    found = []
+    for group, matrix in _muon_momenta(optimizer):
+        output = orthogonalize(
+            matrix, coefs=group["coefs"], steps=group["steps"], shrink_only=group["shrink_only"]
+        )
+        nuclear = float(torch.linalg.matrix_norm(matrix, ord="nuc"))
+        found.append(0.0 if nuclear == 0.0 else float((matrix * output).sum()) / nuclear)
+    return tuple(found)
+
+
+def muon_alignment(
+    optimizer: Muon, clean_gradients: Sequence[Tensor], *, allow_non_private_metrics: bool = False
+) -> Alignment:
+    """Cosines of a Muon's momentum, and of its exact polar factor, with clean gradients.
+
+    Args:
+        optimizer: a Muon after at least one step.
+        clean_gradients: one a Muon matrix, in its order and shape: not released, hence not private.
+        allow_non_private_metrics: must be True where `phi` > 0. The result is then outside every guarantee:
+            it must not be published, nor steer training.
+
+    Raises:
+        InvalidParameterError: without that permission, or on a bad argument.
+
+    References:
+        noise_share, the Muon probe of section 4.
+    """
+    private = any(phi > 0.0 for group in optimizer.param_groups for phi in phis_of(group))
+    _check_permission(private=private, allowed=allow_non_private_metrics)
+    momenta = [matrix for _, matrix in _muon_momenta(optimizer)]
+    if len(clean_gradients) != len(momenta):
+        raise InvalidParameterError("clean_gradients", len(clean_gradients), f"{len(momenta)} matrices")
+    plain, polar = [], []
+    for matrix, clean in zip(momenta, clean_gradients, strict=True):
+        target = _as_matrix(clean, matrix)
+        left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+        plain.append(_cosine(matrix, target))
+        polar.append(_cosine(left @ right, target))
+    return Alignment(tuple(plain), tuple(polar))
+
+
+def denoiser_improvement(
+    noisy: Sequence[Tensor],
+    clean: Sequence[Tensor],
+    stddevs: Sequence[float],
+    *,
+    threshold: float = THRESHOLD,
+    allow_non_private_metrics: bool = False,
+) -> tuple[float, ...]:
+    """Per layer: cosine of the denoised with the clean gradient, less that of the noisy one.
+
+    Args:
+        noisy: private gradients of linear layers, matrices.
+        clean: the clipped gradients before noise, of the same shapes: not private.
+        stddevs: sqrt(Phi_t) of each layer.
+        threshold: see `denoise_matrices`.
+        allow_non_private_metrics: must be True where any stddev > 0. The result is then outside every
+            guarantee: it must not be published, nor steer training.
+
+    Raises:
+        InvalidParameterError: without that permission, or on a bad argument.
+
+    References:
+        spectral rmt.eq10.
+    """
+    deviations = [check_real("stddevs", value, minimum=0.0) for value in stddevs]
+    if not len(noisy) == len(clean) == len(deviations):
+        raise InvalidParameterError(
+            "(noisy, clean, stddevs)", (len(noisy), len(clean), len(deviations)), "of one length"
+        )
+    _check_permission(private=any(deviations), allowed=allow_non_private_metrics)
+    found = []
+    for private, target, deviation in zip(noisy, clean, deviations, strict=True):
+        cleaned = denoise_matrices(private, deviation, threshold=threshold)
+        reference = _as_matrix(target, private)
+        found.append(_cosine(cleaned, reference) - _cosine(private, reference))
+    return tuple(found)
+
+
+def _check_permission(*, private: bool, allowed: bool) -> None:
+    if private and not check_flag("allow_non_private_metrics", allowed):
+        raise InvalidParameterError(
+            "allow_non_private_metrics", allowed, "True: this reads a clean gradient in a private run"
+        )
+
+
+def _adam_states(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """(group, states of its updated parameters) of an AdamBC."""
+    if not isinstance(optimizer, AdamBC):
+        raise InvalidParameterError("optimizer", type(optimizer).__name__, "an AdamBC")
+    pairs = []
+    for group in optimizer.param_groups:
+        states = [
+            optimizer.state[param] for param in group["params"] if "step" in optimizer.state.get(param, {})
+        ]
+        if states:
+            pairs.append((group, states))
+    return pairs
+
+
+def _muon_momenta(optimizer: Muon) -> list[tuple[dict[str, Any], Tensor]]:
+    """(group, momentum as a matrix) of every matrix of a Muon."""
+    if not isinstance(optimizer, Muon):
+        raise InvalidParameterError("optimizer", type(optimizer).__name__, "a Muon")
+    found = [
+        (group, optimizer.state[param]["momentum_buffer"].flatten(1))
+        for group in optimizer.param_groups
+        if group["use_muon"]
+        for param in group["params"]
+        if "momentum_buffer" in optimizer.state.get(param, {})
+    ]
+    if not found:
+        raise InvalidParameterError("optimizer", optimizer, "a Muon that has made a step on a matrix")
+    return found
+
+
+def _as_matrix(clean: Tensor, like: Tensor) -> Tensor:
+    matrix = clean.detach().flatten(1) if clean.ndim >= 2 else clean.detach()
+    if matrix.shape != like.shape:
+        raise InvalidParameterError("clean gradient", tuple(clean.shape), f"of shape {tuple(like.shape)}")
+    return matrix.to(device=like.device, dtype=like.dtype)
+
+
+def _cosine(first: Tensor, second: Tensor) -> float:
+    """Cosine of the angle between two tensors; 0 where one of them is zero."""
+    a, b = first.flatten().double(), second.flatten().double()
+    norms = float(a.norm() * b.norm())
+    return 0.0 if norms == 0.0 else float(a @ b) / norms
+
+
+def _median_over_mean(degrees: float) -> float:
+    """Median of a chi-square law over its mean."""
+    return float(scipy.stats.chi2.ppf(0.5, degrees)) / degrees

@@ -1,0 +1,339 @@
+"""DP-Muon and DP-MuonBC: orthogonalized private momentum, and its bias correction by antithetic probes."""
+
+import enum
+import math
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpmech.exceptions import HorizonError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.optim.rules.adam import adam_step
+from dpmech.optim.rules.base import (
+    Members,
+    Rule,
+    apply_decay,
+    check_betas,
+    check_common,
+    check_flag,
+    zeros_like_state,
+)
+from dpmech.optim.rules.orthogonalize import check_coefs, orthogonalize, taylor_coefs
+
+__all__ = ["Muon", "MuonScale"]
+
+# Phi counts as constant within this: it comes from the same float64 arithmetic at every step.
+CONSTANT_RTOL = 1e-9
+
+
+class MuonScale(enum.Enum):
+    """What an orthogonalized update of an m x n parameter is multiplied by."""
+
+    NONE = "none"
+    """1, as in the paper."""
+    RECTANGULAR = "rectangular"
+    """sqrt(max(1, m / n)), the default of torch.optim.Muon."""
+    MATCH_RMS = "match_rms"
+    """0.2 sqrt(max(m, n)), for updates of about the size that Adam makes."""
+
+    def factor(self, rows: int, columns: int) -> float:
+        """The factor for a shape."""
+        if self is MuonScale.RECTANGULAR:
+            return math.sqrt(max(1.0, rows / columns))
+        return 0.2 * math.sqrt(max(rows, columns)) if self is MuonScale.MATCH_RMS else 1.0
+
+
+class Muon(Rule):
+    r"""Muon on private gradients: M <- momentum M + g, then p <- p - lr scale Q(M).
+
+    Q is `orthogonalize`. Matrices of one shape (or its transpose) are done in one batch. Tensors of more
+    than two dimensions count as matrices (first dimension) x (the rest); scalars and vectors are updated by
+    Adam. A given group is split accordingly into one with `use_muon=True` and one with `use_muon=False`, so
+    `param_groups` may be longer than what was passed; set `use_muon` to decide for a group yourself (for
+    embeddings and output layers, say False).
+
+    **DP-MuonBC** (`probes` > 0). Q is nonlinear, so noise of standard deviation rho in M biases its mean by
+    rho^2 / 2 times the Laplacian of Q. Each step draws `probes` Gaussian matrices U and takes
+    2 Q(M) - mean of (Q(M + rho U) + Q(M - rho U)) / 2, whose bias is -rho^4 / 4 times the bi-Laplacian: at a
+    fixed clipped path, where Q is smooth. Probes are independent of the data, so they cost no privacy; their
+    seed is no secret. A step costs 1 + 2 probes orthogonalizations.
+
+    rho^2 is `noise_ratios[t]` times Phi_t (see `momentum_noise_ratios`, needed for correlated noise).
+    Without ratios the noise is taken to be independent between steps; as a check, a Phi that changes during
+    the run, which correlated noise nearly always shows by its second step, is refused.
+
+    Args:
+        params: parameters or groups, as for any torch optimizer.
+        lr: learning rate of the matrices, >= 0.
+        momentum: in [0, 1).
+        nesterov: orthogonalize g + momentum M instead of M.
+        coefs: Newton-Schulz polynomial: `taylor_coefs(kappa)` (the paper's, with a bound) or `QUINTIC_COEFS`.
+        steps: Newton-Schulz steps, in [0, 100].
+        scale: a MuonScale.
+        shrink_only: see `orthogonalize`; the default normalises, so that the scale of g does not matter.
+        weight_decay: decoupled, >= 0, for all tensors.
+        probes: antithetic pairs a step; 0 is DP-Muon.
+        probe_seed: integer in [0, 2^63); None draws one. It is stored in the state dict, so that a resumed
+            run draws the same probes.
+        noise_ratios: one positive number a step, or None.
+        compute_dtype: of the matrix products, such as torch.bfloat16; None is float32 (float64 for float64).
+        aux_lr: learning rate of Adam on the other tensors; None is `lr`.
+        aux_betas: its averaging constants.
+        aux_eps: its eps.
+        maximize: whether to ascend.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: at a step, if Phi changed and no `noise_ratios` were given.
+        HorizonError: at a step, past the last of the `noise_ratios`.
+
+    References:
+        muon muon.alg1, muon.thm4_1, muon.lemC1.
+    """
+
+    def __init__(
+        self,
+        params: Any,  # noqa: ANN401 - torch accepts several forms
+        lr: float = 1e-3,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = False,
+        coefs: Sequence[float] | None = None,
+        steps: int = 5,
+        scale: MuonScale = MuonScale.NONE,
+        shrink_only: bool = False,
+        weight_decay: float = 0.0,
+        probes: int = 0,
+        probe_seed: int | None = None,
+        noise_ratios: Sequence[float] | np.ndarray | None = None,
+        compute_dtype: torch.dtype | None = None,
+        aux_lr: float | None = None,
+        aux_betas: tuple[float, float] = (0.9, 0.999),
+        aux_eps: float = 1e-8,
+        maximize: bool = False,
+    ) -> None:
+        if not isinstance(scale, MuonScale):
+            raise InvalidParameterError("scale", scale, "a MuonScale")
+        ratios = None if noise_ratios is None else _checked_ratios(noise_ratios)
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "nesterov": nesterov,
+                "coefs": taylor_coefs(2) if coefs is None else check_coefs(coefs),
+                "steps": steps,
+                "scale": scale.value,
+                "shrink_only": shrink_only,
+                "weight_decay": weight_decay,
+                "probes": probes,
+                "probe_seed": secrets.randbits(63) if probe_seed is None else probe_seed,
+                "probe_calls": 0,
+                "noise_ratios": ratios,
+                "compute_dtype": compute_dtype,
+                "aux_lr": aux_lr,
+                "aux_betas": aux_betas,
+                "aux_eps": aux_eps,
+                "maximize": maximize,
+            },
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, split by what Muon can do unless it says `use_muon`."""
+        group = dict(param_group)
+        members = group["params"]
+        if isinstance(members, Tensor):
+            members = [members]
+        elif isinstance(members, set):
+            raise InvalidParameterError("params", "a set", "an ordered collection: state goes by position")
+        members = list(members)
+        group["params"] = members
+        # As plain data, so that torch.load(weights_only=True) takes the state dict.
+        if isinstance(group.get("scale"), MuonScale):
+            group["scale"] = group["scale"].value
+        if group.get("noise_ratios") is not None:
+            group["noise_ratios"] = _checked_ratios(group["noise_ratios"])
+        if "use_muon" in group:
+            check_flag("use_muon", group["use_muon"])
+            vectors = [entry for entry in members if not _is_matrix(entry)]
+            if group["use_muon"] and vectors:
+                raise InvalidParameterError(
+                    "use_muon", group["use_muon"], "False for a group with vectors or scalars"
+                )
+            super().add_param_group(group)
+            return
+        matrices = [entry for entry in members if _is_matrix(entry)]
+        vectors = [entry for entry in members if not _is_matrix(entry)]
+        if matrices or not vectors:
+            super().add_param_group({**group, "params": matrices or members, "use_muon": True})
+        if vectors:
+            aux_lr = group.get("aux_lr", self.defaults["aux_lr"])
+            rate = group.get("lr", self.defaults["lr"]) if aux_lr is None else aux_lr
+            super().add_param_group({**group, "params": vectors, "use_muon": False, "lr": rate})
+
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        check_common(group)
+        check_real("momentum", group["momentum"], minimum=0.0, maximum=1.0, open_maximum=True)
+        check_flag("nesterov", group["nesterov"])
+        check_flag("shrink_only", group["shrink_only"])
+        check_coefs(group["coefs"])
+        check_integer("steps", group["steps"], minimum=0, maximum=100)
+        check_integer("probes", group["probes"], minimum=0)
+        check_integer("probe_seed", group["probe_seed"], minimum=0, maximum=2**63 - 1)
+        if group["aux_lr"] is not None:
+            check_real("aux_lr", group["aux_lr"], minimum=0.0)
+        check_betas("aux_betas", group["aux_betas"])
+        check_real("aux_eps", group["aux_eps"], minimum=0.0)
+        if group["compute_dtype"] is not None and not (
+            isinstance(group["compute_dtype"], torch.dtype) and group["compute_dtype"].is_floating_point
+        ):
+            raise InvalidParameterError(
+                "compute_dtype", group["compute_dtype"], "a floating-point dtype or None"
+            )
+        if group["scale"] not in {member.value for member in MuonScale}:
+            raise InvalidParameterError("scale", group["scale"], "a MuonScale")
+
+    def _update(self, group: dict[str, Any], members: Members) -> None:
+        apply_decay(members.params, group["lr"], group["weight_decay"])
+        if not group["use_muon"]:
+            adam_step(
+                members.params,
+                members.grads,
+                members.phis,
+                members.states,
+                lr=group["lr"],
+                betas=group["aux_betas"],
+                eps=group["aux_eps"],
+                floor=0.0,
+                subtract_noise=False,
+                low_pass=0.0,
+            )
+            return
+        directions = self._directions(group, members)
+        scale = MuonScale(group["scale"])
+        updates: list[Tensor] = list(members.params)
+        for where, batch, tall in _batches(directions):
+            deviations = [self._deviation(group, members, i) for i in where] if group["probes"] else None
+            outputs = self._orthogonalized(group, batch, deviations, where)
+            for i, output in zip(where, outputs.unbind(), strict=True):
+                updates[i] = (output.mT if tall[i] else output).reshape(members.params[i].shape)
+        rates = [-group["lr"] * scale.factor(*_matrix_shape(param)) for param in members.params]
+        torch._foreach_add_(members.params, torch._foreach_mul(updates, rates))
+        group["probe_calls"] += 1
+
+    def _directions(self, group: dict[str, Any], members: Members) -> list[Tensor]:
+        for param, state, phi in zip(members.params, members.states, members.phis, strict=True):
+            if "step" not in state:
+                state["step"] = 0
+                state["momentum_buffer"] = zeros_like_state(param)
+                state["phi"] = phi
+            state["step"] += 1
+        buffers = [state["momentum_buffer"] for state in members.states]
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, members.grads)
+        if not group["nesterov"]:
+            return buffers
+        return list(torch._foreach_add(members.grads, buffers, alpha=group["momentum"]))
+
+    def _deviation(self, group: dict[str, Any], members: Members, i: int) -> float:
+        """rho: standard deviation of the noise in direction i."""
+        state, phi = members.states[i], members.phis[i]
+        step, ratios = state["step"], group["noise_ratios"]
+        if ratios is not None:
+            if step > len(ratios):
+                raise HorizonError(step - 1, len(ratios))
+            return math.sqrt(phi * ratios[step - 1])
+        if not math.isclose(phi, state["phi"], rel_tol=CONSTANT_RTOL):
+            raise UnsupportedCombinationError(
+                f"the noise variance changed from {state['phi']:.6g} to {phi:.6g}, so the noise is not "
+                "independent and identical at every step, as probes without noise_ratios take it to be",
+                supported="Muon(noise_ratios=momentum_noise_ratios(strategy, momentum))",
+            )
+        beta = group["momentum"]
+        ratio = _independent_ratio(beta, step)
+        if group["nesterov"]:
+            ratio = (1.0 + beta) ** 2 + beta**4 * (_independent_ratio(beta, step - 1) if step > 1 else 0.0)
+        return math.sqrt(phi * ratio)
+
+    def _orthogonalized(
+        self, group: dict[str, Any], batch: Tensor, deviations: list[float] | None, where: list[int]
+    ) -> Tensor:
+        def output(matrices: Tensor) -> Tensor:
+            return orthogonalize(
+                matrices,
+                coefs=group["coefs"],
+                steps=group["steps"],
+                shrink_only=group["shrink_only"],
+                compute_dtype=group["compute_dtype"],
+            )
+
+        if deviations is None or not any(deviations):
+            return output(batch)
+        # The first index tells the groups of a run apart, the last the batches of a group.
+        place = next(i for i, other in enumerate(self.param_groups) if other is group)
+        entropy = [group["probe_seed"], place, group["probe_calls"], where[0]]
+        seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        generator = torch.Generator(device=batch.device).manual_seed(seed)
+        rho = torch.tensor(deviations, dtype=batch.dtype, device=batch.device)[:, None, None]
+        pairs = (
+            rho * torch.randn(batch.shape, generator=generator, dtype=batch.dtype, device=batch.device)
+            for _ in range(group["probes"])
+        )
+        return extrapolated(output, batch, pairs)
+
+
+def extrapolated(output: Callable[[Tensor], Tensor], batch: Tensor, probes: Iterable[Tensor]) -> Tensor:
+    """2 output(batch) - mean over probes U of (output(batch + U) + output(batch - U)) / 2.
+
+    Args:
+        output: a map of batches of matrices to batches of their shape.
+        batch: shape (k, m, n).
+        probes: at least one, each of the batch's shape.
+    """
+    smoothed, count = torch.zeros_like(batch), 0
+    for probe in probes:
+        smoothed += output(batch + probe) + output(batch - probe)
+        count += 1
+    corrected: Tensor = 2.0 * output(batch) - smoothed / (2.0 * count)
+    return corrected
+
+
+def _independent_ratio(beta: float, step: int) -> float:
+    """Variance of a momentum buffer after `step` unit-variance independent terms."""
+    return (1.0 - beta ** (2 * step)) / (1.0 - beta**2)
+
+
+def _checked_ratios(value: Any) -> list[float]:  # noqa: ANN401 - any sequence of numbers is accepted
+    ratios: list[float] = check_vector("noise_ratios", value).tolist()
+    for ratio in ratios:
+        check_real("noise_ratios", ratio, minimum=0.0, open_minimum=True)
+    return ratios
+
+
+def _is_matrix(entry: Tensor | tuple[str, Tensor]) -> bool:
+    """Whether a parameter, or a (name, parameter) pair, has two dimensions or more."""
+    return (entry[1] if isinstance(entry, tuple) else entry).ndim >= 2
+
+
+def _matrix_shape(param: Tensor) -> tuple[int, int]:
+    return param.shape[0], math.prod(param.shape[1:])
+
+
+def _batches(directions: list[Tensor]) -> list[tuple[list[int], Tensor, dict[int, bool]]]:
+    """The directions stacked by shape, wide: (places, batch, whether each place was transposed)."""
+    found: dict[tuple[int, int, torch.dtype, torch.device], list[int]] = {}
+    for i, direction in enumerate(directions):
+        rows, columns = _matrix_shape(direction)
+        key = (min(rows, columns), max(rows, columns), direction.dtype, direction.device)
+        found.setdefault(key, []).append(i)
+    batches = []
+    for (short, _, _, _), where in found.items():
+        tall = {i: directions[i].shape[0] != short for i in where}
+        wide = [directions[i].reshape(_matrix_shape(directions[i])) for i in where]
+        stack = torch.stack([w.mT if tall[i] else w for i, w in zip(where, wide, strict=True)])
+        batches.append((where, stack, tall))
+    return batches

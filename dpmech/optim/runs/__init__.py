@@ -1,0 +1,17 @@
+"""Training runs: model, loader and optimizer kept together, with checkpoints."""
+
+from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
+from dpmech.optim.runs.loader import LotSampler, PrivateLoader
+from dpmech.optim.runs.lot_optimizer import LotOptimizer
+from dpmech.optim.runs.make_private import make_private
+from dpmech.optim.runs.per_example_model import PerExampleModel
+
+__all__ = [
+    "LotOptimizer",
+    "LotSampler",
+    "PerExampleModel",
+    "PrivateLoader",
+    "load_checkpoint",
+    "make_private",
+    "save_checkpoint",
+]

@@ -1,0 +1,214 @@
+"""Checkpoints of a private run: one file, whole or not at all, from which it goes on bit for bit."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dpmech.certificates import Continuity
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.optim.runs.fingerprints import PARTS, worst
+from dpmech.optim.runs.loader import PrivateLoader
+from dpmech.optim.runs.lot_optimizer import LotOptimizer
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+_FORMAT = 2
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: LotOptimizer,
+    loader: PrivateLoader,
+    *,
+    extra: Any = None,  # noqa: ANN401 - what torch.save takes
+) -> None:
+    """Save a run between two steps. With several processes each saves its own file.
+
+    The file is written beside its place and then renamed, so that a process that is killed meanwhile leaves
+    the last one. Of several processes some may be killed before and some after; each also keeps the file
+    before (`path` + ".previous"). **Keep them as secret as the data**: they hold the keys of lots and noise.
+
+    A run that goes on from it repeats the steps since, with the same lots and the same noise: what they
+    release a second time is what they released before, and costs nothing more. That needs arithmetic that
+    repeats; use `torch.use_deterministic_algorithms(True)` on GPUs. Random numbers of torch are saved, those
+    of a loader's workers and of other libraries are not: leave out random augmentation. Save right after
+    make_private too: steps before the first checkpoint would be taken again with other keys.
+
+    Fingerprints of dataset, model and loss go with it, for `load_checkpoint`. For that of the dataset 16
+    examples are read twice, at the first call.
+
+    Args:
+        path: the file, another one for every process.
+        model: of make_private.
+        optimizer: of make_private.
+        loader: of make_private.
+        extra: anything else, such as a scheduler's state; tensors and plain data.
+
+    Raises:
+        InvalidParameterError: if the file cannot be written.
+        UnsupportedCombinationError: between a batch and its step.
+    """
+    state = {
+        "format": _FORMAT,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "loader": loader.state_dict(),
+        "set_up": loader.set_up.state_dict(),
+        "torch_rng": torch.get_rng_state(),
+        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "extra": extra,
+    }
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
+    temporary = Path(name)  # readable by its owner only, as its content asks for
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if loader.processes > 1 and target.exists():
+            target.replace(_previous(target))
+        temporary.replace(target)
+    except OSError as error:
+        raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: LotOptimizer,
+    loader: PrivateLoader,
+    *,
+    missing_ok: bool = False,
+    accept_changed: Sequence[str] = (),
+) -> Any:  # noqa: ANN401 - what was saved
+    """Go on where `save_checkpoint` was called, in a run that was set up in the same way.
+
+    Several processes go on from the newest step that all of them have.
+
+    Dataset, model and loss are compared with those of the checkpoint by fingerprints, and refused where they
+    differ: steps that were taken after it would be taken again with the same noise on other sums, and who
+    has both results subtracts the noise. A fingerprint sees mistakes, not everything: 16 examples and the
+    collate_fn; classes, settings, shapes and code of the model; code, constants, closure and globals of the
+    loss, which is not known under Opacus. The run record says what was compared.
+
+    Args:
+        path: the file of this process.
+        model: of make_private, freshly made.
+        optimizer: of make_private, before its first step.
+        loader: of make_private, before its first lot.
+        missing_ok: whether to load nothing where there is no checkpoint, or where only some processes have
+            one and it is from before the first step.
+        accept_changed: which of "dataset", "model" and "loss" may differ, on the caller's responsibility:
+            nothing that a step after the checkpoint released may have been seen by anyone. The run record
+            states it, and `dpmech verify --rigorous` refuses it.
+
+    Returns:
+        The `extra` that was saved; None where nothing was loaded.
+
+    Raises:
+        InvalidParameterError: if there is no such file, or it is no checkpoint, or on a bad argument.
+        CertificateError: if it belongs to another certificate, other lots or another number of processes, or
+            if the processes have no step in common, or to another dataset, model or loss.
+    """
+    if isinstance(accept_changed, str) or not set(accept_changed) <= set(PARTS):
+        raise InvalidParameterError("accept_changed", accept_changed, f"names among {PARTS}")
+    target = Path(path)
+    state, file = _own(target, missing_ok=missing_ok) if loader.processes == 1 else _common(target, loader)
+    if state is None:
+        if not missing_ok:
+            raise InvalidParameterError(
+                "path", str(path), "a checkpoint in every process, or missing_ok=True"
+            )
+        return None
+    continuity = _compared(state["set_up"], loader, accept_changed)
+    if file != target:
+        file.replace(target)  # what is newer is forgotten by all alike, so that they go on rotating in step
+    loader.set_up.continuity = continuity
+    loader.load_state_dict(state["loader"])
+    optimizer.load_state_dict(state["optimizer"])
+    model.load_state_dict(state["model"])
+    torch.set_rng_state(state["torch_rng"])
+    if torch.cuda.is_available() and state["cuda_rng"]:
+        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    return state["extra"]
+
+
+def _compared(state: dict[str, Any], loader: PrivateLoader, accepted: Sequence[str]) -> Continuity:
+    """What is known of the run after this load; all processes refuse if one of them must."""
+    changed, kept = loader.set_up.compare(state)
+    refused = [text for part, text in changed.items() if part not in accepted]
+    found = [(refused, kept)]
+    if loader.processes > 1:
+        found = [found[0]] * loader.processes
+        dist.all_gather_object(found, (refused, kept), group=loader.process_group)
+    problems = list(dict.fromkeys(text for texts, _ in found for text in texts))
+    if problems:
+        raise CertificateError(
+            f"the checkpoint is of another run: {'; '.join(problems)}. Steps that were taken after it would "
+            "be taken again with the same noise on other sums, and who has both results subtracts the noise. "
+            "Accepted: the run that saved it; or accept_changed=(...) with the names of the parts, if "
+            "nothing that was released after it was seen by anyone",
+            claimed=problems,
+        )
+    return worst(one for _, one in found)
+
+
+def _own(path: Path, *, missing_ok: bool) -> tuple[dict[str, Any] | None, Path]:
+    return (None if missing_ok and not path.exists() else _read(path)), path
+
+
+def _common(path: Path, loader: PrivateLoader) -> tuple[dict[str, Any] | None, Path]:
+    """The newest state whose step all processes have, and its file; None if none is beyond a first save."""
+    found: dict[int, tuple[dict[str, Any], Path]] = {}
+    problem = ""
+    try:
+        for file in (_previous(path), path):
+            if file.exists():
+                state = _read(file)
+                found[state["loader"]["steps"]] = state, file
+    except InvalidParameterError as error:
+        problem = str(error)  # raised below by all, so that nobody waits for this process
+    answers: list[Any] = [None] * loader.processes
+    dist.all_gather_object(answers, (sorted(found), problem), group=loader.process_group)
+    problems = [text for _, text in answers if text]
+    if problems:
+        raise InvalidParameterError("path", str(path), f"checkpoints in all processes ({problems[0]})")
+    steps = [set(one) for one, _ in answers]
+    shared = set.intersection(*steps)
+    if not shared:
+        if set.union(*steps) <= {0}:
+            return None, path
+        raise CertificateError(
+            f"the processes have checkpoints of steps {[sorted(one) for one in steps]}, none in common",
+            claimed=steps,
+        )
+    return found[max(shared)]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise InvalidParameterError("path", str(path), f"a readable file ({error.strerror})") from error
+    except Exception as error:  # torch names no type for a file that it cannot decode
+        raise InvalidParameterError("path", str(path), f"a checkpoint of dpmech ({error})") from error
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise InvalidParameterError("path", str(path), f"a checkpoint of dpmech, format {_FORMAT}")
+    return state
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"{path.name}.previous")

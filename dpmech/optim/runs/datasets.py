@@ -1,0 +1,61 @@
+"""Datasets of a private run: examples under indices, one each, and batches that may be empty."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.guards import check_integer
+
+__all__ = ["Collation", "check_dataset"]
+
+
+class Collation:
+    """A collate_fn that also makes a batch of no examples, shaped like one of the first example.
+
+    It gives the number of examples with the batch: a dataset may have left some out.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Any) -> None:  # noqa: ANN401 - any dataset
+        self._collate = collate
+        self._dataset = dataset
+
+    def __call__(self, examples: list[Any]) -> tuple[int, Any]:
+        """(number of examples, their batch)."""
+        if not examples:
+            return 0, _emptied(self._collate([self._dataset[0]]))
+        return len(examples), self._collate(examples)
+
+
+def _emptied(batch: Any) -> Any:  # noqa: ANN401 - any batch
+    match batch:
+        case Tensor() | np.ndarray():
+            return batch[:0]
+        case dict():
+            return {key: _emptied(value) for key, value in batch.items()}
+        case tuple() if hasattr(batch, "_fields"):
+            return type(batch)(*(_emptied(value) for value in batch))
+        case tuple() | list() if any(isinstance(value, Tensor | dict | tuple | list) for value in batch):
+            return type(batch)(_emptied(value) for value in batch)
+        case list():
+            return []
+        case _:
+            raise UnsupportedCombinationError(
+                f"a lot without examples cannot be made from a batch of {type(batch).__name__}",
+                supported="batches of tensors, in tuples, lists and dicts",
+            )
+
+
+def check_dataset(loader: DataLoader[Any]) -> int:
+    """Number of examples of a loader's dataset; raise unless they can be picked by index."""
+    dataset: Any = loader.dataset
+    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+        raise UnsupportedCombinationError(
+            "an iterable dataset has no examples to sample from",
+            supported="a dataset with a length and indices",
+        )
+    return check_integer("len(dataset)", len(dataset), minimum=1)

@@ -1,0 +1,174 @@
+"""SetUp: fingerprints of what a run was built from, by which a checkpoint knows its run again."""
+
+import dataclasses
+import hashlib
+import secrets
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpmech.certificates import Continuity, Kept
+from dpmech.exceptions import CertificateError
+from dpmech.optim.runs.fingerprints.code import Printer
+from dpmech.optim.runs.fingerprints.data import examples_print, picked_examples
+
+__all__ = ["PARTS", "SetUp", "worst"]
+
+PARTS = ("dataset", "model", "loss")
+_ORDER = (Kept.SAME, Kept.UNKNOWN, Kept.ACCEPTED)
+
+
+@dataclasses.dataclass
+class _Print:
+    """The fingerprint of a part.
+
+    Attributes:
+        sums: checksums by what they are of; None for what cannot be compared.
+        complete: whether they cover all that the part consists of.
+        coded: which of them follow from bytecode.
+    """
+
+    sums: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    complete: bool = True
+    coded: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str, printer: Printer, digest: bytes) -> None:
+        self.sums[name] = digest.hex()
+        self.complete &= printer.complete
+        if printer.coded:
+            self.coded.append(name)
+
+
+class SetUp:
+    """Fingerprints of dataset, model and loss, keyed by a secret of the run.
+
+    They are of the run as it was built: of model and loss at `describe`, of the dataset when a checkpoint is
+    first saved or loaded. What code changes later of itself (a counter, a schedule) is not in them.
+
+    Args:
+        dataset: with a length and indices.
+        collate: the collate_fn.
+        settings: of the DataLoader.
+
+    Attributes:
+        continuity: what is known of the run's checkpoints; None before the first.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[..., Any], settings: dict[str, Any]) -> None:  # noqa: ANN401 - any dataset
+        self.continuity: Continuity | None = None
+        self._dataset = dataset
+        self._settings = settings
+        self._bare = {part: _Print() for part in PARTS}
+        printer = Printer(home=collate)
+        self._bare["dataset"].add("collate_fn", printer, printer.of(collate, frozenset()))
+        self._key = b""
+        self._picked: list[int] = []
+        self._prints: dict[str, _Print] = {}
+
+    def describe(self, model: nn.Module, loss: Callable[..., Any] | None) -> None:
+        """Take the fingerprints of model and loss.
+
+        Args:
+            model: before it is wrapped.
+            loss: of one example; None where it is not known here.
+        """
+        printer = Printer(model)
+        self._bare["model"].add("structure", printer, printer.model(model))
+        if loss is not None:
+            printer = Printer(model, home=loss)
+            self._bare["loss"].add("code or constants", printer, printer.of(loss, frozenset()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint. Secret."""
+        if not self._key:
+            self._use(secrets.token_bytes(32), None)
+        if self.continuity is None:
+            self.continuity = Continuity(*(_kept(self._prints[part]) for part in PARTS))
+        return {
+            "key": self._key.hex(),
+            "picked": self._picked,
+            "python": _python(),
+            "torch": str(torch.__version__),
+            "prints": {part: dataclasses.asdict(self._prints[part]) for part in PARTS},
+            "continuity": {name: kept.value for name, kept in dataclasses.asdict(self.continuity).items()},
+        }
+
+    def compare(self, state: dict[str, Any]) -> tuple[dict[str, str], Continuity]:
+        """Compare with the state of a checkpoint.
+
+        Returns:
+            What differs of every part that is not the same, in words; and what is known if that is accepted.
+
+        Raises:
+            CertificateError: if the state is none.
+        """
+        try:
+            picked = [int(index) for index in state["picked"]]
+            saved = {part: _Print(**state["prints"][part]) for part in PARTS}
+            before = Continuity(**{part: Kept(state["continuity"][part]) for part in PARTS})
+            key, python, release = bytes.fromhex(state["key"]), str(state["python"]), str(state["torch"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CertificateError(f"the checkpoint has no fingerprints of its run ({error!r})") from error
+        self._use(key, picked)
+        changed, kept = {}, {}
+        for part in PARTS:
+            one, now = saved[part], self._prints[part]
+            names = [
+                name
+                for name in sorted(one.sums.keys() | now.sums.keys())
+                if one.sums.get(name, "") is not None and one.sums.get(name, "") != now.sums.get(name, "")
+            ]
+            coded = [name for name in names if name in {*one.coded, *now.coded}]
+            if python != _python() and coded:
+                changed[part] = (
+                    f"the {part} ({', '.join(names)}) cannot be compared: the checkpoint was made under "
+                    f"Python {python}, this is {_python()}, and fingerprints of code differ between them"
+                )
+            elif names:
+                changed[part] = f"another {part} ({', '.join(names)})"
+                if release != str(torch.__version__):
+                    changed[part] += f"; it was made under torch {release}, this is {torch.__version__}"
+            found = Kept.ACCEPTED if part in changed else max(_kept(one), _kept(now), key=_ORDER.index)
+            kept[part] = max(found, getattr(before, part), key=_ORDER.index)
+        return changed, Continuity(**kept)
+
+    def _use(self, key: bytes, picked: list[int] | None) -> None:
+        """Take the keyed fingerprints."""
+        size = len(self._dataset)
+        self._key = key
+        self._picked = picked_examples(size, key) if picked is None else picked
+        self._prints = {
+            part: _Print(
+                {name: _keyed(key, digest) for name, digest in own.sums.items()}, own.complete, own.coded
+            )
+            for part, own in self._bare.items()
+        }
+        own = self._prints["dataset"]
+        own.sums["length"] = _keyed(key, str(size))
+        if max(self._picked, default=0) < size:
+            sums, complete = examples_print(self._dataset, self._picked, key, self._settings)
+            own.sums |= {f"examples{name}": value for name, value in sums.items()}
+            own.complete &= complete
+
+
+def worst(all_kept: Iterable[Continuity]) -> Continuity:
+    """What is known where several processes know this."""
+    known = list(all_kept)
+    return Continuity(
+        **{part: max((getattr(one, part) for one in known), key=_ORDER.index) for part in PARTS}
+    )
+
+
+def _kept(own: _Print) -> Kept:
+    return Kept.SAME if own.sums and own.complete and None not in own.sums.values() else Kept.UNKNOWN
+
+
+def _keyed(key: bytes, value: str | None) -> str | None:
+    return None if value is None else hashlib.blake2b(value.encode(), key=key, digest_size=32).hexdigest()
+
+
+def _python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"

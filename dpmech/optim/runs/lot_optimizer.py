@@ -1,0 +1,228 @@
+"""LotOptimizer: a PrivateOptimizer in step with the loader that draws its lots."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpmech.calibration import Calibration
+from dpmech.certificates import Certificate, Randomness, RunRecord
+from dpmech.composition import executed_epsilon
+from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.clipping import ClippedSum
+from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.runs.loader import PrivateLoader
+from dpmech.optim.runs.unchanged import Unchanged
+
+__all__ = ["LotOptimizer"]
+
+
+class LotOptimizer(PrivateOptimizer):
+    """A PrivateOptimizer that takes step t on the whole of lot t of its loader, and on nothing else.
+
+    With physical batches smaller than lots, `step` and `zero_grad` may be called after every batch: all but
+    the last of a lot only accumulate (`lot_complete` says which it was, for learning-rate schedulers).
+
+    Args:
+        loader: the loader.
+        *args: as for PrivateOptimizer.
+        unchanged: what compares the contents of the model before every step; None for nothing, where no
+            model is known.
+        **kwargs: as for PrivateOptimizer.
+
+    Raises:
+        CertificateError: if the loader's lots are not those that were certified.
+    """
+
+    def __init__(
+        self,
+        loader: PrivateLoader,
+        *args: Any,  # noqa: ANN401 - as there
+        unchanged: Unchanged | None = None,
+        **kwargs: Any,  # noqa: ANN401 - as there
+    ) -> None:
+        self._loader = loader
+        self._unchanged = unchanged
+        super().__init__(*args, **kwargs)
+        certified = (self.claim.participation, self.claim.strategy.n)
+        realised = (loader.sampler.participation, loader.sampler.n)
+        if certified != realised:
+            raise CertificateError(
+                f"certified is {certified[0]!r} over {certified[1]} steps, the loader realises "
+                f"{realised[0]!r} over {realised[1]}",
+                claimed=certified,
+                recomputed=realised,
+            )
+
+    @property
+    def lot_complete(self) -> bool:
+        """Whether the newest batch was the last of its lot, so that `step` released something."""
+        return self._loader.progress.complete
+
+    def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
+        """As PrivateOptimizer; an example of the loader's newest batch counts once.
+
+        Raises:
+            UnsupportedCombinationError: if more examples are added than the batch holds, or the model was
+                made private again.
+        """
+        if self._unchanged is not None:
+            self._unchanged.check_newest()
+        progress = self._loader.progress
+        found, left_out = None, 0
+        if clipped is None:
+            given = [getattr(param, "grad_sample", None) for param in self._trained]
+            found = max((_examples(one) for one in given if one is not None), default=None)
+            if found is not None and examples is not None:
+                found = examples
+        elif isinstance(clipped, ClippedSum):
+            # A sum that does not say how many examples it holds is taken for those of the batch.
+            found, left_out = clipped.examples, clipped.left_out
+            found = progress.handed if found is None else found
+        if found is not None:
+            progress.check_room(found)
+        super().accumulate(clipped, examples=examples)
+        if found is not None:
+            progress.count(found, left_out)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as in PrivateOptimizer
+        """The private step of a lot after its last batch; after the others, accumulate only.
+
+        Raises:
+            UnsupportedCombinationError: without a batch of the loader, if the model changed otherwise than by
+                steps, and as PrivateOptimizer.step and `accumulate`.
+        """
+        progress = self._loader.progress
+        progress.check_step()
+        if not progress.complete:
+            if closure is not None:
+                raise UnsupportedCombinationError(
+                    "a closure in the middle of a lot", supported="closures with whole lots"
+                )
+            self.accumulate()
+            progress.check_counted()
+            progress.close_batch()
+            return None
+        self._check_in_step()
+        before = progress.stepped
+        try:
+            return self._released(closure)
+        finally:
+            # Also after an update that failed half-way; not where the step was refused before it began.
+            if self._unchanged is not None and progress.stepped > before:
+                self._unchanged.note_step()
+
+    def _check_lot(self) -> None:
+        self._loader.progress.check_counted()
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        if self._unchanged is not None:
+            self._unchanged.check()
+
+    def note_weights(self) -> None:
+        """Say that you changed trained parameters between steps, by what was released (clamping, averages).
+
+        Other changes than those of steps are refused, as a forward pass may have written data there.
+        """
+        if self._unchanged is not None:
+            self._unchanged.note_weights()
+
+    def _note_row(self) -> None:
+        # Before the update of the weights: if that fails, lot and row are spent all the same.
+        self._loader.progress.note_step()
+
+    def _check_in_step(self) -> None:
+        rows, lots = self._stream.steps_taken, self._loader.progress.stepped
+        if rows != lots:
+            raise UnsupportedCombinationError(
+                f"{rows} rows of noise were spent on {lots} lots", supported="one for every lot"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """As PrivateOptimizer.
+
+        Raises:
+            UnsupportedCombinationError: if lots and rows of noise no longer belong together, or the model
+                holds what no step gave it.
+        """
+        self._check_in_step()
+        self._check_unchanged()
+        return super().state_dict()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        """Clear gradients; what was accumulated of a lot stays, as it belongs to the coming step."""
+        self._inner.zero_grad(set_to_none=set_to_none)
+        self._intake.clear()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As PrivateOptimizer; the loader's state is loaded first.
+
+        Raises:
+            CertificateError: if the loader stands at another step.
+        """
+        super().load_state_dict(state_dict)
+        mine, theirs = self.record.steps, self._loader.steps_taken
+        if mine != theirs:
+            raise CertificateError(
+                f"the optimizer's state is after {mine} steps, the loader stands at {theirs}: load its state "
+                "of the same moment first",
+                claimed=mine,
+                recomputed=theirs,
+            )
+
+    def run_record(
+        self, *, stopped_by_plan: bool = False, rng: np.random.Generator | int | None = None
+    ) -> RunRecord:
+        """What this run did, to save beside the weights.
+
+        Args:
+            stopped_by_plan: whether the number of steps was decided without looking at anything that the
+                run released; see `dm.executed_epsilon`.
+            rng: for sampled accountants, if stopped early by plan.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            CertificateError: if processes or participations disagree with the certificate.
+            UnsupportedCombinationError: if the model holds what no step gave it.
+        """
+        if not isinstance(stopped_by_plan, bool):
+            raise InvalidParameterError("stopped_by_plan", stopped_by_plan, "True or False")
+        self._check_unchanged()
+        steps = self.record.steps
+        certificate = self._certificate()
+        seen = self._loader.tracker.summary()
+        if seen["steps"] != steps:
+            raise CertificateError(
+                f"{steps} steps were taken on {seen['steps']} lots", claimed=steps, recomputed=seen["steps"]
+            )
+        sampler = self._loader.sampler
+        return RunRecord(
+            certificate=certificate,
+            steps=steps,
+            executed=executed_epsilon(certificate, steps, rng=rng)
+            if stopped_by_plan or steps == 0
+            else certificate.achieved,
+            sampler=Randomness(type(sampler).__name__, sampler.fingerprint(), sampler.seeded),
+            noise=Randomness(type(self._stream).__name__, self._stream.fingerprint(), self._stream.seeded),
+            smallest_separation=seen.get("smallest_separation"),
+            most_participations=seen.get("most_participations"),
+            processes=self._loader.processes,
+            stopped_by_plan=stopped_by_plan,
+            uniqueness=self._loader.uniqueness,
+            continuity=self._loader.continuity,
+        )
+
+    def _certificate(self) -> Certificate:
+        """The certificate with what this run fixed."""
+        if isinstance(self.claim, Calibration):
+            return self.claim.certificate(self.clip_norm, self.expected_batch_size)
+        if not isinstance(self.claim, Certificate):
+            raise InvalidParameterError("calibration", self.claim, "a Calibration or a Certificate")
+        return self.claim.with_terms(self.clip_norm, self.expected_batch_size)
+
+
+def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter
+    """Examples of a per-example gradient, which is a tensor or a list of them; the intake checks shapes."""
+    parts = grad_sample if isinstance(grad_sample, list | tuple) else [grad_sample]
+    return sum(len(part) for part in parts)

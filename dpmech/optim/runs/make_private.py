@@ -1,0 +1,255 @@
+"""make_private: model, optimizer and loader of an ordinary run, made private under a certificate."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import SequentialSampler as TorchSequentialSampler
+
+from dpmech.certificates import Claim
+from dpmech.exceptions import (
+    CertificateError,
+    InvalidParameterError,
+    MissingDependencyError,
+    UnsupportedCombinationError,
+)
+from dpmech.guards import check_real
+from dpmech.mechanism import EveryStep
+from dpmech.optim.certified_settings import check_claim
+from dpmech.optim.clipping import Clipping
+from dpmech.optim.noise import Generator, NoiseMode
+from dpmech.optim.processes import Group, processes
+from dpmech.optim.runs.datasets import check_dataset
+from dpmech.optim.runs.loader import PrivateLoader
+from dpmech.optim.runs.lot_optimizer import LotOptimizer
+from dpmech.optim.runs.per_example_model import PerExampleModel, check_model, count_calls
+from dpmech.optim.runs.unchanged import ModelHook, Unchanged
+from dpmech.samplers import Sampler, SequentialSampler, sampler_for
+
+__all__ = ["make_private"]
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader[Any],
+    calibration: object,
+    clip_norm: float | None = None,
+    *,
+    loss: Callable[..., Tensor] | None = None,
+    expected_batch_size: float | None = None,
+    max_physical_batch_size: int | None = None,
+    clipping: Clipping | None = None,
+    drop_last: bool = False,
+    generator: Generator | None = None,
+    rng: object = None,
+    mode: NoiseMode | None = None,
+    process_group: Group = None,
+    public_buffers: Sequence[str] = (),
+) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
+    """Make an ordinary training set-up private: three objects that replace those given.
+
+    Lots are drawn as the certificate says, gradients are clipped one by one, and every step adds the
+    certified noise. What does not agree with the certificate is refused here, before the first step.
+
+    Per-example gradients come from Opacus' GradSampleModule, for the loop that Opacus users know::
+
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            criterion(model(inputs), targets).backward()
+            optimizer.step()
+
+    (criterion the *mean* over the batch), or with `loss`, the loss of one example, from `torch.func`::
+
+        for inputs, targets in loader:
+            model.backward(inputs, targets)
+            optimizer.step()
+
+    Under torch.distributed all processes call it with the whole dataset; lots are shared between them, and
+    the weights of rank 0 are copied to all. Do not wrap the model in DistributedDataParallel.
+
+    Args:
+        model: a module that treats examples one by one; layers of batch normalisation are refused.
+        optimizer: any torch optimizer over the model's parameters.
+        loader: a DataLoader over the whole dataset, without shuffling (but for EveryStep, which allows it):
+            the order is the certificate's. A batch_size other than that of the certificate's lots is refused.
+        calibration: a Calibration or a Certificate.
+        clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1.
+        loss: None, or `loss(model, *example)` of one example, a scalar.
+        expected_batch_size: the public normaliser; None takes the certificate's, else the mean size of a lot.
+        max_physical_batch_size: how many examples of one process to hold at once; None for whole lots.
+        clipping: as for PrivateOptimizer.
+        drop_last: as for SequentialSampler; only for participations that are not random.
+        generator: of the noise; None for entropy of the operating system, as private training must.
+        rng: of the lots; the same. Unused where nothing is drawn.
+        mode: of the noise, as for NoiseStream.
+        process_group: the processes that train together; None for the default group.
+        public_buffers: names of buffers, untrained parameters or extra states that may change in training
+            because they do not depend on the data, such as counters. A change of any other is refused: they
+            are released without noise.
+
+    Returns:
+        Model, optimizer (a LotOptimizer) and loader (a PrivateLoader).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        CertificateError: if clip norm, normaliser, size of the lots or processes differ from what is
+            certified.
+        UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
+            DistributedDataParallel, and buffers of which nobody can tell whether they change.
+        MissingDependencyError: without `loss`, if Opacus is not installed.
+    """
+    claim = check_claim(calibration)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
+    if not isinstance(loader, DataLoader):
+        raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
+    given: Any = model
+    if loss is not None and _is_grad_sample_module(model):
+        raise UnsupportedCombinationError(
+            "a GradSampleModule with a loss of one example", supported="the module itself, or no loss"
+        )
+    inner = check_model(
+        given._module if loss is None and _is_grad_sample_module(model) else given,
+        [param for group in optimizer.param_groups for param in group["params"]],
+    )
+    _check_order(loader, claim)
+    world = processes(process_group)
+    sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)
+    _check_sizes(claim, loader, sampler, expected_batch_size, world)
+    private_loader = PrivateLoader(
+        loader,
+        sampler,
+        max_physical_batch_size=max_physical_batch_size,
+        whole_lots=loss is not None,
+        process_group=process_group,
+    )
+    if world > 1:
+        for tensor in [*inner.parameters(), *inner.buffers()]:
+            dist.broadcast(
+                tensor.detach(), dist.get_global_rank(process_group, 0) if process_group else 0, process_group
+            )
+    trained = [param for param in inner.parameters() if param.requires_grad]
+    unchanged = Unchanged(inner, trained, public_buffers)
+    certified = getattr(claim, "expected_batch_size", None)
+    normaliser = sampler.expected_batch_size if certified is None else None
+    private = LotOptimizer(
+        private_loader,
+        optimizer,
+        claim,
+        clip_norm,
+        normaliser if expected_batch_size is None else expected_batch_size,
+        clipping=clipping,
+        generator=generator,
+        mode=mode,
+        process_group=process_group,
+        unchanged=unchanged,
+    )
+    private_loader.set_up.describe(inner, loss)
+    if loss is not None:
+        wrapped: nn.Module = PerExampleModel(
+            inner, loss, private, microbatch_size=max_physical_batch_size, unchanged=unchanged
+        )
+    else:
+        wrapped = _grad_sample_module(model)
+        count_calls(inner, private_loader.progress, trained)
+        inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
+    return wrapped, private, private_loader
+
+
+def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
+    """Refuse loaders that say in which order examples come: that is the certificate's business."""
+    if loader.batch_size is None:
+        raise UnsupportedCombinationError(
+            "the loader makes batches of its own", supported="DataLoader(dataset, batch_size=...)"
+        )
+    if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
+        if isinstance(claim.participation, EveryStep):
+            return  # no assumption, so nothing that shuffling could break
+        raise UnsupportedCombinationError(
+            "the loader shuffles: an example that ends one epoch may begin the next, so no separation of its "
+            "participations holds, and no theorem here amplifies by shuffling",
+            supported="shuffle=False; lots are drawn as the certificate's participation says",
+        )
+    if not isinstance(loader.sampler, TorchSequentialSampler):
+        raise UnsupportedCombinationError(
+            f"the loader has a {type(loader.sampler).__name__}",
+            supported="a DataLoader over the whole dataset without a sampler; lots are drawn, and shared "
+            "between processes, here",
+        )
+
+
+def _sampler(
+    claim: Claim, loader: DataLoader[Any], world: int, *, drop_last: bool, rng: object, group: Group
+) -> Sampler:
+    """The certificate's lots, with the key of rank 0."""
+    count = check_dataset(loader)
+    shuffled = isinstance(loader.sampler, RandomSampler)
+    if isinstance(claim.participation, EveryStep):
+        sampler: Sampler = SequentialSampler(
+            count,
+            claim.participation,
+            claim.strategy.n,
+            batch_size=(loader.batch_size or 1) * world,
+            drop_last=drop_last,
+            reshuffle=shuffled,
+            rng=rng if shuffled else None,
+        )
+    else:
+        sampler = sampler_for(claim, count, drop_last=drop_last, rng=rng)
+    if world > 1:
+        states: list[Any] = [None] * world
+        dist.all_gather_object(states, sampler.state_dict(), group=group)
+        sampler.load_state_dict(states[0])
+    return sampler
+
+
+def _check_sizes(
+    claim: Claim, loader: DataLoader[Any], sampler: Sampler, given: float | None, world: int
+) -> None:
+    """Sizes that people wrote down must be those of the lots, up to the rounding of steps per epoch."""
+    stated = {
+        # 1 is what a DataLoader has where nobody said anything.
+        # Under EveryStep the lots were made from it.
+        "the loader's batch_size, times processes": (loader.batch_size or 1) * world
+        if loader.batch_size != 1 and not isinstance(claim.participation, EveryStep)
+        else None,
+        "the certificate's expected_batch_size": getattr(claim, "expected_batch_size", None),
+        "expected_batch_size": given,
+    }
+    expected = sampler.expected_batch_size
+    for name, value in stated.items():
+        if value is None:
+            continue
+        size = check_real(name, value)
+        same_steps = size >= 1 and sampler.dataset_size // int(size) == sampler.steps_per_epoch
+        if not (same_steps or abs(size - expected) < max(1.0, 0.01 * expected)):
+            raise CertificateError(
+                f"{name} is {size:g}, but {claim.participation!r} over {sampler.dataset_size} examples gives "
+                f"lots of {expected:g} on average",
+                claimed=size,
+                recomputed=expected,
+            )
+
+
+def _is_grad_sample_module(model: object) -> bool:
+    return any(kind.__name__ == "AbstractGradSampleModule" for kind in type(model).__mro__)
+
+
+def _grad_sample_module(model: nn.Module) -> nn.Module:
+    if _is_grad_sample_module(model):
+        return model
+    try:
+        from opacus.grad_sample import GradSampleModule
+    except ImportError:
+        raise MissingDependencyError("opacus", "opacus") from None
+    if any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
+        raise UnsupportedCombinationError(
+            "the model has Opacus' hooks already, of an earlier GradSampleModule",
+            supported="that GradSampleModule itself (what make_private returned), or remove_hooks()",
+        )
+    wrapped: nn.Module = GradSampleModule(model, batch_first=True, loss_reduction="mean")
+    return wrapped

@@ -1,0 +1,288 @@
+"""Unchanged: what a model holds beside the result of its steps, and that no call wrote data into it."""
+
+import hashlib
+import io
+import pickle
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.runs.contents import Contents, Fingerprinter, same
+
+__all__ = ["ModelHook", "Unchanged"]
+
+
+# The newest watch of every module, which the module's own hooks keep alive.
+_WATCHES: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Unchanged]]" = weakref.WeakKeyDictionary()
+
+
+class Unchanged:
+    """Compares the contents of a model's tensors with what they were: only steps may change a model.
+
+    A forward pass sees raw data. What it writes into the model would be released with it, without noise. So
+    buffers, parameters that are not trained and extra states must stay, bit for bit, what they were when the
+    model was made private; trained parameters, from the end of one step of the optimizer to the next.
+    Whoever saves, pickles or copies the model meets the same check.
+
+    `load_state_dict` may change trained parameters at any time, the others before the first step.
+    Attributes of modules that are no tensors of theirs are not seen.
+
+    Args:
+        model: the model.
+        trained: its parameters that the optimizer trains.
+        public: names of buffers, other parameters and extra states that may change, as they do not depend on
+            the data.
+
+    Attributes:
+        handed_on: whether a later watch has taken over the model, or a part of it.
+
+    Raises:
+        InvalidParameterError: if a public name is none of these.
+        UnsupportedCombinationError: if a tensor cannot be read, or holds what no step of an earlier run on
+            the model gave it.
+    """
+
+    def __init__(self, model: nn.Module, trained: Sequence[Tensor], public: Sequence[str] = ()) -> None:
+        self._model = model
+        self.handed_on = False
+        self._take_over()
+        self._trained = list(trained)
+        self._ids = {id(param) for param in self._trained}
+        self._names = {
+            name for name, param in model.named_parameters(remove_duplicate=False) if id(param) in self._ids
+        }
+        self._public = self._checked(public)
+        self._fingerprinter = Fingerprinter()
+        self._stepped = False
+        self._then: dict[str, Contents] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._read()
+        hooked: Any = model  # torch's stubs say nothing of these
+        hooked.register_load_state_dict_pre_hook(ModelHook(lambda *_: self.check()))
+        hooked.register_load_state_dict_post_hook(ModelHook(lambda *_: self._loaded()))
+        hooked.register_state_dict_pre_hook(ModelHook(lambda *_: self.check(), copied=self.check))
+
+    def check(self) -> None:
+        """Compare all contents; after the model was made private again, that is the business of its new run.
+
+        Raises:
+            UnsupportedCombinationError: if something changed otherwise than by a step, came or went.
+        """
+        if self.handed_on:
+            return
+        self._compare(dict(self._held(extra=True)), whole=True)
+
+    def check_written(self) -> None:
+        """Compare the contents of what was written or replaced in ways that torch counts; cheap.
+
+        Raises:
+            UnsupportedCombinationError: as `check`.
+        """
+        if self.handed_on:
+            return
+        held = dict(self._held(extra=False))
+        stamps = {name: _stamp(tensor) for name, tensor in held.items()}
+        self._compare({name: held[name] for name in held if stamps[name] != self._stamps.get(name)})
+        self._stamps.update(stamps)
+
+    def check_newest(self) -> None:
+        """Raise UnsupportedCombinationError if the model was made private again."""
+        if self.handed_on:
+            raise UnsupportedCombinationError(
+                "the model was made private again since: it is trained by another optimizer",
+                supported="steps of the newest optimizer of a model",
+            )
+
+    def note_step(self) -> None:
+        """The optimizer has changed the trained parameters."""
+        self._stepped = True
+        self.note_weights()
+
+    def note_weights(self) -> None:
+        """The trained parameters are what they should be: compare with what they hold now."""
+        for name, tensor in self._held(extra=False):
+            if id(tensor) in self._ids:
+                self._then[name] = self._fingerprinter.read(name, tensor)
+                self._stamps[name] = _stamp(tensor)
+
+    def _take_over(self) -> None:
+        """End the watch of earlier runs over parts of the model, which must hold what these gave them."""
+        for part in self._model.modules():
+            earlier = _WATCHES.get(part, lambda: None)()
+            if earlier is not None:
+                earlier.check()
+                earlier.handed_on = True
+        for part in self._model.modules():
+            _WATCHES[part] = weakref.ref(self)
+
+    def _loaded(self) -> None:
+        """After `load_state_dict`, before which everything was as it should be."""
+        if self.handed_on:
+            return
+        if self._stepped:
+            self.note_weights()
+            self.check()
+        else:
+            self._read()
+
+    def _read(self) -> None:
+        self._then = {name: self._fingerprinter.read(name, tensor) for name, tensor in self._held(extra=True)}
+        self._stamps = {name: _stamp(tensor) for name, tensor in self._held(extra=False)}
+
+    def _held(self, *, extra: bool) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the model that is not public, under all its names."""
+        for name, param in self._model.named_parameters(remove_duplicate=False):
+            if name not in self._public:
+                yield name, param
+        for name, buffer in self._model.named_buffers(remove_duplicate=False):
+            if name not in self._public:
+                yield name, buffer
+        if extra:
+            for name, state in _extra_states(self._model):
+                if name not in self._public:
+                    yield name, _digest(name, state)
+
+    def _compare(self, held: dict[str, Tensor], *, whole: bool = False) -> None:
+        now: dict[int, Contents] = {}
+        for name, tensor in held.items():
+            if id(tensor) not in now:  # tied tensors are read once
+                now[id(tensor)] = self._fingerprinter.read(name, tensor)
+        known = [name for name in held if name in self._then]
+        gone = [name for name in self._then if name not in held] if whole else []
+        if (
+            len(known) == len(held)
+            and not gone
+            and same([now[id(held[name])] for name in known], [self._then[name] for name in known])
+            and not any(self._is_replaced(name, held[name]) for name in known)
+        ):
+            return
+        changed = [
+            name
+            for name in known
+            if self._is_replaced(name, held[name]) or not same([now[id(held[name])]], [self._then[name]])
+        ]
+        self._refuse(changed, [name for name in held if name not in self._then], gone)
+
+    def _is_replaced(self, name: str, tensor: Tensor) -> bool:
+        """Whether a trained parameter is no longer the one that the optimizer trains."""
+        return name in self._names and id(tensor) not in self._ids
+
+    def _checked(self, public: Sequence[str]) -> frozenset[str]:
+        known = [name for name, _ in self._model.named_buffers(remove_duplicate=False)]
+        known += [
+            name
+            for name, _ in self._model.named_parameters(remove_duplicate=False)
+            if name not in self._names
+        ]
+        known += [name for name, _ in _extra_states(self._model)]
+        if isinstance(public, str) or not isinstance(public, Iterable) or not set(public) <= set(known):
+            raise InvalidParameterError("public_buffers", public, f"names among {known}")
+        return frozenset(public)
+
+    def _refuse(self, changed: list[str], new: list[str], gone: list[str]) -> None:
+        buffers = {name for name, _ in self._model.named_buffers(remove_duplicate=False)}
+        trained = [name for name in changed if name in self._names]
+        if trained:
+            raise UnsupportedCombinationError(
+                f"the trained parameters {', '.join(trained)} changed otherwise than by a step of the "
+                "optimizer: a forward pass that writes into them would release data without noise",
+                supported="changes of your own, made from what was released, by load_state_dict or followed "
+                "by optimizer.note_weights()",
+            )
+        kinds = {
+            "buffers": [name for name in changed if name in buffers],
+            "extra states": [name for name in changed if name.endswith("_extra_state")],
+            "parameters that are not trained,": [
+                name for name in changed if name not in buffers and not name.endswith("_extra_state")
+            ],
+            "list of tensors by": new,
+            "list of tensors, now without": gone,
+        }
+        listed = " and its ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names)
+        raise UnsupportedCombinationError(
+            f"calling the model, or loading into it, changed its {listed}: they would carry data without "
+            "noise into the released model",
+            supported="layers without running statistics or memories; public_buffers for those that do not "
+            "depend on the data; other frozen weights before make_private",
+        )
+
+
+class ModelHook:
+    """A hook of a model, which copies and pickles of the model do not take along.
+
+    Args:
+        call: what it does.
+        copied: what to do first when the model is copied or pickled.
+    """
+
+    def __init__(
+        self, call: Callable[..., object] | None = None, copied: Callable[[], object] | None = None
+    ) -> None:
+        self._call = call
+        self._copied = copied
+
+    def __call__(self, *args: object) -> None:
+        """Do it, unless this is a copy."""
+        if self._call is not None:
+            self._call(*args)
+
+    def __deepcopy__(self, memo: object) -> "ModelHook":
+        if self._copied is not None:
+            self._copied()
+        return ModelHook()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._copied is not None:
+            self._copied()
+        return ModelHook, ()
+
+
+def _stamp(tensor: Tensor) -> tuple[int, int]:
+    """Which tensor it is, and how often it was written to in ways that torch counts."""
+    return id(tensor), 0 if tensor.is_inference() else tensor._version
+
+
+def _extra_states(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """What modules add to a state dict beside tensors of their own."""
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield f"{name}._extra_state".lstrip("."), module.get_extra_state()
+
+
+def _digest(name: str, state: object) -> Tensor:
+    """A fingerprint of plain data and tensors."""
+    digest = hashlib.blake2b(digest_size=32)
+    for piece in _pieces(name, state):
+        digest.update(len(piece).to_bytes(8, "little") + piece)
+    return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
+
+
+def _pieces(name: str, state: object) -> Iterator[bytes]:
+    if isinstance(state, Tensor):
+        one = state.detach().cpu().contiguous().view(-1)
+        yield f"{one.dtype} {tuple(state.shape)}".encode()
+        yield one.view(torch.uint8).numpy().tobytes()
+    elif isinstance(state, io.BytesIO):
+        yield state.getvalue()
+    elif isinstance(state, dict):
+        yield f"dict {len(state)}".encode()
+        for key, value in state.items():
+            yield from _pieces(name, key)
+            yield from _pieces(name, value)
+    elif isinstance(state, list | tuple):
+        yield f"{type(state).__name__} {len(state)}".encode()
+        for value in state:
+            yield from _pieces(name, value)
+    else:
+        try:
+            yield pickle.dumps(state, protocol=4)
+        except Exception as error:  # whatever an object raises that cannot be pickled
+            raise UnsupportedCombinationError(
+                f"{name} cannot be read ({error}): nothing can tell whether a call of the model writes data "
+                "into it",
+                supported="extra states of plain data and tensors, or named in public_buffers",
+            ) from error

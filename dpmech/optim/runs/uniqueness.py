@@ -1,0 +1,261 @@
+"""Whether a dataset holds an example twice: views flattened to the examples that stand beneath them."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
+
+from dpmech.certificates import Uniqueness
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.canaries import CanaryData
+from dpmech.optim.runs.occurrences import Occurrences, Picks, as_array
+
+__all__ = ["check_unique"]
+
+_Indices: TypeAlias = npt.NDArray[np.int64]
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+
+def check_unique(dataset: Any) -> Uniqueness:  # noqa: ANN401 - any dataset
+    """Raise if an example stands under two indices, as far as can be told, and say how far that is.
+
+    Subset (random_split makes them), ConcatDataset, StackDataset and CanaryData are followed down to what
+    holds the examples. There an example is an index, modulo the length; rows of tensors and arrays are known
+    by their address, so that two datasets over one tensor are found. In a StackDataset every component
+    counts: what stands in two rows takes part twice. An attribute or method `example_ids` takes the place of
+    all this for the dataset that has it.
+
+    Args:
+        dataset: with a length and indices.
+
+    Returns:
+        FLATTENED where everything beneath is a TensorDataset, a tensor, an array or a plain sequence;
+        EXAMPLE_IDS where everything has `example_ids`; otherwise NOT_CHECKED: views were followed, and
+        nothing is known of what a dataset of another class does with its indices.
+
+    Raises:
+        UnsupportedCombinationError: if an example stands twice, or a view cannot be followed.
+        InvalidParameterError: for `example_ids` of another length, or that cannot be compared.
+    """
+    walk = _Walk()
+    rows: Picks = range(len(dataset))
+    walk.follow(dataset, rows, rows)
+    pair = walk.found.first_repeat()
+    if pair is not None:
+        raise UnsupportedCombinationError(
+            f"the dataset holds examples twice, one of them under the indices {pair[0]} and {pair[1]}: it "
+            "would take part twice as often as certified",
+            supported="every example under one index; where two indices do belong to two examples, a dataset "
+            "with example_ids",
+        )
+    if not walk.kinds:
+        return Uniqueness.FLATTENED  # no example at all
+    return walk.kinds.pop() if len(walk.kinds) == 1 else Uniqueness.NOT_CHECKED
+
+
+class _Walk:
+    """Goes down through views; `picks` are indices of the dataset at hand, `rows` those of the outermost."""
+
+    def __init__(self) -> None:
+        self.found = Occurrences()
+        self.kinds: set[Uniqueness] = set()
+
+    def follow(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - any dataset
+        if len(picks) == 0:
+            return
+        own = getattr(dataset, "example_ids", None)
+        if own is not None:
+            self.kinds.add(Uniqueness.EXAMPLE_IDS)
+            self._ids(dataset, own() if callable(own) else own, _within(dataset, picks), rows)
+            return
+        for kind in (Subset, ConcatDataset, StackDataset, TensorDataset):
+            if isinstance(dataset, kind) and _overrides(dataset, kind):
+                # It may do anything with its indices; what it inherits is followed all the same.
+                self.kinds.add(Uniqueness.NOT_CHECKED)
+        match dataset:
+            case Subset():
+                inner = _integers(dataset.indices)
+                picks = _within(dataset, picks, len(inner))
+                self.follow(dataset.dataset, _chosen(inner, picks), rows)
+            case ConcatDataset():
+                self._concatenated(dataset, _within(dataset, picks), rows)
+            case StackDataset():
+                parts = dataset.datasets
+                for part in parts.values() if isinstance(parts, dict) else parts:
+                    self.follow(part, picks, rows)
+            case CanaryData():
+                self._with_canaries(dataset, _within(dataset, picks), rows)
+            case TensorDataset():
+                self.kinds.add(Uniqueness.FLATTENED)
+                self._tensors(dataset, dataset.tensors, _within(dataset, picks), rows)
+            case np.ndarray() if dataset.dtype.hasobject and dataset.ndim == 1:
+                self.kinds.add(Uniqueness.FLATTENED)
+                self._sequence(dataset, _within(dataset, picks), rows)
+            case Tensor() | np.ndarray():
+                self.kinds.add(Uniqueness.FLATTENED)
+                self._tensors(dataset, [dataset], _within(dataset, picks), rows)
+            case list() | tuple() | range() | str() | bytes():
+                self.kinds.add(Uniqueness.FLATTENED)
+                self._sequence(dataset, _within(dataset, picks), rows)
+            case _:
+                self.kinds.add(Uniqueness.NOT_CHECKED)
+                self.found.add_places(id(dataset), _length(dataset), _within(dataset, picks), rows)
+
+    def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - as the hook has it
+        if isinstance(ids, Tensor):
+            ids = ids.detach().cpu().numpy()
+        try:
+            given = len(ids)
+        except TypeError:
+            ids = list(ids) if isinstance(ids, Iterable) else _refuse_ids(type(ids).__name__, "a sequence")
+            given = len(ids)
+        if given != len(dataset) or getattr(ids, "ndim", 1) != 1:
+            _refuse_ids(f"{given} ids", f"one for each of the {len(dataset)} examples")
+        whole = ids if isinstance(ids, np.ndarray) else np.asarray(ids) if _all_integers(ids) else None
+        if whole is not None and whole.dtype.kind in "iu" and whole.dtype != np.uint64:
+            self.found.add_names(_chosen(whole.astype(np.int64, copy=False), picks), rows)
+            return
+        kept = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        try:
+            self.found.add_names([kept[place] for place in picks], rows)
+        except (TypeError, KeyError) as error:
+            raise InvalidParameterError(
+                "example_ids", type(ids).__name__, f"a sequence of hashable ids ({error})"
+            ) from error
+
+    def _concatenated(self, dataset: ConcatDataset[Any], picks: Picks, rows: Picks) -> None:
+        parts: list[Any] = list(dataset.datasets)
+        ends = np.asarray(dataset.cumulative_sizes, dtype=np.int64)
+        starts = np.concatenate(([0], ends[:-1]))
+        if any(_length(part) != size for part, size in zip(parts, ends - starts, strict=True)):
+            raise UnsupportedCombinationError(
+                "parts of a ConcatDataset have other lengths than when they were joined",
+                supported="datasets whose lengths stay",
+            )
+        if isinstance(picks, range) and picks == range(int(ends[-1])):
+            for part, start, end in zip(parts, starts.tolist(), ends.tolist(), strict=True):
+                self.follow(part, range(end - start), rows[start:end])
+            return
+        places, owners = as_array(picks), as_array(rows)
+        which = np.searchsorted(ends, places, side="right")
+        order = np.argsort(which, kind="stable")
+        cuts = np.searchsorted(which[order], np.arange(len(parts) + 1))
+        for number, part in enumerate(parts):
+            own = order[cuts[number] : cuts[number + 1]]
+            self.follow(part, places[own] - starts[number], owners[own])
+
+    def _with_canaries(self, dataset: CanaryData, picks: Picks, rows: Picks) -> None:
+        places, owners = as_array(picks), as_array(rows)
+        real = places < dataset.real_count
+        self.found.add_places(id(dataset), len(dataset), places[~real], owners[~real])
+        self.follow(dataset._real, places[real], owners[real])
+
+    def _tensors(self, dataset: object, tensors: Sequence[Any], picks: Picks, rows: Picks) -> None:
+        """Rows by their addresses; by their numbers where they have none."""
+        lines = [_rows_of(one) for one in tensors]
+        known = [line for line in lines if line is not None]
+        # A constant that was expanded along the examples is no one's data, unless there is nothing else.
+        moving = [line for line in known if line[2]] or known
+        for device, start, step in moving:
+            self.found.add_addresses(device, start, step, picks, rows)
+        if not moving:
+            self.found.add_places(id(dataset), _length(dataset), picks, rows)
+
+    def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - a sequence or an array
+        """Elements by the object; plain values by their place."""
+        places, owners = as_array(picks), as_array(rows)
+        named = np.zeros(len(places), dtype=np.bool_)
+        if isinstance(dataset, list | tuple | np.ndarray):
+            named = np.array([not _is_plain(dataset[place]) for place in places.tolist()], dtype=np.bool_)
+        if named.any():
+            self.found.add_objects([id(dataset[place]) for place in places[named].tolist()], owners[named])
+        if not named.all():
+            self.found.add_places(id(dataset), len(dataset), places[~named], owners[~named])
+
+
+def _is_plain(value: object) -> bool:
+    """Whether equal examples may be one object without being one example, as small numbers are."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _rows_of(value: Any) -> tuple[str, int, int] | None:  # noqa: ANN401 - a tensor or an array
+    """(device, address of row 0, bytes from row to row); None where there is no memory to point at."""
+    if isinstance(value, np.ndarray):
+        if value.ndim == 0 or value.size == 0:
+            return None
+        return "cpu", int(value.__array_interface__["data"][0]), value.strides[0]
+    try:
+        if value.ndim == 0 or value.numel() == 0:
+            return None
+        return str(value.device), value.data_ptr(), value.stride(0) * value.element_size()
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return None  # sparse tensors, or tensors that only look like one
+
+
+def _overrides(dataset: object, kind: type) -> bool:
+    """Whether a subclass answers for its indices itself."""
+    names = ("__getitem__", "__getitems__", "__len__")
+    return any(getattr(type(dataset), name, None) is not getattr(kind, name, None) for name in names)
+
+
+def _length(dataset: Any) -> int | None:  # noqa: ANN401 - any dataset
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
+    """Indices in [0, length), negative ones counted from the end."""
+    length = _length(dataset) if length is None else length
+    if isinstance(picks, range):
+        low, high = (picks[0], picks[-1]) if picks else (0, 0)
+    else:
+        low, high = (int(picks.min()), int(picks.max())) if len(picks) else (0, 0)
+    if (length is None and low < 0) or (length is not None and not -length <= low <= high < length):
+        raise UnsupportedCombinationError(
+            f"indices in [{low}, {high}] of a {type(dataset).__name__} of "
+            f"{'unknown length' if length is None else f'{length} examples'}",
+            supported="indices of examples that are there, or a dataset with example_ids",
+        )
+    if low >= 0 or length is None:
+        return picks
+    places = as_array(picks)
+    return np.where(places < 0, places + length, places)
+
+
+def _chosen(values: _Indices, picks: Picks) -> _Indices:
+    """`values[picks]`, without a copy where picks are a range."""
+    if isinstance(picks, range):
+        return values[picks.start : picks.stop : picks.step]
+    return values[picks]
+
+
+def _integers(indices: Any) -> _Indices:  # noqa: ANN401 - what a Subset was given
+    """Indices of a Subset as an array."""
+    if isinstance(indices, Tensor):
+        indices = indices.detach().cpu().numpy()
+    try:
+        found = indices if isinstance(indices, np.ndarray) else np.asarray(indices)
+        if found.dtype.kind not in "iub" or found.ndim != 1:
+            found = np.fromiter((operator.index(one) for one in indices), np.int64, len(indices))
+        return found.astype(np.int64, copy=False)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise UnsupportedCombinationError(
+            "a Subset with indices that are no integers: whether it holds an example twice cannot be told",
+            supported="integer indices, or a dataset with example_ids",
+        ) from None
+
+
+def _all_integers(ids: Any) -> bool:  # noqa: ANN401 - any sequence
+    return isinstance(ids, range) or (isinstance(ids, list | tuple) and all(type(one) is int for one in ids))
+
+
+def _refuse_ids(shown: object, accepted: str) -> NoReturn:
+    raise InvalidParameterError("example_ids", shown, accepted)

@@ -1,0 +1,188 @@
+"""Files of privacy claims: TOML tables as people write them, one claim or one series of claims each."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from dpmech.auditing import PublishedClaim
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real, check_sigma
+from dpmech.mechanism import (
+    Adjacency,
+    BallsInBins,
+    CyclicPoisson,
+    EveryStep,
+    FixedEpochs,
+    MinSep,
+    Participation,
+    Poisson,
+    SingleParticipation,
+    Strategy,
+    sensitivity,
+)
+from dpmech.plans.entries import Entry, build_strategy
+from dpmech.plans.names import STRATEGIES
+from dpmech.plans.training_plan import TrainingPlan
+
+__all__ = ["read_claims"]
+
+# Sampling -> what it needs beside the number of steps.
+_SAMPLING_KEYS = {
+    "every-step": (),
+    "single": (),
+    "min-sep": ("min_sep", "max_participations"),
+    "epochs": ("epochs",),
+    "poisson": ("sampling_prob",),
+    "cyclic-poisson": ("sampling_prob", "cycle"),
+    "balls-in-bins": ("bins",),
+}
+_PLAN_KEYS = ("dataset_size", "batch_size", "epochs")
+_OWN_KEYS = {
+    "name", "sampling", "steps", "sigma", "noise_multiplier", "delta", "claimed_eps", "rounding", "blocks",
+    "adjacency", "note", "recorded_eps", "strategy", "column_normalized",
+}  # fmt: skip
+
+
+def read_claims(path: str | Path) -> list[PublishedClaim]:
+    """Read a TOML file of [[claim]] tables; sigma, claimed_eps and recorded_eps may be lists.
+
+    A claim gives `steps` and what its sampling needs (see the documentation), or a plan: dataset_size,
+    batch_size and epochs.
+
+    Raises:
+        InvalidParameterError: if the file cannot be read, or an entry is missing, unknown or out of range.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = tomllib.load(file)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidParameterError("claims", str(path), f"a readable TOML file ({error})") from error
+    tables = data.pop("claim", None)
+    defaults = data.pop("defaults", {})
+    if data or not isinstance(tables, list) or not tables or not isinstance(defaults, dict):
+        raise InvalidParameterError(
+            "claims", sorted(data) or tables, "[[claim]] tables, and one table [defaults] at most"
+        )
+    return [claim for table in tables for claim in _series(defaults | _table(table))]
+
+
+def _table(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidParameterError("claim", value, "a [[claim]] table")
+    return value
+
+
+def _series(table: dict[str, Any]) -> list[PublishedClaim]:
+    """One claim, or one for each entry of its lists."""
+    lists = {
+        key: value
+        for key, value in table.items()
+        if key in {"sigma", "noise_multiplier", "claimed_eps", "recorded_eps"} and isinstance(value, list)
+    }
+    if not lists:
+        return [_claim(table)]
+    lengths = {len(value) for value in lists.values()}
+    if len(lengths) > 1 or lengths == {0}:
+        raise InvalidParameterError("claim", table, f"one with equally long lists {sorted(lists)}")
+    return [_claim(table | {key: value[i] for key, value in lists.items()}) for i in range(lengths.pop())]
+
+
+def _claim(table: dict[str, Any]) -> PublishedClaim:
+    given = dict(table)
+    for key in ("name", "sampling", "delta", "claimed_eps"):
+        if key not in given:
+            raise InvalidParameterError(key, None, "given for every claim")
+    n, participation, used = _schedule(given)
+    strategy_name = str(given.get("strategy", "identity"))
+    options = {key: given[key] for key in STRATEGIES.get(strategy_name, ((), None))[0] if key in given}
+    unknown = sorted(set(given) - _OWN_KEYS - used - set(options))
+    if unknown:
+        raise InvalidParameterError("claim", unknown, f"without these entries (sampling {given['sampling']})")
+    normalized = given.get("column_normalized", False)
+    if not isinstance(normalized, bool):
+        raise InvalidParameterError("column_normalized", normalized, "true or false")
+    strategy = build_strategy(Entry(strategy_name, options, normalized), n)
+    adjacency = {member.value: member for member in Adjacency}.get(given.get("adjacency", "add_remove"))
+    if adjacency is None:
+        raise InvalidParameterError(
+            "adjacency", given["adjacency"], "one of add_remove, zero_out, replace_one"
+        )
+    sigma = _sigma(given, strategy, participation)
+    note = given.get("note", "")
+    if not isinstance(note, str):
+        raise InvalidParameterError("note", note, "text")
+    return PublishedClaim(
+        name=given["name"],
+        strategy=strategy,
+        participation=participation,
+        sigma=sigma,
+        delta=given["delta"],
+        claimed_eps=given["claimed_eps"],
+        rounding=given.get("rounding", 0.0),
+        blocks=given.get("blocks", 1),
+        adjacency=adjacency,
+        note=note,
+        recorded_eps=given.get("recorded_eps"),
+    )
+
+
+def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participation) -> float:
+    """Sigma as given, or a noise multiplier times the sensitivity at add-remove."""
+    if ("sigma" in given) == ("noise_multiplier" in given):
+        raise InvalidParameterError(
+            "sigma", given.get("sigma"), "given, or else noise_multiplier, and not both"
+        )
+    if "sigma" in given:
+        return check_sigma(given["sigma"])
+    multiplier = check_real("noise_multiplier", given["noise_multiplier"], minimum=0.0, open_minimum=True)
+    return multiplier * sensitivity(strategy, participation).lower
+
+
+def _schedule(given: dict[str, Any]) -> tuple[int, Participation, set[str]]:
+    """Number of steps, participation, and the keys that say so."""
+    sampling = given["sampling"]
+    if sampling not in _SAMPLING_KEYS:
+        raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(_SAMPLING_KEYS))
+    if "steps" not in given:
+        missing = [key for key in _PLAN_KEYS if key not in given]
+        if missing:
+            raise InvalidParameterError("steps", None, f"given, or else {', '.join(missing)}")
+        plan = TrainingPlan(*(given[key] for key in _PLAN_KEYS))
+        extra = [key for key in ("min_sep", "max_participations", "cycle") if key in given]
+        details = {key: given[key] for key in extra}
+        return plan.n, plan.participation(sampling, **details), {*_PLAN_KEYS, *extra}
+    n = check_integer("steps", given["steps"], minimum=1)
+    keys = _SAMPLING_KEYS[sampling]
+    if "sampling_prob" in keys and "sampling_prob" not in given:
+        rate = [key for key in ("batch_size", "dataset_size") if key not in given]
+        if rate:
+            raise InvalidParameterError("sampling_prob", None, "given, or else batch_size and dataset_size")
+        size = check_integer("dataset_size", given["dataset_size"], minimum=1)
+        share = check_integer("batch_size", given["batch_size"], minimum=1, maximum=size) / size
+        return (
+            n,
+            _participation(sampling, given | {"sampling_prob": share}),
+            {*keys, "batch_size", "dataset_size"},
+        )
+    return n, _participation(sampling, given), set(keys)
+
+
+def _participation(sampling: str, given: dict[str, Any]) -> Participation:
+    try:
+        match sampling:
+            case "every-step":
+                return EveryStep()
+            case "single":
+                return SingleParticipation()
+            case "min-sep":
+                return MinSep(given["min_sep"], given.get("max_participations"))
+            case "epochs":
+                return FixedEpochs(given["epochs"])
+            case "poisson":
+                return Poisson(given["sampling_prob"])
+            case "cyclic-poisson":
+                return CyclicPoisson(given["sampling_prob"], given["cycle"])
+            case _:
+                return BallsInBins(given["bins"])
+    except KeyError as error:
+        raise InvalidParameterError(str(error.args[0]), None, f"given with sampling {sampling}") from None

@@ -1,0 +1,102 @@
+"""The names by which people call strategies, samplings and methods."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpmech.accounting import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_delta
+from dpmech.mechanism import (
+    BLT,
+    BallsInBins,
+    BandedInverse,
+    BandedToeplitz,
+    Dense,
+    Identity,
+    InverseSquareRoot,
+    LambdaCGD,
+    Participation,
+    SquareRoot,
+    Strategy,
+)
+
+__all__ = ["FAMILIES", "METHODS", "SAMPLINGS", "STRATEGIES", "chosen_method"]
+
+SAMPLINGS = ("every-step", "single", "min-sep", "epochs", "poisson", "cyclic-poisson", "balls-in-bins")
+
+_Builder = Callable[[int, dict[str, Any]], Strategy]
+
+# Name on the command line -> (options it takes, how it is built).
+STRATEGIES: dict[str, tuple[tuple[str, ...], _Builder]] = {
+    "identity": ((), lambda n, _: Identity(n)),
+    "lambda-cgd": (("lam",), lambda n, o: LambdaCGD(n, o["lam"])),
+    "bsr": (("bands",), lambda n, o: SquareRoot(n, o.get("bands"))),
+    "bisr": (("bands",), lambda n, o: InverseSquareRoot(n, o["bands"])),
+    "bandmf": (("coefs",), lambda n, o: BandedToeplitz(n, o["coefs"])),
+    "bandinv": (("coefs",), lambda n, o: BandedInverse(n, o["coefs"])),
+    "blt": (("decays", "scales"), lambda n, o: BLT(n, o["decays"], o["scales"])),
+    "dense": (("matrix",), lambda n, o: _dense(n, o["matrix"])),
+}
+
+_OPTIONAL = {("bsr", "bands")}
+
+METHODS: dict[str, Method] = {
+    "pld": Pld(),
+    "prv": Prv(),
+    "rdp": Rdp(),
+    "exact": Exact(),
+    "importance": Importance(),
+    "certified": Certified(),
+    "deterministic": Deterministic(),
+}
+
+
+def chosen_method(
+    name: str | None, participation: Participation, *, rigorous: bool, delta: float
+) -> Method | None:
+    """The method of this name; with `rigorous` one whose result is a bound, never an estimate.
+
+    Args:
+        name: a key of METHODS, or None for the default.
+        participation: who takes part when.
+        rigorous: whether `dpmech verify --rigorous` is to accept what it gives.
+        delta: of the budget: the beta of a rigorous method is at most a hundredth of it.
+
+    Raises:
+        InvalidParameterError: on an unknown name, or an estimate where a bound is asked for.
+    """
+    if name is not None and name not in METHODS:
+        raise InvalidParameterError("method", name, "one of " + ", ".join(METHODS))
+    if name == "importance" and rigorous:
+        raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
+    if name is None:
+        return Deterministic() if rigorous and isinstance(participation, BallsInBins) else None
+    if name == "certified" and rigorous:
+        return Certified(min(Certified().beta, 0.01 * check_delta(delta)))
+    return METHODS[name]
+
+
+FAMILIES: dict[str, type[Strategy]] = {
+    "lambda-cgd": LambdaCGD,
+    "bandmf": BandedToeplitz,
+    "bandinv": BandedInverse,
+    "blt": BLT,
+    "dense": Dense,
+}
+
+
+def _dense(n: int, path: str) -> Strategy:
+    try:
+        matrix = (
+            np.load(path, allow_pickle=False)
+            if str(path).endswith(".npy")
+            else np.loadtxt(path, delimiter=",", ndmin=2)
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError("matrix", str(path), f"a readable .npy or CSV file ({error})") from error
+    strategy = Dense(matrix)
+    if strategy.n != n:
+        raise InvalidParameterError("matrix", f"{strategy.n} x {strategy.n}", f"{n} x {n}, one row a step")
+    return strategy

@@ -1,0 +1,95 @@
+"""TrainingPlan: integer steps from the size of a dataset, a batch and the epochs."""
+
+import dataclasses
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.mechanism import (
+    BallsInBins,
+    CyclicPoisson,
+    EveryStep,
+    FixedEpochs,
+    MinSep,
+    Participation,
+    Poisson,
+    SingleParticipation,
+)
+from dpmech.plans.entries import OWNERS
+from dpmech.plans.names import SAMPLINGS
+
+__all__ = ["TrainingPlan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingPlan:
+    """Whole batches, epoch after epoch: n = epochs * (dataset_size // batch_size) steps.
+
+    Args:
+        dataset_size: number of examples, public.
+        batch_size: expected batch size, in [1, dataset_size].
+        epochs: number of passes, an integer >= 1.
+    """
+
+    dataset_size: int
+    batch_size: int
+    epochs: int
+
+    def __post_init__(self) -> None:
+        size = check_integer("dataset_size", self.dataset_size, minimum=1)
+        check_integer("batch_size", self.batch_size, minimum=1, maximum=size)
+        check_integer("epochs", self.epochs, minimum=1)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """dataset_size // batch_size; the examples left over are not used in that epoch."""
+        return self.dataset_size // self.batch_size
+
+    @property
+    def n(self) -> int:
+        """Number of training steps."""
+        return self.epochs * self.steps_per_epoch
+
+    def participation(
+        self,
+        sampling: str,
+        *,
+        min_sep: int | None = None,
+        max_participations: int | None = None,
+        cycle: int | None = None,
+    ) -> Participation:
+        """The participation schema of a sampling name, sized by this plan.
+
+        Poisson samples with batch_size / dataset_size; CyclicPoisson with `cycle` times that from each
+        of `cycle` groups, so that the expected batch size stays. min-sep defaults to one epoch apart.
+        """
+        if sampling not in SAMPLINGS:
+            raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(SAMPLINGS))
+        details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle}
+        for name, value in details.items():
+            if value is not None and sampling != OWNERS[name]:
+                raise InvalidParameterError(
+                    name, value, f"left out with sampling {sampling} (it belongs to {OWNERS[name]})"
+                )
+        rate = self.batch_size / self.dataset_size
+        match sampling:
+            case "every-step":
+                return EveryStep()
+            case "single":
+                return SingleParticipation()
+            case "min-sep":
+                k = (
+                    max_participations
+                    if max_participations is not None or min_sep is not None
+                    else self.epochs
+                )
+                return MinSep(self.steps_per_epoch if min_sep is None else min_sep, k)
+            case "epochs":
+                return FixedEpochs(self.epochs)
+            case "poisson":
+                return Poisson(rate)
+            case "cyclic-poisson":
+                if cycle is None:
+                    raise InvalidParameterError("cycle", cycle, "given with sampling cyclic-poisson")
+                return CyclicPoisson(min(1.0, rate * cycle), cycle)
+            case _:
+                return BallsInBins(self.steps_per_epoch)

@@ -1,0 +1,81 @@
+"""BallsInBinsSampler: one random allocation of examples to bins, reused every epoch."""
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.guards import check_integer
+from dpmech.mechanism import BallsInBins
+from dpmech.numerics import IntArray
+from dpmech.samplers.base import Sampler
+from dpmech.samplers.random_words import check_steps, groups
+
+__all__ = ["Allocation", "BallsInBinsSampler"]
+
+
+class Allocation:
+    """Examples put into groups uniformly and independently, sorted by group.
+
+    A split into equal parts would not do: if one example leaves the data, others change their part.
+
+    Args:
+        key: the key of the run.
+        count: number of groups.
+        size: number of examples.
+    """
+
+    def __init__(self, key: int, count: int, size: int) -> None:
+        chosen = groups(key, count, size)
+        self._starts = np.concatenate(([0], np.cumsum(np.bincount(chosen, minlength=count))))
+        narrow = chosen.astype(np.uint16) if count <= 1 << 16 else chosen  # sixteen bits sort in linear time
+        kind: npt.DTypeLike = np.int32 if size <= 1 << 31 else np.int64
+        self._sorted = np.argsort(narrow, kind="stable").astype(kind)
+
+    def members(self, group: int) -> IntArray:
+        """The examples of a group, increasing."""
+        return self._sorted[self._starts[group] : self._starts[group + 1]].astype(np.int64)
+
+
+class BallsInBinsSampler(Sampler):
+    """Step t trains on bin t mod bins; every example is in one bin, drawn once, uniformly, for the whole run.
+
+    Lots differ in size, which must stay secret with who is in them: normalise by `expected_batch_size`.
+    Four bytes an example are held.
+
+    Args:
+        dataset_size: number of examples, >= 1.
+        bins: b, steps of an epoch.
+        n: number of steps, a multiple of b.
+        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
+            seed for a run that must repeat.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        lambda_cgd Algorithm 1, with the bins taken in turn (`cgd.alg1_line13`).
+
+    Examples:
+        >>> sampler = BallsInBinsSampler(10, 3, 6, rng=1)
+        >>> [len(lot) for lot in sampler]
+        [2, 5, 3, 2, 5, 3]
+    """
+
+    def __init__(self, dataset_size: int, bins: int, n: int, *, rng: object = None) -> None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+        participation = BallsInBins(bins)
+        steps = check_steps(n)
+        participation.pattern(steps)
+        super().__init__(
+            size,
+            participation,
+            steps,
+            steps_per_epoch=participation.bins,
+            expected_batch_size=size / participation.bins,
+            rng=rng,
+        )
+
+    def _prepare(self) -> None:
+        self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size)
+
+    def _lot(self, step: int) -> IntArray:
+        return self._allocation.members(step % self.steps_per_epoch)

@@ -1,0 +1,82 @@
+"""sampler_for: the sampler that realises what a calibration or a certificate assumes."""
+
+from dpmech.certificates import Claim
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.samplers.balls_in_bins import BallsInBinsSampler
+from dpmech.samplers.base import Sampler
+from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
+from dpmech.samplers.random_words import check_steps
+from dpmech.samplers.sequential import SequentialSampler
+
+__all__ = ["sampler_for"]
+
+
+def sampler_for(
+    claim_or_participation: Claim | Participation,
+    dataset_size: int,
+    *,
+    n: int | None = None,
+    batch_size: int | None = None,
+    drop_last: bool = False,
+    rng: object = None,
+) -> Sampler:
+    """The sampler whose lots are what the participation says.
+
+    Args:
+        claim_or_participation: a Calibration or a Certificate, or a participation.
+        dataset_size: number of examples, >= 1.
+        n: number of steps; needed with a participation, and otherwise None or the claim's.
+        batch_size: as for SequentialSampler; None for a random participation, which fixes it.
+        drop_last: as for SequentialSampler; False for a random participation.
+        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
+            seed. Unused where nothing is drawn.
+
+    Raises:
+        CertificateError: if n is not the claim's.
+        InvalidParameterError: on a bad argument, or one that the participation does not take.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(390, 0.9), 8.0, 1e-5, participation=dm.MinSep(39, 10))
+        >>> sampler_for(cal, 5000).expected_batch_size
+        128.2051282051282
+    """
+    participation, steps = _resolved(claim_or_participation, n)
+    if not participation.random:
+        return SequentialSampler(
+            dataset_size, participation, steps, batch_size=batch_size, drop_last=drop_last
+        )
+    for name, value, neutral in (("batch_size", batch_size, None), ("drop_last", drop_last, False)):
+        if value is not neutral:
+            raise InvalidParameterError(
+                name, value, f"{neutral}: {participation!r} says by itself how many examples join"
+            )
+    match participation:
+        case Poisson(sampling_prob):
+            return PoissonSampler(dataset_size, sampling_prob, steps, rng=rng)
+        case CyclicPoisson(sampling_prob, cycle):
+            return CyclicPoissonSampler(dataset_size, sampling_prob, cycle, steps, rng=rng)
+        case BallsInBins(bins):
+            return BallsInBinsSampler(dataset_size, bins, steps, rng=rng)
+        case _:
+            raise InvalidParameterError("participation", participation, "one that dpmech has a sampler for")
+
+
+def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
+    if isinstance(value, Claim):
+        certified = value.strategy.n
+        if n is not None and check_steps(n) != certified:
+            raise CertificateError(
+                f"n is certified as {certified}, got {n}: to stop early, stop iterating",
+                claimed=certified,
+                recomputed=n,
+            )
+        return value.participation, certified
+    if isinstance(value, Participation):
+        if n is None:
+            raise InvalidParameterError("n", None, "the number of steps, beside a participation")
+        return value, check_steps(n)
+    raise InvalidParameterError(
+        "claim_or_participation", value, "a Calibration, a Certificate or a participation such as MinSep(390)"
+    )

@@ -1,0 +1,71 @@
+"""What a run record adds to its certificate, and how it is checked."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+from dpmech.accounting import accountant_for
+from dpmech.certificates import Certificate, Kept, RunRecord, Uniqueness
+from dpmech.mechanism import PrivacyBudget
+from dpmech.verifying.report import Check
+
+__all__ = ["is_run_record", "run_checks", "stopped_certificate"]
+
+
+def is_run_record(text: str) -> bool:
+    """Whether the text of a file says that it is a run record; what it is worth is checked elsewhere."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "run" in document
+
+
+def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
+    """Steps and participations (without which there is no record), and what the run states of itself."""
+    own = record.certificate
+    seen = "kept secret"
+    if record.most_participations is not None:
+        seen = f"at most {record.most_participations} of one example"
+        if record.smallest_separation is not None:
+            seen += f", {record.smallest_separation} steps apart or more"
+    detail = f"{record.steps} of {own.strategy.n} certified steps; participations: {seen}"
+    yield Check("run", ok=True, detail=f"{detail}; certified: {own.participation!r}")
+    seeded = [name for name, used in (("lots", record.sampler), ("noise", record.noise)) if used.seeded]
+    if seeded:
+        detail = f"the caller seeded the {' and the '.join(seeded)}: they are as secret as that seed"
+    else:
+        detail = "from the operating system"
+    yield Check("randomness", ok=not (rigorous and seeded), detail=detail)
+    checked = {
+        Uniqueness.FLATTENED: "each under one index of tensors, arrays or plain sequences",
+        Uniqueness.EXAMPLE_IDS: "each once, by the ids that the dataset gives them",
+        Uniqueness.NOT_CHECKED: "not checked that none stands in the dataset twice",
+    }
+    yield Check("examples", ok=True, detail=checked[record.uniqueness])
+    if record.continuity is None:
+        yield Check("checkpoints", ok=True, detail="none saved or loaded")
+        return
+    accepted = record.continuity.of_kind(Kept.ACCEPTED)
+    found = [f"the same {name}" for name in record.continuity.of_kind(Kept.SAME)]
+    found += [f"no whole fingerprint of the {name}" for name in record.continuity.of_kind(Kept.UNKNOWN)]
+    found += [f"another {name}, for which the caller took the responsibility" for name in accepted]
+    yield Check("checkpoints", ok=not (rigorous and accepted), detail=", ".join(found))
+
+
+def stopped_certificate(record: RunRecord) -> Certificate | None:
+    """The claim about the steps executed, where it says more than the certificate's; else None."""
+    own = record.certificate
+    if record.steps == 0 or record.executed == own.achieved:
+        return None
+    participation, covered = own.participation.prefix(own.strategy.n, record.steps)
+    strategy = own.strategy.prefix(covered)
+    accountant = accountant_for(strategy, participation, own.adjacency, own.evidence.accountant)
+    return dataclasses.replace(
+        own,
+        strategy=strategy,
+        participation=participation,
+        budget=PrivacyBudget(record.executed.upper, own.budget.delta),
+        sensitivity=accountant.sensitivity,
+        achieved=record.executed,
+    )

@@ -1,0 +1,113 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+
+from dpmech.accounting.balls_in_bins.proposals.tilted_normal import (
+    NODES,
+    Fading,
+    PartialExponential,
+    SiteSampler,
+    SiteTilt,
+    solved_strength,
+)
+
+ALPHA = 1e-9
+TILTS = (
+    SiteTilt.at(PartialExponential(5), 0.4, 0.8, -1.0, 1.0),
+    SiteTilt.at(Fading(), 0.7, 1.3, -2.0, 0.0),
+)
+
+
+def test_partial_exponential_against_its_sum():
+    x = np.array([0.0, 1e-9, 0.3, 4.0, 1e5, 1e11])
+    terms = np.array([x**n / math.factorial(n) for n in range(8)])
+    assert PartialExponential(7).log(x) == pytest.approx(np.log(terms.sum(axis=0)), rel=1e-12, abs=1e-15)
+
+
+def test_partial_exponential_beyond_floating_point():
+    expected = 24 * math.log(1e200) - math.lgamma(25)
+    assert PartialExponential(24).log(np.array([1e200]))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_degree_stops_before_the_terms_rise():
+    for strength, variance, bins in ((0.5, 0.25, 100), (0.1, 1.0, 400), (0.006, 2.8, 400), (3.0, 0.01, 10)):
+        degree = PartialExponential.at(strength, variance, bins).degree
+        n = np.arange(degree + 1)
+        terms = n * math.log(strength) - scipy.special.gammaln(n + 1) + variance * n * (n - 1) / 2
+        assert degree >= 1
+        falling = np.diff(terms[1:]) < 0.0
+        assert falling.all()
+
+
+@pytest.mark.parametrize("tilt", TILTS)
+@pytest.mark.parametrize("level", [-0.6, 0.0, 5.0])
+def test_density_integrates_to_one(tilt, level):
+    grid = np.arange(-12.0, 20.0, 0.0005) + 0.00025
+    density = np.exp(tilt.log_densities(np.full(grid.size, level), grid) - grid**2 / 2) / math.sqrt(
+        2 * math.pi
+    )
+    assert np.sum(density) * 0.0005 == pytest.approx(1.0, abs=1e-6)
+
+
+def test_density_follows_the_response():
+    response, theta, spread, level = PartialExponential(5), 0.4, 0.8, 0.5
+    grid = np.linspace(-4.0, 6.0, 201)
+    weight = response.log(theta * np.exp(level + spread * grid))
+    total = scipy.integrate.quad(
+        lambda x: math.exp(float(response.log(np.array(theta * math.exp(level + spread * x)))) - x * x / 2),
+        -12.0,
+        20.0,
+        limit=200,
+    )[0]
+    exact = weight - math.log(total / math.sqrt(2 * math.pi))
+    assert TILTS[0].log_densities(np.full(grid.size, level), grid) == pytest.approx(exact, abs=0.25)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_draws_follow_the_density(which):
+    count, level = 200_000, -0.7
+    sampler = SiteSampler.of(TILTS)
+    uniforms = np.random.default_rng(which).random((2, count))
+    drawn = sampler.draw(np.full(count, which), np.full(count, level), uniforms)
+    edges = np.concatenate([[-20.0], np.linspace(-4.0, 5.0, 61), [30.0]])
+    fine = np.arange(-12.0, 20.0, 0.0005) + 0.00025
+
+    def expected(tilt):
+        logs = tilt.log_densities(np.full(fine.size, level), fine) - fine**2 / 2
+        shares = np.histogram(fine, edges, weights=np.exp(logs))[0]
+        return shares / shares.sum()
+
+    counts = np.histogram(drawn, edges)[0]
+
+    def pvalue(tilt):
+        law = expected(tilt)
+        kept = law * count > 20
+        seen, shares = counts[kept], law[kept]
+        seen[-1] += counts[~kept].sum()
+        shares[-1] += law[~kept].sum()
+        return scipy.stats.chisquare(seen, shares * count / shares.sum()).pvalue
+
+    assert pvalue(TILTS[which]) > ALPHA
+    fault = TILTS[which].log_density.copy()
+    fault[:, NODES > 0.5] += 0.1  # large eta 10 % too likely
+    assert pvalue(SiteTilt(TILTS[which].lowest, fault)) < ALPHA
+
+
+@pytest.mark.parametrize(
+    ("level", "variance"), [(1.1, 0.25), (1.5, 0.25), (1.3, 1.0), (0.8, 0.25), (0.7, 1.0)]
+)
+def test_strength_gives_the_mean(level, variance):
+    theta, response = solved_strength(level, variance, 50, 0.0)
+    grid = np.linspace(-10.0, 14.0, 20001)
+    values = np.exp(math.sqrt(variance) * grid - variance / 2)
+    law = np.exp(response.log(theta * values) - grid**2 / 2)
+    assert law @ values / law.sum() == pytest.approx(level, rel=0.03)
+
+
+def test_a_level_out_of_reach_gets_the_best_there_is():
+    theta, _ = solved_strength(1e6, 0.01, 50, 0.0)
+    assert 0.0 < theta < math.inf

@@ -1,0 +1,139 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from dpmech.accounting.balls_in_bins.sampling.confidence import (
+    betting_growth,
+    betting_upper_bound,
+    likelihood_interval,
+    pareto_shape,
+    summarise,
+)
+from dpmech.exceptions import InvalidParameterError, NumericalError
+
+ALPHA = 1e-9
+
+
+def log(values):
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
+def test_summary_against_definitions():
+    weights = np.array([0.0, 1.0, 2.0, 5.0])
+    summary = summarise(log(weights))
+    assert math.exp(summary.log_mean) == pytest.approx(2.0)
+    assert summary.relative_error == pytest.approx(weights.std(ddof=1) / 2.0 / 2.0)
+    assert summary.effective_samples == pytest.approx(64.0 / 30.0)
+    assert summary.largest_share == pytest.approx(5.0 / 8.0)
+    assert math.isnan(summary.tail_shape)
+
+
+def test_summary_of_nothing_and_of_tiny_weights():
+    empty = summarise(np.full(10, -np.inf))
+    assert empty.log_mean == -math.inf
+    assert empty.largest_share == 1.0
+    assert (empty.effective_samples, empty.relative_error, empty.samples) == (0.0, math.inf, 10)
+    assert summarise(np.full(10, -700.0)).log_mean == pytest.approx(-700.0)
+
+
+@pytest.mark.parametrize("shape", [0.1, 0.5, 0.9])
+def test_pareto_shape_recovers_the_tail(shape):
+    draws = scipy.stats.genpareto.rvs(shape, size=200_000, random_state=np.random.default_rng(1))
+    assert pareto_shape(draws) == pytest.approx(shape, abs=0.12)
+
+
+def test_pareto_shape_edges():
+    assert pareto_shape(np.random.default_rng(0).random(100_000)) < 0.0
+    assert pareto_shape(np.ones(100_000)) == -math.inf
+    assert math.isnan(pareto_shape(np.ones(10)))
+
+
+def test_likelihood_interval_against_a_direct_profile():
+    weights = np.random.default_rng(2).exponential(size=400)
+    lower, upper = likelihood_interval(np.log(weights), 0.95)
+    for end in (lower, upper):
+        centred = weights - end
+        edges = -1.0 / centred.max() * 0.999999, -1.0 / centred.min() * 0.999999
+        best = max(float(np.sum(np.log1p(bet * centred))) for bet in np.linspace(*edges, 4001))
+        assert 2.0 * best == pytest.approx(scipy.stats.chi2.ppf(0.95, 1), rel=1e-3)
+    assert lower < weights.mean() < upper
+
+
+def test_likelihood_interval_scales_with_its_weights():
+    weights = np.random.default_rng(3).exponential(size=1000)
+    weights[::2] = 0.0
+    one = likelihood_interval(log(weights), 0.9999)
+    two = likelihood_interval(log(weights) - 600.0, 0.9999)
+    assert np.array(two) / math.exp(-600.0) == pytest.approx(np.array(one), rel=1e-9)
+
+
+def test_likelihood_interval_refuses_constant_weights():
+    with pytest.raises(NumericalError, match="equal weights"):
+        likelihood_interval(np.zeros(10), 0.99)
+    with pytest.raises(NumericalError):
+        likelihood_interval(np.full(10, -np.inf), 0.99)
+    with pytest.raises(InvalidParameterError):
+        likelihood_interval(np.arange(3.0), 1.0)
+
+
+def test_likelihood_interval_covers_skewed_means():
+    rng = np.random.default_rng(4)
+    missed, level, runs = 0, 0.99, 2000
+    for _ in range(runs):
+        weights = np.exp(rng.standard_normal(1500)) * (rng.random(1500) < 0.5)
+        lower, upper = likelihood_interval(log(weights), level)
+        missed += not lower <= 0.5 * math.exp(0.5) <= upper
+    # lognormal(1): the finite-sample error of the asymptotics is allowed a factor 2.5
+    assert scipy.stats.binom.sf(missed - 1, runs, 2.5 * (1.0 - level)) > ALPHA
+
+
+def test_betting_bound_for_bernoulli_is_near_the_exact_one():
+    n, hits, beta = 20_000, 40, 1e-6
+    weights = np.zeros(n)
+    weights[:hits] = 1.0
+    exact = scipy.stats.beta.ppf(1.0 - beta, hits + 1, n - hits)
+    bet, _ = betting_growth(log(weights), 2.0 * hits / n)
+    upper = betting_upper_bound(log(weights), 0.0, beta, bet)
+    assert exact < upper < 1.25 * exact
+
+
+def test_betting_bound_of_zeros():
+    n, beta = 1000, 1e-9
+    upper = betting_upper_bound(np.full(n, -np.inf), 0.0, beta, 0.9)
+    assert math.log(1.0 / beta) / n < upper < 2.0 * math.log(1.0 / beta) / n
+
+
+def test_betting_bound_never_exceeds_the_weight_bound():
+    assert betting_upper_bound(np.full(3, -5.0), -4.0, 1e-9, 0.5) == pytest.approx(math.exp(-4.0))
+
+
+def test_betting_bound_covers():
+    rng = np.random.default_rng(5)
+    missed, beta, runs = 0, 0.05, 1500
+    for _ in range(runs):
+        weights = rng.beta(0.3, 3.0, size=200)
+        upper = betting_upper_bound(np.log(weights), 0.0, beta, 0.4)
+        missed += upper < 0.3 / 3.3
+    assert scipy.stats.binom.sf(missed - 1, runs, beta) > ALPHA
+    assert missed > 0  # it is not vacuous
+
+
+def test_betting_bound_is_monotone_in_beta_and_samples():
+    rng = np.random.default_rng(6)
+    weights = np.log(rng.beta(0.3, 30.0, size=5000))
+    uppers = [betting_upper_bound(weights, 0.0, beta, 0.5) for beta in (1e-2, 1e-6, 1e-12)]
+    assert uppers == sorted(uppers)
+    assert betting_upper_bound(weights[:500], 0.0, 1e-6, 0.5) > uppers[1]
+
+
+def test_betting_bound_refuses_a_broken_bound():
+    with pytest.raises(NumericalError, match="exceeds its proved bound"):
+        betting_upper_bound(np.array([-1.0, -0.5]), -0.6, 1e-9, 0.5)
+    with pytest.raises(NumericalError):
+        betting_upper_bound(np.array([np.nan]), 0.0, 1e-9, 0.5)
+    for beta, bet in ((0.0, 0.5), (1e-9, 1.0)):
+        with pytest.raises(InvalidParameterError):
+            betting_upper_bound(np.array([-1.0]), 0.0, beta, bet)

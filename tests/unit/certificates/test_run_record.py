@@ -1,0 +1,428 @@
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.certificates.document import seal_of, to_text
+
+OS = dm.Randomness("draws", "0" * 64, False)
+SEEDED = dm.Randomness("draws", "1" * 64, True)
+
+
+def calibrate(strategy, participation, method=None, eps=2.0, **settings):
+    return dm.calibrate_sigma(strategy, eps, 1e-5, participation=participation, method=method, **settings)
+
+
+CALS = {
+    "min-sep": calibrate(dm.LambdaCGD(12, 0.8), dm.MinSep(4)),
+    "epochs": calibrate(dm.LambdaCGD(12, 0.8), dm.FixedEpochs(3)),
+    "normalized": calibrate(dm.ColumnNormalized(dm.LambdaCGD(12, 0.8)), dm.MinSep(4)),
+    "every": calibrate(dm.Diagonal(np.arange(12.0, 0.0, -1.0)), dm.EveryStep()),
+    "single": calibrate(dm.Identity(12), dm.SingleParticipation()),
+    "poisson": calibrate(dm.Identity(12), dm.Poisson(0.2)),
+    "prv": calibrate(dm.Identity(12), dm.Poisson(0.2), dm.Prv()),
+    "cyclic": calibrate(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
+    "bins": calibrate(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), rng=5),
+    "bins moments": calibrate(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Rdp()),
+    "bins programme": calibrate(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Deterministic(0.3)),
+    "bins certified": calibrate(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Certified(1e-3), rng=5),
+}
+
+
+def seen(cal, steps):
+    """Participations of the example that takes part in step 0, as a sampler would realise them."""
+    if cal.participation.per_release:
+        return {}
+    pattern = cal.participation.pattern(12)
+    most = min(-(-steps // pattern.min_sep), pattern.max_participations)
+    return {"most_participations": most, "smallest_separation": pattern.min_sep if most > 1 else None}
+
+
+def record(name, steps=12, **changes):
+    cal = CALS[name]
+    planned = changes.get("stopped_by_plan", False)
+    executed = dm.executed_epsilon(cal, steps, rng=1) if planned or steps == 0 else cal.achieved
+    given = {
+        "certificate": cal.certificate(clip_norm=1.0, expected_batch_size=5.0),
+        "steps": steps,
+        "executed": executed,
+        "sampler": OS,
+        "noise": OS,
+        **seen(cal, steps),
+    }
+    return dm.RunRecord(**(given | changes))
+
+
+@pytest.mark.parametrize("name", list(CALS))
+@pytest.mark.parametrize(("steps", "planned"), [(0, False), (7, True), (12, False)])
+def test_a_record_is_saved_loaded_and_verified(name, steps, planned, tmp_path):
+    made = record(name, steps, stopped_by_plan=planned)
+    made.save(tmp_path / "run.json")
+    assert dm.RunRecord.load(tmp_path / "run.json") == made
+    found = dm.verify(tmp_path / "run.json", rng=3)
+    assert found.ok, found.failures
+    assert found.run == made
+    assert found.certificate == made.certificate
+    assert str(made) in str(found)
+    assert f"{steps} of 12 steps" in str(found)
+    assert json.loads(json.dumps(found.to_dict()))["run"]["steps"] == steps
+    assert (tmp_path / "run.json").read_text().splitlines()[0].startswith('{"guarantee": ')
+
+
+def test_every_combination_passes_in_a_fresh_process(tmp_path):
+    for name in CALS:
+        record(name, 3).save(tmp_path / f"{name}.json")
+    files = sorted(map(str, tmp_path.glob("*.json")))
+    run = subprocess.run(
+        [sys.executable, "-c", "from dpmech.cli import main; main()", "verify", "--details", *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("VERIFIED") == len(CALS)
+    assert run.stdout.count("3 of 12 certified steps") == len(CALS)
+
+
+# ---- what early stopping is worth
+
+
+@pytest.mark.parametrize("name", ["min-sep", "normalized", "every", "poisson", "cyclic", "bins moments"])
+def test_executed_epsilon_rises_to_the_claim(name):
+    cal = CALS[name]
+    values = [dm.executed_epsilon(cal, steps).upper for steps in (0, 1, 4, 8, 12)]
+    assert values[0] == 0.0
+    assert values[-1] == cal.achieved.upper
+    assert all(one <= other * (1 + 1e-6) for one, other in itertools.pairwise(values))
+    assert values[1] < 0.99 * values[-1]
+
+
+def test_a_stop_says_what_it_owes():
+    """Who stopped by the results owes the whole claim: the first line of the file repeats it."""
+    claim = CALS["min-sep"].achieved.upper
+    whole, looked, planned = (
+        record("min-sep"),
+        record("min-sep", 7),
+        record("min-sep", 7, stopped_by_plan=True),
+    )
+    assert "stopped" not in whole.headline
+    assert looked.executed.upper == claim
+    assert "the whole claim: where it stopped may have been chosen by its results" in looked.headline
+    assert planned.executed.upper < claim
+    assert "decided without looking at results" in planned.headline
+    assert "only if the number of steps was decided without looking" in planned.executed.method
+    assert "nothing was released" in record("min-sep", 0).headline
+    for one in (whole, looked, planned):
+        assert dm.RunRecord.from_json(one.to_json()) == one
+        assert one.to_json().splitlines()[0] == f'{{"guarantee": "{one.headline}",'
+
+
+def test_executed_epsilon_is_that_of_the_shorter_mechanism():
+    sigma = CALS["min-sep"].sigma
+    matrix = dm.LambdaCGD(12, 0.8).to_dense()[:7, :7]
+    short = dm.epsilon(dm.Dense(matrix), sigma, 1e-5, participation=dm.MinSep(4))
+    assert dm.executed_epsilon(CALS["min-sep"], 7).upper == pytest.approx(short.upper, rel=1e-9)
+    # Column norms of a shorter matrix would be others: the leading block keeps those of all steps.
+    normalized = CALS["normalized"]
+    block = dm.Dense(normalized.strategy.to_dense()[:7, :7])
+    expected = dm.epsilon(block, normalized.sigma, 1e-5, participation=dm.MinSep(4))
+    assert dm.executed_epsilon(normalized, 7).upper == pytest.approx(expected.upper, rel=1e-9)
+    # An epoch that has begun counts whole.
+    assert dm.executed_epsilon(CALS["epochs"], 5) == dm.executed_epsilon(CALS["epochs"], 8)
+    assert dm.executed_epsilon(CALS["epochs"], 9) == CALS["epochs"].achieved
+
+
+def test_steps_within_the_bands_of_a_cyclic_strategy():
+    """The leading block is full there, and needs no band structure."""
+    cal = calibrate(dm.ColumnNormalized(dm.SquareRoot(40, 4)), dm.CyclicPoisson(0.2, 5))
+    values = [dm.executed_epsilon(cal, steps).upper for steps in range(1, 7)]
+    assert all(one <= other for one, other in itertools.pairwise(values))
+    assert values[0] > 0.0
+
+
+def test_a_certified_sample_is_not_drawn_anew():
+    assert dm.executed_epsilon(CALS["bins certified"], 4) == CALS["bins certified"].achieved
+
+
+def test_executed_epsilon_never_falls_below_a_budget():
+    quiet = dataclasses.replace(CALS["single"], sigma=1e12)
+    assert dm.executed_epsilon(quiet, 4).upper == 1e-9
+
+
+@pytest.mark.parametrize("steps", [-1, 13, 1.5, True])
+def test_executed_epsilon_refuses_other_steps(steps):
+    with pytest.raises(dm.InvalidParameterError, match="steps"):
+        dm.executed_epsilon(CALS["poisson"], steps)
+    with pytest.raises(dm.InvalidParameterError, match="claim"):
+        dm.executed_epsilon(2.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("schema", "steps", "expected"),
+    [
+        (dm.MinSep(4, 2), 3, (dm.MinSep(3, 2), 3)),
+        (dm.MinSep(4), 9, (dm.MinSep(4), 9)),
+        (dm.FixedEpochs(3), 5, (dm.FixedEpochs(2), 8)),
+        (dm.BallsInBins(4), 4, (dm.BallsInBins(4), 4)),
+        (dm.BallsInBins(4), 5, (dm.BallsInBins(4), 8)),
+        (dm.Poisson(0.1), 5, (dm.Poisson(0.1), 5)),
+        (dm.EveryStep(), 5, (dm.EveryStep(), 5)),
+    ],
+)
+def test_participations_of_a_prefix(schema, steps, expected):
+    assert schema.prefix(12, steps) == expected
+    for bad in (0, 13):
+        with pytest.raises(dm.InvalidParameterError, match="steps"):
+            schema.prefix(12, bad)
+
+
+# ---- what cannot be recorded
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "match"),
+    [
+        ("min-sep", {"smallest_separation": 3}, "3 steps apart, 4 were certified"),
+        ("min-sep", {"most_participations": 4}, "took part 4 times, 3 were certified"),
+        ("min-sep", {"most_participations": None}, "not recorded"),
+        ("min-sep", {"smallest_separation": None}, "smallest separation of None"),
+        ("min-sep", {"steps": 4, "most_participations": 2, "smallest_separation": 4}, "do not fit 4 steps"),
+        ("min-sep", {"most_participations": 1}, "smallest separation of 4"),
+        ("epochs", {"smallest_separation": 5, "most_participations": 2}, "5 steps apart, 4 were certified"),
+        ("bins", {"smallest_separation": 8, "most_participations": 2}, "8 steps apart, 4 were certified"),
+        ("poisson", {"most_participations": 2}, "secret"),
+        ("poisson", {"smallest_separation": 2}, "secret"),
+    ],
+)
+def test_participations_outside_the_certificate_are_refused(name, changes, match):
+    with pytest.raises(dm.CertificateError, match=match):
+        record(name, **changes)
+
+
+def test_less_eps_needs_a_planned_stop():
+    short = dm.executed_epsilon(CALS["min-sep"], 6)
+    assert record("min-sep", 6, stopped_by_plan=True).executed == short
+    for steps, planned in [(6, False), (12, True)]:
+        with pytest.raises(dm.CertificateError, match="stopped before its end by plan"):
+            record("min-sep", steps, executed=short, stopped_by_plan=planned)
+    more = CALS["min-sep"].achieved.scaled(1.1)
+    with pytest.raises(dm.CertificateError, match="above the certified"):
+        record("min-sep", 6, executed=more, stopped_by_plan=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"steps": 13}, "steps"),
+        ({"processes": 0}, "processes"),
+        ({"stopped_by_plan": 1}, "stopped_by_plan"),
+        ({"executed": 2.0}, "executed"),
+        ({"uniqueness": "flattened"}, "uniqueness"),
+        ({"continuity": "same"}, "continuity"),
+        ({"certificate": CALS["min-sep"].certificate()}, "clip_norm"),
+        ({"certificate": CALS["min-sep"]}, "Certificate"),
+    ],
+)
+def test_bad_arguments_are_named(changes, match):
+    with pytest.raises(dm.InvalidParameterError, match=match):
+        record("min-sep", **changes)
+
+
+@pytest.mark.parametrize(
+    ("source", "fingerprint", "seeded", "match"),
+    [
+        ("", "0" * 64, False, "source"),
+        ("x", "0" * 63, False, "fingerprint"),
+        ("x", "g" * 64, False, "fingerprint"),
+        ("x", "0" * 64, 1, "seeded"),
+    ],
+)
+def test_randomness_is_checked(source, fingerprint, seeded, match):
+    with pytest.raises(dm.InvalidParameterError, match=match):
+        dm.Randomness(source, fingerprint, seeded)
+
+
+def test_seeded_runs_pass_but_not_rigorously():
+    made = record("min-sep", sampler=SEEDED)
+    found = dm.verify(made)
+    assert found.ok
+    assert "seeded by the caller" in str(found)
+    strict = dm.verify(made, rigorous=True)
+    assert not strict.ok
+    assert strict.failures == ("randomness: the caller seeded the lots: they are as secret as that seed",)
+    both = dm.verify(record("min-sep", sampler=SEEDED, noise=SEEDED), rigorous=True)
+    assert "the lots and the noise" in both.failures[0]
+    assert dm.verify(record("min-sep"), rigorous=True).ok
+    assert not dm.verify(record("bins"), rigorous=True, rng=3).ok  # an estimate
+
+
+# ---- forgeries
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict) and {"decimal", "hex"} != set(value):
+        return [leaf for key, item in value.items() for leaf in leaves(item, (*path, key))]
+    return [path]
+
+
+def altered(value):
+    if isinstance(value, dict):
+        number = value["decimal"]
+        number = [0.5 * one for one in number] if isinstance(number, list) else 0.5 * number + 1e-3
+        digits = [one.hex() for one in number] if isinstance(number, list) else number.hex()
+        return {"decimal": number, "hex": digits}
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if value in ("flattened", "same"):
+        return CHOICES[CHOICES.index(value) + 1].value
+    if isinstance(value, str):
+        return ("1" if value[0] != "1" else "2") + value[1:]
+    return 1
+
+
+STOPPED = {
+    "stopped_by_plan": True,
+    "uniqueness": dm.Uniqueness.FLATTENED,
+    "continuity": dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME),
+}
+DOCUMENT = record("min-sep", 6, **STOPPED).to_dict()
+# What may be anything: there is nothing to compare them with.
+FREE = {"fingerprint", "source", "seeded", "processes", "uniqueness", "dataset", "model", "loss"}
+CHOICES = [*dm.Uniqueness, *dm.Kept]
+
+# Other values that are true as well: a looser lower end, another label, participations further apart.
+TRUE_TOO = {("run", "executed", "lower"), ("run", "executed", "method"), ("run", "smallest_separation")}
+
+
+def with_altered(path):
+    document = json.loads(json.dumps(DOCUMENT))
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = altered(inner[path[-1]])
+    return document
+
+
+@pytest.mark.parametrize("path", leaves(DOCUMENT), ids=".".join)
+def test_any_altered_entry_is_refused(path, tmp_path):
+    document = with_altered(path)
+    target = tmp_path / "run.json"
+    target.write_text(to_text(document))
+    assert not dm.verify(target).ok
+    if path == ("seal",) or path[0] == "certificate":
+        return  # the certificate has a seal of its own
+    document["seal"] = seal_of(document)
+    target.write_text(to_text(document))
+    found = dm.verify(target)
+    if path[0] == "run" and path[-1] in FREE:
+        assert found.ok
+        assert found.run != record("min-sep", 6, **STOPPED)
+    elif path in TRUE_TOO:
+        assert found.ok
+    else:
+        assert not found.ok, str(found)
+
+
+def test_a_resealed_lower_eps_is_recomputed(tmp_path):
+    made = record("poisson", 6, stopped_by_plan=True)
+    cheaper = dataclasses.replace(made, executed=made.executed.scaled(0.97))
+    found = dm.verify(cheaper)
+    assert not found.ok
+    assert any("exceeds the claimed" in line for line in found.failures)
+    cheaper.save(tmp_path / "run.json")
+    assert not dm.verify(tmp_path / "run.json").ok
+
+
+@pytest.mark.parametrize("name", ["min-sep", "poisson"])
+@pytest.mark.parametrize("eps", [0.0, 1e-320])
+def test_a_forged_eps_that_is_no_budget_is_refused(name, eps, tmp_path):
+    made = record(name, 6, stopped_by_plan=True)
+    forged = dataclasses.replace(made, executed=dm.Bounds(0.0, eps, made.executed.method))
+    forged.save(tmp_path / "run.json")
+    found = dm.verify(tmp_path / "run.json")
+    assert not found.ok
+    assert found.run == forged
+    assert any("could not be recomputed" in line or "exceeds" in line for line in found.failures)
+
+
+def test_a_failure_to_form_the_claim_is_a_refusal(monkeypatch):
+    def fail(*arguments):
+        raise MemoryError("too large")
+
+    made = record("min-sep", 6, stopped_by_plan=True)
+    monkeypatch.setattr(dm.LambdaCGD, "prefix", fail)
+    found = dm.verify(made)
+    assert found.failures == ("run: eps of the steps executed could not be recomputed: too large",)
+
+
+def test_other_files_are_refused(tmp_path):
+    for content in (
+        '{"run": 1}',
+        '{"run": {}, "schema_version": 2}',
+        "[]",
+        "{",
+        '{"run": {}, "schema_version": 1}',
+    ):
+        (tmp_path / "run.json").write_text(content)
+        found = dm.verify(tmp_path / "run.json")
+        assert not found.ok
+        assert found.run is None
+        with pytest.raises(dm.CertificateError):
+            dm.RunRecord.load(tmp_path / "run.json")
+    with pytest.raises(dm.InvalidParameterError, match="readable file"):
+        dm.RunRecord.load(tmp_path / "none.json")
+    with pytest.raises(dm.InvalidParameterError, match="can be written"):
+        record("min-sep").save(tmp_path / "no" / "run.json")
+    certificate = CALS["min-sep"].certificate()
+    with pytest.raises(dm.CertificateError, match="run record"):
+        dm.RunRecord.from_json(certificate.to_json().replace("schema_version", "version"))
+
+
+# ---- what a run states of its data and its checkpoints
+
+
+@pytest.mark.parametrize(
+    ("uniqueness", "said"),
+    [
+        (dm.Uniqueness.FLATTENED, "examples: each under one index"),
+        (dm.Uniqueness.EXAMPLE_IDS, "examples: each once, by the ids"),
+        (dm.Uniqueness.NOT_CHECKED, "examples: not checked that none stands in the dataset twice"),
+    ],
+)
+def test_a_verification_says_whether_examples_were_compared(uniqueness, said, tmp_path):
+    record("min-sep", uniqueness=uniqueness).save(tmp_path / "run.json")
+    found = dm.verify(tmp_path / "run.json", rigorous=True)
+    assert found.ok
+    assert found.run.uniqueness == uniqueness
+    assert any(said in str(check) for check in found.checks)
+    assert ("not checked" in str(found)) == (uniqueness == dm.Uniqueness.NOT_CHECKED)
+
+
+def test_a_verification_says_what_became_of_checkpoints(tmp_path):
+    kept = dm.Continuity(dm.Kept.SAME, dm.Kept.UNKNOWN, dm.Kept.ACCEPTED)
+    record("min-sep", continuity=kept).save(tmp_path / "run.json")
+    found = dm.verify(tmp_path / "run.json")
+    assert found.ok
+    assert found.run.continuity == kept
+    assert "went on from a checkpoint with another loss" in str(found)
+    said = (
+        "checkpoints: the same dataset, no whole fingerprint of the model, another loss, for which the caller"
+    )
+    assert any(str(check).startswith(said) for check in found.checks)
+    (failure,) = dm.verify(tmp_path / "run.json", rigorous=True).failures
+    assert failure.startswith(said)
+    none = dm.verify(record("min-sep"), rigorous=True)
+    assert none.ok
+    assert any(str(check) == "checkpoints: none saved or loaded" for check in none.checks)
+
+
+def test_continuity_is_checked():
+    with pytest.raises(dm.InvalidParameterError, match="model"):
+        dm.Continuity(dm.Kept.SAME, "same", dm.Kept.SAME)

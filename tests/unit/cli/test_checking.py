@@ -1,0 +1,131 @@
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import dpmech as dm
+from dpmech import cli
+from dpmech.certificates.claim import with_checksum
+
+ROOT = pathlib.Path(__file__).parents[3]
+PLAN = ["--strategy", "lambda-cgd", "--lam", "0.9", "--dataset-size", "120", "--batch-size", "10",
+        "--epochs", "3", "--eps", "2", "--delta", "1e-5"]  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def path(tmp_path):
+    target = tmp_path / "certificate.json"
+    result = run("calibrate", *PLAN, "--sampling", "min-sep", "--clip-norm", "0.5", "--out", target)
+    assert result.exit_code == 0, result.output
+    assert str(target) in result.stdout.replace("\n", "")
+    return target
+
+
+def test_calibrate_writes_what_the_library_issues(path):
+    certificate = dm.Certificate.load(path)
+    cal = dm.calibrate_sigma(dm.LambdaCGD(36, 0.9), 2.0, 1e-5, participation=dm.MinSep(12, 3))
+    assert certificate == cal.certificate(0.5, 10)
+    assert [item.name for item in path.parent.iterdir()] == ["certificate.json"]
+
+
+def test_calibrate_says_where_in_json(tmp_path):
+    target = tmp_path / "certificate.json"
+    result = run("calibrate", *PLAN, "--sampling", "epochs", "--out", target, "--json")
+    record = json.loads(result.stdout)
+    assert record["certificate"] == str(target)
+    assert record["sigma"] == dm.Certificate.load(target).sigma
+    assert dm.Certificate.load(target).clip_norm is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--clip-norm", "1"], "clip_norm must be left out without --out"),
+        (["--clip-norm", "0", "--out", "x.json"], "clip_norm must be a finite number in (0, inf)"),
+        (["--out", "no/such/folder/x.json"], "path must be a file that can be written"),
+    ],
+)
+def test_bad_input_of_calibrate(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("calibrate", *PLAN, "--sampling", "epochs", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rigorous_sizes_with_a_bound_and_only_that_is_rigorous(tmp_path):
+    estimate, bound = tmp_path / "estimate.json", tmp_path / "bound.json"
+    plan = [*PLAN, "--sampling", "balls-in-bins", "--rtol", "0.003"]
+    assert run("calibrate", *plan, "--seed", 4, "--out", estimate).exit_code == 0
+    assert run("calibrate", *plan, "--rigorous", "--out", bound).exit_code == 0
+    assert dm.Certificate.load(estimate).guarantee == "estimate"
+    assert dm.Certificate.load(estimate).evidence.rng_supplied
+    assert dm.Certificate.load(bound).guarantee == "deterministic upper bound"
+    ratio = dm.Certificate.load(bound).sigma / dm.Certificate.load(estimate).sigma
+    assert 1.0 < ratio < 1.1  # the ring closes after 12 bins, and joins what is far apart
+    assert run("verify", estimate, bound, "--seed", 1).exit_code == 0
+    result = run("verify", "--rigorous", estimate, bound, "--seed", 1)
+    assert result.exit_code == 1
+    first, second = result.stdout.splitlines()
+    assert (
+        first == f"{estimate}: REFUSED: rigour: the claim rests on an estimate, a rigorous one was asked for"
+    )
+    assert second.startswith(f"{bound}: VERIFIED: deterministic upper bound; sigma margin ")
+
+
+def test_verify_prints_one_line_a_verdict(path):
+    result = run("verify", path)
+    assert result.exit_code == 0
+    assert re.fullmatch(
+        rf"{re.escape(str(path))}: VERIFIED: exact; sigma margin (\+0.000|-0.00[01]) %\n", result.stdout
+    )
+    details = run("verify", path, "--details").stdout.splitlines()
+    assert len(details) == 1 + len(dm.verify(path).checks)
+    assert all(line.startswith("  ok   ") for line in details[1:])
+
+
+def test_verify_prints_one_line_a_failure(path, tmp_path):
+    own = dm.Certificate.load(path)
+    forged, edited = tmp_path / "forged.json", tmp_path / "edited.json"
+    with_checksum(dataclasses.replace(own, sigma=0.98 * own.sigma)).save(forged)
+    edited.write_text(path.read_text().replace('"min_sep": 12', '"min_sep": 13'))
+    result = run("verify", path, forged, edited, "--details")
+    assert result.exit_code == 1
+    lines = [line for line in result.stdout.splitlines() if "REFUSED" in line]
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{forged}: REFUSED: privacy: delta at eps 2 and sigma ")
+    assert "exceeds the claimed 1e-05 [integral of the Gaussian hockey stick]" in lines[0]
+    assert lines[1].startswith(f"{edited}: REFUSED: file: the seal is broken")
+    assert "  FAIL file: the seal is broken" in result.stdout
+    found = json.loads(run("verify", path, forged, edited, "--json").stdout)
+    assert [one["ok"] for one in found] == [True, False, False]
+    assert found[1]["failures"] == [lines[0].split("REFUSED: ", 1)[1]]
+
+
+def test_bad_input_of_verify(path, tmp_path):
+    for arguments in (["verify"], ["verify", tmp_path / "missing.json"], ["verify", path, "--seed", "-1"]):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert "Traceback" not in result.output
+
+
+def test_the_tampered_copies_of_the_demo_are_refused(path):
+    script = ROOT / "docs" / "examples" / "tamper.py"
+    subprocess.run([sys.executable, str(script), str(path), str(path.parent)], check=True)
+    result = run("verify", path, path.parent / "edited.json", path.parent / "resealed.json")
+    assert result.exit_code == 1
+    kept, edited, resealed = result.stdout.splitlines()
+    assert "VERIFIED" in kept
+    assert "edited.json: REFUSED: file: claim.sigma: the decimal" in edited or "the seal is broken" in edited
+    assert "resealed.json: REFUSED: privacy: delta at eps 2" in resealed

@@ -1,0 +1,118 @@
+"""Plans that look like mistakes get a note, on standard error and in the JSON, and nothing else changes."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmech import cli
+from dpmech.cli.notes import plan_notes
+from dpmech.plans.training_plan import TrainingPlan
+
+CLEAN = {
+    "dataset_size": "120",
+    "batch_size": "10",
+    "epochs": "3",
+    "sampling": "min-sep",
+    "eps": "2",
+    "delta": "1e-5",
+}
+BINS = CLEAN | {
+    "dataset_size": "12",
+    "batch_size": "6",
+    "epochs": "1",
+    "sampling": "balls-in-bins",
+    "delta": "1e-2",
+    "seed": "1",
+}
+COMMANDS = {
+    "calibrate": ["--strategy", "lambda-cgd", "--lam", "0.5"],
+    "compare": ["--strategies", "lambda-cgd:lam=0.5,identity"],
+    "optimize": ["--families", "lambda-cgd"],
+}
+
+
+def run(command, **options):
+    parts = []
+    for key, value in (CLEAN | options).items():
+        parts += [f"--{key.replace('_', '-')}", *([] if value is None else [value])]
+    return CliRunner().invoke(cli.main, [command, *COMMANDS[command], *parts])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_sound_plan_gets_none(command):
+    result = run(command)
+    assert result.exit_code == 0, result.output
+    assert "note" not in result.stderr
+    assert json.loads(run(command, json=None).stdout)["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"delta": "0.01"}, ["delta 0.01 is above 1 / dataset_size (1 / 120)"]),
+        ({"batch_size": "50"}, ["2 whole batches of 50 leaves 20 of the 120 examples over (16.7 %"]),
+        ({"eps": "21"}, ["eps 21 is above 20"]),
+        ({"eps": "21", "delta": "0.5", "batch_size": "70"}, ["eps 21", "delta 0.5", "leaves 50 of the 120"]),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_notes_go_to_standard_error_and_into_the_json(command, options, words):
+    check_notes(command, options, words)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["calibrate", *(pytest.param(name, marks=pytest.mark.slow) for name in ("compare", "optimize"))],
+)
+def test_estimates_are_noted(command):
+    check_notes(command, BINS, ["an estimate, not a bound: lambda-cgd", "--rigorous"])
+
+
+def check_notes(command, options, words):
+    result = run(command, **options)
+    assert result.exit_code == 0, result.output
+    assert "note:" not in result.stdout
+    lines = [line for line in result.stderr.splitlines() if line.startswith("dpmech: note: ")]
+    record = json.loads(run(command, **options, json=None).stdout)
+    for word in words:
+        assert sum(word in line for line in lines) == 1
+        assert sum(word in note for note in record["notes"]) == 1
+    assert lines == [f"dpmech: note: {note}" for note in record["notes"]]
+
+
+@pytest.mark.slow
+def test_a_bound_is_no_estimate():
+    record = json.loads(run("compare", **BINS, rigorous=None, json=None).stdout)
+    assert record["notes"] == []
+    assert {row["guarantee"] for row in record["strategies"]} == {"deterministic upper bound"}
+
+
+@given(st.integers(1, 10**9), st.floats(1e-12, 0.5), st.integers(1, 10**9))
+def test_the_limits_are_exact(size, delta, batch):
+    plan = TrainingPlan(size, min(batch, size), 1)
+    text = " ".join(plan_notes(plan, [20.0], delta))
+    over = delta > 1.0 / size if not math.isclose(delta * size, 1.0, rel_tol=1e-12) else None
+    if over is not None:
+        assert ("delta" in text) == over
+    assert ("examples over" in text) == (100 * (size % plan.batch_size) > size)
+    assert "eps" not in text
+
+
+@pytest.mark.parametrize("size", [3, 7, 49, 10**6, 50_000])
+def test_delta_at_the_limit_itself_is_quiet(size):
+    plan, edge = TrainingPlan(size, 1, 1), 1.0 / size
+    exact = edge.as_integer_ratio()[0] * size <= edge.as_integer_ratio()[1]
+    assert (plan_notes(plan, [1.0], edge) == []) == exact
+    assert plan_notes(plan, [1.0], math.nextafter(edge, 0.0)) == []
+    assert plan_notes(plan, [1.0], math.nextafter(edge, 1.0)) != []
+
+
+def test_every_estimate_is_named_once_and_every_large_eps():
+    plan = TrainingPlan(100, 10, 1)
+    notes = plan_notes(plan, [30.0, 8.0, 25.0], 1e-5, estimates=["a", "b", "a"])
+    assert [note.split(" is above")[0] for note in notes[:2]] == ["eps 30", "eps 25"]
+    assert "a, b;" in notes[2]

@@ -1,0 +1,117 @@
+"""`dpmech optimize`: the table, the JSON, the figure, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dpmech as dm
+from dpmech.cli import main
+from dpmech.exceptions import InvalidParameterError
+from dpmech.mechanism.noise_cost import noise_cost
+from dpmech.plans.entries import FamilyEntry, parse_families
+
+PLAN = [
+    "--dataset-size",
+    "200",
+    "--batch-size",
+    "10",
+    "--epochs",
+    "2",
+    "--sampling",
+    "min-sep",
+    "--eps",
+    "2",
+    "--delta",
+    "1e-5",
+]
+FAMILIES = ["--families", "lambda-cgd,bandmf:bands=4,blt:buffers=1:column-normalized"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["optimize", *arguments])
+
+
+def test_json_holds_the_coefficients_and_their_error():
+    result = run(*PLAN, *FAMILIES, "--json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    (fits,) = record["fits"]
+    assert fits["eps"] == 2.0
+    rows = {row["family"]: row for row in fits["families"]}
+    assert set(rows) == {"identity", "lambda-cgd", "bandmf bands=4", "blt buffers=1, column-normalised"}
+    for name, row in rows.items():
+        if name == "identity":
+            continue
+        strategy = dm.Strategy.from_dict(row["strategy"])
+        cal = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=dm.MinSep(20, 2))
+        assert row["sigma"] == cal.sigma
+        assert row["rmse"] == pytest.approx(cal.rmse(), rel=1e-12)
+        assert row["rmse"] <= rows["identity"]["rmse"]
+        assert (row["buffers"], row["redrawn"]) == (
+            noise_cost(strategy).buffers,
+            noise_cost(strategy).redrawn,
+        )
+    identity = dm.calibrate_sigma(dm.Identity(40), 2.0, 1e-5, participation=dm.MinSep(20, 2))
+    assert rows["identity"]["rmse"] == pytest.approx(identity.rmse(), rel=1e-9)
+
+
+def test_table_and_figure(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
+    path = tmp_path / "errors.png"
+    result = run(*PLAN, *FAMILIES, "--figure", str(path), "--eps-grid", "4,1", "--cache", str(tmp_path / "c"))
+    assert result.exit_code == 0, result.stderr
+    assert path.stat().st_size > 5000
+    assert [f"at eps {eps}" in result.stdout for eps in (4, 2, 1)] == [True] * 3
+    assert len(list((tmp_path / "c").iterdir())) == 9
+    again = run(*PLAN, *FAMILIES, "--figure", str(tmp_path / "no" / "x.png"))
+    assert again.exit_code == 2
+    assert "figure" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--families", "bsr:bands=2"], "families"),
+        (["--families", "bandmf:lam=2"], "bandmf"),
+        (["--families", "bandmf:bands=2.5"], "bands"),
+        (["--eps-grid", "1,2"], "eps_grid"),
+        (["--eps-grid", "a", "--figure", "x.png"], "eps_grid"),
+        (["--objective", "mse"], "objective"),
+        (["--plan", "absent.toml"], "plan"),
+    ],
+)
+def test_bad_input_ends_with_2_and_names_it(arguments, named):
+    result = run(*PLAN, *arguments)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert result.stdout == ""
+
+
+def test_families_are_read():
+    assert parse_families("dense,blt:buffers=2:column-normalized") == [
+        FamilyEntry("dense"),
+        FamilyEntry("blt", buffers=2, column_normalized=True),
+    ]
+    with pytest.raises(InvalidParameterError, match="families"):
+        parse_families("muon")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cost"),
+    [
+        (dm.Identity(9), (0, 0)),
+        (dm.LambdaCGD(9, 0.5), (0, 1)),
+        (dm.InverseSquareRoot(9, 4), (0, 3)),
+        (dm.BandedToeplitz(9, [1.0, 0.5, 0.1]), (2, 0)),
+        (dm.BLT(9, [0.9, 0.1], [0.2, 0.3]), (2, 0)),
+        (dm.ColumnNormalized(dm.BLT(9, [0.9, 0.1], [0.2, 0.3])), (2, 0)),
+        (dm.Dense(np.tril(np.cos(np.arange(81.0).reshape(9, 9))) + 2 * np.eye(9)), (0, 8)),
+        (dm.SquareRoot(9), (0, 8)),
+    ],
+)
+def test_noise_cost(strategy, cost):
+    found = noise_cost(strategy)
+    assert (found.buffers, found.redrawn) == cost
+    assert found.bytes_per_parameter == 8 * cost[0]

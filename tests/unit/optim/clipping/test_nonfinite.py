@@ -1,0 +1,167 @@
+"""Examples without finite gradients: the operator hears of them, and nothing else depends on them."""
+
+import logging
+import math
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpmech as dm
+from dpmech.optim import (
+    ClippedSum,
+    FlatClipping,
+    NonFiniteGradientsWarning,
+    PrivateOptimizer,
+    make_private,
+    save_checkpoint,
+)
+from dpmech.optim.clipping.lot_sum import Accumulator
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+
+SIZE, N = 80, 4
+CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # lots of 40
+F = torch.nn.functional
+
+
+def data(bad=()):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(SIZE, 3, generator=rng)
+    x[list(bad)] = math.nan
+    return TensorDataset(x, torch.randint(2, (SIZE,), generator=rng))
+
+
+def made(dataset, *, functional=True, **options):
+    torch.manual_seed(1)
+    model = torch.nn.Linear(3, 2)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = (lambda f, x, y: F.cross_entropy(f(x), y)) if functional else None
+    return make_private(model, sgd, DataLoader(dataset), CAL, loss=loss, **options)
+
+
+def train(model, optimizer, loader):
+    while optimizer.steps_left:
+        for x, y in loader:
+            if hasattr(model, "backward"):
+                model.backward(x, y)
+            else:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
+def quietly(*parts):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NonFiniteGradientsWarning)
+        train(*parts)
+    return parts
+
+
+@pytest.mark.parametrize("functional", [True, False])
+@pytest.mark.parametrize("most", [None, 7])
+def test_data_without_a_finite_gradient_make_no_step(functional, most):
+    if not functional:
+        pytest.importorskip("opacus")
+    parts = made(data(range(SIZE)), functional=functional, max_physical_batch_size=most)
+    before = [param.detach().clone() for param in parts[0].parameters()]
+    with (
+        pytest.raises(dm.NumericalError, match="all 40 examples before the first step are not finite"),
+        pytest.warns(NonFiniteGradientsWarning),
+    ):
+        train(*parts)
+    assert parts[1].record.steps == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, parts[0].parameters(), strict=True))
+
+
+def test_one_finite_example_is_enough_and_later_lots_never_matter():
+    """Also where every later lot is noise alone: a stop there would be a release."""
+    sampler = made(data())[2].sampler
+    bad = set(range(SIZE)) - {int(sampler.indices(0)[7])}
+    parts = quietly(*made(data(bad)))
+    assert parts[1].record.steps == N
+    assert parts[1].dropped_examples == 2 * len(bad)
+    late = set(sampler.indices(1).tolist())
+    assert quietly(*made(data(late)))[1].record.steps == N
+
+
+@pytest.mark.parametrize(("examples", "refused"), [(31, False), (32, True), (None, False)])
+def test_the_probe_is_of_32_examples(examples, refused):
+    param = torch.nn.Parameter(torch.zeros(2))
+    opt = PrivateOptimizer(torch.optim.SGD([param], lr=1.0), CAL, expected_batch_size=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NonFiniteGradientsWarning)
+        for part in (16, None if examples is None else examples - 16):
+            opt.accumulate(
+                ClippedSum([param], [torch.zeros(2)], FlatClipping(1.0), examples=part, dropped=part or 40)
+            )
+    if refused:
+        with pytest.raises(dm.NumericalError, match="all 32 examples"):
+            opt.step()
+        assert opt.steps_left == N
+    else:
+        opt.step()
+        param.grad_sample = torch.full((64, 2), math.nan)
+        opt.step()  # after the first release nothing is refused
+        assert opt.dropped_examples >= 64
+
+
+def test_a_lot_taken_up_in_its_middle_is_not_judged():
+    """What came before is in the sums, and nobody knows any more how many it was."""
+    param = torch.nn.Parameter(torch.zeros(2))
+    first, second = (Accumulator([param], FlatClipping(1.0), 1.0, None) for _ in range(2))
+    second.load_state_dict(first.state_dict())  # empty: nothing came before
+    with pytest.warns(NonFiniteGradientsWarning):
+        second.add_samples([torch.full((64, 2), math.nan)])
+    with pytest.raises(dm.NumericalError, match="all 64 examples"):
+        second.check_probe()
+    first.add_samples([torch.ones(1, 2)])
+    second.load_state_dict(first.state_dict())
+    second.add_samples([torch.full((64, 2), math.nan)])
+    second.check_probe()
+    assert second.dropped == 64
+
+
+@pytest.mark.parametrize("filter_", ["default", "always", "error"])
+def test_one_warning_a_run_that_never_stops_it(filter_):
+    parts = made(data([3, 30, 60]))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter(filter_)
+        train(*parts)
+    found = [one for one in seen if one.category is NonFiniteGradientsWarning]
+    assert len(found) == 1
+    assert "raw data" in str(found[0].message)
+    assert parts[1].record.steps == N
+    assert parts[1].dropped_examples == 6
+
+
+def test_the_operator_may_silence_it():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("ignore", NonFiniteGradientsWarning)
+        train(*made(data([3])))
+    assert not [one for one in seen if one.category is NonFiniteGradientsWarning]
+
+
+def test_nothing_published_tells_of_them(caplog, tmp_path):
+    """Records, certificates, logs and the number of steps are those of a run without such examples."""
+    plain, dropping = made(data()), made(data([3, 30]))
+    with caplog.at_level(logging.DEBUG):
+        train(*plain)
+        quietly(*dropping)
+    assert not caplog.records
+    records = [parts[1].run_record() for parts in (plain, dropping)]
+    for record in records:
+        record.save(tmp_path / "run.json")
+        assert "dropped" not in (tmp_path / "run.json").read_text()
+    assert records[0].steps == records[1].steps
+    assert records[0].certificate == records[1].certificate
+    for parts in (plain, dropping):
+        assert "dropped" not in repr(parts[1]) + repr(parts[1].record.to_dict())
+    save_checkpoint(tmp_path / "run.pt", *dropping)  # as secret as the data: it may hold the number
+
+
+def test_without_such_examples_there_is_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(*made(data()))

@@ -1,0 +1,187 @@
+"""Checkpoints of several processes, without the processes: what the others have is made up."""
+
+import copy
+import types
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpmech as dm
+from dpmech.optim import load_checkpoint, make_private, save_checkpoint
+from dpmech.optim.runs import checkpoints
+
+SAME = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+
+
+class Part:
+    """A model, an optimizer or a loader of two processes that has made some steps."""
+
+    processes = 2
+    process_group = "a group"
+
+    def __init__(self, steps=None):
+        self.state = {"steps": steps}
+        self.set_up = types.SimpleNamespace(
+            state_dict=lambda: {"of": "this run"},
+            compare=lambda state: ({} if state == {"of": "this run"} else {"loss": "another loss"}, SAME),
+        )
+
+    def state_dict(self):
+        return copy.deepcopy(self.state)
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """save(*steps) as this process, then load(others) beside a process that has checkpoints of `others`."""
+    path = tmp_path / "run.pt"
+
+    def save(*steps):
+        for step in steps:
+            save_checkpoint(path, Part(step), Part(step), Part(step), extra=f"after {step}")
+
+    def load(others, problem="", theirs=((), SAME), **options):
+        asked = iter([(sorted(others), problem), (list(theirs[0]), theirs[1])])
+
+        def gather(answers, mine, group):
+            assert group == "a group"
+            answers[:] = [mine, next(asked)]
+
+        monkeypatch.setattr(checkpoints.dist, "all_gather_object", gather)
+        load.parts = parts = Part(), Part(), Part()
+        found = load_checkpoint(path, *parts, **options)
+        assert len({part.state["steps"] for part in parts}) == 1
+        return found, parts[0].state["steps"]
+
+    return path, save, load
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "step"),
+    [
+        ((0, 4, 8), (4, 8), 8),
+        ((0, 4, 8), (0, 4), 4),  # the other was killed before it wrote 8
+        ((0, 4), (4, 8), 4),  # this one was
+        ((0,), (0,), 0),
+        ((0,), (0, 4), 0),
+    ],
+)
+def test_processes_go_on_from_the_newest_step_that_all_have(run, mine, others, step):
+    path, save, load = run
+    save(*mine)
+    assert load(others) == (f"after {step}", step)
+    kept = {file.name: torch.load(file)["loader"]["steps"] for file in path.parent.iterdir()}
+    assert kept["run.pt"] == step  # what is newer is gone, or the next save would push the common one out
+    save(step + 4)
+    assert load([step, step + 4]) == (f"after {step + 4}", step + 4)
+    save(step + 8)
+    assert load([step, step + 4]) == (f"after {step + 4}", step + 4)
+
+
+def test_the_newest_file_counts_where_two_are_of_one_step(run):
+    path, save, load = run
+    save(0)
+    save_checkpoint(path, Part(0), Part(0), Part(0), extra="again")
+    assert load([0]) == ("again", 0)
+
+
+@pytest.mark.parametrize(("mine", "others"), [((), ()), ((0,), ()), ((), (0,))])
+def test_a_run_killed_in_its_first_save_may_start_afresh(run, mine, others):
+    _, save, load = run
+    save(*mine)
+    assert load(others, missing_ok=True) == (None, None)
+    with pytest.raises(dm.InvalidParameterError, match="missing_ok"):
+        load(others)
+
+
+@pytest.mark.parametrize(("mine", "others"), [((4,), ()), ((), (0, 4)), ((8, 12), (0, 4))])
+def test_steps_are_never_lost_in_silence(run, mine, others):
+    _, save, load = run
+    save(*mine)
+    with pytest.raises(dm.CertificateError, match="none in common"):
+        load(others, missing_ok=True)
+
+
+def test_a_bad_file_is_refused_by_all(run):
+    path, save, load = run
+    save(4)
+    with pytest.raises(dm.InvalidParameterError, match="junk elsewhere"):
+        load([4], problem="junk elsewhere")
+    path.write_bytes(b"junk")
+    with pytest.raises(dm.InvalidParameterError, match="a checkpoint"):
+        load([4])
+
+
+def test_all_processes_refuse_another_run_if_one_must(run):
+    path, save, load = run
+    save(0, 4, 8)
+    with pytest.raises(dm.CertificateError, match="of another run: another dataset elsewhere"):
+        load([0, 4], theirs=(["another dataset elsewhere"], SAME))
+    # Nothing was forgotten: the newest checkpoint is still there.
+    assert torch.load(path)["loader"]["steps"] == 8
+    assert load([0, 4]) == ("after 4", 4)
+
+
+def test_a_change_that_one_process_accepted_is_in_the_records_of_all(run):
+    path, save, load = run
+    save(4)
+    kept = dm.Continuity(dm.Kept.UNKNOWN, dm.Kept.SAME, dm.Kept.ACCEPTED)
+    assert load([4], theirs=((), kept)) == ("after 4", 4)
+    assert load.parts[2].set_up.continuity == kept
+    state = torch.load(path)
+    torch.save(state | {"set_up": {"of": "another run"}}, path)
+    with pytest.raises(dm.CertificateError, match="another loss"):
+        load([4])
+    load([4], accept_changed=["loss"])
+
+
+def made(**seeds):
+    rng = torch.Generator().manual_seed(0)
+    dataset = TensorDataset(torch.randn(20, 3, generator=rng), torch.randint(2, (20,), generator=rng))
+    cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return make_private(model, sgd, DataLoader(dataset), cal, 1.0, **seeds)
+
+
+def train(model, optimizer, loader, stop=None, path=None):
+    for x, target in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), target).backward()
+        optimizer.step()
+        if loader.steps_taken == stop:
+            save_checkpoint(path, model, optimizer, loader)
+    if optimizer.steps_left:
+        train(model, optimizer, loader, stop, path)
+    return [param.detach() for param in model.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("stop", [2, 4, 7])
+def test_dropout_repeats_in_the_middle_of_an_epoch(stop, tmp_path):
+    """A second release with other dropout and the same noise would give their difference away."""
+    pytest.importorskip("opacus")
+    path = tmp_path / "run.pt"
+    expected = train(*made(generator=1), stop, path)
+    resumed = made()
+    load_checkpoint(path, *resumed)
+    torch.testing.assert_close(train(*resumed), expected, rtol=0.0, atol=0.0)
+    resumed = made()
+    load_checkpoint(path, *resumed)
+    torch.rand(1)
+    moved = train(*resumed)
+    assert not any(torch.equal(a, b) for a, b in zip(moved, expected, strict=True))
+
+
+def test_one_process_may_start_without_a_checkpoint(tmp_path):
+    parts = made()
+    assert load_checkpoint(tmp_path / "run.pt", *parts, missing_ok=True) is None
+    with pytest.raises(dm.InvalidParameterError, match="a readable file"):
+        load_checkpoint(tmp_path / "run.pt", *parts)
+    for _ in range(2):
+        save_checkpoint(tmp_path / "run.pt", *parts)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]

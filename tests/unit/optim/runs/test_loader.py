@@ -1,0 +1,451 @@
+import collections
+import io
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    StackDataset,
+    Subset,
+    TensorDataset,
+)
+
+import dpmech as dm
+from dpmech.optim import CanaryData, LotSampler, PrivateLoader
+from dpmech.optim.runs.uniqueness import check_unique
+from dpmech.samplers import BallsInBinsSampler, CyclicPoissonSampler, PoissonSampler, SequentialSampler
+
+SIZE = 23
+
+
+def dataset(size=SIZE):
+    return TensorDataset(torch.arange(size), torch.arange(2.0 * size).reshape(size, 2))
+
+
+def samplers():
+    return {
+        "bins": BallsInBinsSampler(SIZE, 4, 12, rng=1),
+        "poisson": PoissonSampler(SIZE, 0.1, 12, rng=1),
+        "cyclic": CyclicPoissonSampler(SIZE, 0.5, 3, 12, rng=1),
+        "min-sep": SequentialSampler(SIZE, dm.MinSep(4), 12),
+        "drop": SequentialSampler(SIZE, dm.EveryStep(), 12, batch_size=5, drop_last=True),
+        "every": SequentialSampler(SIZE, dm.EveryStep(), 12, batch_size=5, reshuffle=True, rng=1),
+    }
+
+
+every_sampler = pytest.mark.parametrize("name", list(samplers()))
+
+
+def private(name="bins", **options):
+    return PrivateLoader(DataLoader(dataset()), samplers()[name], **options)
+
+
+def run(loader, steps=None):
+    """Lots as they come out, one list of physical batches a step, with a step after every lot."""
+    lots = []
+    while loader.steps_taken < loader.sampler.n:
+        begun = False
+        for batch in loader:
+            if not begun:
+                lots.append([])
+            lots[-1].append(batch)
+            loader.progress.count(len(batch[0]))
+            begun = not loader.progress.complete
+            if not begun:
+                loader.progress.note_step()
+                if len(lots) == steps:
+                    return lots
+    return lots
+
+
+@every_sampler
+@pytest.mark.parametrize("most", [None, 1, 2, 100])
+def test_batches_are_the_lots_of_the_sampler(name, most):
+    loader = private(name, max_physical_batch_size=most)
+    lots = run(loader)
+    assert len(lots) == 12
+    reference = samplers()[name]
+    for step, batches in enumerate(lots):
+        expected = reference.indices(step)
+        found = torch.cat([batch[0] for batch in batches])
+        np.testing.assert_array_equal(found.numpy(), expected)
+        np.testing.assert_array_equal(torch.cat([batch[1] for batch in batches])[:, 0], 2 * expected)
+        if most is not None:
+            assert all(len(batch[0]) <= most for batch in batches)
+        assert all(len(batch[0]) > 0 for batch in batches) or len(batches) == 1
+    assert loader.tracker.steps == 12
+    with pytest.raises(dm.HorizonError):
+        next(iter(loader))
+
+
+@every_sampler
+def test_an_iteration_is_an_epoch(name):
+    loader = private(name)
+    assert len(loader) == loader.sampler.steps_per_epoch
+    counts = []
+    while loader.steps_taken < 12:
+        count = 0
+        for batch in loader:
+            loader.progress.count(len(batch[0]))
+            loader.progress.note_step()
+            count += 1
+        counts.append(count)
+    epoch = loader.sampler.steps_per_epoch
+    assert counts[:-1] == [epoch] * (len(counts) - 1)
+    assert sum(counts) == 12
+
+
+@every_sampler
+@pytest.mark.parametrize("stop", [0, 1, 5, 11])
+def test_resuming_goes_on_with_the_same_lots(name, stop):
+    whole = [torch.cat([b[0] for b in lot]).tolist() for lot in run(private(name))]
+    first = private(name)
+    head = run(first, steps=stop) if stop else []
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    buffer.seek(0)
+    second = PrivateLoader(DataLoader(dataset()), fresh(name))
+    second.load_state_dict(torch.load(buffer, weights_only=True))
+    assert second.steps_taken == stop
+    tail = run(second)
+    assert [torch.cat([b[0] for b in lot]).tolist() for lot in head + tail] == whole
+    assert second.tracker.summary() == {**first_summary(name)}
+
+
+def first_summary(name):
+    loader = private(name)
+    run(loader)
+    return loader.tracker.summary()
+
+
+def fresh(name):
+    """The same configuration with another key."""
+    kind = samplers()[name]
+    match kind:
+        case BallsInBinsSampler():
+            return BallsInBinsSampler(SIZE, 4, 12)
+        case PoissonSampler():
+            return PoissonSampler(SIZE, 0.1, 12)
+        case CyclicPoissonSampler():
+            return CyclicPoissonSampler(SIZE, 0.5, 3, 12)
+        case _:
+            return samplers()[name]
+
+
+def test_workers_draw_ahead_but_state_does_not():
+    loader = PrivateLoader(DataLoader(dataset(), num_workers=1, prefetch_factor=4), samplers()["bins"])
+    iterator = iter(loader)
+    for _ in range(2):
+        batch = next(iterator)
+        loader.progress.count(len(batch[0]))
+        loader.progress.note_step()
+    state = loader.state_dict()
+    assert state["steps"] == state["sampler"]["steps_taken"] == state["tracker"]["steps"] == 2
+    del iterator
+
+
+def test_empty_lots_have_the_shape_of_others():
+    class Records(torch.utils.data.Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            pair = collections.namedtuple("Pair", "a b")
+            return {
+                "x": torch.ones(2),
+                "y": (index, torch.tensor(1.5)),
+                "z": pair(torch.ones(1), 2),
+                "s": "text",
+            }
+
+    sampler = PoissonSampler(3, 1e-6, 4, rng=1)
+    loader = PrivateLoader(DataLoader(Records()), sampler)
+    batch = next(iter(loader))
+    assert batch["x"].shape == (0, 2)
+    assert [part.shape for part in batch["y"]] == [(0,), (0,)]
+    assert batch["z"].a.shape == (0, 1)
+    assert batch["s"] == []
+    odd = PrivateLoader(
+        DataLoader(Records(), collate_fn=lambda examples: object()), PoissonSampler(3, 1e-6, 4, rng=1)
+    )
+    with pytest.raises(dm.UnsupportedCombinationError, match="without examples"):
+        next(iter(odd))
+
+
+# ---- lots and steps go together
+
+
+def test_every_lot_needs_its_step():
+    loader = private()
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"before optimizer\.step"):
+        next(iterator)
+    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of lot 0"):
+        loader.state_dict()
+
+
+def test_a_lot_that_was_only_looked_at_is_handed_out_again():
+    loader = private()
+    looked = next(iter(loader))[0]
+    batches = iter(loader)
+    again = next(batches)[0]
+    assert torch.equal(looked, again)
+    assert loader.tracker.steps == 1
+    loader.progress.count(len(again))
+    with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
+        next(iter(loader))
+    parts = private(max_physical_batch_size=1)
+    first = iter(parts)
+    next(first)
+    parts.progress.count(1)
+    next(first)  # part of the lot is with the optimizer
+    with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
+        next(iter(parts))
+
+
+def test_one_iteration_at_a_time():
+    loader = private()
+    first = iter(loader)
+    loader.progress.count(len(next(first)[0]))
+    loader.progress.note_step()
+    second = iter(loader)
+    next(second)
+    loader.progress.note_step()
+    with pytest.raises(dm.UnsupportedCombinationError, match="two iterations"):
+        next(first)
+
+
+def test_every_batch_of_a_lot_must_be_used():
+    loader = private(max_physical_batch_size=1)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(dm.UnsupportedCombinationError, match="passed over"):
+        next(iterator)
+
+
+def test_lots_outside_the_pattern_are_refused():
+    sampler = samplers()["min-sep"]
+    other = SequentialSampler(SIZE, dm.MinSep(2), 12)
+    sampler._lot = other._lot  # a sampler with a fault
+    loader = PrivateLoader(DataLoader(dataset()), sampler)
+    iterator = iter(loader)
+    for _ in range(2):
+        loader.progress.count(len(next(iterator)[0]))
+        loader.progress.note_step()
+    with pytest.raises(dm.CertificateError, match=r"step 2: .* less than 4 steps"):
+        next(iterator)
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: PrivateLoader([1, 2], samplers()["bins"]), "loader"),
+        (lambda: PrivateLoader(DataLoader(dataset()), "bins"), "sampler"),
+        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "5 examples"),
+        (lambda: private(max_physical_batch_size=0), "max_physical_batch_size"),
+        (lambda: LotSampler("bins"), "sampler"),
+        (lambda: LotSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
+    ],
+)
+def test_bad_arguments(build, match):
+    with pytest.raises(dm.InvalidParameterError, match=match):
+        build()
+
+
+def test_iterable_datasets_are_refused():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from range(SIZE)
+
+    with pytest.raises(dm.UnsupportedCombinationError, match="iterable"):
+        PrivateLoader(DataLoader(Stream()), samplers()["bins"])
+
+
+def test_states_of_other_runs_are_refused():
+    loader = private()
+    state = loader.state_dict()
+    with pytest.raises(dm.InvalidParameterError, match="state"):
+        private().load_state_dict({})
+    with pytest.raises(dm.CertificateError, match="2 processes"):
+        private().load_state_dict(state | {"processes": 2})
+    with pytest.raises(dm.CertificateError, match="contradicts itself"):
+        private().load_state_dict(state | {"steps": 3})
+    with pytest.raises(dm.CertificateError):
+        private("poisson").load_state_dict(state)
+    next(iter(loader))
+    with pytest.raises(dm.InvalidParameterError, match="after 1 lots"):
+        loader.load_state_dict(state)
+
+
+# ---- the batch sampler alone
+
+
+@every_sampler
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_lot_samplers_share_every_lot(name, world):
+    ranks = [LotSampler(samplers()[name], rank=rank, world_size=world) for rank in range(world)]
+    lots = [[lot for _ in range(12 // len(one)) for lot in one] for one in ranks]
+    for step in range(len(lots[0])):
+        union = sorted(index for rank in lots for index in rank[step])
+        assert union == samplers()[name].indices(step).tolist()
+
+
+def test_lot_sampler_in_a_plain_loader():
+    sampler = samplers()["min-sep"]
+    loader = DataLoader(dataset(), batch_sampler=LotSampler(sampler))
+    found = [batch[0].tolist() for _ in range(3) for batch in loader]
+    assert found == [samplers()["min-sep"].indices(step).tolist() for step in range(12)]
+    assert list(loader) == []
+    assert sampler.steps_taken == 12
+    assert len(loader) == 4
+
+
+def test_repr():
+    assert "BallsInBins(bins=4)" in repr(private())
+    assert private().processes == 1
+
+
+# ---- whether the dataset holds an example twice
+
+
+class Wrapped(torch.utils.data.Dataset):
+    """A dataset of a class of its own, with ids or without."""
+
+    def __init__(self, ids=None, size=SIZE):
+        self.size = size
+        if ids is not None:
+            self.example_ids = ids
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return torch.tensor([index])
+
+
+class Method(Wrapped):
+    def example_ids(self):
+        return torch.arange(self.size) + 10**12
+
+
+class Shifted(Subset):
+    def __getitem__(self, index):
+        return self.dataset[index]
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def loaded(data, **options):
+    return PrivateLoader(DataLoader(data), BallsInBinsSampler(len(data), 4, 12, rng=1), **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (dataset, dm.Uniqueness.FLATTENED),
+        (lambda: Subset(dataset(40), range(SIZE)), dm.Uniqueness.FLATTENED),
+        (lambda: StackDataset(dataset(), list(range(SIZE))), dm.Uniqueness.FLATTENED),
+        (
+            lambda: CanaryData(TensorDataset(torch.ones(9, 2), torch.zeros(9)), 4, target=0, rng=1),
+            "flattened",
+        ),
+        (Wrapped, dm.Uniqueness.NOT_CHECKED),
+        (lambda: ConcatDataset([dataset(), Wrapped()]), dm.Uniqueness.NOT_CHECKED),
+        (lambda: Shifted(dataset(), range(5)), dm.Uniqueness.NOT_CHECKED),
+        (Method, dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped(range(SIZE)), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped([("person", i) for i in range(SIZE)]), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Subset(Wrapped([str(i) for i in range(SIZE)]), [3, -1]), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: ConcatDataset([Method(), Wrapped([10**12 + 40], 1)]), dm.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped(np.arange(SIZE, dtype=np.uint64) + np.uint64(2**63 - 5)), "by example_ids"),
+        # What has ids and what has none cannot be compared.
+        (lambda: StackDataset(Method(), dataset()), dm.Uniqueness.NOT_CHECKED),
+    ],
+)
+def test_a_loader_says_how_its_examples_were_compared(build, expected):
+    assert loaded(build()).uniqueness == expected
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Wrapped([*range(SIZE - 1), 3]),
+        lambda: Wrapped(["a"] * SIZE),
+        lambda: Wrapped([None] * SIZE),
+        lambda: Wrapped([*map(str, range(SIZE - 2)), 1, 1.0]),
+        lambda: Wrapped([*range(SIZE - 2), 1 << 70, 1 << 70]),
+        lambda: ConcatDataset([Method(), Wrapped([10**12], 1)]),
+        lambda: ConcatDataset([Wrapped(np.arange(SIZE)), Wrapped(["a", 3], 2)]),
+        lambda: Subset(Method(), [0, -SIZE]),
+        lambda: Shifted(dataset(), [1, 1]),  # it inherits the indices, whatever it makes of them
+    ],
+)
+def test_ids_that_are_given_twice(build):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match="holds examples twice, one of them under the ind"
+    ):
+        loaded(build())
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [range(SIZE - 1), range(SIZE + 1), 7, np.zeros((SIZE, 2)), [[]] * SIZE, [float("nan")] * SIZE, {"a": 1}],
+    ids=["too few", "too many", "no sequence", "a matrix", "not hashable", "not comparable", "a dict"],
+)
+def test_ids_that_are_none(ids):
+    with pytest.raises(dm.InvalidParameterError, match="example_ids"):
+        loaded(Wrapped(ids))
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: Subset(dataset(), [0, SIZE]), r"indices in \[0, 23\] of a TensorDataset of 23 examples"),
+        (lambda: Subset(dataset(), [0.5, 1]), "no integers"),
+        (lambda: Subset({"a": 1, "b": 2}, ["a", "b"]), "no integers"),
+        (lambda: grown(ConcatDataset([[1], [2, 3]])), "other lengths than when they were joined"),
+    ],
+)
+def test_views_that_cannot_be_followed(build, match):
+    with pytest.raises(dm.UnsupportedCombinationError, match=match):
+        loaded(build())
+
+
+def grown(data):
+    data.datasets[1].append(4)
+    return data
+
+
+def test_many_examples_need_few_bytes_each():
+    size = 10**6
+    whole = TensorDataset(torch.zeros(size))
+    order = np.random.default_rng(1).permutation(size)
+    for data, most in [(whole, 1), (Subset(whole, order), 60), (Subset(ConcatDataset([whole]), order), 80)]:
+        tracemalloc.start()
+        check_unique(data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < most * size
+
+
+def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
+    examples = [(torch.ones(1), number) for number in range(5)]
+    held = np.empty(7, dtype=object)
+    held[:] = [*examples, examples[2], (torch.ones(1), 9)]
+    for data in (held, [*examples, examples[2]], ["a constant", *examples, examples[2]]):
+        with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
+            check_unique(data)
+    assert check_unique(held[:5]) == dm.Uniqueness.FLATTENED
+    # Plain values are often one object without being one example: their places count.
+    assert check_unique([1, 1, "a", "a", *examples]) == dm.Uniqueness.FLATTENED
+    plain = [1, 1, *examples]
+    with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
+        check_unique(ConcatDataset([plain, Subset(plain, [1])]))

@@ -1,0 +1,652 @@
+"""Whatever way a forward pass finds to keep raw data in the model, none of it is saved or released."""
+
+import contextlib
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import dpmech as dm
+
+pytest.importorskip("opacus")
+
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpmech.optim import load_checkpoint, make_private, save_checkpoint
+from dpmech.optim.runs.contents import Fingerprinter, same
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+
+SIZE, N = 24, 6
+CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # lots of 8
+MODES = ["loss", "opacus"]
+
+
+class Memory(nn.Module):
+    """Passes its input on; when armed it keeps a part of it in one way."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("wide", torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("places", torch.arange(5).expand(1, -1), persistent=False)
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.way, self.armed, self.kept = way, False, torch.zeros(2)
+
+    def forward(self, x):
+        if self.armed:
+            self.way(self, x)
+        return x
+
+    def get_extra_state(self):
+        return {"kept": self.kept, "version": 1}
+
+    def set_extra_state(self, state):
+        self.kept = state["kept"]
+
+
+class Model(nn.Module):
+    def __init__(self, way=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.memory = Memory(way)
+        self.memory.owner = [self]
+        self.body = nn.Linear(3, 4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(self.memory(x))))
+
+
+def weight(memory):
+    return memory.owner[0].body.weight
+
+
+WAYS = {
+    "in place": lambda m, x: m.mean.copy_(x.mean(0)),
+    "running mean": lambda m, x: m.mean.mul_(0.9).add_(x.mean(0), alpha=0.1),
+    "data": lambda m, x: m.mean.data.copy_(x.mean(0)),
+    "numpy": lambda m, x: m.mean.numpy().__setitem__(0, float(x[0, 0])),
+    "set_": lambda m, x: m.mean.set_(x.mean(0)),
+    "one bit": lambda m, x: m.wide.numpy().view(np.int64).__ixor__(np.int64(1)),
+    "signs": lambda m, x: m.wide.data.neg_(),
+    "order": lambda m, x: m.places.data.copy_(m.places.flip(1)),
+    "NaN": lambda m, x: m.mean.data.fill_(float("nan")),
+    "assigned": lambda m, x: setattr(m, "mean", x.mean(0)),
+    "registered": lambda m, x: m.register_buffer("last", x.clone()),
+    "deleted": lambda m, x: delattr(m, "wide"),
+    "frozen": lambda m, x: m.frozen.copy_(x[0]),
+    "frozen data": lambda m, x: m.frozen.data.copy_(x[0]),
+    "frozen numpy": lambda m, x: m.frozen.numpy().__setitem__(0, float(x[0, 0])),
+    "frozen replaced": lambda m, x: setattr(m, "frozen", nn.Parameter(x[0].clone(), requires_grad=False)),
+    "new layer": lambda m, x: m.add_module("extra", nn.Linear(3, 1)),
+    "trained": lambda m, x: weight(m).copy_(x[:4]),
+    "trained data": lambda m, x: weight(m).data.copy_(x[:4]),
+    "trained numpy": lambda m, x: weight(m).detach().numpy().__setitem__((0, 0), float(x[0, 0])),
+    "trained replaced": lambda m, x: setattr(m.owner[0].body, "weight", nn.Parameter(x[:4].clone())),
+    "extra state": lambda m, x: setattr(m, "kept", x[0, :2].clone()),
+    "extra state in place": lambda m, x: m.kept.copy_(x[0, :2]),
+}
+
+
+def dataset():
+    rng = torch.Generator().manual_seed(3)
+    x = torch.randn(SIZE, 3, generator=rng)
+    return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+def example_loss(model, x, y):
+    return (model(x) - y).square().sum()
+
+
+def made(model, mode, **options):
+    params = [param for param in model.parameters() if param.requires_grad]
+    sgd = torch.optim.SGD(params, lr=0.1)
+    loss = example_loss if mode == "loss" else None
+    return make_private(model, sgd, DataLoader(dataset()), CAL, loss=loss, **options)
+
+
+def backward(private, batch):
+    x, y = batch
+    if hasattr(private, "backward"):
+        private.backward(x, y)
+    else:
+        nn.functional.mse_loss(private(x), y).backward()
+
+
+def keep(model, x):
+    """A forward pass without gradients, and not through what make_private returned."""
+    model.memory.armed = True
+    # Some calls are refused at once; whoever goes on all the same has the data in the model.
+    with torch.no_grad(), contextlib.suppress(dm.UnsupportedCombinationError):
+        model(x)
+    model.memory.armed = False
+
+
+def step(model, private, optimizer, loader):
+    backward(private, next(iter(loader)))
+    optimizer.step()
+
+
+RELEASES = {
+    "step": lambda model, private, optimizer, *_: optimizer.step(),
+    "state_dict": lambda model, private, *_: private.state_dict(),
+    "state_dict of the module": lambda model, *_: model.state_dict(),
+    "checkpoint": lambda model, private, optimizer, loader, path: save_checkpoint(
+        path, private, optimizer, loader
+    ),
+    "state of the optimizer": lambda model, private, optimizer, *_: optimizer.state_dict(),
+    "run record": lambda model, private, optimizer, *_: optimizer.run_record(),
+    "pickle": lambda model, *_: pickle.dumps(model._state_dict_pre_hooks),
+    "copy": lambda model, *_: copy.deepcopy(model),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", list(WAYS))
+def test_what_a_call_keeps_is_not_released(way, mode, tmp_path):
+    model = Model(WAYS[way])
+    _, optimizer, _ = parts = made(model, mode)
+    path = tmp_path / "run.pt"
+    step(model, *parts)
+    for name, release in RELEASES.items():  # all of them are welcome as long as nothing was kept
+        if name != "step":
+            release(model, *parts, path)
+    saved = path.read_bytes()
+    backward(parts[0], next(iter(parts[2])))
+    keep(model, dataset().tensors[0])
+    bias = model.head.bias.detach().clone()
+    for name, release in [*RELEASES.items(), *RELEASES.items()]:  # a refusal forgets nothing
+        with pytest.raises(dm.UnsupportedCombinationError, match="changed"):
+            release(model, *parts, path)
+        assert optimizer.record.steps == 1, name
+        assert torch.equal(model.head.bias, bias), name
+        assert path.read_bytes() == saved, name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", ["in place", "data", "numpy", "frozen", "frozen numpy", "trained data"])
+def test_a_call_that_keeps_its_input_makes_no_step(way, mode):
+    """In the very loop of the documentation, evaluation without gradients included."""
+    model = Model(WAYS[way])
+    private, optimizer, loader = made(model, mode)
+    model.memory.armed = True
+
+    def loop():
+        for batch in loader:
+            with torch.no_grad():
+                private(batch[0])
+            model.memory.armed = False
+            backward(private, batch)
+            optimizer.step()
+
+    before = model.head.bias.detach().clone()
+    with pytest.raises(dm.UnsupportedCombinationError, match="changed"):
+        loop()
+    assert optimizer.record.steps == 0
+    assert torch.equal(model.head.bias, before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_that_torch_counts_are_refused_at_once(mode):
+    private, optimizer, _ = made(Model(WAYS["in place"]), mode)
+    model = private.module if mode == "loss" else private._module
+    model.memory.armed = True
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"its buffers memory\.mean:"), torch.no_grad():
+        private(dataset().tensors[0])
+    assert optimizer.record.steps == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_public_names_may_change(mode):
+    ways = [WAYS[name] for name in ("in place", "frozen data", "extra state")]
+    model = Model(lambda m, x: [way(m, x) for way in ways])
+    public = ["memory.mean", "memory.frozen", "memory._extra_state"]
+    parts = made(model, mode, public_buffers=public)
+    keep(model, dataset().tensors[0])
+    step(model, *parts)
+    assert parts[1].run_record().steps == 1
+    for bad in (["memory.weight"], ["body.weight"], "memory.mean"):
+        with pytest.raises(dm.InvalidParameterError, match="public_buffers"):
+            made(Model(), mode, public_buffers=bad)
+
+
+class Ordinary(nn.Module):
+    """Dropout, a frozen backbone, fixed statistics, positions, tied weights, a buffer set to what it is."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("places", torch.arange(3), persistent=False)
+        self.register_buffer("rows", torch.eye(3).to_sparse())
+        self.register_buffer("flag", torch.tensor([True, False, True]))
+        self.backbone = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).requires_grad_(False).eval()
+        self.dropout = nn.Dropout(0.5)
+        self.adapter = nn.Linear(4, 4)
+        self.again = self.adapter
+        self.head = nn.Linear(4, 1)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            self.places.data.copy_(torch.arange(3))
+        x = self.backbone(x if x.ndim == 2 else x[None])
+        return self.head(self.again(self.dropout(torch.tanh(self.adapter(x)))))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ordinary_models_train_to_the_end(mode, tmp_path):
+    model = Ordinary()
+    private, optimizer, loader = made(model, mode)
+    private.train()
+    while optimizer.steps_left:
+        for x, y in loader:
+            if mode == "loss":
+                private.backward(x, y)
+            else:
+                nn.functional.mse_loss(private(x), y).backward()
+            optimizer.step()
+            with torch.no_grad():
+                private(x)
+    save_checkpoint(tmp_path / "run.pt", private, optimizer, loader)
+    assert optimizer.run_record().steps == N
+    twin = copy.deepcopy(model)
+    twin.backbone[0].weight.zero_()
+    twin.load_state_dict(twin.state_dict())  # copies are watched by nobody
+    file = io.BytesIO()
+    torch.save(model, file)
+
+
+# ---- what changes a model between steps otherwise
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_other_frozen_weights_are_refused_after_the_first_step(mode):
+    model = Model()
+    _, optimizer, _ = parts = made(model, mode)
+    other = Model().state_dict()
+    other["memory.frozen"] = torch.zeros(3)
+    model.load_state_dict(other)  # before the first
+    step(model, *parts)
+    weights = model.state_dict()
+    weights["head.bias"] = torch.ones(1)
+    model.load_state_dict(weights)  # trained ones at any time
+    step(model, *parts)
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"not trained, memory\.frozen.*before make_private"
+    ):
+        model.load_state_dict(weights | {"memory.frozen": torch.ones(3)})
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"memory\.frozen"):
+        step(model, *parts)
+    assert optimizer.record.steps == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_loading_hides_nothing(mode):
+    model = Model(WAYS["frozen data"])
+    private, _, _ = made(model, mode)
+    keep(model, dataset().tensors[0])
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"memory\.frozen"):
+        private.load_state_dict({}, strict=False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_changed_by_hand_are_stated(mode):
+    model = Model()
+    _, optimizer, _ = parts = made(model, mode)
+    step(model, *parts)
+    model.body.weight.data.clamp_(-0.1, 0.1)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"body\.weight changed .*note_weights"):
+        step(model, *parts)
+    optimizer.note_weights()
+    optimizer.step()
+    assert optimizer.record.steps == 2
+
+
+def test_hooks_of_the_torch_optimizer_belong_to_the_step():
+    model = Model()
+    sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    sgd.register_step_post_hook(lambda *_: model.body.weight.data.clamp_(-0.1, 0.1))
+    private, optimizer, loader = make_private(model, sgd, DataLoader(dataset()), CAL, loss=example_loss)
+    for batch in loader:
+        private.backward(*batch)
+        optimizer.step()
+    assert optimizer.record.steps == 3
+
+
+def one_step(model, path):
+    """A run that has ended when this returns, and its checkpoint."""
+    parts = made(model, "loss")
+    step(model, *parts)
+    save_checkpoint(path, *parts)
+
+
+def test_a_refused_step_forgets_nothing(tmp_path):
+    """A write that was found is found again, before the first step of a resumed run too."""
+    path = tmp_path / "run.pt"
+    one_step(Model(WAYS["trained data"]), path)
+    model = Model(WAYS["trained data"])
+    private, optimizer, loader = parts = made(model, "loss")
+    load_checkpoint(path, *parts)
+    keep(model, dataset().tensors[0])
+    private.backward(*next(iter(loader)))
+    for _ in range(2):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"body\.weight changed"):
+            optimizer.step()
+    assert optimizer.record.steps == 1
+
+
+def test_a_resumed_run_has_the_contents_of_its_checkpoint(tmp_path):
+    first = Model()
+    first.memory.frozen.data.fill_(0.3)
+    one_step(first, tmp_path / "run.pt")
+    second = Model()
+    parts = made(second, "loss")
+    load_checkpoint(tmp_path / "run.pt", *parts)
+    step(second, *parts)
+    assert float(second.memory.frozen[0]) == pytest.approx(0.3)
+
+
+# ---- calls of parts
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+CALLS = {
+    "the model, then a part": lambda model, part, x, some: (model(x), part[2](torch.tanh(part[0](x[some])))),
+    "a part, then the model": lambda model, part, x, some: (part[0](x[some]), model(x)),
+    "the module inside": lambda model, part, x, some: (model(x), part(x[some])),
+    "parts alone": lambda model, part, x, some: (part[0](x), part[0](x[some])),
+    "without gradients around": lambda model, part, x, some: (model(x), relaxed(part[2], x, some)),
+}
+
+
+def relaxed(part, x, some):
+    with torch.no_grad(), torch.enable_grad():
+        return part(torch.ones(len(some), 4) * x[some].sum())
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_a_second_call_through_parts(name):
+    model, optimizer, loader = made(linear(), "opacus")
+    x, _ = next(iter(loader))
+    total = sum(out.square().mean() for out in CALLS[name](model, model._module, x, torch.tensor([2, 5])))
+    total.backward()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"called 2 times|no per-example gradients"):
+        optimizer.step()
+    assert optimizer.record.steps == 0
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_with_a_loss_of_one_example_no_call_brings_gradients(name):
+    model, optimizer, loader = made(linear(), "loss")
+    x, y = next(iter(loader))
+    model.backward(x, y)
+    total = sum(out.square().mean() for out in CALLS[name](model, model.module, x, torch.tensor([2, 5])))
+    total.backward()
+    with pytest.raises(dm.UnsupportedCombinationError, match="no per-example gradients"):
+        optimizer.step()
+    with pytest.raises(dm.UnsupportedCombinationError, match="16 examples from a batch of 8"):
+        made_twice(x, y)
+
+
+def made_twice(x, y):
+    model, _, loader = made(linear(), "loss")
+    next(iter(loader))
+    model.backward(x, y)
+    model.backward(x, y)
+
+
+def test_the_graph_of_another_lot():
+    """A call of the lot before, whose backward pass comes with this one."""
+    model, optimizer, loader = made(linear(), "opacus")
+    batches = iter(loader)
+    x, y = next(batches)
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    old = nn.functional.mse_loss(model(x), y)
+    x, y = next(batches)
+    (nn.functional.mse_loss(model(x), y) + old).backward()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"called 2 times|changed"):
+        optimizer.step()
+    assert optimizer.record.steps == 1
+
+
+def test_a_call_that_was_interrupted_hides_no_later_one():
+    class Interrupted(nn.Module):
+        fail = True
+
+        def forward(self, x):
+            if self.fail:
+                raise KeyboardInterrupt
+            return x
+
+    net = nn.Sequential(nn.Linear(3, 4), Interrupted(), nn.Linear(4, 1))
+    model, optimizer, loader = made(net, "opacus")
+    net.eval()
+    with pytest.raises(KeyboardInterrupt):
+        model(dataset().tensors[0])
+    net.train()
+    net[1].fail = False
+    x, _ = next(iter(loader))
+    (net(x).square().mean() + net[2](net[0](x[:2])).square().mean()).backward()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"called 2 times|no per-example gradients"):
+        optimizer.step()
+
+
+class Shared(nn.Module):
+    """One layer used twice, and parts that are methods of their own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Linear(3, 3)
+        self.head = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.inner(torch.tanh(self.inner(x))))
+
+
+def test_weights_may_be_shared_within_one_call():
+    sums = []
+    for mode in MODES:
+        private, optimizer, loader = made(Shared(), mode)
+        batches = iter(loader)
+        backward(private, next(batches))
+        optimizer.accumulate()
+        sums.append([one.clone() for one in optimizer._lot._sums])
+        optimizer.step()
+        optimizer.zero_grad()
+        backward(private, next(batches))
+        optimizer.step()
+        assert optimizer.record.steps == 2
+    for a, b in zip(*sums, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, check_dtype=False)
+
+
+def test_each_part_may_be_called_once_from_outside():
+    model, optimizer, loader = made(Shared(), "opacus")
+    with torch.no_grad():
+        model.inner(dataset().tensors[0])
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model.head(model.inner(x)), y).backward()
+        optimizer.step()
+    assert optimizer.record.steps == 3
+
+
+# ---- checksums
+
+
+TENSORS = {
+    "float": torch.randn(10_007, generator=torch.Generator().manual_seed(1)),
+    "double": torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2)),
+    "half": torch.arange(9.0).to(torch.float16),
+    "bfloat": torch.arange(9.0).to(torch.bfloat16),
+    "byte": torch.arange(23, dtype=torch.uint8),
+    "bool": torch.tensor([True, False, True]),
+    "long": torch.arange(4096 + 1),
+    "scalar": torch.tensor(3.0),
+    "complex": torch.randn(4, dtype=torch.complex64, generator=torch.Generator().manual_seed(3)),
+    "channels last": torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "transposed": torch.arange(12.0).view(3, 4).t(),
+    "odd offset": torch.arange(40, dtype=torch.uint8)[3:33],
+    "NaN": torch.full((5,), float("nan")),
+}
+
+
+@pytest.mark.parametrize("name", list(TENSORS))
+def test_every_flipped_bit_is_seen(name):
+    """Of each of the first and last bytes, and of some between; the same bits are always the same."""
+    reader, value = Fingerprinter(), TENSORS[name]
+    then = reader.read(name, value)
+    assert same([then], [reader.read(name, value.clone())])
+    raw = value.contiguous().view(-1).view(torch.uint8)
+    places = sorted({*range(min(len(raw), 9)), *range(max(len(raw) - 9, 0), len(raw)), len(raw) // 2})
+    for place in places:
+        for bit in range(1 if value.dtype == torch.bool else 8):
+            changed = raw.clone()
+            changed[place] ^= 1 << bit
+            now = changed.view(value.dtype).view(value.shape)
+            assert not same([then], [reader.read(name, now)]), (place, bit)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: -x,
+        lambda x: x.flip(0),
+        lambda x: x.roll(4096),
+        lambda x: torch.cat([x[4096:8192], x[:4096], x[8192:]]),
+        lambda x: x.view(2, -1),
+        lambda x: x.to(torch.float32),
+        lambda x: x[:-1],
+    ],
+)
+def test_changes_that_fool_plain_sums(change):
+    """Signs alone change the highest bit of every word, which odd multipliers of 64 bits would not see."""
+    x = torch.randn(12_000, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    reader = Fingerprinter()
+    assert not same([reader.read("x", x)], [reader.read("x", change(x))])
+
+
+def test_checksums_are_those_of_big_integers():
+    reader = Fingerprinter()
+    for size in (0, 1, 3, 4095, 4096, 4097, 3 * 4096 + 5, 20 * 4096):
+        x = torch.randint(-(2**31), 2**31, (size,), dtype=torch.int64).to(torch.int32)
+        key = reader._key.tolist()
+        rows = [x[i : i + 4096].tolist() for i in range(0, size, 4096)]
+        expected = [sum(k * w for k, w in zip(key, row, strict=False)) % 2**64 for row in rows]
+        found = [value % 2**64 for sums in reader.read("x", x)[1] for value in sums.tolist()]
+        assert found == expected
+
+
+def test_keys_are_secret_and_differ():
+    assert not torch.equal(Fingerprinter()._key, Fingerprinter()._key)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_tensors_that_cannot_be_read():
+    with pytest.raises(dm.UnsupportedCombinationError, match="lazy is not initialised"):
+        Fingerprinter().read("lazy", nn.parameter.UninitializedBuffer())
+    packed = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    with pytest.raises(dm.UnsupportedCombinationError, match="packed is of the layout"):
+        Fingerprinter().read("packed", packed)
+    meta = torch.empty(3, device="meta")
+    assert same([Fingerprinter().read("meta", meta)], [Fingerprinter().read("meta", meta)])
+
+
+def test_extra_states_of_any_kind():
+    class Odd(nn.Module):
+        def __init__(self, state):
+            super().__init__()
+            self.inner, self.state = nn.Linear(3, 1), state
+
+        def forward(self, x):
+            return self.inner(x)
+
+        def get_extra_state(self):
+            return self.state
+
+        def set_extra_state(self, state):
+            pass
+
+    model = Odd([1, ("a", torch.ones(2)), io.BytesIO(b"bytes"), None])
+    _, optimizer, _ = parts = made(model, "loss")
+    step(model, *parts)
+    model.state[2] = io.BytesIO(b"other")
+    with pytest.raises(dm.UnsupportedCombinationError, match="extra states _extra_state"):
+        optimizer.run_record()
+    with pytest.raises(dm.UnsupportedCombinationError, match="cannot be read"):
+        made(Odd(lambda: None), "loss")
+    made(Odd(lambda: None), "loss", public_buffers=["_extra_state"])
+
+
+def again(model, mode, private):
+    """A second run; Opacus' hooks stay on a model, so that it wants the GradSampleModule."""
+    if mode == "loss":
+        return made(model, mode)
+    with pytest.raises(dm.UnsupportedCombinationError, match="hooks already"):
+        made(model, mode)
+    sgd = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1)
+    return make_private(private, sgd, DataLoader(dataset()), CAL)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_may_be_made_private_again(mode, tmp_path):
+    # Two phases of training, or a cell of a notebook that is run again.
+    model = Model()
+    first = made(model, mode)
+    step(model, *first)
+    record = first[1].run_record()
+    second = again(model, mode, first[0])
+    step(model, *second)
+    step(model, *second)
+    save_checkpoint(tmp_path / "run.pt", second[0], second[1], second[2])
+    model.state_dict()
+    assert second[1].run_record().steps == 2
+    assert first[1].run_record() == record
+    with pytest.raises(dm.UnsupportedCombinationError, match="made private again"):
+        step(model, *first)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_written_before_is_not_taken_over(mode):
+    model = Model(WAYS["data"])
+    first = made(model, mode)
+    step(model, *first)
+    keep(model, torch.ones(2, 3))
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"buffers memory\.mean"):
+        make_private(
+            first[0],
+            torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1),
+            DataLoader(dataset()),
+            CAL,
+            loss=None if mode == "opacus" else example_loss,
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_second_run_on_a_model_is_watched(mode):
+    model = Model(WAYS["data"])
+    first = made(model, mode)
+    step(model, *first)
+    second = again(model, mode, first[0])
+    step(model, *second)
+    keep(model, torch.ones(2, 3))
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"buffers memory\.mean"):
+        model.state_dict()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"buffers memory\.mean"):
+        second[1].run_record()

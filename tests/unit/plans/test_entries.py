@@ -1,0 +1,208 @@
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.plans.entries import Entry, build_strategy, parse_entries, read_plan
+from dpmech.plans.names import SAMPLINGS, STRATEGIES
+from dpmech.plans.training_plan import TrainingPlan
+
+PLAN = TrainingPlan(50_000, 128, 10)
+
+
+def test_steps_are_whole_batches():
+    assert (PLAN.steps_per_epoch, PLAN.n) == (390, 3900)
+    assert TrainingPlan(128, 128, 3).n == 3
+    assert TrainingPlan(100, 8, 40).steps_per_epoch == 12
+
+
+def test_no_size_loses_a_step():
+    for size in range(1, 3000):
+        plan = TrainingPlan(size, 1, 7)
+        assert plan.n == 7 * size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ((0, 1, 1), "dataset_size"),
+        ((10, 11, 1), "batch_size"),
+        ((10, 0, 1), "batch_size"),
+        ((10, 1, 0), "epochs"),
+        ((10, 1, 1.5), "epochs"),
+        ((10, True, 1), "batch_size"),
+        (("10", 1, 1), "dataset_size"),
+    ],
+)
+def test_bad_plans(arguments, name):
+    with pytest.raises(dm.InvalidParameterError, match=f"{name} must be an integer"):
+        TrainingPlan(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "details", "expected"),
+    [
+        ("every-step", {}, dm.EveryStep()),
+        ("single", {}, dm.SingleParticipation()),
+        ("min-sep", {}, dm.MinSep(390, 10)),
+        ("min-sep", {"min_sep": 100}, dm.MinSep(100)),
+        ("min-sep", {"min_sep": 100, "max_participations": 3}, dm.MinSep(100, 3)),
+        ("min-sep", {"max_participations": 3}, dm.MinSep(390, 3)),
+        ("epochs", {}, dm.FixedEpochs(10)),
+        ("poisson", {}, dm.Poisson(128 / 50_000)),
+        ("cyclic-poisson", {"cycle": 10}, dm.CyclicPoisson(1280 / 50_000, 10)),
+        ("cyclic-poisson", {"cycle": 1000}, dm.CyclicPoisson(1.0, 1000)),
+        ("balls-in-bins", {}, dm.BallsInBins(390)),
+    ],
+)
+def test_participation(sampling, details, expected):
+    schema = PLAN.participation(sampling, **details)
+    assert type(schema) is type(expected)
+    if isinstance(expected, dm.CyclicPoisson):
+        assert schema.cycle == expected.cycle
+        assert schema.sampling_prob == pytest.approx(expected.sampling_prob)
+    else:
+        assert schema == expected
+    schema.pattern(PLAN.n)
+    assert sampling in SAMPLINGS
+
+
+@pytest.mark.parametrize(
+    ("sampling", "details", "message"),
+    [
+        ("uniform", {}, "sampling must be one of every-step, single"),
+        ("poisson", {"min_sep": 3}, "min_sep must be left out with sampling poisson"),
+        ("epochs", {"max_participations": 3}, "max_participations must be left out with sampling epochs"),
+        ("min-sep", {"cycle": 3}, "cycle must be left out with sampling min-sep"),
+        ("cyclic-poisson", {}, "cycle must be given with sampling cyclic-poisson"),
+        ("min-sep", {"min_sep": 0}, "min_sep must be an integer >= 1, got 0"),
+    ],
+)
+def test_bad_participation(sampling, details, message):
+    with pytest.raises(dm.InvalidParameterError, match=message):
+        PLAN.participation(sampling, **details)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("identity", dm.Identity(6)),
+        ("lambda-cgd:lam=0.9", dm.LambdaCGD(6, 0.9)),
+        ("bsr", dm.SquareRoot(6)),
+        ("bsr:bands=3", dm.SquareRoot(6, 3)),
+        ("bisr:bands=3", dm.InverseSquareRoot(6, 3)),
+        ("bandmf:coefs=1/0.5/-0.2", dm.BandedToeplitz(6, [1, 0.5, -0.2])),
+        ("bandinv:coefs=1/-0.5", dm.BandedInverse(6, [1, -0.5])),
+        ("blt:decays=0.9/0.5:scales=0.1/0.2", dm.BLT(6, [0.9, 0.5], [0.1, 0.2])),
+        ("lambda-cgd:lam=0.9:column-normalized", dm.ColumnNormalized(dm.LambdaCGD(6, 0.9))),
+    ],
+)
+def test_entries_as_text(text, expected):
+    (entry,) = parse_entries(text)
+    assert build_strategy(entry, 6) == expected
+
+
+def test_several_entries_and_labels():
+    entries = parse_entries("identity, lambda-cgd:lam=0.9 ,bsr:bands=16:column-normalized")
+    assert [entry.label for entry in entries] == [
+        "identity",
+        "lambda-cgd lam=0.9",
+        "bsr bands=16, column-normalised",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("unknown", "strategy must be one of identity, lambda-cgd"),
+        ("lambda-cgd", r"strategy lambda-cgd must be given exactly the options \['lam'\]"),
+        ("identity:lam=0.5", "strategy identity must be given no options"),
+        ("lambda-cgd:lam=0.5:bands=3", "strategy lambda-cgd must be given exactly"),
+        ("lambda-cgd:lam", "strategies must be name:option=value"),
+        ("lambda-cgd:lam=high", "lam must be a number"),
+        ("lambda-cgd:lam=0.5/0.6", "lam must be one number"),
+        ("lambda-cgd:lam=1", r"lam must be a finite number in \[0, 1\)"),
+        ("bsr:bands=2.5", "bands must be an integer"),
+        ("bisr:bands=7", r"bands must be an integer in \[1, 6\], got 7"),
+        ("bandmf:coefs=-1/2", r"coefs\[0\] must be"),
+        ("dense:matrix=missing.npy", "matrix must be a readable .npy or CSV file"),
+    ],
+)
+def test_bad_entries(text, message):
+    with pytest.raises(dm.InvalidParameterError, match=message):
+        build_strategy(parse_entries(text)[0], 6)
+
+
+def test_dense_files(tmp_path):
+    matrix = np.array([[1.0, 0.0], [0.5, 2.0]])
+    np.save(tmp_path / "matrix.npy", matrix)
+    np.savetxt(tmp_path / "matrix.csv", matrix, delimiter=",")
+    for name in ("matrix.npy", "matrix.csv"):
+        entry = Entry("dense", {"matrix": str(tmp_path / name)})
+        assert build_strategy(entry, 2) == dm.Dense(matrix)
+        with pytest.raises(
+            dm.InvalidParameterError, match="matrix must be 3 x 3, one row a step, got '2 x 2'"
+        ):
+            build_strategy(entry, 3)
+    (tmp_path / "bad.csv").write_text("1,0\n0.5,x\n")
+    with pytest.raises(dm.InvalidParameterError, match="readable"):
+        build_strategy(Entry("dense", {"matrix": str(tmp_path / "bad.csv")}), 2)
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(dm.InvalidParameterError, match="readable"):
+        build_strategy(Entry("dense", {"matrix": str(tmp_path / "objects.npy")}), 2)
+
+
+def test_every_strategy_class_has_a_name():
+    built = {name: builder for name, (_, builder) in STRATEGIES.items()}
+    assert len(built) == 8
+
+
+PLAN_TEXT = """
+[plan]
+dataset_size = 100
+eps = 1.0
+
+[[strategy]]
+name = "lambda-cgd"
+lam = 0.9
+published = 1.5
+column_normalized = true
+
+[[strategy]]
+name = "identity"
+"""
+
+
+def test_read_plan(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN_TEXT)
+    settings, entries = read_plan(path)
+    assert settings == {"dataset_size": 100, "eps": 1.0}
+    assert entries == [Entry("lambda-cgd", {"lam": 0.9}, True, 1.5), Entry("identity", {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[plan", "plan must be a readable TOML file"),
+        ("[plan]\neps = 1\n", r"a \[plan\] table and \[\[strategy\]\] tables"),
+        (PLAN_TEXT + "\n[extra]\nx = 1\n", r"a \[plan\] table and \[\[strategy\]\] tables"),
+        ("plan = 3\n[[strategy]]\nname = 'identity'\n", r"a \[plan\] table and \[\[strategy\]\] tables"),
+        ("strategy = [1]\n", r"strategy must be a \[\[strategy\]\] table, got 1"),
+        ("[strategy]\nname = 'identity'\n", r"a \[plan\] table and \[\[strategy\]\] tables"),
+        (
+            "[[strategy]]\nname = 'identity'\ncolumn_normalized = 'no'\n",
+            "column_normalized must be true or false",
+        ),
+        ("[[strategy]]\nname = 'identity'\npublished = 'x'\n", "published must be a finite number"),
+    ],
+)
+def test_bad_plan_files(tmp_path, text, message):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(dm.InvalidParameterError, match=message):
+        read_plan(path)
+
+
+def test_missing_plan_file(tmp_path):
+    with pytest.raises(dm.InvalidParameterError, match=r"plan must be a readable TOML file .*none\.toml"):
+        read_plan(tmp_path / "none.toml")

@@ -1,0 +1,1 @@
+"""How statements are registered, judged and written up."""

@@ -1,0 +1,1 @@
+"""Statements of the DP-lambda-CGD paper, each with its check."""

@@ -1,0 +1,1 @@
+"""Statements of the DP-Muon paper, each with its check."""

@@ -1,0 +1,256 @@
+"""The DP-Muon paper: the lemmas behind the stationarity bound, and the rates that follow from it."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import integrate
+
+from verification.harness.verdict import Verdict, judged, judged_erratum, statement
+from verification.oracles import matrices as ref
+
+PAPER = "muon"
+
+
+def clip_factor(norm: float, bound: float) -> float:
+    """The clip factor alpha = min(1, C / ||G||)."""
+    return min(1.0, bound / norm)
+
+
+@statement("muon.lemB3", paper=PAPER)
+def lemma_b3(*, claim: Callable[[float, int, float, int], float] = ref.lot_variance) -> Verdict:
+    """The private gradient is g + b + xi with E ||b||_* <= sqrt(r) E (||G|| - C)_+, E ||xi||^2 <= v_C^2.
+
+    All lots of B samples from four equally likely gradients are enumerated; the noise adds its variance.
+    """
+    rng = np.random.default_rng(103)
+    worst, cases = 0.0, 0
+    for _ in range(60):
+        rows, columns = (int(size) for size in rng.integers(1, 4, size=2))
+        samples = rng.standard_normal((4, rows, columns)) * 10.0 ** rng.uniform(-1, 1, (4, 1, 1))
+        bound, sigma, size = 10.0 ** rng.uniform(-1, 1), rng.uniform(0.0, 2.0), int(rng.integers(1, 4))
+        norms = [float(np.linalg.norm(sample)) for sample in samples]
+        factors = np.array([clip_factor(norm, bound) for norm in norms])
+        cut = samples * factors[:, None, None]
+        residuals = [
+            (1.0 - a) * norm - max(norm - bound, 0.0) for a, norm in zip(factors, norms, strict=True)
+        ]
+        worst = max(worst, *(abs(residual) for residual in residuals))
+        center = cut.mean(axis=0)
+        bias = ref.nuclear_norm(center - samples.mean(axis=0))
+        residual = math.sqrt(min(rows, columns)) * float(np.mean([max(n - bound, 0.0) for n in norms]))
+        worst = max(worst, bias - residual)
+        lots = [cut[list(lot)].mean(axis=0) for lot in itertools.product(range(4), repeat=size)]
+        spread = float(np.mean([np.sum((lot - center) ** 2) for lot in lots]))
+        noise = rows * columns * (sigma * bound / size) ** 2
+        worst = max(worst, spread + noise - claim(bound, size, sigma, rows * columns))
+        cases += len(lots)
+    # Met where every gradient is far out and their mean is zero.
+    far = np.array([[[100.0]], [[-100.0]]])
+    spread = float(
+        np.mean([far[list(lot), 0, 0].mean() ** 2 for lot in itertools.product(range(2), repeat=3)])
+    )
+    worst = max(worst, abs(spread / 1e4 + 3.0 * (0.5 / 3.0) ** 2 - claim(1.0, 3, 0.5, 3)))
+    return Verdict(judged(worst, 1e-12), "all lots enumerated, excess over the bound", cases, worst)
+
+
+def pairing_bound(error: float, size: float, distance: float) -> float:
+    """(1 - eps) ||g||_* - (2 - eps) ||M - g||_*."""
+    return (1.0 - error) * size - (2.0 - error) * distance
+
+
+@statement("muon.lemB4", paper=PAPER)
+def lemma_b4(*, claim: Callable[[float, float, float], float] = pairing_bound) -> Verdict:
+    """<g, O> >= (1 - eps) ||g||_* - (2 - eps) ||M - g||_*, eps the operator-norm error of O.
+
+    It holds as well with the smaller eps = 1 - <M, O> / ||M||_*, and is met at g = M, O = M's polar factor.
+    """
+    rng = np.random.default_rng(104)
+    worst, cases = 0.0, 0
+    for _ in range(2_000):
+        rows, columns = rng.integers(1, 6, size=2)
+        gradient = rng.standard_normal((rows, columns))
+        momentum = gradient + rng.standard_normal((rows, columns)) * 10.0 ** rng.uniform(-2, 0.5)
+        output = ref.muon_map(int(rng.integers(1, 3)), int(rng.integers(0, 6)))(momentum)
+        pairing = float(np.sum(gradient * output))
+        size, distance = ref.nuclear_norm(gradient), ref.nuclear_norm(momentum - gradient)
+        weighted = 1.0 - float(np.sum(momentum * output)) / ref.nuclear_norm(momentum)
+        for error in (ref.operator_norm(output - ref.polar(momentum)), weighted):
+            worst = max(worst, (claim(error, size, distance) - pairing) / size)
+        # Met by g = M and its polar factor.
+        met = float(np.sum(gradient * ref.polar(gradient)))
+        worst = max(worst, abs(claim(0.0, size, 0.0) - met) / size)
+        cases += 2
+    return Verdict(judged(worst, 1e-12), "random g and M, excess over ||g||_*", cases, worst)
+
+
+def weights_squared(beta: float, updates: int) -> float:
+    """(1 - b) / (1 + b) (1 + b^t) / (1 - b^t)."""
+    return (1.0 - beta) / (1.0 + beta) * (1.0 + beta**updates) / (1.0 - beta**updates)
+
+
+def tracking_constants() -> tuple[float, float]:
+    """c_1 and c_2 of the bound on Gamma_T, which the paper leaves open."""
+    return 1.02, 1.0
+
+
+@statement("muon.lemB5", paper=PAPER)
+def lemma_b5(
+    *,
+    claim: Callable[[float, int], float] = weights_squared,
+    constants: Callable[[], tuple[float, float]] = tracking_constants,
+) -> Verdict:
+    """Momentum weights: their square sum, their mean age below b / (1 - b), and the bound of Gamma_T.
+
+    The paper's unnamed constants can be (1.02, 1): c_2 = 1 is forced by b = 0, and then c_1 is at most the
+    integral of the excess, 1.01826.
+    """
+    worst, cases = 0.0, 0
+    first, second = constants()
+    for beta in (0.0, 0.1, 0.5, 0.9, 0.99, 0.999):
+        for updates in (1, 2, 3, 10, 100, 3_000):
+            weights = beta ** np.arange(updates, dtype=float)
+            age = float(weights @ np.arange(updates) / weights.sum())
+            worst = max(worst, age - beta / (1.0 - beta) - 1e-9)
+            square = float(weights @ weights / weights.sum() ** 2)
+            worst = max(worst, abs(claim(beta, updates) / square - 1.0))
+            cases += 1
+        for horizon in (1, 2, 5, 30, 1_000, 100_000):
+            root = math.sqrt(1.0 - beta)
+            worst = max(worst, ref.average_weight(beta, horizon) - first / (horizon * root) - second * root)
+            cases += 1
+    excess = lambda x: math.sqrt(0.5 / math.tanh(0.5 * x)) - 1.0  # noqa: E731
+    area = integrate.quad(excess, 0.0, math.log(3.0))[0]
+    worst = max(worst, area - first, abs(area - 1.01826) - 1e-5)
+    return Verdict(judged(worst, 1e-9), "sums term by term; the integral by quadrature", cases, worst)
+
+
+def log_slope(bound: Callable[[float], float], low: float, high: float) -> float:
+    """Slope of log bound in log T."""
+    return math.log(bound(high) / bound(low)) / math.log(high / low)
+
+
+def scheduled(
+    horizon: float, *, rate: float, gap: float, clip_norm: float, clipping: float, sigma: float
+) -> float:
+    """The bound at chi = 1, unit constants, B = 32, d = 64, r = 8, with Gamma_T by its own bound."""
+    weight = 1.02 / (horizon * math.sqrt(gap)) + math.sqrt(gap)
+    noise = math.sqrt(8.0 * ref.lot_variance(clip_norm, 32, sigma, 64)) * weight
+    return 1.0 / (rate * horizon) + rate / 2.0 + 2.0 * (clipping + noise + rate * (1.0 - gap) / gap)
+
+
+def light_tail_schedule(horizon: float, sigma: float = 1.0) -> float:
+    """Corollary 3.5: rate T^-3/4, 1 - beta = T^-1/2, C = sqrt(2 log T) at K = 1."""
+    bound = math.sqrt(2.0 * math.log(horizon))
+    clipping = math.sqrt(8.0) * math.e / (2.0 * bound) * math.exp(-(bound**2))
+    return scheduled(
+        horizon, rate=horizon**-0.75, gap=horizon**-0.5, clip_norm=bound, clipping=clipping, sigma=sigma
+    )
+
+
+def second_moment_schedule(horizon: float, sigma: float = 1.0) -> float:
+    """Corollary B.6: rate T^-5/6, 1 - beta = T^-2/3, C = T^1/6 at G_2 = 1."""
+    bound = horizon ** (1.0 / 6.0)
+    return scheduled(
+        horizon,
+        rate=horizon ** (-5.0 / 6.0),
+        gap=horizon ** (-2.0 / 3.0),
+        clip_norm=bound,
+        clipping=math.sqrt(8.0) / bound,
+        sigma=sigma,
+    )
+
+
+def tail_bound(bound: float, scale: float) -> float:
+    """The tail integral's bound e K^2 / (2 C) exp(-C^2 / K^2)."""
+    return math.e * scale**2 / (2.0 * bound) * math.exp(-((bound / scale) ** 2))
+
+
+def heaviest_tail(norm: float, scale: float) -> float:
+    """P(||G|| >= u) at most, by Markov's inequality."""
+    return min(1.0, math.e * math.exp(-((norm / scale) ** 2)))
+
+
+@statement("muon.cor3_5", paper=PAPER)
+def corollary_3_5(
+    *, exponent: float = -0.25, residual: Callable[[float, float], float] = tail_bound
+) -> Verdict:
+    """Light tails: with its schedule the bound is O(T^-1/4 sqrt(log T)); also printed as Corollary B.7.
+
+    The clipping residual is checked on the heaviest law that Markov's inequality allows.
+    """
+    rate = lambda horizon: light_tail_schedule(horizon) / math.sqrt(math.log(horizon))  # noqa: E731
+    worst, cases = abs(log_slope(rate, 1e16, 1e24) - exponent) / 0.01, 1
+    for scale in (0.5, 1.0, 3.0):
+        for multiple in (1.0, 1.2, 2.0, 4.0):
+            bound = multiple * scale
+            mean = integrate.quad(heaviest_tail, bound, bound + 12.0 * scale, args=(scale,), epsabs=1e-14)[0]
+            worst = max(worst, (mean - residual(bound, scale)) / 1e-12)
+            cases += 1
+    return Verdict(
+        judged(worst, 1.0), "log-log slope from T = 1e16 to 1e24 to 0.01; tail integrals", cases, worst
+    )
+
+
+def quadratic_residual(norm: float, bound: float) -> float:
+    """x^2 / C."""
+    return norm**2 / bound
+
+
+@statement("muon.corB6", paper=PAPER)
+def corollary_b6(
+    *, exponent: float = -1.0 / 6.0, residual: Callable[[float, float], float] = quadratic_residual
+) -> Verdict:
+    """Second moments: with its schedule the bound is O(T^-1/6). (x - C)_+ <= x^2 / C, sharply x^2 / (4 C)."""
+    worst, cases = abs(log_slope(second_moment_schedule, 1e16, 1e24) - exponent) / 0.01, 1
+    for norm in np.linspace(0.0, 10.0, 401):
+        for bound in (0.5, 1.0, 2.5):
+            excess = max(float(norm) - bound, 0.0)
+            worst = max(worst, (excess - residual(float(norm), bound)) / 1e-12)
+            worst = max(worst, (excess - quadratic_residual(float(norm), bound) / 4.0) / 1e-12)
+            cases += 1
+    return Verdict(judged(worst, 1.0), "log-log slope from T = 1e16 to 1e24 to 0.01; a grid", cases, worst)
+
+
+def fixed_budget(horizon: float) -> float:
+    """The multiplier that keeps eps over T unsampled (or fixed-rate) steps grows like sqrt T."""
+    return math.sqrt(horizon)
+
+
+@statement("muon.rate_scope", paper=PAPER, expected="REFUTED")
+def vanishing_stationarity(*, growth: Callable[[float], float] = fixed_budget) -> Verdict:
+    """The paper speaks of vanishing stationarity of a private method. Its sigma is held fixed, so eps grows.
+
+    At a fixed budget sigma grows like sqrt T and both schedules diverge, as T^1/3 and, up to the logarithm,
+    T^1/4.
+    """
+    slopes = {
+        "B.6": log_slope(lambda horizon: second_moment_schedule(horizon, growth(horizon)), 1e16, 1e24),
+        "B.7": log_slope(
+            lambda horizon: light_tail_schedule(horizon, growth(horizon)) / math.sqrt(math.log(horizon)),
+            1e16,
+            1e24,
+        ),
+    }
+    at_budget = (
+        log_slope(lambda horizon: second_moment_schedule(horizon, math.sqrt(horizon)), 1e16, 1e24) - 1.0 / 3.0
+    )
+    printed = max(slopes.values())
+    return Verdict(
+        judged_erratum(printed, abs(at_budget), 0.01),
+        "log-log slope of the bound from T = 1e16 to 1e24",
+        2,
+        printed,
+        "at a fixed budget the bounds grow: slopes " + ", ".join(f"{k} {v:+.3f}" for k, v in slopes.items()),
+    )
+
+
+FLIPS: dict[str, Callable[[], Verdict]] = {
+    "muon.lemB3": lambda: lemma_b3(claim=lambda c, b, s, d: ref.lot_variance(c, b, s / math.sqrt(2.0), d)),
+    "muon.lemB4": lambda: lemma_b4(claim=lambda error, size, d: (1.0 - error) * (size - d)),
+    "muon.lemB5": lambda: lemma_b5(constants=lambda: (0.9, 1.0)),
+    "muon.cor3_5": lambda: corollary_3_5(exponent=-0.5),
+    "muon.corB6": lambda: corollary_b6(residual=lambda x, c: x**2 / (5.0 * c)),
+    "muon.rate_scope": lambda: vanishing_stationarity(growth=lambda _: 1.0),
+}

@@ -1,0 +1,1 @@
+"""Statements of the noise-share paper, each with its check."""

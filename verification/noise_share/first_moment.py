@@ -1,0 +1,186 @@
+"""The noise-share paper, section on the first moment of Adam at rho = 1."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from verification.harness.verdict import Verdict, judged, judged_condition, judged_erratum, statement
+from verification.oracles import noise_share as oracle
+
+PAPER = "noise_share"
+BETAS = (0.0, 0.3, 0.5, 0.9, 0.99, 0.999)
+STEPS = (1, 2, 5, 20, 200)
+
+
+def weights(beta: float, steps: int) -> np.ndarray:
+    """The paper's weights, oldest first."""
+    return (1 - beta) * beta ** np.arange(steps - 1, -1, -1.0) / (1 - beta**steps)
+
+
+@statement("ov.thm6.i", paper=PAPER, expected="CONDITIONAL")
+def theorem_6_mean(*, claim: Callable[[float, int], np.ndarray] = weights) -> Verdict:
+    """The mean of the average is sum_k w_k E g_(t-k), w >= 0 of sum 1; the current mean if stationary."""
+    rng = np.random.default_rng(2)
+    inside, outside, cases = 0.0, 0.0, 0
+    for beta in BETAS:
+        for steps in STEPS:
+            means = rng.normal(size=steps)
+            found = claim(beta, steps)
+            inside = max(
+                inside,
+                abs(float(found @ means) - float(oracle.average_by_recursion(means, beta))),
+                abs(float(found.sum()) - 1.0),
+                -float(found.min()),
+                abs(float(oracle.average_by_recursion(np.full(steps, 0.7), beta)) - 0.7),
+            )
+            # A mean that grows by 1 a step: the average lags behind it.
+            ramp = np.arange(1.0, steps + 1)
+            outside = max(outside, steps - float(oracle.average_by_recursion(ramp, beta)))
+            cases += 1
+    return Verdict(
+        judged_condition(inside, outside, 1e-10),
+        "the recursion itself, absolute",
+        cases,
+        inside,
+        f"is the current mean only if stationary: behind a ramp of slope 1 it lags by up to {outside:.1f}",
+    )
+
+
+def variance(beta: float, steps: int) -> float:
+    """The paper's variance factor."""
+    return (1 - beta) / (1 + beta) * (1 + beta**steps) / (1 - beta**steps)
+
+
+def closed_loop(steps: int, rate: float, beta: float) -> tuple[float, float, float]:
+    """Momentum SGD on x^2 / 2 with unit noise: variance of the average, of its signal and of its noise.
+
+    Everything is a linear map of the noises xi_1..xi_T, so the variances are squared norms.
+    """
+    position = np.zeros(steps)
+    momentum = np.zeros(steps)
+    gradients, noises = [], np.eye(steps)
+    for t in range(steps):
+        gradients.append(position.copy())
+        momentum = beta * momentum + (1 - beta) * (position + noises[t])
+        position = position - rate * momentum
+    signal = weights(beta, steps) @ np.array(gradients)
+    noise = weights(beta, steps) @ noises
+    return float(np.sum((signal + noise) ** 2)), float(signal @ signal), float(noise @ noise)
+
+
+@statement("ov.thm6.ii", paper=PAPER)
+def theorem_6_variance(*, claim: Callable[[float, int], float] = variance) -> Verdict:
+    """The noise part has variance (1-b)/(1+b) (1+b^t)/(1-b^t) Phi; lag-l covariance (1-b)/(1+b) b^l Phi."""
+    worst, cases = 0.0, 0
+    for beta in BETAS:
+        for steps in STEPS:
+            exact = float(np.sum(oracle.weights_by_recursion(beta, steps) ** 2))
+            worst = max(worst, abs(claim(beta, steps) / exact - 1.0))
+            cases += 1
+    worst = max(worst, abs(claim(0.9, 2000) - 0.0526316) - 1e-7)
+    for lag in (0, 1, 7):
+        long = oracle.weights_by_recursion(0.9, 600)
+        exact = float(long[lag:] @ long[: 600 - lag])
+        worst = max(worst, abs(0.1 / 1.9 * 0.9**lag / exact - 1.0))
+        cases += 1
+    total, signal, noise = closed_loop(60, 0.3, 0.9)
+    return Verdict(
+        judged(worst, 1e-9),
+        "sum of squared weights, relative",
+        cases,
+        worst,
+        f"the split (18) needs gradients that do not depend on past noise: on x^2 / 2 the variance is "
+        f"{total:.4f}, its two parts add to {signal + noise:.4f}",
+    )
+
+
+def no_scatter(beta2: float, steps: int) -> float:
+    """The paper: at rho = 1 the second moment is the same constant in every coordinate."""
+    del beta2, steps
+    return 0.0
+
+
+@statement("ov.thm6.iii", paper=PAPER, expected="REFUTED")
+def theorem_6_constant(*, claim: Callable[[float, int], float] = no_scatter) -> Verdict:
+    """At rho = 1 the second moment is Phi in every coordinate, and varies only with the signal."""
+    printed, corrected, cases, notes = 0.0, 0.0, 0, []
+    for steps in (1, 80, 150):
+        noisy, _ = oracle.second_moments(0.999, steps, 1.0, 50_000, np.zeros_like, seed=steps)
+        scatter = float(np.std(noisy))
+        exact = np.sqrt(2 * float(np.sum(oracle.weights_by_recursion(0.999, steps) ** 2)))
+        printed = max(printed, abs(claim(0.999, steps) - scatter))
+        corrected = max(corrected, abs(exact - scatter) / exact)
+        notes.append(f"{scatter:.0%} at t = {steps}")
+        cases += 1
+    # At the first step the update is the sign of the gradient, not a constant times it.
+    gradient = np.random.default_rng(4).normal(size=100)
+    first = oracle.average_by_recursion(gradient[None], 0.9) / np.sqrt(
+        oracle.average_by_recursion(gradient[None] ** 2, 0.999)
+    )
+    corrected = max(corrected, float(np.max(np.abs(first - np.sign(gradient)))))
+    return Verdict(
+        judged_erratum(printed, corrected, 0.05),
+        "relative standard deviation over 50,000 coordinates of pure noise",
+        cases + 1,
+        printed,
+        "the second moment of pure noise scatters by " + ", ".join(notes),
+    )
+
+
+def deviation(clean: np.ndarray, phi: np.ndarray, eps: np.ndarray) -> np.ndarray:
+    """The paper's bound on the change of the preconditioner."""
+    return clean / (2 * np.sqrt(phi) * (np.sqrt(phi) + eps) ** 2)
+
+
+@statement("ov.thm6.iv", paper=PAPER)
+def theorem_6_deviation(
+    *, claim: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = deviation
+) -> Verdict:
+    """|1/(sqrt(a+b)+e) - 1/(sqrt b+e)| <= a / (2 sqrt b (sqrt b+e)^2); relative deviation <= a / (2b)."""
+    rng = np.random.default_rng(6)
+    clean, phi, eps = 10.0 ** rng.uniform(-8, 4, size=(3, 20_000))
+    root = np.sqrt(phi)
+    # The difference of the two, without cancellation.
+    gap = clean / (np.sqrt(clean + phi) + root) / ((np.sqrt(clean + phi) + eps) * (root + eps))
+    worst = float(np.max(gap / claim(clean, phi, eps))) - 1.0
+    worst = max(worst, float(np.max(gap * (root + eps) / (clean / (2 * phi)))) - 1.0)
+    return Verdict(judged(worst, 1e-12), "random a, b, eps; violation, relative", clean.size, worst)
+
+
+def step_inflation(lam: float) -> float:
+    """The paper's factor on the standard deviation of a step's noise."""
+    return float((1 - lam**2) ** -0.5)
+
+
+@statement("ov.vhat.corr", paper=PAPER, expected="REFUTED")
+def remark_12_inflation(*, claim: Callable[[float], float] = step_inflation) -> Verdict:
+    """Correlated noise at equal privacy enters sqrt(v_hat) kappa times as large, 2.29 at lambda = 0.9."""
+    printed, corrected, notes, cases = 0.0, 0.0, [], 0
+    for lam, steps in ((0.5, 60), (0.9, 200), (0.95, 400), (0.99, 1600)):
+        noising = oracle.bidiagonal(lam, steps)
+        norm = float(np.linalg.norm(np.linalg.inv(noising), axis=0).max())
+        factor = norm * float(np.linalg.norm(noising[steps // 2]))
+        printed = max(printed, abs(claim(lam) / factor - 1.0))
+        corrected = max(corrected, abs(np.sqrt((1 + lam**2) / (1 - lam**2)) / factor - 1.0))
+        notes.append(f"{factor:.2f} at {lam}")
+        cases += 1
+    return Verdict(
+        judged_erratum(printed, corrected, 1e-9),
+        "column norms of L^-1 times row norms of L, relative",
+        cases,
+        printed,
+        "the factor is " + ", ".join(notes) + ": sqrt((1 + lam^2) / (1 - lam^2))",
+    )
+
+
+FLIPS: dict[str, Callable[[], Verdict]] = {
+    "ov.thm6.i": lambda: theorem_6_mean(claim=lambda b, t: (1 - b) * b ** np.arange(t - 1, -1, -1.0)),
+    "ov.thm6.ii": lambda: theorem_6_variance(claim=lambda b, _: (1 - b) / (1 + b)),
+    "ov.thm6.iii": lambda: theorem_6_constant(
+        claim=lambda b, t: float(np.sqrt(2 * np.sum(weights(b, t) ** 2)))
+    ),
+    "ov.thm6.iv": lambda: theorem_6_deviation(claim=lambda a, b, e: deviation(a, b, e) / 2),
+    "ov.vhat.corr": lambda: remark_12_inflation(
+        claim=lambda lam: float(np.sqrt((1 + lam**2) / (1 - lam**2)))
+    ),
+}

@@ -1,0 +1,1 @@
+"""Statements of the SDE paper, each with its check."""

@@ -1,0 +1,1 @@
+"""Statements of the spectral denoising paper, each with its check."""
