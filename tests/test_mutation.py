@@ -147,31 +147,38 @@ def test_a_mutant_meets_the_tests_that_execute_its_lines():
         {"slow": 3.0, "quick": 1.0, "elsewhere": 0.1},
         {"slow": {path: [4, 5]}, "quick": {path: [5]}, "elsewhere": {"dpmech/numerics/toeplitz.py": [5]}},
     )
-    assert recording.tests_of("bounds", range(4, 5)) == ["slow"]
-    assert recording.tests_of("bounds", range(4, 7)) == ["quick", "slow"]
-    assert recording.tests_of("bounds", range(0)) == ["quick", "slow"]
-    assert recording.tests_of("bounds", range(6, 7)) == []
+    assert recording.tests_of("numerics.bounds", range(4, 5)) == ["slow"]
+    assert recording.tests_of("numerics.bounds", range(4, 7)) == ["quick", "slow"]
+    assert recording.tests_of("numerics.bounds", range(0)) == ["quick", "slow"]
+    assert recording.tests_of("numerics.bounds", range(6, 7)) == []
 
 
 def test_a_module_has_several_names():
-    assert named("gaussian_groups") == ["accounting.gaussian_groups"]
+    assert named("gaussian_groups") == ["accounting.balls_in_bins.proposals.gaussian_groups"]
     assert (
         named("dpmech.accounting.poisson.prv")
         == named("dpmech/accounting/poisson/prv.py")
-        == ["accounting.prv"]
+        == named("accounting.poisson.prv")
+        == ["accounting.poisson.prv"]
     )
     assert named("sensitivities") == GROUPS["sensitivities"]
-    assert named("dpmech/mechanism/sensitivities.py") == ["sensitivities"]
-    with pytest.raises(_modules.UnknownModuleError, match=r"analysis\.muon or optim\.muon"):
-        named("muon")
+    assert named("dpmech/mechanism/sensitivities.py") == ["mechanism.sensitivities"]
+    with pytest.raises(
+        _modules.UnknownModuleError,
+        match=r"accounting\.accountant or .*ring\.accountant or accounting\.poisson\.accountant",
+    ):
+        named("accountant")
 
 
 def test_every_group_names_modules_that_exist_once():
     assert len(set(MODULES)) == len(MODULES)
     assert all(_modules.source_of(module).exists() for module in MODULES)
-    accountants = {path.stem for path in (ROOT / "dpmech" / "accounting").glob("*.py")}
+    folder = ROOT / "dpmech" / "accounting"
+    accountants = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")}
+    accountants = {".".join(path.parts) for path in accountants if path.name != "__init__"}
     counted = {module.partition(".")[2] for module in MODULES if module.startswith("accounting.")}
-    assert accountants - counted == {"__init__", "accountant"}  # which have no formula
+    assert len(accountants) > 30
+    assert accountants - counted == {"accountant"}  # which has no formula
 
 
 def test_a_sample_is_drawn_over_the_group():
@@ -181,7 +188,11 @@ def test_a_sample_is_drawn_over_the_group():
     assert parts == {module: drawn(module, 50, 14) for module in group}
     assert parts != {module: drawn(module, 50, 15) for module in group}
     assert all(set(parts[module]) <= set(drawn(module, 60, 14)) for module in group)
-    assert drawn("bounds", None, 14) == all_mutants("bounds") == drawn("bounds", 10**6, 14)
+    assert (
+        drawn("numerics.bounds", None, 14)
+        == all_mutants("numerics.bounds")
+        == drawn("numerics.bounds", 10**6, 14)
+    )
 
 
 def test_every_reason_names_an_alteration_that_exists():
@@ -201,18 +212,18 @@ def test_a_reason_stands_once(tmp_path):
         load_reasons(path)
 
 
-TALLY = Tally("bounds", 29, 10, 8, 1, 1, [["g", "a + b", "a - b", 0]], 10, 14, "abc")
+TALLY = Tally("numerics.bounds", 29, 10, 8, 1, 1, [["g", "a + b", "a - b", 0]], 10, 14, "abc")
 
 
 def test_results_are_kept_module_by_module(tmp_path):
     path = tmp_path / "results.json"
-    other = dataclasses.replace(TALLY, module="linalg", sample=None, seed=None)
+    other = dataclasses.replace(TALLY, module="numerics.toeplitz", sample=None, seed=None)
     _results.keep(TALLY, path)
     _results.keep(other, path)
     _results.keep(dataclasses.replace(TALLY, commit="def"), path)
     assert load_results(path) == {
-        "bounds": dataclasses.replace(TALLY, commit="def"),
-        "linalg": other,
+        "numerics.bounds": dataclasses.replace(TALLY, commit="def"),
+        "numerics.toeplitz": other,
     }
 
 
@@ -223,34 +234,41 @@ def test_what_stood_open_is_added_to_the_rest(tmp_path):
 
 
 def test_a_reason_settles_an_open_mutant():
-    reasons = {("bounds", "g", "a + b", "a - b", 0): "because it is so"}
+    reasons = {("numerics.bounds", "g", "a + b", "a - b", 0): "because it is so"}
     assert _results.settled(TALLY, reasons) == dataclasses.replace(TALLY, open=[], explained=2)
-    assert _results.settled(TALLY, {("linalg", *TALLY.open[0]): "elsewhere"}) == TALLY
+    assert _results.settled(TALLY, {("numerics.toeplitz", *TALLY.open[0]): "elsewhere"}) == TALLY
 
 
 def test_open_mutants_are_tried_again_and_changed_modules_anew(monkeypatch):
-    first, *rest = all_mutants("bounds")
+    first, *rest = all_mutants("numerics.bounds")
     tally = dataclasses.replace(TALLY, open=[list(first.key[1:])])
-    chosen = {"bounds": [first, *rest], "linalg": all_mutants("linalg")}
+    chosen = {"numerics.bounds": [first, *rest], "numerics.toeplitz": all_mutants("numerics.toeplitz")}
     monkeypatch.setattr(runner, "same_source", lambda module, before: True)
-    assert runner.still_open(chosen, {"bounds": tally}) == ({"bounds": tally}, {"bounds": [first]})
+    assert runner.still_open(chosen, {"numerics.bounds": tally}) == (
+        {"numerics.bounds": tally},
+        {"numerics.bounds": [first]},
+    )
     monkeypatch.setattr(runner, "same_source", lambda module, before: False)
-    assert runner.still_open(chosen, {"bounds": tally}) == ({}, {"bounds": [first, *rest]})
+    assert runner.still_open(chosen, {"numerics.bounds": tally}) == ({}, {"numerics.bounds": [first, *rest]})
 
 
 def test_the_page_says_what_was_run_and_what_was_not(tmp_path):
     page = tmp_path / "mutation.md"
-    other = Tally("linalg", 29, 29, 28, 1, 1, [], None, None, "abc")
-    write_page(page, {"bounds": TALLY, "linalg": other}, {("bounds", "f", "x", "y", 0): "why not"})
+    other = Tally("numerics.toeplitz", 29, 29, 28, 1, 1, [], None, None, "abc")
+    write_page(
+        page,
+        {"numerics.bounds": TALLY, "numerics.toeplitz": other},
+        {("numerics.bounds", "f", "x", "y", 0): "why not"},
+    )
     text = page.read_text(encoding="utf-8")
-    assert "| `bounds` | 29 | 10 | 8 | 1 | 1 | 1 | 10 in the group, seed 14 | abc |" in text
-    assert "| `linalg` | 29 | 29 | 28 | 1 | 1 | 0 | all | abc |" in text
+    assert "| `numerics.bounds` | 29 | 10 | 8 | 1 | 1 | 1 | 10 in the group, seed 14 | abc |" in text
+    assert "| `numerics.toeplitz` | 29 | 29 | 28 | 1 | 1 | 0 | all | abc |" in text
     assert "| all of sensitivities | 58 | 39 | 36 | 2 | 2 | 1 |  |  |" in text
     assert "| all | 58 | 39 | 36 | 2 | 2 | 1 |  |  |" in text
-    assert "| `ledger` | not run |" in text
+    assert "| `composition.ledger` | not run |" in text
     assert "| module | mutants | tried | found out | not ended | explained | open | draw | commit |" in text
-    assert "## Open\n\n- `bounds.g`: `a + b` to `a - b`.\n\n## Explained" in text
-    assert "- `bounds.f`: `x` to `y`. why not" in text
+    assert "## Open\n\n- `numerics.bounds.g`: `a + b` to `a - b`.\n\n## Explained" in text
+    assert "- `numerics.bounds.f`: `x` to `y`. why not" in text
 
 
 def test_the_page_is_that_of_the_results(tmp_path):
@@ -323,19 +341,21 @@ def test_a_recording_has_the_lines_of_fixtures_too(tmp_path, monkeypatch, capsys
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(FILE, encoding="utf-8")
     try:
-        recording = _recording.record([path], ["bounds"])
+        recording = _recording.record([path], ["numerics.bounds"])
         assert sorted(test.partition("::")[2] for test in recording.seconds) == [
             "test_one",
             "test_three",
             "test_two",
         ]
-        found = {test.partition("::")[2] for test in recording.tests_of("bounds", range(0))}
+        found = {test.partition("::")[2] for test in recording.tests_of("numerics.bounds", range(0))}
         assert found == {"test_one", "test_two"}
         with monkeypatch.context() as patch:
             patch.setattr(_recording, "_recorded_apart", None)
-            assert _recording.record([path], ["bounds"]).seconds == recording.seconds  # not run again
+            assert (
+                _recording.record([path], ["numerics.bounds"]).seconds == recording.seconds
+            )  # not run again
         path.write_text(FILE.replace("True", "False", 1), encoding="utf-8")
-        assert not any("test_one" in test for test in _recording.record([path], ["bounds"]).seconds)
+        assert not any("test_one" in test for test in _recording.record([path], ["numerics.bounds"]).seconds)
         assert "left out, for it fails when it is recorded" in capsys.readouterr().err
     finally:
         path.unlink()

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 FLIPS = load()
 REGISTRY = registry()
 CITATION = re.compile(
-    r"\b(?:ov|sde|rmt|cgd|muon)\.(?!py\b)[A-Za-z0-9_.]*[A-Za-z0-9_](?:-[0-9]+|/\w[\w.]*\w)?"
+    r"(?<!analysis\.)\b(?:ov|sde|rmt|cgd|muon)\.(?!py\b)[A-Za-z0-9_.]*[A-Za-z0-9_](?:-[0-9]+|/\w[\w.]*\w)?"
 )
 # cgd.tab4_amp needs an accountant of Balls-in-Bins for correlated noise, and no other library has one; the
 # accountants have oracles of their own in the tests. What is judged there is the paper's table.

@@ -25,7 +25,7 @@ Slow tests, and tests that start processes of their own, are left out.
 
 Where trying all takes too long, mutants are drawn at random over all modules of a group; the table says how
 many, and the seed. So `python -m verification.mutation poisson --sample 200 --seed 14` tries 200 of a
-group, those of a smaller sample of the same seed among them, and names such as `accounting.prv` one
+group, those of a smaller sample of the same seed among them, and names such as `accounting.poisson.prv` one
 module's part. What a row says holds for the commit it names. Functions that numba compiles are altered as
 they are written, with compilation switched off.
 

@@ -119,13 +119,13 @@ PRIVATE = re.compile(
 NEAREST = {
     ("cli/sizing.py", "100.0 * (row['rmse'] / printed - 1.0)"): "a deviation from print, in both directions",
     ("verifying/report.py", "math.floor(100000.0 * self.margin) / 1000.0"): "rounded down already",
-    ("certificates.py", "beta"): "one minus a float: further digits are those of the difference",
-    ("linalg.py", "*"): "digits lost and column norms, in messages of refusals",
-    ("optim/noise_error.py", "error"): "what roundings may cost, in a refusal",
-    ("series.py", "error"): "the digits that an inverse lost, in a refusal",
-    ("accounting/confidence.py", "*"): "internals of a bound that failed",
-    ("accounting/importance.py", "*"): "diagnostics of a sample that was refused",
-    ("accounting/gram.py", "*"): "the digits that a factor lost",
+    ("certificates/certificate.py", "beta"): "one minus a float: further digits are those of the difference",
+    ("numerics/toeplitz.py", "*"): "digits lost and column norms, in messages of refusals",
+    ("optim/noise/error_bound.py", "error"): "what roundings may cost, in a refusal",
+    ("numerics/series.py", "error"): "the digits that an inverse lost, in a refusal",
+    ("accounting/balls_in_bins/sampling/confidence.py", "*"): "internals of a bound that failed",
+    ("accounting/balls_in_bins/sampling/estimate.py", "*"): "diagnostics of a sample that was refused",
+    ("accounting/balls_in_bins/gram/dense.py", "*"): "the digits that a factor lost",
     ("verifying/integrals.py", "*"): "two contour integrals that disagree",
 }
 
@@ -149,6 +149,7 @@ def test_no_private_number_is_rounded_to_nearest_by_an_f_string():
             continue  # formulas of papers, which enter no guarantee; messages with a reason above
         found |= {(name, value) for value in formatted(path) if PRIVATE.search(value)}
     assert found <= set(NEAREST)
+    assert all((ROOT / "dpmech" / name).exists() for name, _ in NEAREST)
 
 
 def test_the_scan_finds_a_planted_one(tmp_path):
