@@ -156,8 +156,8 @@ def named(name: str) -> list[str]:
 
     Args:
         name: a group (which goes before a module of its name), or a module: as it is imported
-            (`dpmech.accounting.poisson.prv`), below dpmech (`accounting.poisson.prv`), by its last part (`prv`),
-            by its path.
+            (`dpmech.accounting.poisson.prv`), below dpmech (`accounting.poisson.prv`), by its last part
+            (`prv`), by its path.
 
     Raises:
         UnknownModuleError: it stands for none, or its last part for several.
