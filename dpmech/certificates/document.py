@@ -1,6 +1,6 @@
 """How certificates, run records and ledgers are written: decimal and hexadecimal numbers, schema, seal.
 
-Nothing here knows what the numbers mean; `certificates`, `run_record` and `ledger_file` do.
+Nothing here knows what the numbers mean; `certificate`, `run_record` and `ledger_file` do.
 """
 
 import abc

@@ -2,7 +2,7 @@
 
 Run `python -m verification.figures.sde_trajectories [FILE]`: the setting of Figure C.1 of the SDE paper, with
 its noise multipliers 0.03 and 0.06. The iterates are run as they are; the equations of
-`dpmech.analysis.sde.dynamics` and `sde_sign` are integrated by Euler-Maruyama with the optimizer's step.
+`dpmech.analysis.sde.dynamics` and `sde.sign` are integrated by Euler-Maruyama with the optimizer's step.
 Prints how far loss and gradient norm are apart, and how wrong the paper's linear drift of the clipped phase
 is at the start of the quartic.
 """

@@ -1,4 +1,4 @@
-"""The concrete Gram matrices of the bins: dense here, circulant and factored in `structured_gram`."""
+"""The concrete Gram matrices of the bins: dense here, circulant and factored in `structured`."""
 
 import math
 from typing import final

@@ -3,7 +3,7 @@ r"""Proposals under which all bins move together, each unevenly: for nearly inde
 There the best proposal is close to Q tilted by `exp(theta sum_l a_l)`, `a_l = exp(y_l - K_ll / 2)`. That
 law is no Gaussian, and a Gaussian with a shifted mean misses it by a factor that grows with b. Write `y = F
 x`, F the lower Cholesky factor of K, x standard normal under Q. The bins are drawn one after another. With
-`m_l = (F x)_l - F_ll x_l`, known from the bins before, x_l has a tilted law of the table in `site_tilts`:
+`m_l = (F x)_l - F_ll x_l`, known from the bins before, x_l has a tilted law of the table in `tilted_normal`:
 
     log density of x_l against N(0, 1), given the past = log s(x_l - u_l; m_l - K_ll / 2 + F_ll u_l)
                                                          + u_l x_l - u_l^2 / 2,

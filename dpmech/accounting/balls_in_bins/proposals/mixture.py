@@ -1,7 +1,7 @@
 r"""Mixtures of proposals for the two directions of the Balls-in-Bins pair, and their samples.
 
-A proposal draws (y, i), y the statistics of `gram.py` and i a tuple of bins, from a mixture whose parts all
-have known densities D_j against `Q(dy) kappa(i|y)` (see `tuple_proposals.py`). The weight of a sample is
+A proposal draws (y, i), y the statistics of `gram` and i a tuple of bins, from a mixture whose parts all
+have known densities D_j against `Q(dy) kappa(i|y)` (see `tuples.py`). The weight of a sample is
 `f(y) / sum_j alpha_j D_j`, with `f = (e^L - e^eps)_+` for REMOVE and `(1 - e^(eps + L))_+` for ADD; its
 mean is the delta of that direction, exactly, whatever the alpha_j.
 """
@@ -159,7 +159,7 @@ class RemoveProposal(Proposal):
     def log_weight_bound(self) -> float:
         r"""Log of an upper bound on every weight, proved.
 
-        Nominal, scaled and star parts have `D >= r^p / B` (`tuple_proposals`; p = 1, B = 1 for the nominal
+        Nominal, scaled and star parts have `D >= r^p / B` (`tuples`; p = 1, B = 1 for the nominal
         one), so the weight is at most `(r - e^eps) / sum_j alpha_j r^p_j / B_j` on {r >= e^eps}. With r =
         e^(eps + x) this is `N(x) / D(x)`, `N = 1 - e^-x` and `D = sum_j alpha_j e^((p_j - 1)(eps + x)) /
         B_j` both non-decreasing, so its supremum over a cell [x, x'] is at most N(x') / D(x), and beyond

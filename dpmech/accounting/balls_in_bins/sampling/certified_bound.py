@@ -1,6 +1,6 @@
 r"""A rigorous finite-sample upper bound on delta(eps) of Balls-in-Bins, by sampling.
 
-Both directions are means of independent weights with proved bounds: REMOVE by the star of `tuple_proposals`
+Both directions are means of independent weights with proved bounds: REMOVE by the star of `proposals.tuples`
 (together with the nominal and scaled parts, `RemoveProposal.log_weight_bound`), ADD by
 `design_points.add_point`. A bet on bounded variables (`confidence.betting_upper_bound`) turns them into an
 upper bound with no asymptotics. A pilot with its own random numbers chooses probabilities, bets and sample
