@@ -297,6 +297,8 @@ def _chain(k: int) -> float:
 
 
 def _exact(value: float, rounding: float, method: str) -> Bounds:
+    if rounding == 0.0:
+        return Bounds(value, value, method)
     return _between(value, value, rounding * value, method)
 
 

@@ -30,6 +30,11 @@ class Identity(FactoredStrategy):
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_integer("n", self.n, minimum=1))
 
+    @property
+    def gram_rounding(self) -> float:
+        """0: columns are single ones."""
+        return 0.0
+
     def prefix(self, steps: int) -> "Identity":
         """The same strategy over fewer steps."""
         return Identity(check_steps(steps, self.n))

@@ -224,3 +224,11 @@ def test_long_sign_vectors():
 def test_only_strategies_are_strategies(value):
     with pytest.raises(dm.InvalidParameterError, match="strategy must be a Strategy such as"):
         dm.sensitivity(value)
+
+
+@pytest.mark.parametrize("participation", [dm.SingleParticipation(), dm.Poisson(0.1), dm.MinSep(40)])
+def test_one_column_of_the_identity_has_norm_one_to_the_last_bit(participation):
+    found = dm.sensitivity(dm.Identity(40), participation)
+    assert (found.lower, found.upper) == (1.0, 1.0)
+    twice = dm.sensitivity(dm.Identity(40), dm.SingleParticipation(), adjacency=dm.Adjacency.REPLACE_ONE)
+    assert (twice.lower, twice.upper) == (2.0, 2.0)
