@@ -23,8 +23,11 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def named(code: types.CodeType) -> frozenset[str]:
-    """Names of globals and attributes."""
-    return frozenset(name for one in codes(code) for name in one.co_names)
+    """Names of globals and attributes, and words among the constants, as `getattr(settings, "rate")` has."""
+    words = {
+        text for one in codes(code) for text in one.co_consts if isinstance(text, str) and text.isidentifier()
+    }
+    return frozenset(name for one in codes(code) for name in one.co_names) | words
 
 
 def globals_read(code: types.CodeType) -> frozenset[str]:

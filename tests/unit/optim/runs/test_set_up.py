@@ -207,6 +207,16 @@ def test_a_loss_reads_globals(name, value, tmp_path, monkeypatch):
     assert digest(loss) != before
 
 
+def test_a_loss_reads_attributes_that_it_names_in_words(monkeypatch):
+    def loss(model, inputs, targets):
+        return getattr(SETTINGS, "temperature") * SETTINGS.scale  # noqa: B009 - what is tested
+
+    monkeypatch.setitem(globals(), "SETTINGS", types.SimpleNamespace(temperature=1.0, scale=1.0))
+    before = digest(loss)
+    monkeypatch.setitem(globals(), "SETTINGS", types.SimpleNamespace(temperature=2.0, scale=1.0))
+    assert digest(loss) != before
+
+
 def test_what_a_loss_does_not_read_may_change(monkeypatch):
     before = digest(by_settings)
     monkeypatch.setitem(globals(), "SETTINGS", types.SimpleNamespace(temperature=1.0, name="another run"))
