@@ -293,7 +293,7 @@ class TestMethods:
             return CertifiedBound(eps, 1.0, settings["beta"], part, part)
 
         monkeypatch.setattr(
-            "dpmech.accounting.balls_in_bins.sampling.estimate_accountant.certify_delta", never
+            "dpmech.accounting.balls_in_bins.sampling.certified_accountant.certify_delta", never
         )
         for call in (
             lambda: dm.epsilon(

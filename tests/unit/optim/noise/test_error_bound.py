@@ -5,15 +5,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 import dpmech as dm
 from dpmech.numerics.series import series_inverse
-
-torch = pytest.importorskip("torch")
-
-from dpmech.optim.noise import error_bound as noise_error  # noqa: E402 - after the check for torch
-from dpmech.optim.noise.normals import noise_key  # noqa: E402
-from dpmech.optim.noise.rows import _Combination  # noqa: E402
+from dpmech.optim.noise import error_bound as noise_error
+from dpmech.optim.noise.normals import noise_key
+from dpmech.optim.noise.rows import _Combination
 
 
 def exact_residual(coefs, inverse):

@@ -10,9 +10,9 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.proposals.mixture import RemoveProposal
+from dpmech.accounting.balls_in_bins.sampling import certified_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
 from dpmech.accounting.balls_in_bins.sampling import estimate as importance
-from dpmech.accounting.balls_in_bins.sampling import estimate_accountant as sampled
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
 from dpmech.accounting.balls_in_bins.sampling.confidence import betting_upper_bound
@@ -45,7 +45,7 @@ def test_probes_of_one_call_share_beta(monkeypatch):
         shares.append(beta)
         return types.SimpleNamespace(upper=0.5, samples=10, meets=lambda delta: False)
 
-    monkeypatch.setattr(sampled, "certify_delta", refuse)
+    monkeypatch.setattr(certified_accountant, "certify_delta", refuse)
     gram = CirculantGram([1.0, 0.2, 0.1, 0.2])
     accountant = CertifiedAccountant(
         gram, Bounds(1.0, 1.0, "one"), dm.Certified(1e-4), np.random.default_rng(1)

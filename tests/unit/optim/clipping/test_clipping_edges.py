@@ -3,13 +3,12 @@
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients  # noqa: E402 - after the check for torch
-from dpmech.optim.clipping.clipped_sum import clip_and_sum  # noqa: E402
-from dpmech.optim.clipping.lot_sum import Accumulator  # noqa: E402
-from dpmech.optim.clipping.styles import Blocks  # noqa: E402
+from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients
+from dpmech.optim.clipping.clipped_sum import clip_and_sum
+from dpmech.optim.clipping.lot_sum import Accumulator
+from dpmech.optim.clipping.styles import Blocks
 
 SLACK = 1e-4
 
