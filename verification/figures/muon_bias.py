@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis import heat, newton_schulz
+from dpmech.analysis.muon import heat, newton_schulz
 
 SCALES = np.geomspace(0.01, 0.16, 9)
 POINT = 3.0 * np.array([[0.8, -0.3], [0.2, 0.45]]) / np.linalg.norm([0.8, 0.3, 0.2, 0.45])

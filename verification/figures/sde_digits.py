@@ -20,7 +20,8 @@ from rich.progress import track
 from scipy import optimize, special
 
 import dpmech as dm
-from dpmech.analysis import GradientNoise, sgd_loss_bound, sign_loss_bound
+from dpmech.analysis.sde.bounds import sgd_loss_bound, sign_loss_bound
+from dpmech.analysis.sde.dynamics import GradientNoise
 
 BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5

@@ -15,7 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis import GradientNoise, sgd_loss_bound, sign_loss_bound
+from dpmech.analysis.sde.bounds import sgd_loss_bound, sign_loss_bound
+from dpmech.analysis.sde.dynamics import GradientNoise
 
 CURVATURE = 10.0
 DIMENSION = 1024

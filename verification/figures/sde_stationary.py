@@ -14,7 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis import GradientNoise, Moments, sgd_moments, sign_moments
+from dpmech.analysis.sde.dynamics import GradientNoise
+from dpmech.analysis.sde.stationary import Moments, sgd_moments, sign_moments
 
 CURVATURES = np.array([2.0, 1.0])
 START = np.array([0.01, 0.005])

@@ -16,15 +16,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis import (
-    GradientNoise,
-    clipped_gain,
-    euler_maruyama,
-    sgd_diffusion,
-    sgd_drift,
-    sign_diffusion,
-    sign_drift,
-)
+from dpmech.analysis.sde.dynamics import GradientNoise, clipped_gain, sgd_diffusion, sgd_drift
+from dpmech.analysis.sde.sign import sign_diffusion, sign_drift
+from dpmech.analysis.sde.simulation import euler_maruyama
 
 DIMENSION = 1024
 CLIP = 5.0

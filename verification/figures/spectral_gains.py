@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis import denoising
-from dpmech.analysis import singular_values as spectral
+from dpmech.analysis.spectral import denoising
+from dpmech.analysis.spectral import singular_values as spectral
 from verification.oracles import matrices as ref
 
 SHAPES = ((16, 768), (100, 400), (256, 768))

@@ -1,5 +1,5 @@
 """DP-Muon: Newton-Schulz quality, stationarity, and the bias of a non-linear map."""
 
-from dpmech.analysis.muon import heat, newton_schulz
+from dpmech.analysis.muon import heat, newton_schulz, stationarity
 
-__all__ = ["heat", "newton_schulz"]
+__all__ = ["heat", "newton_schulz", "stationarity"]

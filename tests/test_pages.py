@@ -1,0 +1,57 @@
+"""Pages of the documentation import and name only what is there."""
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+import dpmech as dm
+
+ROOT = pathlib.Path(__file__).parents[1]
+CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+DOTTED = re.compile(r"`(dpmech(?:\.\w+)+)")
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_imports_and_names_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    for block in CODE.findall(text):
+        tree = ast.parse(block)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom) and "dpmech" in ast.unparse(node):
+                needs_torch = "optim" in ast.unparse(node)
+                if needs_torch and importlib.util.find_spec("torch") is None:
+                    continue
+                exec(compile(ast.Module([node], []), page.name, "exec"), {})
+        assert [name for name in re.findall(r"\bdm\.(\w+)", block) if not hasattr(dm, name)] == []
+    if page.name == "changelog.md":
+        return  # which names what is gone
+    for dotted in set(DOTTED.findall(text)):
+        names = dotted.split(".")
+        if "optim" in names and importlib.util.find_spec("torch") is None:
+            continue
+        assert reached(names), dotted
+
+
+def reached(names):
+    """Whether a dotted name leads to something: a module, and then attributes."""
+    for depth in range(len(names), 0, -1):
+        with contextlib.suppress(ImportError):
+            found = importlib.import_module(".".join(names[:depth]))
+            with contextlib.suppress(AttributeError):
+                for name in names[depth:]:
+                    found = getattr(found, name)
+                return True
+            return False
+    return False
+
+
+def test_a_name_that_is_gone_is_seen():
+    assert reached(["dpmech", "calibration", "epsilon"])
+    assert not reached(["dpmech", "linalg"])
+    assert not reached(["dpmech", "calibration", "gone"])
