@@ -277,7 +277,7 @@ def tuned_bounds(
         retuned: True is protocol B, the best rate for each multiplier; False is protocol A.
 
     Returns:
-        Rates and bounds. The rates minimise the bounds exactly; the bounds are those of `sde.bounds`.
+        Rates and bounds. The rates minimise the bounds exactly; the bounds are those of `bounds`.
 
     Raises:
         InvalidParameterError: on a bad argument.
