@@ -8,7 +8,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.optim.clipping import Clipping, FlatClipping
 
-__all__ = ["check_certified", "check_claim", "resolved_batch_size", "resolved_clipping"]
+__all__ = ["check_certified", "check_claim", "check_reaches", "resolved_batch_size", "resolved_clipping"]
 
 
 def check_claim(value: object) -> Claim:
@@ -33,6 +33,18 @@ def check_certified(claim: Claim, name: str, used: float) -> None:
     if certified is not None and not math.isclose(certified, used, rel_tol=1e-12):
         raise CertificateError(
             f"{name} is certified as {certified!r}, got {used!r}", claimed=certified, recomputed=used
+        )
+
+
+def check_reaches(claim: Claim, name: str, used: float) -> None:
+    """Raise CertificateError if a certificate fixes a larger `clip_norm` or `expected_batch_size`."""
+    certified = _certified(claim, name)
+    if certified is not None and used < certified * (1.0 - 1e-12):
+        raise CertificateError(
+            f"{name} is certified as {certified!r}, got {used!r}, which is less: hand in the Clipping that "
+            "is used, where blocks have noise of their own",
+            claimed=certified,
+            recomputed=used,
         )
 
 

@@ -115,7 +115,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         noise_norms = self._clipping.noise_norms(len(self._trained), claim.sigma)
         check_agreement("the optimizer", {"expected_batch_size": self._batch_size}, process_group)
         self._stream = NoiseStream(
-            claim, self._trained, noise_norms, generator, mode=mode, process_group=process_group
+            claim, self._trained, self._clipping, generator, mode=mode, process_group=process_group
         )
         scales = [claim.sigma * norm / self._batch_size for norm in noise_norms]
         self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpmech.certificates import Claim
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -18,7 +19,8 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_real
 from dpmech.numerics import typed
-from dpmech.optim.certified_settings import check_certified, check_claim
+from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches
+from dpmech.optim.clipping import Clipping
 from dpmech.optim.local_parts import Slot, like_param, make_slots
 from dpmech.optim.noise.chunks import NoiseRows, add_row
 from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
@@ -51,8 +53,8 @@ class NoiseStream(Uncopied):
     Args:
         calibration: a Calibration or a Certificate.
         params: the parameters, in a fixed order; anything that yields tensors.
-        clip_norm: > 0, in units of the gradient; or one number a parameter, to which the noise of that
-            parameter is scaled.
+        clip_norm: > 0, in units of the gradient; or the Clipping that is used; or one number a parameter, to
+            which its noise is scaled, none below the clip norm that a certificate fixes.
         generator: None for entropy of the operating system, as private training must; otherwise a
             numpy or torch generator or an integer, for runs that must repeat.
         mode: how rows are formed; None for the best one.
@@ -85,7 +87,7 @@ class NoiseStream(Uncopied):
         self,
         calibration: object,
         params: Iterable[Tensor],
-        clip_norm: float | Sequence[float] = 1.0,
+        clip_norm: float | Sequence[float] | Clipping = 1.0,
         generator: Generator | None = None,
         *,
         mode: NoiseMode | None = None,
@@ -93,9 +95,7 @@ class NoiseStream(Uncopied):
     ) -> None:
         self._claim = check_claim(calibration)
         self._params, self._slots = make_slots(params)
-        self._clip_norms = _check_clip_norms(clip_norm, len(self._slots))
-        if not isinstance(clip_norm, Sequence):
-            check_certified(self._claim, "clip_norm", self._clip_norms[0])
+        self._clip_norms = _resolved_norms(self._claim, clip_norm, len(self._slots))
         self.mode, recursion = correlate(self._claim.strategy, mode)
         whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
         self._rows = NoiseRows(recursion, self._slots, [whole * norm for norm in self._clip_norms])
@@ -298,6 +298,20 @@ class NoiseStream(Uncopied):
             "mode": self.mode.value,
             "layout": [slot.describe() if local else list(slot.shape) for slot in self._slots],
         }
+
+
+def _resolved_norms(claim: Claim, value: float | Sequence[float] | Clipping, count: int) -> list[float]:
+    """To what the noise of every parameter is scaled; refused where it is less than certified."""
+    if isinstance(value, Clipping):
+        check_certified(claim, "clip_norm", value.joint_norm)
+        return list(value.noise_norms(count, claim.sigma))
+    norms = _check_clip_norms(value, count)
+    if isinstance(value, Sequence):
+        # How gradients are clipped is not known here: noise of the whole norm serves for any way.
+        check_reaches(claim, "clip_norm", min(norms))
+    else:
+        check_certified(claim, "clip_norm", norms[0])
+    return norms
 
 
 def _check_clip_norms(value: float | Sequence[float], count: int) -> list[float]:

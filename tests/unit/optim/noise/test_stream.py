@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dpmech as dm
-from dpmech.optim import NoiseMode, NoiseStream
+from dpmech.optim import NoiseMode, NoiseStream, PerLayerClipping
 from dpmech.optim.noise.normals import CudaNormals, HostNormals
 from tests.support.drawn_noise import DrawnNoise
 
@@ -435,6 +435,17 @@ def test_repr_says_what_is_assumed_and_no_secret():
     assert str(stream.state_dict()["key"][0]) not in text
     stream.close()
     assert "[1.0, 2.0]" in repr(started(clip_norm=[1.0, 2.0]))
+
+
+def test_numbers_a_parameter_may_not_fall_below_the_certified_clip_norm():
+    """[0.1, 0.1] under a certificate of clip norm 1 added a tenth of the noise."""
+    certificate = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5).certificate(clip_norm=1.0)
+    params = [torch.zeros(2), torch.zeros(3)]
+    for norms in ([0.1, 0.1], [1.0, 0.999], PerLayerClipping([0.1, 0.1])):
+        with pytest.raises(dm.CertificateError, match=r"clip_norm is certified as 1\.0"):
+            NoiseStream(certificate, params, norms)
+    NoiseStream(certificate, params, [1.0, 2.0]).close()
+    NoiseStream(certificate, params, PerLayerClipping([0.6, 0.8])).close()
 
 
 def test_row_norms_of_the_noise_are_what_phi_says():
