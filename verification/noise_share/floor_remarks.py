@@ -49,7 +49,8 @@ def corollary_coupling(*, claim: float = -1.0) -> Verdict:
         inside,
         f"needs large sigma: at eps = 0.3, sigma from 6 to 25, the slope is {small[0]:.3f} and "
         f"{small[1]:.3f} with c from {settled[0]:.2f} to {settled[-1]:.2f}; at eps = 3 c runs from "
-        f"{constants[0]:.2f} (B = 16) to {constants[-1]:.2f} (B = 16384) and the slope from {found[0]:.2f} to {found[-1]:.2f}",
+        f"{constants[0]:.2f} (B = 16) to {constants[-1]:.2f} (B = 16384) and the slope "
+        f"from {found[0]:.2f} to {found[-1]:.2f}",
     )
 
 

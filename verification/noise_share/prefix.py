@@ -200,8 +200,8 @@ def equation_46(
         cases,
         printed,
         f"at (0.95, 10) it gives {claim(*LATE):.2f}; with z_0 = 0 the ratio is {late[0]:.4f}, with a drawn "
-        f"z_0 {late[1]:.4f}. At (0.9, 120) it gives {claim(0.9, 120):.4f}, right for a drawn z_0; with z_0 = 0 "
-        f"{zero_theta(0.9, 120):.4f}. A prefix of 5 of 120 has {early:.3f}",
+        f"z_0 {late[1]:.4f}. At (0.9, 120) it gives {claim(0.9, 120):.4f}, right for a drawn z_0; with z_0 = "
+        f"0 {zero_theta(0.9, 120):.4f}. A prefix of 5 of 120 has {early:.3f}",
     )
 
 
