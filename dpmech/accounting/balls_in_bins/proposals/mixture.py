@@ -10,7 +10,7 @@ import abc
 from typing import Self
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.numerics import FloatArray, IntArray
