@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.special
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
