@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
+from verification.harness.nudging import nudge
 from verification.harness.verdict import (
     Verdict,
     judged,
@@ -23,35 +24,53 @@ from verification.oracles import linear as ref
 PAPER = "lambda_cgd"
 
 
-def replayed(seed: int, lam: float, n: int, dimension: int) -> np.ndarray:
-    """Lines 8-29: the noise of every step, from saved generator states, at scale 1."""
-    source = np.random.Philox(seed)
-    generator = np.random.Generator(source)
-    before, found = source.state, np.zeros((n, dimension))
-    for step in range(n):
-        if step > 0:
-            source.state = before
-            found[step] -= lam * generator.normal(size=dimension)
-        before = source.state
-        found[step] += generator.normal(size=dimension)
-    return found
+def scales(lam: float, clip_norm: float, sigma: float) -> tuple[float, float]:
+    """Lines 26 and 29: what multiplies the noise drawn again, and the fresh one."""
+    return clip_norm * sigma * lam, clip_norm * sigma
+
+
+def executed(
+    bits: np.random.BitGenerator,
+    gradients: np.ndarray,
+    weights: tuple[float, float],
+    step_size: float,
+) -> np.ndarray:
+    """Lines 8 to 32 with theta_0 = 0, for given sums of clipped gradients; returns theta_1 .. theta_n."""
+    generator = np.random.Generator(bits)
+    size = gradients.shape[1]
+    states, earlier, theta, path = [bits.state], np.zeros(size), np.zeros(size), []
+    for step, gradient in enumerate(gradients, start=1):
+        if step != 1:
+            bits.state = states[step - 2]
+            earlier = generator.normal(size=size)
+        noisy = gradient - weights[0] * earlier
+        states[step - 1 :] = [bits.state]
+        fresh = generator.normal(size=size)
+        noisy = noisy + weights[1] * fresh
+        theta = theta - step_size * noisy
+        path.append(theta)
+    return np.array(path)
 
 
 @statement("cgd.alg1", paper=PAPER)
-def algorithm_1(*, claim: Callable[[int, float, int, int], np.ndarray] = replayed) -> Verdict:
-    """Replaying the generator gives Z_i - lambda Z_(i-1) exactly: the noise C^-1 Z, without storing Z."""
+def algorithm_1(*, claim: Callable[[float, float, float], tuple[float, float]] = scales) -> Verdict:
+    """Algorithm 1, executed line by line, takes the steps of the matrix mechanism G + zeta sigma C^-1 Z.
+
+    The other side never replays: it draws all of Z at once, solves with a dense C, and adds up.
+    """
+    rng = np.random.default_rng(26)
     worst, cases = 0.0, 0
-    for lam, n, dimension in itertools.product((0.0, 0.5, 0.9), (1, 2, 20), (1, 7)):
-        fresh = np.random.Generator(np.random.Philox(21)).normal(size=(n, dimension))
-        kept = fresh.copy()
-        kept[1:] -= lam * fresh[:-1]
-        found = claim(21, lam, n, dimension)
-        worst = max(worst, float(np.abs(found - kept).max()))
-        # C times the noise is white again.
-        white = ref.lower_toeplitz(lam ** np.arange(n)) @ found
-        worst = max(worst, float(np.abs(white - fresh).max()) - 1e-13)
-        cases += 2
-    return Verdict(judged(worst, 0.0), "Philox: equal to sequential draws bit by bit", cases, worst)
+    kinds = (np.random.Philox, np.random.PCG64, np.random.MT19937)
+    for kind, lam, n, size in itertools.product(kinds, (0.0, 0.5, 0.9), (1, 2, 20), (1, 7)):
+        clip_norm, sigma, step_size = rng.uniform(0.5, 2.0, size=3)
+        gradients = rng.normal(size=(n, size))
+        noise = np.random.Generator(kind(21)).normal(size=(n, size))
+        correlated = np.linalg.solve(ref.lower_toeplitz(lam ** np.arange(n)), noise)
+        steps = -step_size * np.cumsum(gradients + clip_norm * sigma * correlated, axis=0)
+        found = executed(kind(21), gradients, claim(lam, clip_norm, sigma), step_size)
+        worst = max(worst, float(np.abs(found - steps).max()))
+        cases += 1
+    return Verdict(judged(worst, 1e-11), "three generators, dense solve with C, absolute", cases, worst)
 
 
 def bin_as_printed(step: int, n: int, k: int) -> int:
@@ -129,13 +148,16 @@ def section_5_1(*, claim: Callable[[], float] = lambda: 1.0 / math.e) -> Verdict
 
 
 @statement("cgd.tab3", paper=PAPER, expected="NOT REPRODUCED")
-def table_3(*, claim: Callable[[], float] = lambda: 0.977) -> Verdict:
-    """Table 3: the lambda of BandInvMF with p = 2 is 0.977, of BISR with p = 2 it is 0.5."""
+def table_3(*, claim: float = 0.977, right: float = 0.978, bisr: float = 0.5) -> Verdict:
+    """Table 3: the lambda of BandInvMF with p = 2 is 0.977, of BISR with p = 2 it is 0.5.
+
+    Tried: the least RMSE over lambda at n = 3900, b = 390, k = 10, and a fit of BandInvMF with two bands.
+    """
     plan = oracle.Plan()
     best = minimiser(plan, 0.5)
     fitted = oracle.fit(2, plan, inverse=True, starts=oracle.bandinv_start(2))
-    agreement = max(abs(best + fitted.inverse[1]) / 1e-5, abs(ref.inverse_square_root(2)[1] + 0.5) / 1e-15)
-    printed, corrected = abs(claim() - best) / 5e-4, max(abs(0.978 - best) / 5e-4, agreement)
+    agreement = max(abs(best + fitted.inverse[1]) / 1e-5, abs(ref.inverse_square_root(2)[1] + bisr) / 1e-15)
+    printed, corrected = abs(claim - best) / 5e-4, max(abs(right - best) / 5e-4, agreement)
     loss = math.sqrt(oracle.lambda_errors(0.977, plan, 0.5)) / fitted.error - 1.0
     return Verdict(
         judged_erratum(printed, corrected, 1.0, word="NOT REPRODUCED"),
@@ -194,7 +216,7 @@ def table_5_buffers(*, claim: Callable[[str, int], int] = memory) -> Verdict:
     inside = max(abs(claim("BLT", p) - least_memory(buffers(p - 1, n))) for p in sizes)
     outside = min(abs(claim("BLT", p) - least_memory(buffers(p, n))) for p in sizes)
     return Verdict(
-        judged_condition(inside, outside, 0.5),
+        judged_condition(inside, outside, 0.0),
         "rank of the Hankel matrix of C^-1",
         2 * len(sizes),
         float(inside),
@@ -231,14 +253,21 @@ def stated_limits() -> tuple[float, float]:
 
 
 @statement("cgd.table12", paper=PAPER, expected="COUNTEREXAMPLE")
-def tables_1_2(*, claim: Callable[[], tuple[float, float]] = stated_limits) -> Verdict:
-    """Overhead of regeneration: below 2 % on IMDB at bandwidth 2, at most 8 % at bandwidths 4 and 16."""
+def tables_1_2(
+    *,
+    claim: Callable[[], tuple[float, float]] = stated_limits,
+    right: tuple[float, float] = (8.22, 42.5),
+) -> Verdict:
+    """Overhead of regeneration: below 2 % on IMDB at bandwidth 2, at most 8 % at bandwidths 4 and 16.
+
+    `right` are the largest overheads of the printed times.
+    """
     small = overhead("IMDB", (1,))
     large = max(overhead(dataset, (2, 3)) for dataset in SECONDS)
     printed = max(small - claim()[0], large - claim()[1])
-    corrected = max(small - 8.3, large - 42.5)
+    corrected = max(abs(small - right[0]), abs(large - right[1]))
     return Verdict(
-        judged_erratum(printed, corrected, 0.0, word="COUNTEREXAMPLE"),
+        judged_erratum(printed, corrected, 0.05, word="COUNTEREXAMPLE"),
         "ratios of the printed times, excess in per cent",
         4 + 18,
         printed,
@@ -259,6 +288,25 @@ def tables_1_2_times(*, claim: Callable[[str, tuple[int, ...]], float] = overhea
         worst,
         "needs the authors' machines; the CPU buffer on CIFAR-10 costs up to "
         f"{overhead('CIFAR', (4,)):.1f} % at bandwidth 2, where the text says nearly 10 %",
+    )
+
+
+@statement("cgd.runtime1", paper=PAPER, expected="WORDING")
+def within_one_per_cent(*, claim: float = 1.0, right: tuple[float, float] = (0.713, 8.22)) -> Verdict:
+    """Section 3: across settings and model families the runtime stays within 1 % of that of DP-SGD.
+
+    `right` are the largest overheads at bandwidth 2 on CIFAR-10 and on IMDB.
+    """
+    largest = {dataset: overhead(dataset, (1,)) for dataset in SECONDS}
+    printed = max(largest.values()) - claim
+    corrected = max(abs(largest["CIFAR"] - right[0]), abs(largest["IMDB"] - right[1]))
+    above = sum(row[1] / row[0] > 1.0 + claim / 100.0 for row in SECONDS["IMDB"])
+    return Verdict(
+        judged_erratum(printed, corrected, 0.005, word="WORDING"),
+        "ratios of the printed times, excess in per cent",
+        9,
+        printed,
+        f"all five models on CIFAR-10 ({largest['CIFAR']:.2f} % at most); {above} of four on IMDB are above",
     )
 
 
@@ -289,18 +337,50 @@ def figures(*, claim: Callable[[float], tuple[float, ...]] = printed_rows) -> Ve
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {
-    "cgd.alg1": lambda: algorithm_1(claim=lambda seed, lam, n, d: replayed(seed, -lam, n, d)),
+    "cgd.alg1": lambda: algorithm_1(claim=lambda lam, c, s: (s * lam, c * s)),
     "cgd.alg1_line13": lambda: algorithm_1_line_13(claim=bin_from_one),
     "cgd.alg1_line15": lambda: algorithm_1_line_15(
         claim=lambda size, batch, n: cyclic(size, batch, n + batch)
     ),
     "cgd.sec51": lambda: section_5_1(claim=lambda: 1.0 / 3.0),
-    "cgd.tab3": lambda: table_3(claim=lambda: 0.978),
+    "cgd.tab3": lambda: table_3(claim=0.978),
     "cgd.tab5": lambda: table_5(claim=lambda method, bands: memory(method, bands + 1)),
     "cgd.tab5_blt": lambda: table_5_buffers(claim=lambda _, bands: bands),
     "cgd.table12": lambda: tables_1_2(claim=lambda: (8.3, 42.5)),
+    "cgd.runtime1": lambda: within_one_per_cent(claim=8.3),
     "cgd.table12_times": lambda: tables_1_2_times(
         claim=lambda dataset, columns: 1.1 * overhead(dataset, columns)
     ),
     "cgd.figs": lambda: figures(claim=lambda lam: printed_rows(lam)[::-1]),
 }
+
+NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
+    "cgd.alg1": {"line 26": nudge(algorithm_1, index=0), "line 29": nudge(algorithm_1, index=1)},
+    "cgd.alg1_line15": {"counts": nudge(algorithm_1_line_15)},
+    "cgd.sec51": {"share": nudge(section_5_1)},
+    "cgd.tab3": {"lambda": nudge(table_3, "right"), "BISR": nudge(table_3, "bisr")},
+    "cgd.tab5": {"vectors": nudge(table_5)},
+    "cgd.tab5_blt": {"vectors": nudge(table_5_buffers)},
+    "cgd.table12": {
+        "bandwidth 2": nudge(tables_1_2, "right", 0),
+        "bandwidths 4 and 16": nudge(tables_1_2, "right", 1),
+    },
+    "cgd.table12_times": {"ratios": nudge(tables_1_2_times)},
+    "cgd.runtime1": {
+        "CIFAR-10": nudge(within_one_per_cent, "right", 0),
+        "IMDB": nudge(within_one_per_cent, "right", 1),
+    },
+}
+
+
+def bert_tiny() -> dict[str, bool]:
+    """The row of BERT-Tiny in Table 2 is one of those that the sentence speaks of."""
+    row = SECONDS["IMDB"][1]
+    return {
+        "bandwidth 2 on IMDB, regenerated": (row[0], row[1]) == (14.6, 15.8),
+        "bandwidth 16, regenerated": row[3] == 20.8,
+        "beyond the printed uncertainties": row[1] - 0.5 > 1.02 * (row[0] + 0.3),
+    }
+
+
+WITNESSES: dict[str, Callable[[], dict[str, bool]]] = {"cgd.table12": bert_tiny}

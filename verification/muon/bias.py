@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import sympy
 
+from verification.harness.nudging import nudge
 from verification.harness.verdict import Verdict, judged, judged_erratum, statement
 from verification.oracles import matrices as ref
 
@@ -46,21 +47,24 @@ def printed_reduction(momentum: float) -> float:
     return (1.0 - momentum) / (1.0 + momentum)
 
 
-@statement("muon.lemC1_scale", paper=PAPER, expected="COUNTEREXAMPLE")
-def reduction_of_the_scale(*, claim: Callable[[float], float] = printed_reduction) -> Verdict:
-    """Section 4: momentum "reduces the effective privacy-noise scale" by (1 - m) / (1 + m).
+@statement("muon.lemC1_scale", paper=PAPER, expected="WORDING")
+def reduction_of_the_scale(
+    *, claim: Callable[[float], float] = printed_reduction, right: float = 0.5
+) -> Verdict:
+    """Section 4: momentum reduces the "noise scale" by (1 - m) / (1 + m).
 
-    That is the factor of the variance; the scale shrinks by its root.
+    That is the factor of the variance rho^2, displayed just above; the scale shrinks by its root, the power
+    `right` of it.
     """
     printed, corrected, cases = 0.0, 0.0, 0
     for momentum in (0.0, 0.5, 0.9, 0.95):
         weights = momentum ** np.arange(3_000, dtype=float)
         scale = float(np.linalg.norm(weights) / weights.sum())
         printed = max(printed, abs(claim(momentum) - scale))
-        corrected = max(corrected, abs(math.sqrt(printed_reduction(momentum)) - scale))
+        corrected = max(corrected, abs(printed_reduction(momentum) ** right - scale))
         cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
+        judged_erratum(printed, corrected, 1e-9, word="WORDING"),
         "norm of the weights, absolute",
         cases,
         printed,
@@ -162,7 +166,7 @@ def theorem_4_1(
     for norm in (3.0, 0.5):
         point = base * (norm / np.linalg.norm(base))
         curvature = bilaplacian(apply, point, 0.02)
-        for rho in (0.02, 0.04):
+        for rho in (0.01, 0.02):
             plain = quadrature(apply, point, rho, 10)
             wider = quadrature(apply, point, math.sqrt(2.0) * rho, 10)
             bias = claim(plain, wider) - apply(point)
@@ -209,9 +213,9 @@ def probe_error(*, claim: Callable[[int, int, int], float] = probe_bound) -> Ver
     return Verdict(judged(worst, 1e-9), "Monte Carlo of 4,000 draws, excess over the bound", cases, worst)
 
 
-@statement("muon.obc_norm", paper=PAPER)
-def corrected_norm(*, limit: float = 3.0, reached: float = 2.4) -> Verdict:
-    """||O_bc||_op <= 3 by the triangle inequality, and more than 2.4 does occur, so 1 is no bound for it."""
+@statement("muon.obc_norm", paper=PAPER, expected="BEYOND THE PAPER")
+def corrected_norm(*, limit: float = 3.0, reached: float = 2.67) -> Verdict:
+    """||O_bc||_op <= 3 by the triangle inequality, and 2.67 does occur, so 1 is no bound for it."""
     rng = np.random.default_rng(107)
     apply = ref.muon_map(2, 6)
     largest = 0.0
@@ -222,15 +226,19 @@ def corrected_norm(*, limit: float = 3.0, reached: float = 2.4) -> Verdict:
         largest = max(largest, float(np.linalg.norm(output, ord=2, axis=(1, 2)).max()))
     worst = max(largest - limit, reached - largest)
     return Verdict(
-        judged(worst, 1e-9), f"60,000 random directions; the largest norm is {largest:.3f}", 60_000, worst
+        judged(worst, 1e-9, word="BEYOND THE PAPER"),
+        f"60,000 random directions; the largest norm is {largest:.3f}",
+        60_000,
+        worst,
     )
 
 
-@statement("muon.switch", paper=PAPER, expected="COUNTEREXAMPLE")
-def smooth_but_not_twice(*, mapping: ref.Map | None = None) -> Verdict:
-    """Appendix C.2: on ||G||_F = 1 the map "may fail to be C^2". It is not even C^1 there.
+@statement("muon.switch", paper=PAPER)
+def smooth_but_not_twice(*, mapping: ref.Map | None = None, measured: float = 0.0412) -> Verdict:
+    """Appendix C.2: on ||G||_F = 1 the map may fail to be C^2. It does: it is not even C^1 there.
 
-    One-sided radial derivatives at diag(.8, .6): 0 outside, where the norm divides, and not 0 inside.
+    One-sided radial derivatives at diag(.8, .6): 0 outside, where the norm divides, and of norm `measured`
+    inside. The bare iteration, without the norm, has no such jump: the switch makes it.
     """
     apply = ref.muon_map(2, 2) if mapping is None else mapping
     point, step = np.diag([0.8, 0.6]), 1e-6
@@ -240,15 +248,14 @@ def smooth_but_not_twice(*, mapping: ref.Map | None = None) -> Verdict:
         inside = (function(point) - function((1.0 - step) * point)) / step
         return float(np.linalg.norm(outside - inside))
 
-    # The bare iteration, without the norm, has no such jump: the switch makes it.
     bare = jump(lambda matrix: ref.iterated(matrix, 2, 2))
-    printed = jump(apply)
+    found = jump(apply)
     return Verdict(
-        judged_erratum(printed, bare, 1e-4, word="COUNTEREXAMPLE"),
-        "difference quotients from both sides, step 1e-6",
+        judged(max(bare, abs(found - measured)), 1e-4),
+        "difference quotients from both sides, step 1e-6, absolute",
         2,
-        printed,
-        f"diag(.8, .6), kappa = q = 2: derivative 0 outside, norm {printed:.4f} inside",
+        max(bare, abs(found - measured)),
+        f"diag(.8, .6), kappa = q = 2: derivative 0 outside, norm {found:.4f} inside",
     )
 
 
@@ -257,18 +264,87 @@ def startup_normaliser(momentum: float, updates: int) -> float:
     return (1.0 - momentum**updates) / (1.0 - momentum)
 
 
+def laplacian(function: ref.Map, point: np.ndarray, step: float) -> np.ndarray:
+    """Laplace F by fourth-order central differences."""
+    total = point.size * -2.5 * function(point)
+    for entry, distance, sign in itertools.product(range(point.size), (1, 2), (-1.0, 1.0)):
+        offset = np.zeros(point.size)
+        offset[entry] = sign * distance * step
+        total = total + {1: 4.0 / 3.0, 2: -1.0 / 12.0}[distance] * function(
+            point + offset.reshape(point.shape)
+        )
+    return total / step**2
+
+
 @statement("muon.c7_stationary", paper=PAPER)
-def stationary_path(*, claim: Callable[[float, int], float] = startup_normaliser) -> Verdict:
-    """With a constant clipped gradient the normalised momentum without noise is that gradient."""
-    rng = np.random.default_rng(7)
+def stationary_path(
+    *, claim: Callable[[float, int], float] = startup_normaliser, coefficient: float = 0.5
+) -> Verdict:
+    """With a constant clipped gradient the direction has mean Q(G) + (rho^2 / 2) Laplace Q(G) + O(rho^4).
+
+    The momentum is run with all its noises, as a matrix acting on them: its mean over the start-up sum must
+    be the gradient, and its spread gives rho. The mean of Q is by quadrature, after correction too.
+    """
+    apply = ref.muon_map(2, 2)
+    gradient = np.array([[0.8, -0.3], [0.2, 0.45]]) * 3.0
+    curvature = laplacian(apply, gradient, 0.01)
     worst, cases = 0.0, 0
-    for momentum in (0.0, 0.5, 0.95):
-        gradient, buffer = rng.standard_normal((3, 4)), np.zeros((3, 4))
-        for updates in range(1, 61):
+    for momentum, updates, scale in ((0.0, 1, 0.02), (0.5, 3, 0.03), (0.95, 60, 0.1)):
+        weights, buffer = np.zeros(updates), np.zeros((2, 2))
+        for step in range(updates):
+            weights *= momentum
+            weights[step] = 1.0
             buffer = momentum * buffer + gradient
-            worst = max(worst, float(np.max(np.abs(buffer / claim(momentum, updates) - gradient))))
-            cases += 1
-    return Verdict(judged(worst, 1e-12), "the recursion, absolute", cases, worst)
+        center = buffer / claim(momentum, updates)
+        worst = max(worst, float(np.abs(center - gradient).max()) / 1e-12)
+        rho = scale * float(np.linalg.norm(weights)) / claim(momentum, updates)
+        plain = quadrature(apply, center, rho, 8) - apply(gradient)
+        wider = quadrature(apply, center, math.sqrt(2.0) * rho, 8) - apply(gradient)
+        predicted = coefficient * rho**2 * curvature
+        size = float(np.linalg.norm(predicted))
+        worst = max(worst, float(np.linalg.norm(plain - predicted)) / (5.0 * rho**2 * size))
+        worst = max(worst, float(np.linalg.norm(2.0 * plain - wider)) / (5.0 * rho**2 * size))
+        cases += 3
+    return Verdict(
+        judged(worst, 1.0), "momentum by its weights; quadrature; remainder over 5 rho^2", cases, worst
+    )
+
+
+def expansion_slope(point: np.ndarray, scales: tuple[float, float]) -> float:
+    """Power of rho in ||E Q(X + rho U) - Q(X)||, kappa = q = 2: fine nodes along X, Hermite ones across."""
+    apply = ref.muon_map(2, 2)
+    basis = np.linalg.qr(np.column_stack([point.ravel(), np.eye(point.size)[:, 1:]]))[0]
+    across, weights = np.polynomial.hermite_e.hermegauss(4)
+    along, masses = np.polynomial.legendre.leggauss(600)
+    axes = [8.0 * along] + [across] * (point.size - 1)
+    laws = [8.0 * masses * np.exp(-32.0 * along**2) / math.sqrt(2.0 * math.pi)]
+    laws += [weights / weights.sum()] * (point.size - 1)
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, point.size)
+    law = np.prod(np.stack(np.meshgrid(*laws, indexing="ij"), axis=-1), axis=-1).ravel()
+    steps = (grid @ basis.T).reshape(-1, *point.shape)
+    sizes = [
+        float(np.linalg.norm(np.tensordot(law, apply(point + rho * steps) - apply(point), axes=1)))
+        for rho in scales
+    ]
+    return math.log(sizes[1] / sizes[0]) / math.log(scales[1] / scales[0])
+
+
+@statement("muon.asmC2", paper=PAPER)
+def regularity_is_needed(*, inside: float = 2.0, boundary: float = 1.0) -> Verdict:
+    """Assumption C.2 keeps the expansion point off ||G||_F = 1: there the bias is of order rho, not rho^2."""
+    on_boundary = np.diag([0.8, 0.6])
+    found = (
+        expansion_slope(0.5 * on_boundary, (1e-3, 1e-2)),
+        expansion_slope(on_boundary, (1e-6, 1e-5)),
+    )
+    worst = max(abs(found[0] - inside), abs(found[1] - boundary))
+    return Verdict(
+        judged(worst, 5e-3),
+        "power of rho at 0.5 and 1 times diag(.8, .6), quadrature",
+        2,
+        worst,
+        f"{found[0]:.4f} inside, {found[1]:.4f} on the boundary: the assumption is needed",
+    )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {
@@ -279,5 +355,24 @@ FLIPS: dict[str, Callable[[], Verdict]] = {
     "muon.probe": lambda: probe_error(claim=lambda m, n, j: probe_bound(m, n, 20 * j)),
     "muon.obc_norm": lambda: corrected_norm(limit=2.0),
     "muon.switch": lambda: smooth_but_not_twice(mapping=lambda matrix: ref.iterated(matrix, 2, 2)),
+    "muon.asmC2": lambda: regularity_is_needed(inside=1.0),
     "muon.c7_stationary": lambda: stationary_path(claim=lambda m, t: startup_normaliser(m, t + 1)),
+}
+
+NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
+    "muon.lemC1": {"variance": nudge(lemma_c1)},
+    "muon.lemC1_scale": {"power": nudge(reduction_of_the_scale, "right")},
+    "muon.heat": {"coefficients": nudge(heat_operator)},
+    "muon.thm4_1": {"mean": nudge(theorem_4_1), "coefficient": nudge(theorem_4_1, "coefficient")},
+    "muon.probe": {"bound": nudge(probe_error)},
+    "muon.obc_norm": {"limit": nudge(corrected_norm, "limit"), "reached": nudge(corrected_norm, "reached")},
+    "muon.switch": {"jump": nudge(smooth_but_not_twice, "measured")},
+    "muon.asmC2": {
+        "inside": nudge(regularity_is_needed, "inside"),
+        "boundary": nudge(regularity_is_needed, "boundary"),
+    },
+    "muon.c7_stationary": {
+        "normaliser": nudge(stationary_path),
+        "coefficient": nudge(stationary_path, "coefficient"),
+    },
 }

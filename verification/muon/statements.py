@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from mpmath import mp
 
+from verification.harness.nudging import nudge
 from verification.harness.verdict import Verdict, judged, judged_condition, judged_erratum, statement
 from verification.oracles import matrices as ref
 
@@ -18,16 +20,27 @@ def clipped(matrix: np.ndarray, bound: float) -> np.ndarray:
 
 @statement("muon.clip", paper=PAPER)
 def clip(*, claim: Callable[[np.ndarray, float], np.ndarray] = clipped) -> Verdict:
-    """Per-matrix clipping is the projection onto the Frobenius ball of radius C."""
+    """Clipping leaves norms at most C, and is the point of the ball of radius C that is nearest.
+
+    Nearest is checked by its variational inequality, <A - P, Y - P> <= 0 for every Y of the ball: for the Y
+    where it is largest, in the direction of A - P, for A itself where it lies inside, and for random ones.
+    """
     rng = np.random.default_rng(1)
     worst, cases = 0.0, 0
     for _ in range(500):
         matrix = 10.0 ** rng.uniform(-2, 2) * rng.standard_normal(rng.integers(1, 5, size=2))
         bound, size = 10.0 ** rng.uniform(-1, 1), float(np.linalg.norm(matrix))
-        projected = matrix if size <= bound else matrix * (bound / size)
-        worst = max(worst, float(np.linalg.norm(claim(matrix, bound) - projected)) / size)
+        kept = claim(matrix, bound)
+        gap = matrix - kept
+        others = bound * rng.uniform(0.0, 1.0, (5, 1, 1)) * rng.standard_normal((5, *matrix.shape))
+        others /= np.maximum(1.0, np.linalg.norm(others, axis=(1, 2), keepdims=True) / bound)
+        inside = [matrix] if size <= bound else []
+        toward = [gap * (bound / float(np.linalg.norm(gap)))] if np.any(gap) else []
+        for other in [*others, *inside, *toward]:
+            worst = max(worst, float(np.sum(gap * (other - kept))) / (size * bound))
+        worst = max(worst, float(np.linalg.norm(kept)) / bound - 1.0)
         cases += 1
-    return Verdict(judged(worst, 1e-14), "projection onto the ball, relative", cases, worst)
+    return Verdict(judged(worst, 1e-12), "variational inequality of the projection, relative", cases, worst)
 
 
 def block_release(
@@ -213,24 +226,47 @@ def momentum_of_noise(rows: int, columns: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, columns))
 
 
-@statement("muon.lem3_3_practice", paper=PAPER, expected="COUNTEREXAMPLE")
-def quality_in_practice(*, shape: tuple[int, int] = (768, 768)) -> Verdict:
-    """The text treats chi_q as close to 1. On the square layers of GPT-2 under noise it is in the thousands.
+def order_of_convergence(degree: int) -> float:
+    """Degree + 1."""
+    return degree + 1.0
 
-    The corrected form: it is close to 1 for wide blocks (16 x 768), and weighted by singular values the
-    error is .27 on the square one.
+
+def residual_after(residual: mp.mpf, degree: int) -> mp.mpf:
+    """1 - y^2 after a step, from 1 - y^2 before it, in many digits."""
+    factor = sum(mp.binomial(2 * s, s) / mp.mpf(4) ** s * residual**s for s in range(degree + 1))
+    return 1 - (1 - residual) * factor**2
+
+
+@statement("muon.lem3_3_practice", paper=PAPER)
+def quality_in_practice(*, order: Callable[[int], float] = order_of_convergence) -> Verdict:
+    """For a fixed delta < 1 the factor chi_q tends to 1 doubly exponentially in q: of order kappa + 1 a step.
+
+    Measured on the residual 1 - y^2 of one singular value, which never exceeds delta^(order^q). How large q
+    must be depends on delta: on square layers under noise chi is still in the thousands at q = 5.
     """
-    matrix = momentum_of_noise(*shape, seed=768)
+    worst, cases = 0.0, 0
+    with mp.workdps(1_200):
+        for degree in (1, 2, 3):
+            near, nearer = (residual_after(mp.mpf(10) ** -power, degree) for power in (12, 16))
+            worst = max(worst, abs(float(mp.log10(near / nearer) / 4) / order(degree) - 1.0))
+            for start in ("0.999", "0.9", "0.3"):
+                delta = residual = mp.mpf(start)
+                for step in range(1, 6):
+                    residual = residual_after(residual, degree)
+                    worst = max(worst, float(residual / delta ** (mp.mpf(degree + 1) ** step) - 1))
+                    cases += 1
+            cases += 1
+    matrix = momentum_of_noise(768, 768, seed=768)
     chi = ref.operator_quality(ref.least_start_value(matrix), 2, 5)
     wide = ref.operator_quality(ref.least_start_value(momentum_of_noise(16, 768, seed=16)), 2, 5)
     weighted = 1.0 - float(np.sum(matrix * ref.muon_map(2, 5)(matrix))) / ref.nuclear_norm(matrix)
     return Verdict(
-        judged_erratum(chi - 1.0, wide - 1.0, 0.05, word="COUNTEREXAMPLE"),
-        "one draw of pure noise, kappa = 2, q = 5, chi - 1",
-        2,
-        chi - 1.0,
-        f"{shape[0]} x {shape[1]}: chi = {chi:.0f}; 16 x 768: {wide:.2f}; weighted by singular values the "
-        f"error is {weighted:.3f} there, not {1.0 - 1.0 / chi:.4f}",
+        judged(worst, 1e-6),
+        "order of the scalar iteration in many digits, relative",
+        cases,
+        worst,
+        f"one draw of pure noise, kappa = 2, q = 5: chi = {chi:.0f} on 768 x 768, {wide:.2f} on 16 x 768; "
+        f"weighted by singular values the error is {weighted:.3f} on the former",
     )
 
 
@@ -297,7 +333,27 @@ FLIPS: dict[str, Callable[[], Verdict]] = {
     "muon.kappa_unstated": lambda: implementation_degree(iteration=usual_quintic),
     "muon.lem3_3": lambda: lemma_3_3(claim=lambda x, k, q: printed_error(x, k, q + 1)),
     "muon.lem3_3_range": lambda: projector(claim=range_of_wide),
-    "muon.lem3_3_practice": lambda: quality_in_practice(shape=(16, 768)),
+    "muon.lem3_3_practice": lambda: quality_in_practice(order=lambda degree: 2.0 * degree + 1.0),
     "muon.lem3_3_deterministic": lambda: quality_is_a_constant(level=1.0 - 1e-12),
     "muon.scale": lambda: scale_invariance(printed_map=ref.muon_map(2, 5, scale_up=True)),
+}
+
+
+def of_algorithm_1(factor: float) -> Verdict:
+    """Algorithm 1 with its output multiplied."""
+
+    def claim(degree: int, steps: int) -> ref.Map:
+        return lambda matrix: factor * ref.muon_map(degree, steps)(matrix)
+
+    return algorithm_1(claim=claim)
+
+
+NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
+    "muon.clip": {"clipped": nudge(clip)},
+    "muon.release": {"release": nudge(per_matrix_release)},
+    "muon.alg1": {"output": of_algorithm_1},
+    "muon.pkappa": {"polynomial": nudge(newton_schulz_polynomial)},
+    "muon.kappa_unstated": {"polynomial": nudge(implementation_degree, "iteration")},
+    "muon.lem3_3": {"error": nudge(lemma_3_3)},
+    "muon.lem3_3_practice": {"order": nudge(quality_in_practice, "order")},
 }
