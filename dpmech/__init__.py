@@ -74,7 +74,7 @@ from dpmech.mechanism import (
     sensitivity,
     workloads,
 )
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, Guarantee, Kind, Provenance
 from dpmech.verifying import Check, Verification, verify
 
 __version__ = _version("dpmech")
@@ -106,6 +106,7 @@ __all__ = [
     "Fit",
     "FixedEpochs",
     "GdpCurrency",
+    "Guarantee",
     "HorizonError",
     "Identity",
     "Importance",
@@ -113,6 +114,7 @@ __all__ = [
     "InverseSquareRoot",
     "Join",
     "Kept",
+    "Kind",
     "LambdaCGD",
     "Ledger",
     "Lot",
@@ -123,6 +125,7 @@ __all__ = [
     "Pld",
     "Poisson",
     "PrivacyBudget",
+    "Provenance",
     "Prv",
     "Randomness",
     "Rdp",

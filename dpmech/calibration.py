@@ -122,7 +122,7 @@ def calibrate_sigma(
     Examples:
         >>> import dpmech as dm
         >>> cal = dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 8.0, 1e-5, participation=dm.MinSep(390, 10))
-        >>> round(cal.sigma, 3), round(cal.rmse(), 2), cal.guarantee
+        >>> round(cal.sigma, 3), round(cal.rmse(), 2), str(cal.guarantee)
         (4.355, 19.71, 'exact')
     """
     check_strategy(strategy)
@@ -146,8 +146,6 @@ def calibrate_sigma(
         sigma=solution.sigma,
         sensitivity=accountant.sensitivity,
         achieved=solution.achieved,
-        method=solution.achieved.method,
-        guarantee=accountant.guarantee,
         evidence=Evidence(
             accountant=effective_method(schema, method),
             rtol=tolerance,

@@ -156,7 +156,7 @@ def _poisson(release: PoissonRelease, method: Method | None) -> Accountant:
         # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
         bounds = release.sensitivity.scaled(math.sqrt(release.steps))
         if not release.tight:
-            bounds = Bounds(release.sensitivity.lower, bounds.upper, bounds.method)
+            bounds = Bounds.bracket(release.sensitivity.lower, bounds.upper, bounds.by)
         return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
     if method is None or isinstance(method, Pld):
         return PoissonAccountant(release)

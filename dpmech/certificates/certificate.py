@@ -24,7 +24,7 @@ from dpmech.certificates.duties import trainer_duties
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import Adjacency, Participation, PrivacyBudget, Strategy, decoder_work
-from dpmech.numerics import Bounds, FloatArray, percent, spend, typed, up
+from dpmech.numerics import Bounds, FloatArray, Kind, percent, spend, typed, up
 
 __all__ = ["Certificate"]
 
@@ -76,13 +76,13 @@ class Certificate(Claim, Document):
     @property
     def headline(self) -> str:
         """The guarantee in one line; it shouts ESTIMATE where that is all there is."""
-        if self.guarantee == "estimate":
-            level = percent(1.0 - self.achieved.error)
+        if self.guarantee.kind is Kind.ESTIMATE:
+            level = percent(1.0 - self.guarantee.error)
             return f"ESTIMATE: not a bound, the end of a two-sided {level} % confidence interval"
-        if self.guarantee == "with probability 1 - beta":
+        if self.guarantee.kind is Kind.PROBABLE:
             # Every digit: beta is what a reader decides by.
-            return f"{self.guarantee} over dpmech's own sampling, beta = {self.achieved.error!r}"
-        return self.guarantee
+            return f"{self.guarantee} over dpmech's own sampling, beta = {self.guarantee.error!r}"
+        return str(self.guarantee)
 
     def with_terms(self, clip_norm: float, expected_batch_size: float) -> Self:
         """The same certificate with the clip norm and the normaliser that a run used, both > 0.
@@ -202,15 +202,13 @@ class Certificate(Claim, Document):
                 "expected_batch_size": self.expected_batch_size,
             },
             "evidence": {
-                "guarantee": self.guarantee,
                 "method": self.method,
                 "accountant": _method_to_dict(self.evidence.accountant),
-                "error": self.achieved.error,
                 "rtol": self.evidence.rtol,
                 "samples": self.evidence.samples,
                 "rng_supplied": self.evidence.rng_supplied,
-                "sensitivity": dataclasses.asdict(self.sensitivity),
-                "achieved": dataclasses.asdict(self.achieved),
+                "sensitivity": self.sensitivity.to_dict(),
+                "achieved": self.achieved.to_dict(),
                 "noise_multiplier": self.noise_multiplier,
                 "platform": {
                     "machine": self.evidence.machine,
@@ -240,10 +238,8 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
         "adjacency": Adjacency(claim["adjacency"]),
         "budget": PrivacyBudget(claim["eps"], claim["delta"]),
         "sigma": claim["sigma"],
-        "sensitivity": Bounds(**evidence["sensitivity"]),
-        "achieved": Bounds(**evidence["achieved"]),
-        "method": evidence["method"],
-        "guarantee": evidence["guarantee"],
+        "sensitivity": Bounds.from_dict(evidence["sensitivity"]),
+        "achieved": Bounds.from_dict(evidence["achieved"]),
         "evidence": Evidence(
             accountant=_method_from_dict(evidence["accountant"]),
             rtol=evidence["rtol"],

@@ -6,8 +6,6 @@ import json
 import platform
 from typing import TypeVar
 
-import numpy as np
-
 from dpmech.accounting import Method
 from dpmech.certificates.checksums import checksum_of
 from dpmech.exceptions import CertificateError, HorizonError
@@ -21,7 +19,7 @@ from dpmech.mechanism import (
     decoder_norm,
     decoder_row_norm,
 )
-from dpmech.numerics import Bounds
+from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee
 
 __all__ = ["Claim", "Evidence", "check_unedited", "with_checksum"]
 
@@ -45,7 +43,7 @@ class Evidence:
     rng_supplied: bool
     samples: int | None = None
     machine: str = dataclasses.field(default_factory=lambda: platform.machine() or "unknown")
-    longdouble_bits: int = dataclasses.field(default_factory=lambda: int(np.finfo(np.longdouble).nmant) + 1)
+    longdouble_bits: int = LONGDOUBLE_BITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +59,6 @@ class Claim:
             inside it.
         sensitivity: what sigma is divided by to give `noise_multiplier`.
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
-        method: how it was found.
-        guarantee: "exact", "deterministic upper bound", "with probability 1 - beta" or "estimate".
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
         checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
             where the claim was put together by hand. Training refuses a claim that it does not fit.
@@ -75,13 +71,21 @@ class Claim:
     sigma: float
     sensitivity: Bounds
     achieved: Bounds
-    method: str
-    guarantee: str
     evidence: Evidence
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
 
     def __float__(self) -> float:
         return self.sigma
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """How sure `achieved`, and so the claim, is."""
+        return self.achieved.guarantee
+
+    @property
+    def method(self) -> str:
+        """How it was found, in words; as data it is `achieved.by`."""
+        return str(self.achieved.by)
 
     @property
     def noise_multiplier(self) -> float:

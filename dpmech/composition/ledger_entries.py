@@ -143,7 +143,7 @@ def check_entry(
             f"{entry.name!r} is for {certificate.adjacency.name}, the ledger for {adjacency.name}",
             supported="one adjacency in a ledger",
         )
-    if certificate.guarantee == "estimate" and no_estimates:
+    if no_estimates and not certificate.guarantee.rigorous:
         raise UnsupportedCombinationError(
             f"the guarantee of {entry.name!r} is an estimate",
             supported="bounds (calibrate with Deterministic() or Certified()), or "

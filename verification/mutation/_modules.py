@@ -92,7 +92,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.moments",
     ],
     "renyi": [
-        "numerics.directed",
+        "numerics.rounding",
         "accounting.renyi_orders",
     ],
     "kernels": [

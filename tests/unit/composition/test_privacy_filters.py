@@ -15,7 +15,7 @@ from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.certificates.claim import with_checksum
 from dpmech.composition.mixed import MixedComposition
-from dpmech.numerics.directed import rounded_down, rounded_up
+from dpmech.numerics.rounding import rounded_down, rounded_up
 from dpmech.verifying.ledgers import renyi_integral
 from tests.support import oracles
 
