@@ -79,7 +79,8 @@ class Calibration(Claim):
         """
         check_unedited(self)
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return with_checksum(Certificate(**own, clip_norm=clip_norm, expected_batch_size=expected_batch_size))
+        own |= {"clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+        return with_checksum(Certificate(**own))
 
 
 def calibrate_sigma(

@@ -1,25 +1,30 @@
 """Claim: a noise scale with everything its guarantee rests on; calibrations and certificates are claims."""
 
+import abc
 import dataclasses
 import hashlib
 import json
 import platform
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dpmech.accounting import Method
 from dpmech.certificates.checksums import checksum_of
 from dpmech.exceptions import CertificateError, HorizonError
-from dpmech.guards import check_integer, check_real
+from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
     Participation,
     PrivacyBudget,
     Strategy,
+    Unit,
     Workload,
     decoder_norm,
     decoder_row_norm,
 )
 from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee
+
+if TYPE_CHECKING:
+    from dpmech.certificates.certificate import Certificate
 
 __all__ = ["Claim", "Evidence", "check_unedited", "with_checksum"]
 
@@ -47,8 +52,8 @@ class Evidence:
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
-    """A noise scale, and everything its guarantee rests on.
+class Claim(abc.ABC):
+    """A noise scale, and everything its guarantee rests on: a Calibration or a Certificate.
 
     Attributes:
         strategy: C.
@@ -59,6 +64,9 @@ class Claim:
             inside it.
         sensitivity: what sigma is divided by to give `noise_multiplier`.
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
+        clip_norm: the clip norm that the trainer must use, > 0, or None where it is left open.
+        expected_batch_size: the public normaliser that the trainer must use, > 0, or None.
+        unit: whose presence is hidden.
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
         checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
             where the claim was put together by hand. Training refuses a claim that it does not fit.
@@ -72,10 +80,28 @@ class Claim:
     sensitivity: Bounds
     achieved: Bounds
     evidence: Evidence
+    clip_norm: float | None = None
+    expected_batch_size: float | None = None
+    unit: Unit = Unit.EXAMPLE
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", check_sigma(self.sigma))
+        for name in ("clip_norm", "expected_batch_size"):
+            value = getattr(self, name)
+            if value is not None:
+                checked = check_real(name, value, minimum=0.0, open_minimum=True)
+                object.__setattr__(self, name, checked)
+        self.participation.pattern(self.strategy.n)
 
     def __float__(self) -> float:
         return self.sigma
+
+    @abc.abstractmethod
+    def certificate(
+        self, clip_norm: float | None = None, expected_batch_size: float | None = None
+    ) -> "Certificate":
+        """The claim as a certificate, with the terms of a trainer where they are given."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -127,7 +153,7 @@ class Claim:
         return float((scale * self.strategy.noising_row_norms()[index]) ** 2)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of strategy, participation, adjacency, budget and sigma: what is claimed."""
+        """SHA-256 (hex) of strategy, participation, adjacency, budget, sigma and unit: what is claimed."""
         content = {
             "strategy": self.strategy.fingerprint(),
             "participation": self.participation.to_dict(),
@@ -135,6 +161,7 @@ class Claim:
             "eps": self.budget.eps,
             "delta": self.budget.delta,
             "sigma": self.sigma,
+            "unit": self.unit.value,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
 """What runs: a strategy, who takes part when, between which datasets; sensitivities and errors."""
 
 from dpmech.mechanism import workloads
-from dpmech.mechanism.budget import Adjacency, PrivacyBudget
+from dpmech.mechanism.budget import Adjacency, PrivacyBudget, Unit
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.mechanism.objectives import (
     decoder_norm,
@@ -68,6 +68,7 @@ __all__ = [
     "SingleParticipation",
     "SquareRoot",
     "Strategy",
+    "Unit",
     "Workload",
     "check_participation",
     "check_strategy",

@@ -16,7 +16,6 @@ from dpmech.certificates import Certificate
 from dpmech.composition import ClaimCurrency, GdpCurrency, Ledger, Mode, Release, RenyiCurrency, parsed
 from dpmech.exceptions import CertificateError, DpmechError, NumericalError, WorkLimitError
 from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
-from dpmech.numerics import joined
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import spend_on_claim
 from dpmech.verifying.report import Check, Verification
@@ -113,9 +112,7 @@ def _rigour_checks(ledger: Ledger) -> Iterator[Check]:
         delta = min(1.0, math.fsum(release.certificate.budget.delta for release in ledger.releases))
     else:
         delta = ledger.filter.budget.delta
-    # Prices that follow from sigma and sensitivity alone rest on no beta.
-    trusted = ledger.releases if ledger.filter is None or ledger.filter.by_claims else ()
-    problem = rigour_problem(ledger.guarantee & joined(one.certificate.guarantee for one in trusted), delta)
+    problem = rigour_problem(ledger.guarantee, delta)
     if problem:
         yield Check("rigour", ok=False, detail=f"the total of {len(ledger.releases)} releases: {problem}")
 
