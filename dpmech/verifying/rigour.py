@@ -26,8 +26,9 @@ def rigour_problem(guarantee: Guarantee, delta: float) -> str:
     if guarantee.error <= largest:
         return ""
     return (
-        f"the claim holds with probability 1 - beta only, beta = {guarantee.error!r}; where rigour "
-        f"is asked for, beta is at most {LARGEST_BETA:g} and at most delta / {1.0 / SHARE_OF_DELTA:g}, here {largest!r}"
+        f"the claim holds with probability 1 - beta only, beta = {guarantee.error!r}; where rigour is asked "
+        f"for, beta is at most {LARGEST_BETA:g} and at most delta / {1.0 / SHARE_OF_DELTA:g}, "
+        f"here {largest!r}"
     )
 
 
