@@ -22,7 +22,7 @@ from dpmech.accounting.balls_in_bins import (
     log_mean_exp,
     pilot_size,
 )
-from dpmech.accounting.dispatch import accountant_for, effective_method
+from dpmech.accounting.dispatch import SCHEMES, Scheme, accountant_for, effective_method, rigorous_method
 from dpmech.accounting.gaussian import (
     GaussianAccountant,
     gaussian_delta,
@@ -49,6 +49,7 @@ __all__ = [
     "DETERMINISTIC",
     "ENTROPY",
     "EXACT",
+    "SCHEMES",
     "Accountant",
     "AddPoint",
     "AddProposal",
@@ -74,6 +75,7 @@ __all__ = [
     "RemoveProposal",
     "RoughSigma",
     "RoughSizer",
+    "Scheme",
     "Solution",
     "accountant_for",
     "best_order",
@@ -91,5 +93,6 @@ __all__ = [
     "gaussian_sigma",
     "log_mean_exp",
     "pilot_size",
+    "rigorous_method",
     "sampled_divergence",
 ]

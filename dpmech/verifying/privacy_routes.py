@@ -141,7 +141,7 @@ def _sample(certificate: Certificate, rng: np.random.Generator | None) -> Route:
 
 
 def _accountant(certificate: Certificate, method: Method, rng: np.random.Generator | None) -> Accountant:
-    return accountant_for(certificate.strategy, certificate.participation, certificate.adjacency, method, rng)
+    return accountant_for(certificate.mechanism, method, rng)
 
 
 def _evaluated(accountant: Accountant, certificate: Certificate) -> Callable[[float, float], Bounds]:

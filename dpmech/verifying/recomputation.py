@@ -114,7 +114,7 @@ class Recomputation:
         own = self.certificate
         used = own.evidence.accountant
         if own.participation.random:
-            accountant = accountant_for(own.strategy, own.participation, own.adjacency, used)
+            accountant = accountant_for(own.mechanism, used)
             guarantee = accountant.guarantee
         else:
             guarantee = EXACT if isinstance(used, Exact) and own.sensitivity.exact else DETERMINISTIC
