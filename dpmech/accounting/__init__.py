@@ -17,10 +17,12 @@ from dpmech.accounting.balls_in_bins import (
     RemoveProposal,
     RoughSigma,
     RoughSizer,
+    Stage,
     bin_gram,
     folded,
     log_mean_exp,
     pilot_size,
+    stage_seed,
 )
 from dpmech.accounting.dispatch import SCHEMES, Scheme, accountant_for, effective_method, rigorous_method
 from dpmech.accounting.gaussian import (
@@ -77,6 +79,7 @@ __all__ = [
     "RoughSizer",
     "Scheme",
     "Solution",
+    "Stage",
     "accountant_for",
     "best_order",
     "bin_gram",
@@ -95,4 +98,5 @@ __all__ = [
     "pilot_size",
     "rigorous_method",
     "sampled_divergence",
+    "stage_seed",
 ]
