@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson, Strategy, check_strategy
+from dpmech.mechanism import Participation, Strategy, check_strategy
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
 
 __all__ = ["canary_scores", "one_run_epsilon"]
@@ -154,21 +154,19 @@ def canary_scores(
     executed = strategy.prefix(steps)
     algebra = Algebra(executed)
     outputs = algebra.matmul(rows)
-    match participation:
-        case BallsInBins(bins):
-            participation.pattern(strategy.n)
-            gradients = weights * (np.arange(steps) % bins == np.arange(bins)[:, None])
-            return Mixture(gradients, algebra.matmul(gradients), replaced=False).log_ratio(outputs, scale)
-        case Poisson(sampling_prob):
-            return _sampled(executed, outputs, scale, sampling_prob, 1, weights)
-        case CyclicPoisson(sampling_prob, cycle):
-            return _sampled(executed, outputs, scale, sampling_prob, cycle, weights)
-        case _:
-            joins = _check_joins(participation, rows.shape)
-            patterns, member = np.unique(joins, axis=0, return_inverse=True)
-            images = algebra.matmul(weights * patterns)[member.reshape(-1)]
-            energies = np.sum(images**2, axis=1) / 2.0
-            return np.asarray((np.sum(outputs * images, axis=1) - energies) / scale**2)
+    schema = participation if isinstance(participation, Participation) else None
+    bins = None if schema is None else schema.allocation_bins
+    if schema is not None and bins is not None:
+        schema.pattern(strategy.n)
+        gradients = weights * (np.arange(steps) % bins == np.arange(bins)[:, None])
+        return Mixture(gradients, algebra.matmul(gradients), replaced=False).log_ratio(outputs, scale)
+    if schema is not None and schema.release_prob is not None:
+        return _sampled(executed, outputs, scale, schema.release_prob, schema.groups or 1, weights)
+    joins = _check_joins(participation, rows.shape)
+    patterns, member = np.unique(joins, axis=0, return_inverse=True)
+    images = algebra.matmul(weights * patterns)[member.reshape(-1)]
+    energies = np.sum(images**2, axis=1) / 2.0
+    return np.asarray((np.sum(outputs * images, axis=1) - energies) / scale**2)
 
 
 def _sampled(
@@ -192,7 +190,7 @@ def _sampled(
             law = Independent(part, prob, strategy.matmul(gradients).T)
             ratios[group] += law.log_ratio(outputs, sigma)
     # Groups whose turn never came released nothing: their ratio is 1.
-    logs = special.logsumexp(ratios, axis=0)
+    logs = scipy.special.logsumexp(ratios, axis=0)
     if cycle > n:
         logs = np.logaddexp(logs, math.log(cycle - n))
     return np.asarray(logs - math.log(cycle))
@@ -223,13 +221,13 @@ def _p_value(right: int, guesses: int, canaries: int, eps: float, delta: float) 
 
     Below the binomial's mean it is 1: nothing is refuted there at any level of interest.
     """
-    q = float(special.expit(eps))
+    q = float(scipy.special.expit(eps))
     if right <= guesses * q:
         return 1.0
     above = np.arange(right, guesses)
     # P(Bin >= v) / P(Bin = v): a sum of positive terms that decrease, as v is above the mean.
     residual = 1.0 + float(np.sum(np.cumprod((guesses - above) / (above + 1.0) * math.exp(eps))))
-    tail = float(special.betainc(right, guesses - right + 1, q))
+    tail = float(scipy.special.betainc(right, guesses - right + 1, q))
     return min(1.0, tail + canaries * delta * residual * (1.0 - tail) / right)
 
 
@@ -240,7 +238,7 @@ def _check_included(value: npt.ArrayLike, size: int) -> BoolArray:
             "included", f"{coins.dtype} of shape {coins.shape}", f"bool of shape ({size},), one a score"
         )
     count = int(coins.sum())
-    if 2.0 * float(special.bdtr(min(count, size - count), size, 0.5)) < _UNFAIR:
+    if 2.0 * float(scipy.special.bdtr(min(count, size - count), size, 0.5)) < _UNFAIR:
         raise InvalidParameterError(
             "included", f"{count} of {size}", "the results of fair coins, one a canary"
         )

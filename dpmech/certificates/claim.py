@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 import hashlib
 import json
 import platform
@@ -13,6 +14,7 @@ from dpmech.exceptions import CertificateError, HorizonError
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
+    Mechanism,
     Participation,
     PrivacyBudget,
     Strategy,
@@ -96,6 +98,11 @@ class Claim(abc.ABC):
 
     def __float__(self) -> float:
         return self.sigma
+
+    @functools.cached_property
+    def mechanism(self) -> Mechanism:
+        """Strategy, participation and adjacency as one object."""
+        return Mechanism(self.strategy, self.participation, self.adjacency)
 
     @abc.abstractmethod
     def certificate(

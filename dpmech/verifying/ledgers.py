@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from dpmech.certificates import Certificate
 from dpmech.composition import ClaimCurrency, GdpCurrency, Ledger, Mode, Release, RenyiCurrency, parsed
 from dpmech.exceptions import CertificateError, DpmechError, NumericalError, WorkLimitError
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import spend_on_claim
 from dpmech.verifying.report import Check, Verification
@@ -79,7 +78,7 @@ def renyi_integral(sampling_prob: float, multiplier: float, order: int) -> float
         excess = np.exp(log_density) * (np.expm1(order * loss) - order * np.expm1(loss))
         return math.log1p(step * float(np.sum(excess))) / (order - 1)
     exponent = log_density + order * loss
-    return (float(special.logsumexp(exponent)) + math.log(step)) / (order - 1)
+    return (float(scipy.special.logsumexp(exponent)) + math.log(step)) / (order - 1)
 
 
 def _named(release: Release, check: Check) -> Check:
@@ -124,21 +123,15 @@ def _price(ledger: Ledger, release: Release) -> tuple[str, float] | None:
         return "the claim", own.budget.eps if currency.slack == 0.0 else 0.5 * own.budget.eps**2
     order = currency.order if isinstance(currency, RenyiCurrency) else None
     ratio = own.sensitivity.upper / own.sigma
-    steps = _steps(own.participation, own.strategy.n)
-    if isinstance(own.participation, BallsInBins) and own.participation.bins > 1:
+    certain, q = own.participation.certain, own.participation.release_prob
+    if not certain and q is None:
         return None
-    q = own.participation.sampling_prob if isinstance(own.participation, Poisson | CyclicPoisson) else 1.0
-    if q < 1.0 and order is not None:
+    # Where nothing is sampled the sensitivity is that of all releases together.
+    steps = 1 if certain else own.participation.releases(own.strategy.n)
+    if not certain and q is not None and order is not None:
         return "integral of the moment", steps * renyi_integral(q, 1.0 / ratio, order)
     squared = steps * ratio**2
     return "sensitivity of the certificate", squared if order is None else 0.5 * order * squared
-
-
-def _steps(participation: Participation, n: int) -> int:
-    """How many releases of its sensitivity an example may take part in, where that is per release."""
-    if isinstance(participation, CyclicPoisson) and participation.sampling_prob < 1.0:
-        return -(-n // participation.cycle)
-    return n if isinstance(participation, Poisson) and participation.sampling_prob < 1.0 else 1
 
 
 def _limit_check(ledger: Ledger) -> Check:
@@ -160,7 +153,7 @@ def _limit_check(ledger: Ledger) -> Check:
             return _log_delta(order, order * limits[0], budget.eps)
 
         grid = min(np.linspace(-4.0, 11.0, 301), key=log_delta)
-        best = optimize.minimize_scalar(log_delta, bounds=(grid - 0.05, grid + 0.05), method="bounded")
+        best = scipy.optimize.minimize_scalar(log_delta, bounds=(grid - 0.05, grid + 0.05), method="bounded")
         delta = math.exp(float(best.fun))
     else:
         route, delta = "the claim", limits[1] if limits[0] <= budget.eps else 1.0
@@ -175,7 +168,7 @@ def _log_delta(order: float, divergence: float, eps: float) -> float:
     def loss(gap: float) -> float:
         return -(math.log(-math.expm1(-gap)) + (1.0 - order) * (eps + gap))
 
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda log_gap: loss(math.exp(log_gap)),
         bounds=(-20.0, 8.0),
         method="bounded",
