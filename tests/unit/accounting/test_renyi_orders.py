@@ -52,7 +52,7 @@ def test_a_divergence_with_few_digits_left_is_refused():
         sampled_divergence(0.1, 1e-5, 2)
 
 
-@pytest.mark.parametrize(("order", "eps", "delta"), CASES)
+@pytest.mark.parametrize(("order", "eps", "delta"), [*CASES, (2, 1e-3, 0.9)])
 def test_rooms_are_rounded_down_and_eps_up_by_what_sums_may_lose(order, eps, delta):
     with mpmath.workdps(50):
         _, size, needed = magnitudes(order, delta)
