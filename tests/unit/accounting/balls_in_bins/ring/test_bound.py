@@ -59,6 +59,7 @@ def test_one_bin_is_the_gaussian_mechanism(eps):
     result = ring_delta(RingGram(1, 0.25, 1.0, 0.9, 0.5), eps)
     assert result.delta == pytest.approx(gaussian(1.75, eps), rel=1e-9)
     assert result.delta_remove == result.delta_add == result.delta
+    assert result.excess == 0.0
     assert not result.grids
 
 
@@ -261,6 +262,7 @@ def test_directions():
     assert ring_delta(ring, 0.5, grid=MEDIUM, direction="remove").delta == whole.delta_remove
     only = ring_delta(ring, 0.5, grid=MEDIUM, direction=ADD)
     assert only.delta == whole.delta_add
+    assert whole.delta == max(whole.delta_remove, whole.delta_add) > min(whole.delta_remove, whole.delta_add)
     assert math.isnan(only.delta_remove)
     assert set(whole.grids) == {REMOVE, ADD}
 

@@ -162,3 +162,9 @@ def test_spread_nodes_are_few_enough_and_increase():
         nodes = spread(REMOVE, (-4.5, 6.0), goal, np.exp, 1.0)
         assert all(one < other for one, other in itertools.pairwise(nodes))
         assert most - 2 <= len(nodes) <= most
+
+
+def test_a_curve_without_bend_has_few_places_and_each_once():
+    nodes = spread(REMOVE, (-4.5, 6.0), 1e-3, np.zeros_like, 1.0)
+    assert all(one < other for one, other in itertools.pairwise(nodes))
+    assert nodes[[0, -1]].tolist() == pytest.approx([-4.5, 6.0])

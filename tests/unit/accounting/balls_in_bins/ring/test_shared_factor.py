@@ -70,6 +70,10 @@ def test_every_node_has_its_level_its_weight_and_its_cap(direction):
         assert np.ptp(common.logs[members]) <= math.log(shared_factor.GROUP_RATIO) * (1.0 + 1e-9)
         caps = [1.0 if level <= 0.0 else gaussian(0.9, level) for level in common.levels[members]]
         assert common._cap(members) == pytest.approx(float(common.weights[members] @ caps), rel=1e-9)
+    shares, left = common.coarse()
+    kept = [common._cap(members) for group, members in enumerate(common.members) if group not in shares]
+    assert kept
+    assert left == pytest.approx(sum(kept) + common.beyond, rel=1e-9)
 
 
 @pytest.mark.parametrize(
