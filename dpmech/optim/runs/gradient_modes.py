@@ -2,13 +2,14 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from dpmech.exceptions import MissingDependencyError, UnsupportedCombinationError
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
+from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.per_example_model import PerExampleModel, count_calls
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
@@ -19,8 +20,7 @@ class GradientMode(abc.ABC):
     """One way to the gradients of single examples.
 
     Attributes:
-        whole_lots: whether the loader hands out whole lots, and the model splits them; else it hands out parts
-            of them.
+        whole_lots: whether the loader hands out whole lots, which the model splits; else it hands out parts.
     """
 
     whole_lots: ClassVar[bool]
@@ -31,7 +31,7 @@ class GradientMode(abc.ABC):
 
     @abc.abstractmethod
     def wrapped(
-        self, model: nn.Module, private: LotOptimizer, unchanged: Unchanged, trained: Sequence[nn.Parameter]
+        self, model: nn.Module, private: LotOptimizer, progress: LotProgress, unchanged: Unchanged
     ) -> nn.Module:
         """What the training loop calls in place of `model`."""
 
@@ -59,10 +59,10 @@ class LossOfOneExample(GradientMode):
         return model
 
     def wrapped(
-        self, model: nn.Module, private: LotOptimizer, unchanged: Unchanged, trained: Sequence[nn.Parameter]
+        self, model: nn.Module, private: LotOptimizer, progress: LotProgress, unchanged: Unchanged
     ) -> nn.Module:
         """A PerExampleModel."""
-        del trained
+        del progress
         return PerExampleModel(
             model, self.loss, private, microbatch_size=self.microbatch_size, unchanged=unchanged
         )
@@ -81,12 +81,13 @@ class OpacusHooks(GradientMode):
         return inner
 
     def wrapped(
-        self, model: nn.Module, private: LotOptimizer, unchanged: Unchanged, trained: Sequence[nn.Parameter]
+        self, model: nn.Module, private: LotOptimizer, progress: LotProgress, unchanged: Unchanged
     ) -> nn.Module:
         """A GradSampleModule, whose module counts its calls and checks what may not change."""
+        del private
         hooked = _grad_sample_module(model)
         inner = self.trained_module(model)
-        count_calls(inner, private.loader.progress, list(trained))
+        count_calls(inner, progress, [param for param in inner.parameters() if param.requires_grad])
         inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
         return hooked
 
