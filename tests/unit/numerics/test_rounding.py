@@ -53,15 +53,23 @@ def test_rationals_are_rounded_to_the_float_on_their_side(value):
     assert low == high or math.nextafter(low, math.inf) == high
 
 
-@pytest.mark.parametrize("exponent", [2000, -2000])
-def test_rationals_beyond_float64(exponent):
-    value = Fraction(2) ** exponent
-    if exponent < 0:
-        assert rounding.rounded_up(value) == 5e-324
-        assert rounding.rounded_down(value) == 0.0
-    else:
-        with pytest.raises(dm.NumericalError, match="leaves the range"):
+@pytest.mark.parametrize("value", [Fraction(1, 3), Fraction(2, 3), Fraction(-1, 3), Fraction(1, 10**320)])
+def test_rounding_has_a_direction_and_goes_to_the_next_float(value):
+    assert Fraction(rounding.rounded_down(value)) < value < Fraction(rounding.rounded_up(value))
+    assert rounding.rounded_up(value) == math.nextafter(rounding.rounded_down(value), math.inf)
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 4), Fraction(0), Fraction(-3), Fraction(5e-324)])
+def test_floats_stay(value):
+    assert rounding.rounded_up(value) == rounding.rounded_down(value) == value
+
+
+def test_what_leaves_the_range_is_refused():
+    for value in (Fraction(10) ** 400, Fraction(math.nextafter(math.inf, 0.0)) + Fraction(1, 3)):
+        with pytest.raises(dm.NumericalError, match="float64"):
             rounding.rounded_up(value)
+        with pytest.raises(dm.NumericalError, match="float64"):
+            rounding.rounded_down(-value)
 
 
 def test_what_the_platform_can_do():
