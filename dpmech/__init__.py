@@ -60,6 +60,7 @@ from dpmech.mechanism import (
     Identity,
     InverseSquareRoot,
     LambdaCGD,
+    Mechanism,
     MinSep,
     Participation,
     Poisson,
@@ -67,6 +68,7 @@ from dpmech.mechanism import (
     SingleParticipation,
     SquareRoot,
     Strategy,
+    Unit,
     last_iterate_error,
     max_se,
     per_step_error,
@@ -74,7 +76,7 @@ from dpmech.mechanism import (
     sensitivity,
     workloads,
 )
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, Guarantee, Kind, Provenance
 from dpmech.verifying import Check, Verification, verify
 
 __version__ = _version("dpmech")
@@ -106,6 +108,7 @@ __all__ = [
     "Fit",
     "FixedEpochs",
     "GdpCurrency",
+    "Guarantee",
     "HorizonError",
     "Identity",
     "Importance",
@@ -113,9 +116,11 @@ __all__ = [
     "InverseSquareRoot",
     "Join",
     "Kept",
+    "Kind",
     "LambdaCGD",
     "Ledger",
     "Lot",
+    "Mechanism",
     "MinSep",
     "MissingDependencyError",
     "NumericalError",
@@ -123,6 +128,7 @@ __all__ = [
     "Pld",
     "Poisson",
     "PrivacyBudget",
+    "Provenance",
     "Prv",
     "Randomness",
     "Rdp",
@@ -133,6 +139,7 @@ __all__ = [
     "Strategy",
     "UnattainableBudgetError",
     "Uniqueness",
+    "Unit",
     "UnsupportedCombinationError",
     "Verification",
     "WorkLimitError",

@@ -4,7 +4,7 @@
 each sampling scheme whose loss needs more than a closed form.
 """
 
-from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins import (
     ENTROPY,
     AddPoint,
@@ -24,7 +24,7 @@ from dpmech.accounting.balls_in_bins import (
     pilot_size,
     stage_seed,
 )
-from dpmech.accounting.dispatch import accountant_for, effective_method
+from dpmech.accounting.dispatch import SCHEMES, Scheme, accountant_for, effective_method, rigorous_method
 from dpmech.accounting.gaussian import (
     GaussianAccountant,
     gaussian_delta,
@@ -48,9 +48,8 @@ from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsi
 from dpmech.accounting.sigma_search import gaussian_scale
 
 __all__ = [
-    "DETERMINISTIC",
     "ENTROPY",
-    "EXACT",
+    "SCHEMES",
     "Accountant",
     "AddPoint",
     "AddProposal",
@@ -76,6 +75,7 @@ __all__ = [
     "RemoveProposal",
     "RoughSigma",
     "RoughSizer",
+    "Scheme",
     "Solution",
     "Stage",
     "accountant_for",
@@ -94,6 +94,7 @@ __all__ = [
     "gaussian_sigma",
     "log_mean_exp",
     "pilot_size",
+    "rigorous_method",
     "sampled_divergence",
     "stage_seed",
 ]

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpmech.accounting import (
-    DETERMINISTIC,
-    EXACT,
     Certified,
     Deterministic,
     Exact,
@@ -18,13 +16,12 @@ from dpmech.accounting import (
 )
 from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
-from dpmech.mechanism import BallsInBins, sensitivity
-from dpmech.numerics import Bounds, between, typed, up
+from dpmech.mechanism import sensitivity
+from dpmech.numerics import BOUND, Bounds, Provenance, between, typed, up
 from dpmech.verifying.privacy_routes import (
     Route,
     certified_sensitivity,
     repeated_routes,
-    sampled,
     second_routes,
 )
 from dpmech.verifying.report import Check
@@ -83,21 +80,22 @@ class Recomputation:
         except (MemoryError, *_UNFIT) as error:
             yield Check("privacy", ok=False, detail=f"could not be recomputed: {error}")
 
+    @property
+    def _allocated(self) -> bool:
+        """Whether chance puts every example into one of several bins."""
+        participation = self.certificate.participation
+        return participation.allocation_bins is not None and not participation.certain
+
     def _sensitivity(self) -> tuple[Check, Bounds]:
         claimed = self.certificate.sensitivity
-        strategy, schema = self.certificate.strategy, self.certificate.participation
-        found = certified_sensitivity(
-            second_bracket(strategy, schema, self.certificate.adjacency), schema, strategy.n
-        )
+        mechanism = self.certificate.mechanism
+        found = certified_sensitivity(second_bracket(mechanism), mechanism)
         loose = found.upper > claimed.upper * (1.0 + _ROUNDING)
         if (loose or found.lower < claimed.lower * (1.0 - _ROUNDING)) and _overlap(found, claimed):
             # At this size no second route is tight: the first one again, inside the second's bracket.
-            again = certified_sensitivity(
-                sensitivity(strategy, schema, adjacency=self.certificate.adjacency), schema, strategy.n
-            )
-            upper = min(found.upper, again.upper)
-            method = f"{again.method}, again; {found.method} agrees"
-            found = Bounds(min(max(found.lower, again.lower), upper), upper, method)
+            again = certified_sensitivity(sensitivity(mechanism), mechanism)
+            by = Provenance("second.agreeing", rests_on=(again.by, found.by))
+            found = again.meet(found, by)
         held = (
             _overlap(found, claimed)
             and found.upper <= claimed.upper * (1.0 + _ROUNDING)
@@ -107,30 +105,27 @@ class Recomputation:
             f"claimed {between(claimed.lower, claimed.upper, 10)}, "
             f"recomputed {between(found.lower, found.upper, 10)}"
         )
-        return Check("sensitivity", ok=held, detail=detail, route=found.method), found
+        return Check("sensitivity", ok=held, detail=detail, route=str(found.by)), found
 
     def _label(self) -> Iterator[Check]:
         """Does the guarantee follow from the accountant, and is the achieved eps within the budget?"""
         own = self.certificate
         used = own.evidence.accountant
+        stated = own.sensitivity
+        held = Bounds.bracket(stated.lower, stated.upper, stated.by).guarantee
+        if stated.guarantee != held:
+            yield Check("evidence", ok=False, detail=f"the sensitivity is {held!r}, not {stated.guarantee!r}")
         if own.participation.random:
-            accountant = accountant_for(own.strategy, own.participation, own.adjacency, used)
+            accountant = accountant_for(own.mechanism, used)
             guarantee = accountant.guarantee
         else:
-            guarantee = EXACT if isinstance(used, Exact) and own.sensitivity.exact else DETERMINISTIC
+            guarantee = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
         if own.guarantee != guarantee:
             yield Check("evidence", ok=False, detail=f"{used!r} gives {guarantee!r}, not {own.guarantee!r}")
         if not _RTOL[0] <= own.evidence.rtol <= _RTOL[1]:
             yield Check("evidence", ok=False, detail=f"rtol {own.evidence.rtol!r} is outside of {_RTOL}")
-        if own.achieved.error != used.error:
-            yield Check(
-                "evidence",
-                ok=False,
-                detail=f"{used!r} fails with probability {used.error!r}, not {own.achieved.error!r}",
-            )
-        # Under Balls-in-Bins all but the moments size sigma for eps and look no further.
-        sized = isinstance(own.participation, BallsInBins) and own.participation.bins > 1
-        sized &= not isinstance(used, Rdp)
+        # Under an allocation all but the moments size sigma for eps and look no further.
+        sized = self._allocated and not isinstance(used, Rdp)
         if own.achieved.upper > self.eps or (sized and own.achieved.upper != self.eps):
             yield Check(
                 "evidence", ok=False, detail=f"achieved eps {own.achieved.upper!r}, budget eps {self.eps!r}"
@@ -166,8 +161,8 @@ class Recomputation:
                 if self.sized:
                     yield from self._tightness(route)
                 break
-        sampled_only = isinstance(own.participation, BallsInBins) and own.participation.bins > 1
-        if not working and not (held and sampled_only):
+        # Samples, the only second route under an allocation, may be out of reach.
+        if not working and not (held and self._allocated):
             yield Check("privacy", ok=False, detail="no second route confirms the claim")
         if working:
             yield from self._achieved(working[0])
@@ -198,7 +193,7 @@ class Recomputation:
         """Where the search proves it: just below sigma the accountant refuses the budget."""
         own = self.certificate
         unproved = isinstance(own.evidence.accountant, Certified | Deterministic) or (
-            isinstance(own.evidence.accountant, Exact) and sampled(own.participation)
+            isinstance(own.evidence.accountant, Exact) and not own.participation.certain
         )
         if unproved or self.delta > _TELLING_DELTA:
             return
