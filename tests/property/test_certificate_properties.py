@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import dpmech as dm
 from dpmech.certificates.document import from_plain, seal_of, to_text
 from dpmech.numerics import metering
+from tests.support import saved
 from tests.support.generators import finite, participations, strategies, strategy_and_participation
 from tests.support.oracles import epoch_sets, gaussian_delta, sensitivity_ceiling, separated_sets
 
@@ -35,10 +36,8 @@ DOCUMENTS = [
     issue(dm.LambdaCGD(10, 0.9), dm.MinSep(4, 2)).to_dict(),
     issue(dm.ColumnNormalized(dm.BLT(8, [0.9, 0.5], [0.2, 0.1])), dm.FixedEpochs(4)).to_dict(),
     issue(dm.Dense([[1.0, 0.0], [-0.5, 2.0]]), dm.EveryStep()).to_dict(),
-    issue(dm.Identity(20), dm.Poisson(0.2)).to_dict(),
-    dm.calibrate_sigma(dm.LambdaCGD(8, 0.5), 2.0, 1e-3, participation=dm.BallsInBins(4), rng=1)
-    .certificate()
-    .to_dict(),
+    saved.certificate("poisson").to_dict(),
+    saved.certificate("bins 8").to_dict(),
 ]
 LEAVES = [(index, path) for index, document in enumerate(DOCUMENTS) for path in leaves(document)]
 

@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins.sampling.estimate_accountant import Importa
 from dpmech.certificates.claim import with_checksum
 from dpmech.certificates.document import seal_of, to_text
 from dpmech.verifying import privacy_routes, recomputation
+from tests.support import saved
 
 ADD = dm.Adjacency.ADD_REMOVE
 
@@ -23,11 +24,10 @@ def issue(strategy, participation, method=None, eps=2.0, delta=1e-5, **settings)
 
 EXACT = issue(dm.LambdaCGD(36, 0.9), dm.MinSep(12, 3))
 SIGNED = issue(dm.BandedToeplitz(16, [1.0, 0.5, -0.4]), dm.EveryStep())
-POISSON = issue(dm.Identity(40), dm.Poisson(0.1))
-CYCLIC = issue(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5))
-BINS = issue(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), rng=5)
-MOMENTS = issue(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.Rdp())
-PROGRAMME = issue(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.Deterministic(0.3))
+POISSON, CYCLIC, BINS, MOMENTS, PROGRAMME = (
+    saved.certificate(name).certificate(clip_norm=1.0, expected_batch_size=10)
+    for name in ("poisson 40", "cyclic 20", "bins 24", "bins moments 24", "bins programme 24")
+)
 ALL = {"exact": EXACT, "signed": SIGNED, "poisson": POISSON, "cyclic": CYCLIC, "bins": BINS,
        "moments": MOMENTS, "programme": PROGRAMME}  # fmt: skip
 
