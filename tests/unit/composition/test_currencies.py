@@ -26,7 +26,7 @@ def test_the_curve_of_a_gaussian_budget_passes_through_it(eps, delta):
 def test_a_price_of_certain_sampling_is_not_below_its_fraction(sigma):
     for steps in range(2, 120):
         strategy, certain = dm.Identity(steps), dm.Poisson(1.0)
-        accountant = accountant_for(strategy, certain, dm.Adjacency.ADD_REMOVE, None)
+        accountant = accountant_for(dm.Mechanism(strategy, certain), None)
         claim = types.SimpleNamespace(sigma=sigma, participation=certain)
         price, exact = _squared_ratio(accountant, claim), Fraction(steps) / Fraction(sigma) ** 2
         assert exact <= price
