@@ -1,5 +1,6 @@
 """Certificates under edits: any change of a file is refused, and no false claim is ever verified."""
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -103,6 +104,9 @@ def test_a_changed_number_of_the_claim_is_refused_even_with_a_new_seal(edit):
     index, path, document = edit
     if document == DOCUMENTS[index] or FREE & set(map(str, path)) or path[0] == "seal":
         return
+    with contextlib.suppress(dm.CertificateError):
+        if from_plain(document) == from_plain(DOCUMENTS[index]):
+            return  # another spelling of the same number, as in "001.0p+0"
     with pytest.raises(dm.CertificateError):
         dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
 
