@@ -205,7 +205,19 @@ class TestSearch:
     def test_no_change_of_a_coefficient_is_a_gain(self, start):
         search = self.search(1.0)
         family = request.Request._nonnegative_family(
-            request.Request(type(start), 12, 3, 3, False, Objective.RMSE, search.workload, None, {}, print),
+            request.Request(
+                type(start),
+                12,
+                3,
+                3,
+                False,
+                Objective.RMSE,
+                search.workload,
+                None,
+                dm.Adjacency.ADD_REMOVE,
+                {},
+                print,
+            ),
             start,
         )
         best = search.over(search.coefficient_move(family), search.sized(start))
@@ -372,11 +384,11 @@ def test_one_bin_is_fitted_as_what_it_is():
 def test_a_candidate_that_cannot_be_calibrated_is_passed_over(monkeypatch):
     real, refused = request.calibrate_sigma, []
 
-    def picky(strategy, *arguments, **options):
-        if strategy.bands != 1 and len(refused) < allowed:
-            refused.append(strategy)
+    def picky(mechanism, *arguments, **options):
+        if mechanism.strategy.bands != 1 and len(refused) < allowed:
+            refused.append(mechanism.strategy)
             raise NumericalError("planted")
-        return real(strategy, *arguments, **options)
+        return real(mechanism, *arguments, **options)
 
     monkeypatch.setattr(request, "calibrate_sigma", picky)
     monkeypatch.setattr(RoughSizer, "__call__", sized_by_moments)
