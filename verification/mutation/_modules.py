@@ -90,6 +90,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.ring.gram",
         "accounting.balls_in_bins.ring.grid",
         "accounting.balls_in_bins.ring.programme",
+        "accounting.balls_in_bins.ring.walk",
         "accounting.balls_in_bins.ring.accountant",
         "accounting.balls_in_bins.ring.node_laws",
         "accounting.balls_in_bins.moments",

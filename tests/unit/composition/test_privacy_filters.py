@@ -15,7 +15,6 @@ from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.certificates.claim import with_checksum
 from dpmech.composition.mixed import MixedComposition
-from dpmech.numerics.directed import rounded_down, rounded_up
 from dpmech.verifying.ledgers import renyi_integral
 from tests.support import oracles
 
@@ -307,17 +306,6 @@ def test_balls_in_bins_prices_cover_both_directions():
         assert max(removed, added) <= price * (1.0 + 1e-9)
         assert price <= 1.5 * max(removed, added)
         assert price <= 0.5 * order * (cal.sensitivity.upper / cal.sigma) ** 2 * (1.0 + 1e-8)
-
-
-def test_rounding_of_rationals_has_a_direction():
-    third = Fraction(1, 3)
-    assert Fraction(rounded_down(third)) < third < Fraction(rounded_up(third))
-    assert rounded_up(third) == math.nextafter(rounded_down(third), 1.0)
-    assert rounded_up(Fraction(1, 4)) == rounded_down(Fraction(1, 4)) == 0.25
-    with pytest.raises(dm.NumericalError, match="float64"):
-        rounded_up(Fraction(10) ** 400)
-    with pytest.raises(dm.NumericalError, match="float64"):
-        rounded_down(-(Fraction(10) ** 400))
 
 
 # ---- ledgers with a budget
