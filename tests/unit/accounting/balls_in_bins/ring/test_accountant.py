@@ -30,7 +30,7 @@ class TestCalibration:
         again = dm.delta(cal.strategy, cal.sigma, 2.0, participation=SCHEMA, method=METHOD)
         assert again.upper <= 1e-4
         assert again.method == cal.method
-        assert cal.guarantee == "deterministic upper bound"
+        assert str(cal.guarantee) == "deterministic upper bound"
         below = dm.delta(cal.strategy, cal.sigma * 0.99, 2.0, participation=SCHEMA, method=METHOD)
         assert below.upper > 1e-4
         sampled = dm.calibrate_sigma(cal.strategy, 2.0, 1e-4, participation=SCHEMA, rng=3)
@@ -53,7 +53,9 @@ class TestCalibration:
         monkeypatch.setattr(
             programmed.DeterministicAccountant,
             "delta",
-            lambda self, sigma, eps, tolerance: dm.Bounds(0.0, 1.0, "a bound that is of no use"),
+            lambda self, sigma, eps, tolerance: dm.Bounds.bracket(
+                0.0, 1.0, dm.Provenance("a bound that is of no use")
+            ),
         )
         with pytest.raises(NumericalError, match="confirmed"):
             calibrated()
@@ -112,7 +114,9 @@ class Known(programmed.DeterministicAccountant):
 
     def delta(self, sigma, eps, *, tolerance):
         del tolerance
-        return dm.Bounds(0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, "known")
+        return dm.Bounds.bracket(
+            0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, dm.Provenance("known")
+        )
 
 
 class TestConfirmation:
