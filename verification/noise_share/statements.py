@@ -3,6 +3,7 @@
 dpmech.analysis.noise_share.share and dpmech.analysis.noise_share.moment_scatter compute what is checked here.
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -48,6 +49,10 @@ def inflated(clean: np.ndarray, phi: float) -> np.ndarray:
     return clean + phi
 
 
+def _fed_back(feedback: float, past: np.ndarray) -> np.ndarray:
+    return 0.5 + feedback * past
+
+
 @statement("ov.thm1", paper=PAPER)
 def theorem_1(*, claim: Callable[[np.ndarray, float], np.ndarray] = inflated) -> Verdict:
     """E v_t = v_true + Phi at every step, with no independence across steps (a closed loop is allowed)."""
@@ -56,7 +61,7 @@ def theorem_1(*, claim: Callable[[np.ndarray, float], np.ndarray] = inflated) ->
         for beta2 in (0.0, 0.9, BETA2):
             for feedback in (0.0, -0.8):
                 noisy, clean = oracle.second_moments(
-                    beta2, steps, 0.6, draws, lambda past, f=feedback: 0.5 + f * past, seed=steps
+                    beta2, steps, 0.6, draws, functools.partial(_fed_back, feedback), seed=steps
                 )
                 gap = noisy - claim(clean, 0.6)
                 error = float(np.std(gap)) / np.sqrt(draws)

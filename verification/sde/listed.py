@@ -81,8 +81,8 @@ def _other_lists_deviation() -> float:
         worst, abs(_quadratic(10_000, 1e-4) - 0.03) - 5e-4, abs(_quadratic(10_000, 2e-4) - 0.06) - 1e-3
     )
     multipliers = [0.01] + [0.2 * step / 7 for step in range(1, 8)]
-    listed = (6.78, 2.38, 1.19, 0.79, 0.59, 0.48, 0.40, 0.34)
-    for sigma, eps in zip(multipliers, listed, strict=True):
+    printed = (6.78, 2.38, 1.19, 0.79, 0.59, 0.48, 0.40, 0.34)
+    for sigma, eps in zip(multipliers, printed, strict=True):
         worst = max(worst, abs(_quadratic(50_000, 1e-4) / sigma - eps) - 0.01)
     return worst
 
@@ -221,8 +221,8 @@ def certified_table(
         for sigma, known in zip(SOME_IMDB, costs, strict=True):
             schedule = (lot / 10_000, 100 * (10_000 // lot), 1e-5)
             rows.append((schedule, (sigma, label(sigma, lot, 10_000, 100, 1e-5), known, grids[sigma])))
-    for lot, costs in STACK_BY_LOT.items():
-        for sigma, known in zip(SOME_STACK, costs, strict=True):
+    for lot, others in STACK_BY_LOT.items():
+        for sigma, known in zip(SOME_STACK, others, strict=True):
             schedule = (lot / 246_092, 50 * (246_092 // lot), 1e-6)
             fine = {0.3: 1e-3, 0.5: 1e-4}.get(sigma, 2e-5 if sigma < 2 else 5e-6)
             rows.append((schedule, (sigma, label(sigma, lot, 246_092, 50, 1e-6), known, fine)))

@@ -1,5 +1,6 @@
 """The SDE paper on which optimizer to take, and on learning rates (Theorems 4.5 to 4.7)."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -118,8 +119,7 @@ def _rate_deviation(
     bound: Callable[[dict[str, float], float], float], rate: Callable[[dict[str, float]], float]
 ) -> float:
     return max(
-        abs(math.log(rate(s) / oracle.minimum_over_rates(lambda eta, s=s: bound(s, eta))[0]))
-        for s in SETTINGS
+        abs(math.log(rate(s) / oracle.minimum_over_rates(functools.partial(bound, s))[0])) for s in SETTINGS
     )
 
 
@@ -128,7 +128,7 @@ def _growth_deviation(
 ) -> float:
     """How far the claimed value is from growing with d as the minimum of the bound does; constants cancel."""
     small, large = BASE, {**BASE, "d": 1e6}
-    minima = [oracle.minimum_over_rates(lambda eta, s=s: bound(s, eta))[1] for s in (small, large)]
+    minima = [oracle.minimum_over_rates(functools.partial(bound, s))[1] for s in (small, large)]
     return abs(math.log(value(large) / value(small) / (minima[1] / minima[0])))
 
 

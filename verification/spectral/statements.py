@@ -158,7 +158,7 @@ def equation_3(*, claim: Callable[[float, float, int, int], float] = ref.inflati
             value = multiple * threshold(1.0, rows, columns)
             count = 200 if rows * columns < 50_000 else 30
             draws = ref.noisy_draws(np.array([value]), rows, columns, 1.0, draws=count, seed=rows)
-            mean = np.mean([ref.top_value(noisy) for *_, noisy in draws])
+            mean = float(np.mean([ref.top_value(noisy) for *_, noisy in draws]))
             limit = claim(value, 1.0, rows, columns) if multiple > 1.0 else edge(1.0, rows, columns)
             worst = max(worst, abs(mean / limit - 1.0) / tolerance)
             cases += count
@@ -221,7 +221,9 @@ def right_overlap(value: float, sigma: float, rows: int, columns: int) -> float:
     return (value**4 - rows * columns * sigma**4) / (value**4 + columns * value**2 * sigma**2)
 
 
-def overlap_margin(claim: Callable[..., float], *, side: str, multiples: tuple[float, ...]) -> tuple:
+def overlap_margin(
+    claim: Callable[..., float], *, side: str, multiples: tuple[float, ...]
+) -> tuple[float, int]:
     """Worst deviation of squared overlaps from the claim, and the cases; i = j and i != j."""
     worst, cases = 0.0, 0
     for rows, columns in ((100, 400), (400, 100)):
