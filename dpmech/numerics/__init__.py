@@ -5,6 +5,7 @@ from dpmech.numerics.bounds import Bounds, error_of_level, union_error
 from dpmech.numerics.directed import rounded_down, rounded_up
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.numerics.printed import between, down, percent, times, typed, up
+from dpmech.numerics.refinement import Ladder, Reached, Settled, log_gap, relative_gap, rung_below
 from dpmech.numerics.roots import bisect_boundary, safe_root, signed
 from dpmech.numerics.separated_sums import best_separated_sum, windowed_sums
 from dpmech.numerics.series import bounded_inverse, error_of_terms, series_inverse
@@ -28,6 +29,9 @@ __all__ = [
     "Bounds",
     "FloatArray",
     "IntArray",
+    "Ladder",
+    "Reached",
+    "Settled",
     "Work",
     "best_separated_sum",
     "between",
@@ -41,11 +45,14 @@ __all__ = [
     "error_of_level",
     "error_of_terms",
     "is_short",
+    "log_gap",
     "metered",
     "norm",
     "percent",
+    "relative_gap",
     "rounded_down",
     "rounded_up",
+    "rung_below",
     "safe_root",
     "series_inverse",
     "series_product",
