@@ -1,7 +1,6 @@
 """Which theorem covers a mechanism, by which method; or a refusal."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -181,7 +180,7 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
         return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps)
     if mechanism.certain:
         # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
-        bounds = release.sensitivity.scaled(math.sqrt(release.steps))
+        bounds = release.sensitivity.times_root(release.steps)
         if not release.tight:
             bounds = Bounds.bracket(release.sensitivity.lower, bounds.upper, bounds.by)
         return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)

@@ -124,13 +124,13 @@ class GaussianAccountant(Accountant):
         """Exact, up to rounding and the bracket of the sensitivity."""
         lower = gaussian_delta(sigma / self.sensitivity.lower, eps)[0]
         upper = gaussian_delta(sigma / self.sensitivity.upper, eps)[1]
-        return Bounds(lower, upper, self.guarantee, self.by)
+        return Bounds.derived(lower, upper, self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Exact, up to rounding and the bracket of the sensitivity."""
         lower = gaussian_epsilon(sigma / self.sensitivity.lower, delta, safe=False)
         upper = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
-        return Bounds(lower, upper, self.guarantee, self.by)
+        return Bounds.derived(lower, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma, whatever rtol."""

@@ -53,6 +53,10 @@ class Evidence:
     longdouble_bits: int = LONGDOUBLE_BITS
 
 
+# Where its kinds are defined.
+_KINDS = {"dpmech.calibration", "dpmech.certificates.certificate"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim(abc.ABC):
     """A noise scale, and everything its guarantee rests on: a Calibration or a Certificate.
@@ -87,6 +91,11 @@ class Claim(abc.ABC):
     unit: Unit = Unit.EXAMPLE
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
 
+    def __init_subclass__(cls) -> None:
+        # Another kind could say one thing to the optimizer and another in its certificate.
+        if cls.__module__ not in _KINDS:
+            raise TypeError("Claim has two kinds, Calibration and Certificate, and no others")
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", check_sigma(self.sigma))
         for name in ("clip_norm", "expected_batch_size"):
@@ -94,7 +103,7 @@ class Claim(abc.ABC):
             if value is not None:
                 checked = check_real(name, value, minimum=0.0, open_minimum=True)
                 object.__setattr__(self, name, checked)
-        self.participation.pattern(self.strategy.n)
+        Mechanism(self.strategy, self.participation, self.adjacency)  # refuses what does not fit
 
     def __float__(self) -> float:
         return self.sigma

@@ -182,7 +182,7 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     _check_lengths(document, "the file")
     # The first few: a large file could have a million.
     found = itertools.islice(_validator(kind).iter_errors(document), 5)
-    problems = [_cut(f"{error.json_path}: {error.message}") for error in found]
+    problems = [_cut(_printable(f"{error.json_path}: {error.message}")) for error in found]
     if problems:
         raise CertificateError(f"does not follow the schema: {'; '.join(problems)}", claimed=problems)
     seal = seal_of(document)
@@ -194,6 +194,11 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
             recomputed=seal,
         )
     return dict(document)
+
+
+def _printable(text: str) -> str:
+    """Halves of surrogate pairs, which JSON may hold and no terminal prints, as their numbers."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -170,6 +170,14 @@ class RunRecord(Document):
                 claimed=own.participation,
                 recomputed=(self.smallest_separation, self.most_participations),
             )
+        if self.executed.lower < 0.0:
+            raise InvalidParameterError("executed", self.executed, "Bounds on eps, which is >= 0")
+        if self.steps == 0 and self.executed.upper > 0.0 and self.executed != own.achieved:
+            raise CertificateError(
+                f"no step was executed, which costs eps 0, not {typed(self.executed.upper)}",
+                claimed=self.executed,
+                recomputed=0.0,
+            )
         if self.executed.upper > own.achieved.upper:
             raise CertificateError(
                 f"eps {typed(self.executed.upper)} of the run is above the certified "

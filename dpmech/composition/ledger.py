@@ -23,7 +23,7 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_delta, check_eps, check_name
 from dpmech.mechanism import Adjacency, PrivacyBudget
-from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, joined, typed
+from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Kind, Provenance, joined, typed
 
 __all__ = ["Ledger"]
 
@@ -251,7 +251,10 @@ class Ledger(Document):
                 f"chosen on the way within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
                 f"by {self.currency!r}"
             )
-        return f"{self.guarantee}; {len(self._releases)} releases, {how}; {state}"
+        sure = f"{self.guarantee}"
+        if self.guarantee.kind is Kind.PROBABLE:
+            sure += f", beta = {self.guarantee.error!r} in all"
+        return f"{sure}; {len(self._releases)} releases, {how}; {state}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, certificates and seal included; what `save` writes."""

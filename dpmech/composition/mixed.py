@@ -103,7 +103,7 @@ class MixedComposition:
             if not self.sampled:
                 lower, upper = (1.0 / math.sqrt(value) for value in self.gaussian)
                 ends = gaussian_epsilon(lower, delta, safe=False), gaussian_epsilon(upper, delta, safe=True)
-                return Bounds(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
+                return Bounds.derived(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         noise = self._noise(left)
         scale = basic + self._pure_scale(left)
         best = _SHARES.settle(
@@ -130,7 +130,7 @@ class MixedComposition:
             if not self.sampled:
                 lower, upper = (1.0 / math.sqrt(value) for value in self.gaussian)
                 ends = gaussian_delta(lower, eps)[0], gaussian_delta(upper, eps)[1]
-                return Bounds(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
+                return Bounds.derived(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         scale = max(eps, 0.1)
         best = _SHARES.settle(
             lambda share: float(self._distribution(share * scale).get_delta_for_epsilon(eps)),

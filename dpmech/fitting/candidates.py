@@ -34,7 +34,7 @@ from dpmech.mechanism import (
     Strategy,
     Workload,
 )
-from dpmech.numerics import up
+from dpmech.numerics import Bounds, up
 
 __all__ = ["Candidate", "Report", "Request"]
 
@@ -294,9 +294,7 @@ class Request:
             cal = with_checksum(
                 dataclasses.replace(
                     cal,
-                    achieved=dataclasses.replace(
-                        cal.achieved, guarantee=dataclasses.replace(cal.guarantee, error=shared[1])
-                    ),
+                    achieved=_as_asked(cal.achieved, asked),
                     evidence=dataclasses.replace(cal.evidence, accountant=asked),
                 )
             )
@@ -314,6 +312,16 @@ def _shared(method: Method, trials: int) -> tuple[Method, float] | None:
     if isinstance(method, Certified):
         return method.shared(trials), method.error
     return None
+
+
+def _as_asked(achieved: Bounds, asked: Method) -> Bounds:
+    """Bounds of one of several samples as what they are among all: they fail as often as was asked."""
+    facts = {name: getattr(asked, name, value) for name, value in achieved.by.facts.items()}
+    return dataclasses.replace(
+        achieved,
+        guarantee=dataclasses.replace(achieved.guarantee, error=asked.error),
+        by=dataclasses.replace(achieved.by, facts=facts),
+    )
 
 
 def _settings(method: Method) -> list[str]:

@@ -171,8 +171,9 @@ def register(kind: _Kind) -> _Kind:
     Raises:
         InvalidParameterError: if it is no frozen record, or a name of it is taken.
     """
-    if not dataclasses.is_dataclass(kind) or not issubclass(kind, Participation):
-        raise InvalidParameterError("kind", kind, "a dataclass that is a Participation")
+    frozen = dataclasses.is_dataclass(kind) and vars(kind)["__dataclass_params__"].frozen
+    if not frozen or not issubclass(kind, Participation):
+        raise InvalidParameterError("kind", kind, "a frozen dataclass that is a Participation")
     taken = {name for one in _KINDS for name in (one.__name__, one.plan_name, *one.plan_settings)}
     for name in (kind.__name__, kind.plan_name, *kind.plan_settings):
         if name in taken:

@@ -5,14 +5,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind
 from dpmech.numerics.provenance import Provenance
-from dpmech.numerics.rounding import outward, product_down, product_up
+from dpmech.numerics.rounding import next_down, next_up, outward, product_down, product_up
 
 __all__ = ["Bounds"]
 
+# Ends of a bracket that agree to this, relative, give the value itself.
 EXACT_RTOL = 1e-9
+# What rounding may make of such a value further on.
+_EXACT_GAP = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Bounds:
         by: the theorem or the accountant, as data.
 
     Raises:
-        InvalidParameterError: if an end is NaN, or lower > upper.
+        InvalidParameterError: if an end is NaN, lower > upper, or an exact value is not known to 1e-6.
 
     Examples:
         >>> import dpmech as dm
@@ -53,12 +56,23 @@ class Bounds:
             raise InvalidParameterError("guarantee", self.guarantee, "a Guarantee")
         if not isinstance(self.by, Provenance):
             raise InvalidParameterError("by", self.by, "a Provenance")
+        if self.exact and not _agree(self.lower, self.upper, _EXACT_GAP):
+            raise InvalidParameterError(
+                "(lower, upper)",
+                (self.lower, self.upper),
+                "two numbers that agree to 1e-6, for an exact value",
+            )
 
     @classmethod
     def bracket(cls, lower: float, upper: float, by: Provenance) -> "Bounds":
         """Two proved ends: exact where they agree to 1e-9, relative, else a bound."""
-        meet = not math.isinf(upper) and upper - lower <= EXACT_RTOL * abs(upper)
-        return cls(lower, upper, EXACT if meet else BOUND, by)
+        return cls(lower, upper, EXACT if _agree(lower, upper, EXACT_RTOL) else BOUND, by)
+
+    @classmethod
+    def derived(cls, lower: float, upper: float, guarantee: Guarantee, by: Provenance) -> "Bounds":
+        """Ends found from numbers with that guarantee: no longer exact where they are 1e-6 or more apart."""
+        known = _agree(lower, upper, _EXACT_GAP)
+        return cls(lower, upper, guarantee if known else guarantee & BOUND, by)
 
     @classmethod
     def rounded(cls, value: float, relative: float, by: Provenance) -> "Bounds":
@@ -86,6 +100,17 @@ class Bounds:
             self, lower=product_down(self.lower, factor), upper=product_up(self.upper, factor)
         )
 
+    def times_root(self, count: int) -> "Bounds":
+        """Both ends, which are >= 0, times the square root of an integer >= 1, rounded outward."""
+        root = math.sqrt(count)
+        if math.isqrt(count) ** 2 == count:
+            return self.scaled(root)
+        return dataclasses.replace(
+            self,
+            lower=product_down(self.lower, next_down(root)),
+            upper=product_up(self.upper, next_up(root)),
+        )
+
     def widened(self, relative: float) -> "Bounds":
         """Ends >= 0 moved apart by a relative error; an exact value stays one while they agree to 1e-9."""
         lower, upper = outward(self.lower, self.upper, relative)
@@ -99,7 +124,12 @@ class Bounds:
         Args:
             other: bounds on the same value.
             by: how it was found; None takes that of the lower upper end.
+
+        Raises:
+            NumericalError: if they have no number in common, rounding allowed for.
         """
+        if max(self.lower, other.lower) * (1.0 - EXACT_RTOL) > min(self.upper, other.upper):
+            raise NumericalError(f"{self!r} and {other!r} contradict each other")
         best = min(self, other, key=lambda one: one.upper)
         lower = min(max(self.lower, other.lower), best.upper)
         how = best.by if by is None else by
@@ -132,3 +162,7 @@ class Bounds:
             Guarantee.from_dict(data["guarantee"]),
             Provenance.from_dict(data["by"]),
         )
+
+
+def _agree(lower: float, upper: float, relative: float) -> bool:
+    return not math.isinf(upper) and upper - lower <= relative * abs(upper)

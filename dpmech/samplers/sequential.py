@@ -6,7 +6,7 @@ import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
-from dpmech.mechanism import Participation, check_participation
+from dpmech.mechanism import Participation, Pattern, check_participation
 from dpmech.numerics import IntArray
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.random_words import check_steps, order
@@ -64,7 +64,7 @@ class SequentialSampler(Sampler):
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, minimum=1)
         batches = _batches(size, check_participation(participation), steps, batch_size, drop_last=drop_last)
-        if reshuffle and not participation.unrestricted:
+        if reshuffle and not _unrestricted(participation, steps):
             raise UnsupportedCombinationError(
                 f"reshuffling breaks {participation!r}: an example may end one epoch and start the next, so "
                 "participations are one step apart, and no theorem for this noise amplifies by shuffling",
@@ -121,7 +121,7 @@ def _batches(
             f"{participation!r} is not realised by sequential batches",
             supported="EveryStep, MinSep, FixedEpochs, SingleParticipation; sampler_for finds the others",
         )
-    if participation.unrestricted:
+    if _unrestricted(participation, n):
         if batch_size is None:
             raise InvalidParameterError("batch_size", None, "an integer >= 1: EveryStep() implies none")
         if drop_last and size < batch_size:
@@ -148,3 +148,8 @@ def _check_batch_size(batch_size: int | None, participation: Participation, used
         batch_size,
         f"None or in [{smallest}, {largest}]: {participation!r} makes {batches} batches of {used} examples",
     )
+
+
+def _unrestricted(participation: Participation, n: int) -> bool:
+    """Whether it assumes nothing, and its pattern says so too."""
+    return participation.unrestricted and participation.pattern(n) == Pattern(1, n)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dpmech.accounting import Exact, Rdp, accountant_for
+from dpmech.accounting import Exact, Rdp, accountant_for, effective_method
 from dpmech.certificates import Certificate
 from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds
@@ -20,7 +20,7 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
     Raises:
         UnsupportedCombinationError: where no theorem covers the claim.
     """
-    problems = (_of_sensitivity, _of_guarantee, _of_tolerance, _of_achieved)
+    problems = (_of_accountant, _of_sensitivity, _of_guarantee, _of_tolerance, _of_achieved)
     for detail in filter(None, (problem(certificate) for problem in problems)):
         yield Check("evidence", ok=False, detail=detail)
 
@@ -28,6 +28,13 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
 def by_allocation(participation: Participation) -> bool:
     """Whether chance puts every example into one of several bins."""
     return participation.allocation_bins is not None and not participation.certain
+
+
+def _of_accountant(own: Certificate) -> str:
+    used, samples = own.evidence.accountant, own.evidence.samples
+    if effective_method(own.participation, used) != used:
+        return f"{used!r} does not apply to {own.participation!r}"
+    return "" if samples is None or used.error > 0.0 else f"{used!r} draws no samples, not {samples}"
 
 
 def _of_sensitivity(own: Certificate) -> str:
@@ -41,7 +48,8 @@ def _of_guarantee(own: Certificate) -> str:
     if own.participation.random:
         due = accountant_for(own.mechanism, used).guarantee
     else:
-        due = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
+        given = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
+        due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
     return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
 
 

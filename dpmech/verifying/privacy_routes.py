@@ -187,7 +187,7 @@ def certified_sensitivity(bracket: Bounds, mechanism: Mechanism) -> Bounds:
     participation = mechanism.participation
     if not participation.per_release or not mechanism.certain:
         return bracket
-    together = bracket.scaled(math.sqrt(participation.releases(mechanism.steps)))
+    together = bracket.times_root(participation.releases(mechanism.steps))
     # The releases of one group need not all reach the largest column norm.
     lower = together.lower if participation.groups is None else bracket.lower
     return Bounds.bracket(lower, together.upper, together.by)

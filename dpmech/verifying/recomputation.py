@@ -99,7 +99,8 @@ class Recomputation:
     def _privacy(self, bracket: Bounds) -> Iterator[Check]:
         """Delta by other routes, by the claim's own again, and the stated eps by the best of the others."""
         taken: list[Route] = []
-        for route in second_routes(self.certificate, bracket, self.rng):
+        offered = second_routes(self.certificate, bracket, self.rng)
+        for route in offered:
             bounds, check = self._attempt(route)
             if bounds is not None:
                 if not taken:
@@ -110,10 +111,13 @@ class Recomputation:
                 return
         repeated = yield from self._again()
         # Samples, the only second route under an allocation, may be out of reach.
-        if not taken and not (repeated and by_allocation(self.certificate.participation)):
+        sampled = bool(offered) and by_allocation(self.certificate.participation)
+        if not taken and not (repeated and sampled):
             yield Check("privacy", ok=False, detail="no second route confirms the claim")
         if taken:
             yield from self._achieved(taken[0])
+        if repeated and not any(route.decides for route in taken):
+            yield from self._unconfirmed(repeated, lower=not taken)
 
     def _attempt(self, route: Route) -> tuple[Bounds | None, Check]:
         """Delta by one route, which may be unable to say anything."""
@@ -126,8 +130,8 @@ class Recomputation:
             return None, Check("privacy", ok=True, detail=f"route not taken: {error}", route=route.name)
         return bounds, self._line(route, bounds, ok=not self._missed(route, bounds))
 
-    def _again(self) -> Generator[Check, None, bool]:
-        """The guarantee anew, until a route meets the claim; returns whether one did."""
+    def _again(self) -> Generator[Check, None, Route | None]:
+        """The guarantee anew, until a route meets the claim; returns that one."""
         routes = repeated_routes(self.certificate, self.rng)
         for route in routes:
             self.progress(f"{self.source}: {route.name}")
@@ -138,8 +142,8 @@ class Recomputation:
             if held:
                 if self.sized:
                     yield from self._tightness(route)
-                return True
-        return False
+                return route
+        return None
 
     def _margin(self, route: Route, bounds: Bounds) -> float:
         # The middle of a confidence interval says more about the margin than its end.
@@ -183,6 +187,23 @@ class Recomputation:
                 ),
                 route=route.name,
             )
+
+    def _unconfirmed(self, route: Route, *, lower: bool) -> Iterator[Check]:
+        """What is stated of eps where no other route decides: the guarantee anew has to give it.
+
+        Args:
+            route: that gives the guarantee.
+            lower: whether no other route says anything about the lower end either.
+        """
+        own = self.certificate
+        if own.achieved.upper < self.eps:
+            delta = route.delta(own.sigma, own.achieved.upper).upper
+            ok = delta <= self.delta * (1.0 + _RESOLUTION)
+            detail = f"achieved eps {typed(own.achieved.upper)}; delta there at most {up(delta)}"
+            yield Check("evidence", ok=ok, detail=f"{detail}, claimed {typed(self.delta)}", route=route.name)
+        if lower and own.achieved.lower > 0.0:
+            detail = f"no other route confirms that eps is at least {typed(own.achieved.lower)}"
+            yield Check("evidence", ok=False, detail=detail)
 
     def _achieved(self, route: Route) -> Iterator[Check]:
         """The stated bounds on eps: not below the truth at their upper end, nor above it at their lower."""

@@ -110,4 +110,29 @@ def test_plain_data_and_back():
 
 def test_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        dm.Bounds(1.0, 2.0, EXACT, BY).upper = 0.0
+        dm.Bounds(1.0, 2.0, BOUND, BY).upper = 0.0
+
+
+def test_an_exact_value_is_known_to_a_millionth():
+    assert dm.Bounds(1.0, 1.0 + 0.9e-6, EXACT, BY).exact
+    for upper in (1.0 + 1.2e-6, math.inf):
+        with pytest.raises(dm.InvalidParameterError, match="agree to 1e-6"):
+            dm.Bounds(1.0, upper, EXACT, BY)
+    assert dm.Bounds.derived(1.0, 1.0 + 0.9e-6, EXACT, BY).guarantee == EXACT
+    assert dm.Bounds.derived(0.0, 1e-320, EXACT, BY).guarantee == BOUND
+    assert dm.Bounds.derived(0.0, 1.0, PROBABLE, BY).guarantee == PROBABLE
+
+
+@given(st.floats(0.0, 1e200), st.integers(1, 10**9))
+def test_roots_of_integers_are_rounded_outward(value, count):
+    found = dm.Bounds.bracket(value, value, BY).times_root(count)
+    exact = Fraction(value) ** 2 * count
+    assert Fraction(found.lower) ** 2 <= exact <= Fraction(found.upper) ** 2
+    assert found.upper <= math.nextafter(value * math.sqrt(count), math.inf) * (1.0 + 1e-15) + 1e-323
+
+
+def test_bounds_that_contradict_each_other_do_not_meet():
+    with pytest.raises(dm.NumericalError, match="contradict"):
+        dm.Bounds.bracket(1.0, 2.0, BY).meet(dm.Bounds.bracket(3.0, 4.0, BY))
+    rounded = dm.Bounds.bracket(1.0, 1.0, BY).meet(dm.Bounds.bracket(1.0 + 1e-12, 2.0, BY))
+    assert (rounded.lower, rounded.upper) == (1.0, 1.0)

@@ -1,0 +1,106 @@
+"""Claims whose words or stated ends say more than their numbers, each sealed again."""
+
+import dataclasses
+
+import pytest
+
+import dpmech as dm
+from dpmech.certificates.document import seal_of, to_text
+from dpmech.verifying.labels import label_checks
+
+FEW = dm.calibrate_sigma(
+    dm.LambdaCGD(4, 0.5), 2e4, 1e-5, participation=dm.BallsInBins(2), method=dm.Rdp()
+).certificate(1.0, 10.0)
+SOME = dm.calibrate_sigma(
+    dm.LambdaCGD(6, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(3), method=dm.Rdp()
+).certificate(1.0, 10.0)
+APART = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=dm.MinSep(4, 3)).certificate(
+    1.0, 5.0
+)
+BOUND, EXACT = dm.Guarantee(dm.Kind.BOUND), dm.Guarantee(dm.Kind.EXACT)
+
+
+def told(own, **changes):
+    return dataclasses.replace(own, achieved=dataclasses.replace(own.achieved, **changes))
+
+
+def accounted(own, method, samples=None):
+    return dataclasses.replace(
+        own, evidence=dataclasses.replace(own.evidence, accountant=method, samples=samples)
+    )
+
+
+@pytest.mark.parametrize("own", [FEW, SOME], ids=["no sample", "a sample"])
+def test_where_only_moments_decide_they_give_the_stated_eps(own):
+    assert dm.verify(own, rng=1).ok
+    found = dm.verify(told(own, upper=0.5 * own.budget.eps), rng=1)
+    assert not found.ok
+    assert any("achieved eps" in line for line in found.failures)
+
+
+def test_a_lower_end_that_nothing_confirms_is_refused():
+    found = dm.verify(told(FEW, lower=0.9 * FEW.achieved.upper), rng=1)
+    assert any("no other route confirms that eps is at least" in line for line in found.failures)
+
+
+@pytest.mark.parametrize(
+    "method", [dm.Importance(), dm.Certified(), dm.Deterministic(), dm.Pld(), dm.Prv()], ids=repr
+)
+def test_a_method_that_does_not_apply_is_refused(method):
+    forged = accounted(told(APART, guarantee=BOUND), method)
+    assert any("does not apply" in one.detail for one in label_checks(forged))
+    one_bin = dm.calibrate_sigma(
+        dm.LambdaCGD(4, 0.5), 1.0, 1e-5, participation=dm.BallsInBins(1)
+    ).certificate()
+    assert dm.verify(one_bin).ok
+    assert not dm.verify(dataclasses.replace(accounted(one_bin, method), sigma=1e3)).ok
+
+
+def test_samples_belong_to_methods_that_draw():
+    forged = accounted(APART, dm.Exact(), samples=5)
+    assert [one.detail for one in label_checks(forged)] == ["Exact() draws no samples, not 5"]
+
+
+def test_an_exact_eps_is_known():
+    for lower in (0.0, 0.9 * APART.achieved.upper):
+        with pytest.raises(dm.InvalidParameterError, match="agree to 1e-6"):
+            told(APART, lower=lower)
+    document = APART.to_dict()
+    document["evidence"]["achieved"]["lower"] = {"decimal": 0.5, "hex": (0.5).hex()}
+    text = to_text(document | {"seal": seal_of(document)})
+    with pytest.raises(dm.CertificateError, match="agree to 1e-6"):
+        dm.Certificate.from_json(text)
+
+
+def test_what_float64_cannot_tell_from_nothing_is_a_bound():
+    one = dm.SingleParticipation()
+    assert dm.delta(dm.Identity(1), 1.0, 1.0, participation=one).guarantee == EXACT
+    for sigma, eps in ((1e17, 0.0), (100.0, 1.0)):
+        assert dm.delta(dm.Identity(1), sigma, eps, participation=one).guarantee == BOUND
+    assert dm.epsilon(dm.Identity(1), 1e12, 1e-13, participation=one).guarantee == BOUND
+
+
+def test_a_combination_without_a_theorem_makes_no_claim():
+    poisson = dm.calibrate_sigma(dm.Identity(20), 1.0, 1e-5, participation=dm.Poisson(0.1))
+    with pytest.raises(dm.UnsupportedCombinationError, match="REPLACE_ONE"):
+        dataclasses.replace(poisson, adjacency=dm.Adjacency.REPLACE_ONE)
+    document = poisson.certificate().to_dict()
+    document["claim"]["adjacency"] = "replace_one"
+    with pytest.raises(dm.CertificateError, match="REPLACE_ONE"):
+        dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
+
+
+def test_there_is_no_third_kind_of_claim():
+    with pytest.raises(TypeError, match="two kinds"):
+
+        class Other(dm.Claim):
+            pass
+
+
+@pytest.mark.parametrize("steps", [3, 6])
+def test_certain_sampling_adds_up_outward(steps):
+    cal = dm.calibrate_sigma(dm.Identity(steps), 2.0, 1e-5, participation=dm.Poisson(1.0))
+    from fractions import Fraction
+
+    assert Fraction(cal.sensitivity.lower) ** 2 <= steps <= Fraction(cal.sensitivity.upper) ** 2
+    assert str(cal.guarantee) == "exact"
