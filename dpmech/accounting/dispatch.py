@@ -1,6 +1,7 @@
 """Which theorem covers a strategy, a participation, an adjacency and a method; or a refusal."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -154,7 +155,7 @@ def _poisson(release: PoissonRelease, method: Method | None) -> Accountant:
         return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps)
     if release.sampling_prob == 1.0:
         # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
-        bounds = release.sensitivity.scaled(math.sqrt(release.steps))
+        bounds = _repeated(release.sensitivity, release.steps)
         if not release.tight:
             bounds = Bounds(release.sensitivity.lower, bounds.upper, bounds.method)
         return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
@@ -165,3 +166,13 @@ def _poisson(release: PoissonRelease, method: Method | None) -> Accountant:
     raise UnsupportedCombinationError(
         f"{method!r} does not apply to Poisson sampling", supported="method=None, Pld(), Prv() or Rdp()"
     )
+
+
+def _repeated(bounds: Bounds, steps: int) -> Bounds:
+    """sqrt(steps) times the bounds, rounded outward."""
+    lower, upper = math.sqrt(steps) * bounds.lower, math.sqrt(steps) * bounds.upper
+    while Fraction(lower) ** 2 > Fraction(bounds.lower) ** 2 * steps:
+        lower = math.nextafter(lower, 0.0)
+    while Fraction(upper) ** 2 < Fraction(bounds.upper) ** 2 * steps:
+        upper = math.nextafter(upper, math.inf)
+    return Bounds(lower, upper, bounds.method)

@@ -1,8 +1,11 @@
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.dispatch import effective_method
+from dpmech.accounting.dispatch import accountant_for, effective_method
 from dpmech.accounting.methods import Exact, Importance, Method, Pld
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
@@ -158,3 +161,18 @@ def test_the_excess_of_the_programme_is_at_most_ten():
 def test_beta_is_a_probability(beta):
     with pytest.raises(dm.InvalidParameterError, match="beta"):
         dm.Certified(beta)
+
+
+@pytest.mark.parametrize("coefs", [[1.0], [1.0, 0.5], [3.0, 0.1]])
+def test_certain_sampling_multiplies_a_release_by_a_root_rounded_outward(coefs):
+    for steps in range(1, 60):
+        strategy, participation = dm.BandedToeplitz(3 * steps, coefs), dm.CyclicPoisson(1.0, 3)
+        one = dm.sensitivity(strategy, participation)
+        whole = accountant_for(strategy, participation, dm.Adjacency.ADD_REMOVE, None).sensitivity
+        lower, upper = Fraction(whole.lower) ** 2, Fraction(whole.upper) ** 2
+        assert lower <= steps * Fraction(one.lower) ** 2 <= steps * Fraction(one.upper) ** 2 <= upper
+        assert upper - lower <= steps * (Fraction(one.upper) ** 2 - Fraction(one.lower) ** 2) + Fraction(
+            steps, 10**14
+        )
+        if steps in {1, 4, 49}:
+            assert whole.upper == math.isqrt(steps) * one.upper
