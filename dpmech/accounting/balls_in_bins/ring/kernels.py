@@ -5,10 +5,12 @@ No loop here reorders a sum, and none depends on the number of threads.
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Window
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -67,8 +69,7 @@ def normal_steps(
     count = nodes.size
     h = nodes[1] - nodes[0]
     worst = 0.0
-    calls = np.empty(count)
-    puts = np.empty(count)
+    calls, puts = np.empty(count), np.empty(count)
     out[:, :] = 0.0
     for i in range(count):
         mean = slope * nodes[i]
@@ -109,8 +110,7 @@ def split_steps(
     h = nodes[1] - nodes[0]
     rise = math.expm1(h)
     worst = 0.0
-    calls = np.empty(count)
-    puts = np.empty(count)
+    calls, puts = np.empty(count), np.empty(count)
     out[:, :] = 0.0
     for i in range(count):
         mean = slope * nodes[i]
@@ -145,16 +145,14 @@ def split_steps(
 
 @njit(nogil=True, cache=True)
 def mix_rows(
-    weights: Array, first: Indices, last: Indices, state: Array, window: Indices, rows: int, out: Array
-) -> None:
+    weights: Array, first: Indices, last: Indices, state: Array, window: Window, rows: int, out: Array
+) -> Window:
     """out[j, s] = sum_i weights[j, i] state[i, s] for j < rows, over the active rows and columns of `state`.
 
-    Row j of `weights` is zero outside first[j]..last[j]; `window` is (row lo, row hi, column lo, column hi),
-    ends included, and its rows become those of `out` that were filled.
+    Row j of `weights` is zero outside first[j]..last[j]. Returns the window of `out`.
     """
-    row_lo, row_hi, col_lo, col_hi = window[0], window[1], window[2], window[3]
-    filled_lo = out.shape[0]
-    filled_hi = -1
+    row_lo, row_hi, col_lo, col_hi = window
+    filled_lo, filled_hi = out.shape[0], -1
     spare = np.zeros(BLOCK)
     for start in range(col_lo, col_hi + 1, BLOCK):
         stop = min(start + BLOCK, col_hi + 1)
@@ -190,18 +188,24 @@ def mix_rows(
                     target[s] += a0 * r0[s]
                     other[s] += b0 * r0[s]
                 i += 1
-    window[0] = filled_lo
-    window[1] = filled_hi
+    return Window(filled_lo, filled_hi, col_lo, col_hi)
+
+
+class Reach(NamedTuple):
+    """First and last node of the law of an increment, and mass and sum of what lies beyond the nodes."""
+
+    lowest: int
+    highest: int
+    over_mass: float
+    over_sum: float
 
 
 @njit(nogil=True, cache=True)
-def _increment_law(step: float, sizes: Array, chances: Array, law: Array) -> tuple[int, int, float, float]:
-    """Split step * sizes (in S nodes) onto 0..n of `law`; return its range, and mass and sum beyond."""
+def _increment_law(step: float, sizes: Array, chances: Array, law: Array) -> Reach:
+    """Split step * sizes (in S nodes) onto 0..n of `law`, n = law.size - 1."""
     nodes = law.size - 1
-    lowest = nodes + 1
-    highest = -1
-    over_mass = 0.0
-    over_sum = 0.0
+    lowest, highest = nodes + 1, -1
+    over_mass, over_sum = 0.0, 0.0
     law[:] = 0.0
     for m in range(sizes.size):
         place = step * sizes[m]
@@ -215,13 +219,58 @@ def _increment_law(step: float, sizes: Array, chances: Array, law: Array) -> tup
             law[k + 1] += chances[m] * share
             lowest = min(lowest, k)
             highest = max(highest, k + 1)
-    return lowest, highest, over_mass, over_sum
+    return Reach(lowest, highest, over_mass, over_sum)
+
+
+@njit(nogil=True, cache=True)
+def _add_below_one(source: Array, col_lo: int, col_hi: int, law: Array, reach: Reach, target: Array) -> None:
+    """Let `target` be the law of S + increment on the nodes below 1, S of law source[col_lo..col_hi]."""
+    target[:] = 0.0
+    for k in range(reach.lowest, reach.highest + 1):
+        w = law[k]
+        if w > 0.0:
+            for s in range(col_lo, min(col_hi, target.size - 1 - k) + 1):
+                target[s + k] += w * source[s]
+
+
+@njit(nogil=True, cache=True)
+def _empty_light_cells(row: Array, start: int, stop: int, least: float) -> tuple[int, int, float]:
+    """Empty cells of less than `least` in row[start..stop]; the first and last kept, and the mass taken."""
+    kept_lo, kept_hi, taken = row.size, -1, 0.0
+    for s in range(start, stop + 1):
+        if row[s] >= least:
+            kept_hi = s
+            kept_lo = min(kept_lo, s)
+        else:
+            taken += row[s]
+            row[s] = 0.0
+    return kept_lo, kept_hi, taken
+
+
+@njit(nogil=True, cache=True)
+def _stop_at_one(
+    source: Array, col_lo: int, col_hi: int, law: Array, reach: Reach, later: float, totals: Array
+) -> None:
+    """Add what S + increment >= 1 holds to `totals`; `later` is what such a path still gains."""
+    nodes = source.size
+    # the larger S, the smaller the increment that suffices: the tail of the law grows from its top down
+    mass, total = reach.over_mass, reach.over_sum
+    k = min(reach.highest, nodes)
+    for s in range(col_lo, col_hi + 1):
+        while k >= reach.lowest and k >= nodes - s:
+            mass += law[k]
+            total += law[k] * k
+            k -= 1
+        if mass > 0.0 and source[s] > 0.0:
+            excess = max((s - nodes) * mass + total, 0.0) / nodes
+            totals[MASS] += source[s] * mass
+            totals[EXCESS] += source[s] * (excess + mass * later)
 
 
 @njit(nogil=True, cache=True)
 def accumulate(
     mixed: Array,
-    window: Indices,
+    window: Window,
     increments: Array,
     future: Array,
     sizes: Array,
@@ -229,64 +278,31 @@ def accumulate(
     floor: float,
     state: Array,
     totals: Array,
-) -> None:
+) -> Window:
     """Add this bin's increment to S: `state` gets the cells below 1, `totals` what reached 1.
 
     Column s of `mixed` is S = s / n, n = number of columns. Row j adds increments[j] * W, W of law
-    (sizes, chances). totals[0] += mass with S >= 1, totals[1] += mass * (S - 1 + future[j]).
-    A cell below `floor` / (1 + future[j]) is emptied, and totals[2] += mass * (1 + future[j]).
+    (sizes, chances). totals[MASS] += mass with S >= 1, totals[EXCESS] += mass * (S - 1 + future[j]).
+    A cell below `floor` / (1 + future[j]) is emptied, and totals[CHARGE] += mass * (1 + future[j]).
+    Returns the window of `state` outside which nothing is left.
     """
-    nodes = mixed.shape[1]
-    row_lo, row_hi, col_lo, col_hi = window[0], window[1], window[2], window[3]
+    count, nodes = mixed.shape
     law = np.empty(nodes + 1)
-    new_lo = nodes
-    new_hi = -1
-    live_lo = mixed.shape[0]
-    live_hi = -1
-    for j in range(row_lo, row_hi + 1):
-        source = mixed[j]
-        target = state[j]
-        target[:] = 0.0
-        lowest, highest, over_mass, over_sum = _increment_law(increments[j] * nodes, sizes, chances, law)
-        for k in range(lowest, highest + 1):
-            w = law[k]
-            if w > 0.0:
-                for s in range(col_lo, min(col_hi, nodes - 1 - k) + 1):
-                    target[s + k] += w * source[s]
-        if highest >= 0:
-            dropped = 0.0
-            least = floor / (1.0 + future[j])
-            lo = nodes
-            hi = -1
-            for s in range(col_lo + lowest, min(col_hi + highest, nodes - 1) + 1):
-                if target[s] >= least:
-                    hi = s
-                    lo = min(lo, s)
-                else:
-                    dropped += target[s]
-                    target[s] = 0.0
-            totals[2] += dropped * (1.0 + future[j])
-            if hi >= 0:
-                new_lo = min(new_lo, lo)
-                new_hi = max(new_hi, hi)
-                live_lo = min(live_lo, j)
-                live_hi = max(live_hi, j)
-        # what reaches node n or passes it: tails of the increment law, from the largest increment down
-        mass = over_mass
-        total = over_sum
-        k = min(highest, nodes)
-        for s in range(col_lo, col_hi + 1):
-            while k >= lowest and k >= nodes - s:
-                mass += law[k]
-                total += law[k] * k
-                k -= 1
-            if mass > 0.0 and source[s] > 0.0:
-                totals[0] += source[s] * mass
-                totals[1] += source[s] * (max((s - nodes) * mass + total, 0.0) / nodes + mass * future[j])
-    window[0] = live_lo
-    window[1] = live_hi
-    window[2] = new_lo
-    window[3] = new_hi
+    row_lo, row_hi, col_lo, col_hi = count, -1, nodes, -1
+    for j in range(window.row_lo, window.row_hi + 1):
+        reach = _increment_law(increments[j] * nodes, sizes, chances, law)
+        _add_below_one(mixed[j], window.col_lo, window.col_hi, law, reach, state[j])
+        if reach.highest >= 0:
+            worth = 1.0 + future[j]
+            start = window.col_lo + reach.lowest
+            stop = min(window.col_hi + reach.highest, nodes - 1)
+            kept_lo, kept_hi, taken = _empty_light_cells(state[j], start, stop, floor / worth)
+            totals[CHARGE] += taken * worth
+            if kept_hi >= 0:
+                row_lo, row_hi = min(row_lo, j), max(row_hi, j)
+                col_lo, col_hi = min(col_lo, kept_lo), max(col_hi, kept_hi)
+        _stop_at_one(mixed[j], window.col_lo, window.col_hi, law, reach, future[j], totals)
+    return Window(row_lo, row_hi, col_lo, col_hi)
 
 
 @njit(nogil=True, cache=True)
@@ -295,7 +311,7 @@ def stop_rows(
     first: Indices,
     last: Indices,
     state: Array,
-    window: Indices,
+    window: Window,
     rows: int,
     increments: Array,
     future: Array,
@@ -303,31 +319,29 @@ def stop_rows(
 ) -> None:
     """Move what goes to rows >= `rows`, where one increment is at least 1, straight to `totals`."""
     count, nodes = state.shape
-    masses = np.zeros(count)
-    sums = np.zeros(count)
-    for i in range(window[0], window[1] + 1):
+    masses, sums = np.zeros(count), np.zeros(count)
+    for i in range(window.row_lo, window.row_hi + 1):
         if last[rows] >= first[rows] and i >= first[rows]:
-            for s in range(window[2], window[3] + 1):
+            for s in range(window.col_lo, window.col_hi + 1):
                 masses[i] += state[i, s]
                 sums[i] += state[i, s] * s
     for j in range(rows, count):
-        mass = 0.0
-        total = 0.0
-        for i in range(max(first[j], window[0]), min(last[j], window[1]) + 1):
+        mass, total = 0.0, 0.0
+        for i in range(max(first[j], window.row_lo), min(last[j], window.row_hi) + 1):
             mass += weights[j, i] * masses[i]
             total += weights[j, i] * sums[i]
-        totals[0] += mass
-        totals[1] += total / nodes + mass * (increments[j] - 1.0 + future[j])
+        totals[MASS] += mass
+        totals[EXCESS] += total / nodes + mass * (increments[j] - 1.0 + future[j])
 
 
 @njit(nogil=True, cache=True)
-def weighted_rows(state: Array, window: Indices, row_weights: Array, out: Array) -> float:
+def weighted_rows(state: Array, window: Window, row_weights: Array, out: Array) -> float:
     """out[s] += sum_i row_weights[i] state[i, s] over the active part; returns the sum of what was added."""
     total = 0.0
-    for i in range(window[0], window[1] + 1):
+    for i in range(window.row_lo, window.row_hi + 1):
         if row_weights[i] > 0.0:
             source = state[i]
-            for s in range(window[2], window[3] + 1):
+            for s in range(window.col_lo, window.col_hi + 1):
                 added = row_weights[i] * source[s]
                 out[s] += added
                 total += added

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from dpmech.accounting.balls_in_bins.ring.bridge import Futures, RingBridge
 from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split, normal_split
+from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Walk, start_walk
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import spend
 
@@ -120,7 +121,7 @@ def run_programme(place: Placement, direction: Direction) -> Curve:
     weights, z_charge = _z_split(place, direction)
     count = place.x_nodes.size * (place.s_nodes + 1) * 16
     size = max(1, min(place.z_nodes.size, GROUP_BYTES // count))
-    walks: list[_Walk] = []
+    walks: list[Walk] = []
     with ThreadPoolExecutor(max_workers=_workers()) as pool:
         for start in range(0, place.z_nodes.size, size):
             walks += _run_group(place, direction, place.z_nodes[start : start + size], pool.map)
@@ -143,25 +144,13 @@ def programme_cost(place: Placement) -> tuple[float, float]:
 
 
 def _curve(place: Placement, direction: Direction, law: Vector, totals: Vector) -> Curve:
-    mass, excess, charge = (float(total) for total in totals)
+    mass, excess, charge = float(totals[MASS]), float(totals[EXCESS]), float(totals[CHARGE])
     return Curve(direction, place.eps, law, mass, excess, charge, np.empty(0))
 
 
 def _workers() -> int:
     """Processors this process may use; the result does not depend on it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@dataclasses.dataclass(eq=False)
-class _Walk:
-    """One value of z: the state, and what has left it."""
-
-    z: float
-    state: Vector
-    mixed: Vector
-    window: npt.NDArray[np.int64]
-    law: Vector
-    totals: Vector  # mass and excess beyond S = 1, charge
 
 
 def _z_split(place: Placement, direction: Direction) -> tuple[Vector, float]:
@@ -193,7 +182,7 @@ def _white_law(place: Placement, direction: Direction) -> tuple[Vector, Vector, 
 
 def _run_group(
     place: Placement, direction: Direction, z_nodes: Vector, each: Callable[..., Any]
-) -> list[_Walk]:
+) -> list[Walk]:
     from dpmech.accounting.balls_in_bins.ring import kernels  # numba starts slowly: only when it is needed
 
     ring = RingBridge(place.bins, place.variance, place.decay)
@@ -201,14 +190,14 @@ def _run_group(
     n_x, n_s, b = x.size, place.s_nodes, place.bins
     offset = 0.5 * place.variance + math.log(b) + (place.eps if direction is Direction.REMOVE else -place.eps)
     sizes, chances, white_cost = _white_law(place, direction)
-    walks = [_start(float(z), x, n_s) for z in z_nodes]
+    walks = [start_walk(float(z), x, n_s) for z in z_nodes]
     remove = direction is Direction.REMOVE
     futures = Futures(ring, x, z_nodes, offset)
     steps = _Steps(kernels, ring, place, direction)
     for walk, later in zip(walks, futures.at_start() if remove else np.zeros(z_nodes.size), strict=True):
-        walk.totals[2] += white_cost
+        walk.totals[CHARGE] += white_cost
         first = np.full(n_x, math.exp(walk.z - offset)), np.full(n_x, later)
-        kernels.accumulate(
+        walk.window = kernels.accumulate(
             walk.mixed, walk.window, *first, sizes, chances, place.floor, walk.state, walk.totals
         )
     for bin_ in range(1, b):
@@ -222,15 +211,6 @@ def _run_group(
         kernels.weighted_rows(walk.state, walk.window, np.ones(n_x), walk.law)
         walk.state = walk.mixed = np.empty((0, 0))
     return walks
-
-
-def _start(z: float, x: Vector, n_s: int) -> _Walk:
-    """All the mass at x = 0, S = 0, waiting in `mixed`."""
-    row = int(np.argmin(np.abs(x)))
-    mixed = np.zeros((x.size, n_s))
-    mixed[row, 0] = 1.0
-    window = np.array([row, row, 0, 0], dtype=np.int64)
-    return _Walk(z, np.zeros((x.size, n_s)), mixed, window, np.zeros(n_s), np.zeros(3))
 
 
 class _Steps:
@@ -274,20 +254,20 @@ def _advance(
     future: Vector,
     law: tuple[Vector, Vector, float],
     index: int,
-    walk: _Walk,
+    walk: Walk,
 ) -> None:
     """One bin of one walk."""
     step, later = np.ascontiguousarray(increments[:, index]), np.ascontiguousarray(future[:, index])
     if direction is Direction.REMOVE:
         lost = steps.edge * (step + later)[steps.top]
-        walk.totals[2] += kernels.weighted_rows(walk.state, walk.window, lost, np.zeros(walk.law.size))
+        walk.totals[CHARGE] += kernels.weighted_rows(walk.state, walk.window, lost, np.zeros(walk.law.size))
     else:
         kernels.weighted_rows(walk.state, walk.window, steps.edge, walk.law)
-    if walk.window[1] < 0:
+    if walk.window.row_hi < 0:
         return
     rows = int(np.searchsorted(step, 1.0)) if law[0].size == 1 else step.size
     band = (steps.weights, steps.first, steps.last, walk.state, walk.window, rows)
     if rows < step.size and direction is Direction.REMOVE:
         kernels.stop_rows(*band, step, later, walk.totals)
-    kernels.mix_rows(*band, walk.mixed)
-    kernels.accumulate(walk.mixed, walk.window, step, later, *law, walk.state, walk.totals)
+    mixed = kernels.mix_rows(*band, walk.mixed)
+    walk.window = kernels.accumulate(walk.mixed, mixed, step, later, *law, walk.state, walk.totals)

@@ -1,4 +1,6 @@
+import itertools
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 
 from dpmech.accounting.balls_in_bins.ring import kernels as ring_kernels
 from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split, normal_split
+from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Window
 from dpmech.exceptions import InvalidParameterError
 
 
@@ -103,13 +106,14 @@ def test_kernels_do_the_same_uncompiled():
         assert worst < 1e-12
         first, last = np.zeros(count, dtype=np.int64), np.full(count, count - 1)
         state = np.random.default_rng(1).random((count, 6))
-        window, totals = np.array([0, count - 1, 0, 5]), np.zeros(3)
+        window, totals = Window(0, count - 1, 0, 5), np.zeros(3)
         mixed, law = np.zeros((count, 6)), np.zeros(6)
         steps, later = np.exp(nodes - 1.0), np.exp(0.5 * nodes)
         run(ring_kernels.stop_rows, out, first, last, state, window, count - 3, steps, later, totals)
-        run(ring_kernels.mix_rows, out, first, last, state, window, count - 3, mixed)
+        window = run(ring_kernels.mix_rows, out, first, last, state, window, count - 3, mixed)
         sizes, chances = np.array([0.0, 0.5, 2.0, 40.0]), np.array([0.2, 0.4, 0.3, 0.1])
-        run(ring_kernels.accumulate, mixed, window, steps, later, sizes, chances, 1e-3, state, totals)
+        law_of_w = sizes, chances, 1e-3
+        window = run(ring_kernels.accumulate, mixed, window, steps, later, *law_of_w, state, totals)
         gained = run(ring_kernels.weighted_rows, state, window, np.ones(count), law)
         results.append(
             np.concatenate([out.ravel(), other.ravel(), edge, hole, totals, law, [gained], window])
@@ -124,3 +128,69 @@ def test_kernels_do_the_same_uncompiled():
             law_a = ring_kernels._increment_law.py_func(0.7, sizes, chances, block)
             assert law_a == ring_kernels._increment_law(0.7, sizes, chances, np.empty(9))
     np.testing.assert_allclose(results[0], results[1], rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("white", [False, True])
+@pytest.mark.parametrize("floor", [1e-300, 2e-3])
+def test_accumulate_against_each_increment_of_each_cell(white, floor):
+    """One cell and one size at a time, in exact fractions of the floats: no window, no running tail."""
+    generator = np.random.default_rng(11)
+    count, nodes = 4, 12
+    mixed = generator.random((count, nodes)) / 40.0
+    mixed[:, 9:] = 0.0
+    mixed[:, :2] = 0.0
+    mixed[0] = mixed[1, 4] = 0.0
+    increments, future = np.array([0.2, 0.31, 0.9, 7.0]), np.array([0.0, 0.5, 2.0, 9.0])
+    sizes, chances = (
+        (np.array([0.0, 0.4, 1.1, 3.0]), np.array([0.2, 0.5, 0.2, 0.1])) if white else ([1.0],) * 2
+    )
+    sizes, chances = np.asarray(sizes), np.asarray(chances)
+    want, totals = np.zeros((count, nodes)), np.zeros(3)
+    for j, s, m in itertools.product(range(count), range(nodes), range(sizes.size)):
+        mass, step = mixed[j, s] * chances[m], increments[j] * nodes * sizes[m]
+        if step >= nodes:
+            parts = [(1.0, step)]
+        else:
+            share = Fraction(step) - math.floor(step)
+            parts = [(float(1 - share), math.floor(step)), (float(share), math.floor(step) + 1)]
+        for share, rise in parts:
+            if s + rise < nodes:
+                want[j, s + rise] += mass * share
+            else:
+                totals[MASS] += mass * share
+                totals[EXCESS] += mass * share * ((s + rise) / nodes - 1.0 + future[j])
+    worth = 1.0 + future[:, None]
+    light = want * worth < floor
+    totals[CHARGE] = (want * worth)[light].sum()
+    want[light] = 0.0
+    state, got = generator.random((count, nodes)), np.zeros(3)
+    # rows in the window are overwritten, whatever stood there; totals are added to
+    window = ring_kernels.accumulate(
+        mixed, Window(0, count - 1, 2, 8), increments, future, sizes, chances, floor, state, got
+    )
+    np.testing.assert_allclose(state, want, rtol=1e-13, atol=0.0)
+    np.testing.assert_allclose(got, totals, rtol=1e-13, atol=1e-300)
+    rows, cols = np.nonzero(want)
+    assert window == (rows.min(), rows.max(), cols.min(), cols.max())
+    again = ring_kernels.accumulate(
+        mixed, Window(0, count - 1, 2, 8), increments, future, sizes, chances, floor, state, got
+    )
+    assert again == window
+    np.testing.assert_allclose(got, 2.0 * totals, rtol=1e-13, atol=1e-300)
+
+
+def test_accumulate_of_a_state_without_mass_is_an_empty_window():
+    state, totals = np.ones((3, 5)), np.zeros(3)
+    window = ring_kernels.accumulate(
+        np.zeros((3, 5)),
+        Window(3, -1, 0, 4),
+        np.ones(3),
+        np.ones(3),
+        np.ones(1),
+        np.ones(1),
+        1e-9,
+        state,
+        totals,
+    )
+    assert window.row_hi < 0
+    assert not totals.any()
