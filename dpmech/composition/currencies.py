@@ -75,8 +75,7 @@ class RenyiCurrency(Currency):
     def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
         """Limit: the largest divergence that meets the budget."""
         order = best_order(budget.eps, budget.delta) if self.order is None else self.order
-        room = -1.0 if order is None else budget_at(order, budget.eps, budget.delta)
-        if order is None or room <= 0.0:
+        if order is None or (room := budget_at(order, budget.eps, budget.delta)) <= 0.0:
             raise InvalidParameterError(
                 "order", self.order, f"an order at which {budget!r} leaves room (larger for small eps)"
             )

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 import dpmech as dm
-from dpmech.numerics.bounds import error_of_level
+from dpmech.numerics.bounds import error_of_level, union_error
 
 
 def test_fields_and_derived_values():
@@ -45,3 +45,19 @@ def test_immutable():
 @pytest.mark.parametrize("level", [0.5, 0.7, 0.99, 1.0 - 2.0**-53])
 def test_the_error_of_a_level_of_a_half_or_more_is_exact(level):
     assert Fraction(error_of_level(level)) == 1 - Fraction(level)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-300, 0.1, 0.25, 0.3, 0.4999999999999999])
+def test_the_error_of_a_level_below_a_half_is_rounded_up(level):
+    exact = 1 - Fraction(level)
+    assert exact <= Fraction(error_of_level(level)) <= exact + Fraction(1, 2**52)
+    assert error_of_level(level) <= 1.0
+
+
+def test_errors_of_several_statements_add_up_and_outward():
+    assert union_error([]) == union_error([0.0, 0.0]) == 0.0
+    assert union_error([0.0, 1e-9]) == 1e-9
+    for errors in ([0.1, 0.2], [1e-9] * 3, [1e-9, 0.3, 0.0, 1e-17]):
+        exact = sum(map(Fraction, errors))
+        assert exact <= Fraction(union_error(iter(errors))) <= exact * (1 + Fraction(1, 2**50))
+    assert union_error([0.7, 0.6]) == 1.0
