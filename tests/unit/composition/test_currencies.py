@@ -126,6 +126,16 @@ def test_roots_are_the_last_float_below():
 
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6])
+def test_a_claim_that_takes_all_of_eps_or_all_of_delta_leaves_nothing(slack):
+    filtering = dm.ClaimCurrency(slack).filter(dm.PrivacyBudget(2.0, 1e-5))
+    eps, delta = map(Fraction, filtering.limits)
+    for spent in ((eps, Fraction(0)), (Fraction(0), delta), (eps, delta)):
+        assert filtering.remaining(spent).mu == 0.0
+    assert filtering.remaining((eps, Fraction(0))).epsilon(1e-6) == 0.0
+    assert filtering.remaining((Fraction(0), delta)).epsilon(1e-6) == 0.0
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-6])
 def test_what_claims_leave_is_exactly_what_is_accepted(slack):
     filtering = dm.ClaimCurrency(slack).filter(dm.PrivacyBudget(2.0, 1e-5))
     rng = np.random.default_rng(2)
