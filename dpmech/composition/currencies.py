@@ -236,13 +236,8 @@ class _ClaimFilter(PrivacyFilter):
         return self.budget.delta if eps >= self.budget.eps else 1.0
 
     def _eps(self, left: Price) -> float:
-        if not self.squared:
-            return left[0]
-        eps = _root(rounded_down(Fraction(left[0]) * 2))
-        # What the price of this eps is rounded up to must fit.
-        while eps > 0.0 and rounded_up(Fraction(eps) ** 2 / 2) > left[0]:
-            eps = math.nextafter(eps, 0.0)
-        return eps
+        # Half the square of the root is at most what is left, a float: so is what it is rounded up to.
+        return _root(2.0 * left[0]) if self.squared else left[0]
 
 
 def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:

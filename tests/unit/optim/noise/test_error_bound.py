@@ -12,6 +12,7 @@ from dpmech.numerics.series import series_inverse
 from dpmech.optim.noise import error_bound as noise_error
 from dpmech.optim.noise.normals import noise_key
 from dpmech.optim.noise.rows import _Combination
+from dpmech.optim.noise.state import _check_key
 
 
 def exact_residual(coefs, inverse):
@@ -239,6 +240,14 @@ def test_keys_of_one_torch_generator_differ():
     assert len({first for first, _ in keys}) == 1
     assert max(second for _, second in keys) > 2**60
     assert all(0 <= word < 2**64 for key in keys for word in key)
+
+
+def test_saved_keys_may_be_any_two_words():
+    last = 2**64 - 1
+    assert _check_key([last, 0]) == (last, 0)
+    for bad in ([last + 1, 0], [0, last + 1], [0, -1], [1], [1, 2, 3]):
+        with pytest.raises(dm.InvalidParameterError, match="key"):
+            _check_key(bad)
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -217,6 +217,18 @@ def test_cuda_refuses_more_than_63_bits(fake_cuda):
         CudaNormals((7, 8), fake_cuda, sizes=(10**12,), n=10**9, shards=10**3)
 
 
+@pytest.mark.parametrize(("step", "accepted"), [(8, True), (12, False)])
+def test_cuda_may_use_all_that_is_reserved_and_no_more(monkeypatch, step, accepted):
+    monkeypatch.setattr(generators, "fill_normal", fake_normal)
+    source = CudaNormals((7, 8), FakeCuda(step), sizes=(100,), n=5, shards=1)
+    assert source.reserved(100) == 8
+    if accepted:
+        source.fill(torch.empty(100), 0, 0, 0, 0)
+        return
+    with pytest.raises(dm.NumericalError, match="12 offsets of the generator, 8 are reserved"):
+        source.fill(torch.empty(100), 0, 0, 0, 0)
+
+
 def test_cuda_takes_all_63_bits(fake_cuda):
     row = 2 * CudaNormals.reserved(CudaNormals.chunk)  # the fingerprint, and one chunk
     most = (2**63 - 1) // row
