@@ -9,6 +9,7 @@ import dpmech as dm
 from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients
 from dpmech.optim.clipping import lot_sum
 from dpmech.optim.clipping.clipped_sum import _squared_norms, clip_and_sum
+from dpmech.optim.clipping.grad_samples import Intake
 from dpmech.optim.clipping.lot_sum import Accumulator
 from dpmech.optim.clipping.styles import Blocks
 
@@ -111,3 +112,18 @@ def test_the_sum_of_a_sharded_parameter_comes_from_all_processes(monkeypatch):
             continue
         with pytest.raises(dm.InvalidParameterError, match="reduced must be True for the sum of a sharded"):
             lot.add_clipped(part)
+
+
+@pytest.mark.parametrize(
+    ("grad", "refused"),
+    [(None, False), ([0.0, 0.0], False), ([0.0, 1e-30], True), ([0.0, 1.0], True), ([1.0, 1.0], True)],
+)
+def test_a_gradient_without_rows_of_examples_is_refused_where_it_is_not_zero(grad, refused):
+    param = torch.zeros(2, requires_grad=True)
+    intake = Intake([param], [])
+    param.grad = None if grad is None else torch.tensor(grad)
+    if not refused:
+        assert intake.take() == [None]
+        return
+    with pytest.raises(dm.UnsupportedCombinationError, match="has a gradient but no per-example"):
+        intake.take()
