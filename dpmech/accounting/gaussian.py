@@ -9,7 +9,7 @@ accuracy for delta down to 1e-300 and eps up to 1e4.
 import math
 from typing import ClassVar
 
-from scipy import optimize, special
+import scipy
 
 from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Accountant, Progress, Solution
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
@@ -31,13 +31,13 @@ def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
     """
     a = 0.5 / sigma - eps * sigma
     b = -0.5 / sigma - eps * sigma
-    above, below = float(special.erfcx(-b * _ROOT_HALF)), float(special.erfcx(-a * _ROOT_HALF))
+    above, below = float(scipy.special.erfcx(-b * _ROOT_HALF)), float(scipy.special.erfcx(-a * _ROOT_HALF))
     if not above < below:
         return -math.inf, math.inf
     ratio = above / below
     # The argument a carries an absolute error of a few ulp of its terms; log Phi has slope at most |a| + 1.
     error = _ULP * (32.0 / (1.0 - ratio) + 4.0 * (abs(a) + 1.0) * (0.5 / sigma + eps * sigma))
-    return float(special.log_ndtr(a)) + math.log1p(-ratio), error
+    return float(scipy.special.log_ndtr(a)) + math.log1p(-ratio), error
 
 
 def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
@@ -91,7 +91,7 @@ def gaussian_log_sigma(eps: float, delta: float) -> float:
         high += 2.0
         if high > math.log(_LARGEST):
             raise UnattainableBudgetError(eps, delta, f"the noise multiplier would exceed {_LARGEST:g}")
-    return float(optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
+    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
 
 
 def gaussian_epsilon(sigma: float, delta: float, *, safe: bool) -> float:

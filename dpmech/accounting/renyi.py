@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from absl import logging as absl_logging
 
 from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_sigma
@@ -83,6 +82,8 @@ def _fail_closed(method: str) -> Iterator[None]:
     It logs, and goes on with an eps of 0, where a Renyi divergence came out negative. An order that did not
     converge is left out of a minimum, which only loosens the bound.
     """
+    from absl import logging as absl_logging  # comes with dp-accounting, which takes a second to import
+
     troubles: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:

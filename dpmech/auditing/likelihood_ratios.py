@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg, special
+import scipy
 
 from dpmech.mechanism import Strategy
 from dpmech.numerics import FloatArray
@@ -31,7 +31,7 @@ class Algebra:
         """C^-1 row, for every row; shape (m, n)."""
         if self.dense is None:
             return self.strategy.solve(rows.T).T
-        return np.asarray(linalg.solve_triangular(self.dense, rows.T, lower=True).T)
+        return np.asarray(scipy.linalg.solve_triangular(self.dense, rows.T, lower=True).T)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Mixture:
         if self.replaced:
             return np.asarray(2.0 * inner[:, 0])
         energies = np.sum(self.images**2, axis=1) / (2.0 * sigma**2)
-        return np.asarray(special.logsumexp(inner - energies, axis=1) - math.log(len(self.images)))
+        return np.asarray(scipy.special.logsumexp(inner - energies, axis=1) - math.log(len(self.images)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
@@ -201,9 +201,11 @@ def _bounds(
 ) -> FloatArray:
     """Lower bounds on eps from the hits of events in both worlds; -inf where delta explains them all."""
     error = 0.5 * (1.0 - confidence)
-    likely = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), runs - hits + 1, error), 0.0)
+    likely = np.where(hits > 0, scipy.special.betaincinv(np.maximum(hits, 1), runs - hits + 1, error), 0.0)
     unlikely = np.where(
-        false_hits < runs, special.betainccinv(false_hits + 1, np.maximum(runs - false_hits, 1), error), 1.0
+        false_hits < runs,
+        scipy.special.betainccinv(false_hits + 1, np.maximum(runs - false_hits, 1), error),
+        1.0,
     )
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.maximum(likely - delta, 0.0)) - np.log(unlikely))

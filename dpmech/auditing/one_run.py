@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
@@ -193,7 +193,7 @@ def _sampled(
             law = Independent(part, prob, strategy.matmul(gradients).T)
             ratios[group] += law.log_ratio(outputs, sigma)
     # Groups whose turn never came released nothing: their ratio is 1.
-    logs = special.logsumexp(ratios, axis=0)
+    logs = scipy.special.logsumexp(ratios, axis=0)
     if cycle > n:
         logs = np.logaddexp(logs, math.log(cycle - n))
     return np.asarray(logs - math.log(cycle))
@@ -224,13 +224,13 @@ def _p_value(right: int, guesses: int, canaries: int, eps: float, delta: float) 
 
     Below the binomial's mean it is 1: nothing is refuted there at any level of interest.
     """
-    q = float(special.expit(eps))
+    q = float(scipy.special.expit(eps))
     if right <= guesses * q:
         return 1.0
     above = np.arange(right, guesses)
     # P(Bin >= v) / P(Bin = v): a sum of positive terms that decrease, as v is above the mean.
     residual = 1.0 + float(np.sum(np.cumprod((guesses - above) / (above + 1.0) * math.exp(eps))))
-    tail = float(special.betainc(right, guesses - right + 1, q))
+    tail = float(scipy.special.betainc(right, guesses - right + 1, q))
     return min(1.0, tail + canaries * delta * residual * (1.0 - tail) / right)
 
 
@@ -241,7 +241,7 @@ def _check_included(value: npt.ArrayLike, size: int) -> BoolArray:
             "included", f"{coins.dtype} of shape {coins.shape}", f"bool of shape ({size},), one a score"
         )
     count = int(coins.sum())
-    if 2.0 * float(special.bdtr(min(count, size - count), size, 0.5)) < _UNFAIR:
+    if 2.0 * float(scipy.special.bdtr(min(count, size - count), size, 0.5)) < _UNFAIR:
         raise InvalidParameterError(
             "included", f"{count} of {size}", "the results of fair coins, one a canary"
         )

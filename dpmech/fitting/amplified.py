@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+import scipy
 
 from dpmech.accounting import RoughSigma, RoughSizer, bin_gram
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
@@ -248,7 +248,9 @@ class AmplifiedSearch:
         low, high = max(low, position - _REACH), min(high, position + _REACH)
         target = position
         if high > low:
-            found = minimize_scalar(log_error, bounds=(low, high), method="bounded", options={"xatol": _STEP})
+            found = scipy.optimize.minimize_scalar(
+                log_error, bounds=(low, high), method="bounded", options={"xatol": _STEP}
+            )
             target = float(found.x)
             # The search never tries the ends themselves, one of which is the Identity.
             target = low if target - low < 2.0 * _STEP else target

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+import scipy
 
 from dpmech.accounting import Certified, Importance, Method, RoughSizer, effective_method
 from dpmech.calibration import Calibration, calibrate_sigma
@@ -326,7 +326,7 @@ def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:
     values = [error(float(node)) for node in nodes]
     best = int(np.argmin(values))
     low, high = nodes[max(best - 1, 0)], nodes[min(best + 1, _SCAN - 1)]
-    found = minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda x: math.log(error(float(x))), bounds=(low, high), method="bounded", options={"xatol": 1e-7}
     )
     position = min((float(found.x), float(nodes[best])), key=error)

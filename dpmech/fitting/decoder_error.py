@@ -4,7 +4,7 @@ import dataclasses
 import enum
 
 import numpy as np
-import scipy  # loads scipy.signal, which takes a second, where it is first used
+import scipy
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Workload

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.fitting.decoder_error import Objective

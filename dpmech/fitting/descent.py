@@ -5,7 +5,7 @@ import enum
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.fitting.decoder_error import Objective, decoder_square
@@ -255,7 +255,7 @@ def _descended(loss: _Loss, start: FloatArray, steps: int) -> FloatArray:
             value, gradient = loss(z / factor)
             return value, gradient / factor
 
-        found = minimize(
+        found = scipy.optimize.minimize(
             scaled,
             best * factor,
             jac=True,

@@ -17,9 +17,7 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
-import scipy.special
-from scipy import fft
+import scipy
 
 from dpmech.accounting import (
     ENTROPY,
@@ -180,11 +178,14 @@ class BinForm:
         return np.array([np.trace(self.weights, d) for d in range(self.weights.shape[0])])
 
     def _toeplitz(self, x: FloatArray) -> FloatArray:
-        size = fft.next_fast_len(x.size + self._diagonals.size, real=True)
+        size = scipy.fft.next_fast_len(x.size + self._diagonals.size, real=True)
         kernel = np.zeros(size)
         lags = np.arange(self._diagonals.size)
         kernel[lags] = kernel[-lags] = self._diagonals
-        return np.asarray(fft.irfft(fft.rfft(kernel) * fft.rfft(x, size), size)[: x.size], dtype=np.float64)
+        return np.asarray(
+            scipy.fft.irfft(scipy.fft.rfft(kernel) * scipy.fft.rfft(x, size), size)[: x.size],
+            dtype=np.float64,
+        )
 
     @functools.cached_property
     def _correction(self) -> FloatArray:

@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-import scipy  # loads scipy.signal, which takes a second, where it is first used
+import scipy
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector

@@ -10,7 +10,7 @@ relative to its norm. Growing series are weighted by w^t on the way.
 from collections.abc import Callable
 
 import numpy as np
-import scipy  # loads scipy.signal, which takes a second, where it is first used
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics.arrays import FloatArray

@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy  # loads scipy.signal, which takes a second, where it is first used
-from scipy import fft
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics.arrays import FloatArray
@@ -140,8 +139,8 @@ def _convolve(a: FloatArray, b: FloatArray) -> FloatArray:
     if min(a.size, b.size) <= _SHORT_FILTER:
         return np.convolve(a, b)
     size = _fft_size(a.size + b.size - 1)
-    spectrum = fft.rfft(a, size) * fft.rfft(b, size)
-    return np.asarray(fft.irfft(spectrum, size), dtype=np.float64)[: a.size + b.size - 1]
+    spectrum = scipy.fft.rfft(a, size) * scipy.fft.rfft(b, size)
+    return np.asarray(scipy.fft.irfft(spectrum, size), dtype=np.float64)[: a.size + b.size - 1]
 
 
 def convolution_rounding(a: FloatArray, b: FloatArray) -> float:

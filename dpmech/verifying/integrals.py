@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import FloatArray, spend
@@ -160,7 +160,7 @@ def _contour(losses: FloatArray, log_masses: FloatArray, steps: int, eps: float,
         high *= 2.0
         if high > 1e8:
             return 0.0  # eps is at the end of the losses: nothing is left above it
-    saddle = 0.0 if gap(0.0) >= 0.0 else float(optimize.brentq(gap, 0.0, high, rtol=1e-8))
+    saddle = 0.0 if gap(0.0) >= 0.0 else float(scipy.optimize.brentq(gap, 0.0, high, rtol=1e-8))
     chernoff = steps * cumulants(saddle)[0] - saddle * eps
 
     def rise(theta: float) -> float:
@@ -225,4 +225,4 @@ def _integrand(
 def _fading(count: int) -> FloatArray:
     """Ones, then a smooth descent to 0 over the second half."""
     place = np.clip((np.arange(count) - 0.5 * count) / (0.5 * count), 1e-9, 1.0 - 1e-9)
-    return np.where(place <= 1e-9, 1.0, special.expit(1.0 / place - 1.0 / (1.0 - place)))
+    return np.where(place <= 1e-9, 1.0, scipy.special.expit(1.0 / place - 1.0 / (1.0 - place)))

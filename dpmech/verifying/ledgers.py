@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from dpmech.certificates import Certificate
 from dpmech.composition import ClaimCurrency, GdpCurrency, Ledger, Mode, Release, RenyiCurrency, parsed
@@ -80,7 +80,7 @@ def renyi_integral(sampling_prob: float, multiplier: float, order: int) -> float
         excess = np.exp(log_density) * (np.expm1(order * loss) - order * np.expm1(loss))
         return math.log1p(step * float(np.sum(excess))) / (order - 1)
     exponent = log_density + order * loss
-    return (float(special.logsumexp(exponent)) + math.log(step)) / (order - 1)
+    return (float(scipy.special.logsumexp(exponent)) + math.log(step)) / (order - 1)
 
 
 def _named(release: Release, check: Check) -> Check:
@@ -164,7 +164,7 @@ def _limit_check(ledger: Ledger) -> Check:
             return _log_delta(order, order * limits[0], budget.eps)
 
         grid = min(np.linspace(-4.0, 11.0, 301), key=log_delta)
-        best = optimize.minimize_scalar(log_delta, bounds=(grid - 0.05, grid + 0.05), method="bounded")
+        best = scipy.optimize.minimize_scalar(log_delta, bounds=(grid - 0.05, grid + 0.05), method="bounded")
         delta = math.exp(float(best.fun))
     else:
         route, delta = "the claim", limits[1] if limits[0] <= budget.eps else 1.0
@@ -179,7 +179,7 @@ def _log_delta(order: float, divergence: float, eps: float) -> float:
     def loss(gap: float) -> float:
         return -(math.log(-math.expm1(-gap)) + (1.0 - order) * (eps + gap))
 
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda log_gap: loss(math.exp(log_gap)),
         bounds=(-20.0, 8.0),
         method="bounded",

@@ -14,7 +14,7 @@ import dataclasses
 import math
 
 import numpy as np
-from scipy import fft
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram, CirculantGram, DenseGram, FactorGram
 from dpmech.exceptions import UnsupportedCombinationError
@@ -122,8 +122,8 @@ def _hidden(strategy: Strategy, bins: int) -> float:
 def _correlations(x: FloatArray) -> FloatArray:
     """sum_u x_u x_(u + d) for d = 0, ..., n - 1, for x >= 0, rounded up."""
     size = 1 << (2 * x.size - 1).bit_length()
-    spectrum = fft.rfft(x, size)
-    values = np.asarray(fft.irfft(np.abs(spectrum) ** 2, size)[: x.size], dtype=np.float64)
+    spectrum = scipy.fft.rfft(x, size)
+    values = np.asarray(scipy.fft.irfft(np.abs(spectrum) ** 2, size)[: x.size], dtype=np.float64)
     raised: FloatArray = np.maximum(values, 0.0) + convolution_rounding(x, x)
     return raised
 
@@ -172,12 +172,12 @@ class _Shifts:
     def __call__(self, rows: FloatArray) -> FloatArray:
         """Rows of shape (m, n + 1) to (m, bins), or (m, bins) to (m, n + 1) where transposed."""
         n = self.mean.size
-        size = fft.next_fast_len(n + self.bins, real=True)
-        spectrum = fft.rfft(self.mean, size)
+        size = scipy.fft.next_fast_len(n + self.bins, real=True)
+        spectrum = scipy.fft.rfft(self.mean, size)
         kernel = spectrum if self.transposed else np.conj(spectrum)
         given = rows if self.transposed else rows[:, :n]
         products = np.asarray(
-            fft.irfft(fft.rfft(given, size, axis=1) * kernel, size, axis=1), dtype=np.float64
+            scipy.fft.irfft(scipy.fft.rfft(given, size, axis=1) * kernel, size, axis=1), dtype=np.float64
         )
         if self.transposed:
             return np.append(products[:, :n], self.common * rows.sum(axis=1, keepdims=True), axis=1)

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.numerics import IntArray

@@ -9,7 +9,7 @@ divergences, converted to delta optimally. Looser than the other methods at smal
 import math
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
@@ -91,4 +91,4 @@ class AllocationRenyiAccountant(Accountant):
             divergence = 0.5 * (trace + (a - 1.0) * mean)
             return (a - 1.0) * divergence + log_tail_factor(a, eps)
 
-        return float(optimize.minimize_scalar(log_delta, bounds=(-12.0, 12.0), method="bounded").fun)
+        return float(scipy.optimize.minimize_scalar(log_delta, bounds=(-12.0, 12.0), method="bounded").fun)

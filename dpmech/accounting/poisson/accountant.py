@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from scipy import optimize, special
+import scipy
 
 from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
@@ -66,7 +66,9 @@ def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> flo
         high, low, step = low, low - step, 2.0 * step
     while excess(high) > 0.0:
         low, high, step = high, high + step, 2.0 * step
-    return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-4))) if low < high else math.exp(low)
+    return (
+        math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-4))) if low < high else math.exp(low)
+    )
 
 
 class PoissonAccountant(Accountant):
@@ -225,7 +227,7 @@ class _Direction:
         """
         # Outputs so rare that they change delta by less than one part in 1e9 count as tails.
         tail = max(min(log_delta, -1.0) - 21.0 - math.log(self.steps), -725.0)
-        reach = min(38.0, -float(special.ndtri_exp(tail)))
+        reach = min(38.0, -float(scipy.special.ndtri_exp(tail)))
         loss = dataclasses.replace(self.loss, reach=reach)
         spread = math.sqrt(self.moments.cumulants(theta)[2])
         finest = max(loss.finest_step(), _FINEST * spread)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import fft, optimize, special
+import scipy
 
 from dpmech.accounting.poisson.lattice import LatticeLoss
 from dpmech.exceptions import NumericalError
@@ -79,7 +79,7 @@ class LossMoments:
         theta = self.tilt_for_eps(eps)
         log_m, _, variance = self.cumulants(theta)
         spread = math.sqrt(0.5 * self.times * variance)
-        tails = 0.5 * float(special.erfcx(theta * spread) - special.erfcx((theta + 1.0) * spread))
+        tails = 0.5 * float(scipy.special.erfcx(theta * spread) - scipy.special.erfcx((theta + 1.0) * spread))
         return min(0.0, self.times * log_m - theta * eps + math.log(max(tails, 1e-300)))
 
     def chernoff_eps(self, log_delta: float) -> float:
@@ -110,7 +110,7 @@ def _root_upwards(gap: Callable[[float], float]) -> float:
         high *= 8.0
         if high > _MAX_TILT:
             return _MAX_TILT
-    return float(optimize.brentq(gap, 0.0, high, rtol=1e-4, xtol=1e-12))
+    return float(scipy.optimize.brentq(gap, 0.0, high, rtol=1e-4, xtol=1e-12))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ def compose(loss: LatticeLoss, times: int, theta: float) -> ComposedLoss:
     low, high = moments.window(theta, LOG_WRAP)
     offset = times * loss.offset
     start = math.floor((low - offset) / loss.step) - 1
-    length = fft.next_fast_len(math.ceil((high - offset) / loss.step) + 2 - start, real=True)
+    length = scipy.fft.next_fast_len(math.ceil((high - offset) / loss.step) + 2 - start, real=True)
     if length > MAX_LENGTH:
         raise NumericalError(
             f"composition over {times} steps needs {length} lattice points: tolerance too small"
@@ -197,10 +197,10 @@ def compose(loss: LatticeLoss, times: int, theta: float) -> ComposedLoss:
         1e-8 * length * math.log2(length), 96.0 * length, what=f"composing {times} steps on {length} points"
     )
     folded = np.bincount(np.arange(tilted.size) % length, tilted, length)
-    spectrum = fft.rfft(folded)
+    spectrum = scipy.fft.rfft(folded)
     moduli = np.abs(spectrum)
     power = np.exp(times * np.log(np.maximum(moduli, 1e-300)) + 1j * (times * np.angle(spectrum)))
-    masses = np.roll(fft.irfft(power, length), -((start - times * loss.first) % length))
+    masses = np.roll(scipy.fft.irfft(power, length), -((start - times * loss.first) % length))
     # Rounding: every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli.
     growth = 8.0 * _ULP * (math.log2(length) + 4.0)
     weights = np.full(moduli.size, 2.0)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import FloatArray, IntArray, spend
@@ -100,7 +100,7 @@ class Loss:
 
     def tail_mass(self) -> float:
         """Upper bound on the P-mass beyond either end of `outputs`."""
-        return 2.0 * float(special.ndtr(-self.reach))
+        return 2.0 * float(scipy.special.ndtr(-self.reach))
 
     def interval(self) -> tuple[float, float]:
         """The least and the largest loss on `outputs`."""

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special
+import scipy
 
 from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
 from dpmech.accounting.poisson.accountant import PoissonRelease, saddle_point_sigma
@@ -111,7 +111,7 @@ class _PrivacyLoss:
             raise NumericalError(
                 f"delta={delta!r} over {self.steps} steps is below the resolution of PRV; use dm.Pld()"
             )
-        tail = -float(special.ndtri_exp(math.log(delta_error / (8.0 * self.steps))))
+        tail = -float(scipy.special.ndtri_exp(math.log(delta_error / (8.0 * self.steps))))
         single = Loss(self.loss.sampling_prob, self.loss.noise_multiplier, self.loss.remove, min(38.0, tail))
         ends = (*single.interval(), *self.moments.window(0.0, math.log(delta_error / 8.0)))
         reach = 1.01 * max(abs(end) for end in ends) + eps_error
@@ -150,6 +150,6 @@ class _PrivacyLoss:
         possible = ratio > math.log1p(-q)
         x = self.loss.output_at(np.where(possible, ratio, 0.0))
         if self.loss.remove:
-            below = (1.0 - q) * special.ndtr(x / s) + q * special.ndtr((x - 1.0) / s)
+            below = (1.0 - q) * scipy.special.ndtr(x / s) + q * scipy.special.ndtr((x - 1.0) / s)
             return np.where(possible, below, 0.0)
-        return np.where(possible, special.ndtr(-x / s), 1.0)
+        return np.where(possible, scipy.special.ndtr(-x / s), 1.0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
+import scipy
 
 from dpmech.analysis._arguments import check_matrices
 from dpmech.exceptions import InvalidParameterError, NumericalError
@@ -101,7 +101,7 @@ def least_squares_smoothness(features: npt.ArrayLike, *, batch_size: float) -> f
     size, rate = _check_sampling(batch_size, rows.shape[0])
     hessian = rows.T @ rows / rows.shape[0]
     fourth = (rows.T * np.sum(rows**2, axis=1)) @ rows / rows.shape[0]
-    spectrum = linalg.eigh((1.0 - rate) / size * fourth + hessian @ hessian, hessian, eigvals_only=True)
+    spectrum = scipy.linalg.eigh((1.0 - rate) / size * fourth + hessian @ hessian, hessian, eigvals_only=True)
     return float(spectrum[-1])
 
 

@@ -5,7 +5,7 @@ noise, the learning is in m_t; these functions say how much noise is left in it.
 """
 
 import numpy as np
-from scipy import signal
+import scipy
 
 from dpmech.analysis.noise_share.moment_scatter import second_moment_scatter
 from dpmech.guards import check_integer, check_real
@@ -130,7 +130,7 @@ def correlated_average_variances(strategy: Strategy, beta: float) -> FloatArray:
     decay = _check_beta(beta)
     inverse = strategy.inverse_coefs
     if inverse is not None:
-        coefs = signal.lfilter([1.0 - decay], [1.0, -decay], inverse)
+        coefs = scipy.signal.lfilter([1.0 - decay], [1.0, -decay], inverse)
         squared = cumulative_sum(coefs**2)
     else:
         squared = np.zeros(strategy.n)
@@ -138,7 +138,7 @@ def correlated_average_variances(strategy: Strategy, beta: float) -> FloatArray:
             width = min(_BLOCK, strategy.n - start)
             units = np.zeros((strategy.n, width))
             units[np.arange(start, start + width), np.arange(width)] = 1.0
-            averaged = signal.lfilter([1.0 - decay], [1.0, -decay], strategy.solve(units), axis=0)
+            averaged = scipy.signal.lfilter([1.0 - decay], [1.0, -decay], strategy.solve(units), axis=0)
             squared += np.sum(averaged**2, axis=1)
     correction = np.array([_one_minus_power(decay, t) for t in range(1, strategy.n + 1)])
     variances: FloatArray = squared / correction**2

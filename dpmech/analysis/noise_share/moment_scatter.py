@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 from dpmech.analysis._arguments import check_nonnegative, check_result
 from dpmech.analysis.noise_share.share import step_change
@@ -100,7 +100,7 @@ def median_factor(beta2: float, step: int) -> float:
         noise_share ov.thm1.var, ov.thm3.def.
     """
     samples = effective_samples(beta2, step)
-    return float(stats.chi2.ppf(0.5, samples)) / samples
+    return float(scipy.stats.chi2.ppf(0.5, samples)) / samples
 
 
 def debiased_noise_share(phi: npt.ArrayLike, median: npt.ArrayLike, *, beta2: float, step: int) -> FloatArray:
@@ -156,7 +156,7 @@ def clamp_fraction(
     lowest = check_nonnegative("floor", floor)
     samples = effective_samples(beta2, step)
     threshold = samples * (noise + lowest) / (noise + signal)
-    return check_result(stats.chi2.cdf(threshold, samples), "the clamp fraction")
+    return check_result(scipy.stats.chi2.cdf(threshold, samples), "the clamp fraction")
 
 
 @dataclasses.dataclass(frozen=True)

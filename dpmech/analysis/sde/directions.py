@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from dpmech.analysis._arguments import check_nonnegative
 from dpmech.exceptions import InvalidParameterError, NumericalError
@@ -148,7 +148,7 @@ def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float,
         logit = np.arange(low, high + _SPACING, _SPACING)
         log_weight = -first * np.logaddexp(0.0, -logit) - rest * np.logaddexp(0.0, logit)
         weight = np.exp(log_weight - log_weight.max())
-        share = special.expit(logit)
+        share = scipy.special.expit(logit)
         values = (
             np.exp(-z[:, None] * share)
             if math.isinf(nu)

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from dpmech.analysis.sde.dynamics import (
     GradientNoise,
@@ -126,7 +126,7 @@ def sign_gain(
         variance = noise.privacy_variance + noise.clip_norm**2 / (noise.dimension * noise.batch_size)
     _check_noisy(noise, variance)
     ratio = gain * largest / math.sqrt(2.0 * variance)
-    slope = float(special.erf(ratio)) / ratio if ratio > 1e-8 else 2.0 / math.sqrt(math.pi)
+    slope = float(scipy.special.erf(ratio)) / ratio if ratio > 1e-8 else 2.0 / math.sqrt(math.pi)
     return gain * slope / math.sqrt(2.0 * variance)
 
 
@@ -138,7 +138,7 @@ def _mean_sign(noise: GradientNoise, gradient: npt.ArrayLike, share: float) -> F
     aligned = np.divide(squares, total, out=np.zeros_like(squares), where=total > 0.0)
     variance = across + (along - across) * aligned
     _check_noisy(noise, float(variance.min()))
-    mean: FloatArray = special.erf(gain * checked / np.sqrt(2.0 * variance))
+    mean: FloatArray = scipy.special.erf(gain * checked / np.sqrt(2.0 * variance))
     return mean
 
 

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_matrix
@@ -47,7 +47,7 @@ class Dense(Strategy):
     @functools.cached_property
     def _inverse(self) -> FloatArray:
         inverse = np.asarray(
-            linalg.solve_triangular(self.matrix, np.eye(self.n), lower=True, check_finite=False)
+            scipy.linalg.solve_triangular(self.matrix, np.eye(self.n), lower=True, check_finite=False)
         )
         if not np.all(np.isfinite(inverse)):
             raise NumericalError("the inverse of matrix overflows float64: it is too ill-conditioned")
@@ -68,7 +68,9 @@ class Dense(Strategy):
     def solve(self, z: FloatArray) -> FloatArray:
         """C^-1 @ z by forward substitution."""
         operand = check_operand("z", z, self.n)
-        solution = np.asarray(linalg.solve_triangular(self.matrix, operand, lower=True, check_finite=False))
+        solution = np.asarray(
+            scipy.linalg.solve_triangular(self.matrix, operand, lower=True, check_finite=False)
+        )
         if not np.all(np.isfinite(solution)):
             raise NumericalError("the solution overflows float64: matrix is too ill-conditioned")
         return solution

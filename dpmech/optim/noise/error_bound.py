@@ -20,7 +20,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import signal
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import ScaledToeplitz, Strategy
@@ -101,7 +101,7 @@ def exponentials_error(factors: ScaledToeplitz) -> float:
     for decay, weight in zip(decays.tolist(), weights.tolist(), strict=True):
         memory = min(float(inverse.size), 1.0 / (1.0 - decay))
         carried = 2.0 * _gamma(2) * memory
-        response = signal.lfilter([0.0, 1.0], [1.0, -decay], inverse)
+        response = scipy.signal.lfilter([0.0, 1.0], [1.0, -decay], inverse)
         total += abs(weight) * _sum(response) * (row + carried) / (1.0 - carried)
     return total * _over(_residual(factors))
 
@@ -138,12 +138,12 @@ def _residual(factors: ScaledToeplitz) -> float:
         if short.size * n <= _DIRECT_WORK:
             wide = np.zeros(n, np.longdouble)
             wide[: long.size] = long
-            product = signal.lfilter(short.astype(np.longdouble), np.ones(1, np.longdouble), wide)
+            product = scipy.signal.lfilter(short.astype(np.longdouble), np.ones(1, np.longdouble), wide)
             own = (short.size + 2) * _WIDE_UNIT * _condition(factors)
         elif factors.exponentials is not None:
             product, own = _exponentials_product(inverse, *factors.exponentials)
         else:
-            product = signal.fftconvolve(coefs, inverse)[:n]
+            product = scipy.signal.fftconvolve(coefs, inverse)[:n]
             # Three transforms, each with a relative error of at most 8 units a level in the 2-norm.
             size = math.log2(2 * n) * 24.0 * _UNIT
             own = size * math.sqrt(n) * (_norm(coefs) * _sum(inverse) + _sum(coefs) * _norm(inverse))
@@ -158,7 +158,7 @@ def _exponentials_product(
     product = inverse.astype(np.longdouble)
     own = 0.0
     for decay, weight in zip(decays.tolist(), weights.tolist(), strict=True):
-        response = signal.lfilter(
+        response = scipy.signal.lfilter(
             np.array([0.0, 1.0], np.longdouble), np.array([1.0, -decay], np.longdouble), inverse
         )
         product = product + weight * response

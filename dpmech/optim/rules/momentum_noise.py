@@ -1,7 +1,7 @@
 r"""How much noise a momentum buffer holds, in units of the current step's Phi_t. Pure numpy."""
 
 import numpy as np
-import scipy.signal
+import scipy
 
 from dpmech.guards import check_real
 from dpmech.mechanism import Strategy, check_strategy

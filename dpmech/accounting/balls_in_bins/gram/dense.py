@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram.base import FACTOR_RTOL, NEGATIVE_RTOL, BinGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram

@@ -11,7 +11,7 @@ import dataclasses
 import math
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.numerics import FloatArray

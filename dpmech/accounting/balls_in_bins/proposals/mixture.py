@@ -12,7 +12,7 @@ import math
 from typing import Self
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts

@@ -9,11 +9,12 @@ is said, whatever the cells are; coarse cells only follow t less closely.
 
 import abc
 import dataclasses
+import functools
 import math
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpmech.numerics import FloatArray, IntArray
 
@@ -29,15 +30,22 @@ NEGLIGIBLE_COUNT = 1e-4
 GRID = np.geomspace(1e-5, 1e4, 400)
 
 
-def _cell_masses() -> tuple[FloatArray, FloatArray, FloatArray]:
+class _Cells(NamedTuple):
     """Both ends of every cell as lower tail probabilities of -|eta|, and the cells' masses under N(0, 1)."""
+
+    starts: FloatArray
+    stops: FloatArray
+    masses: FloatArray
+
+
+@functools.cache  # at first use: importing scipy.special takes longer than all of dpmech
+def _cells() -> _Cells:
     near = np.where(NODES < 0.0, EDGES[:-1], -EDGES[1:])
     far = np.where(NODES < 0.0, EDGES[1:], -EDGES[:-1])
     start, stop = scipy.special.ndtr(near), scipy.special.ndtr(far)
-    return start, stop, stop - start
+    return _Cells(start, stop, stop - start)
 
 
-STARTS, STOPS, MASSES = _cell_masses()
 SIGNS = np.where(NODES < 0.0, 1.0, -1.0)
 
 
@@ -114,7 +122,7 @@ def solved_strength(level: float, variance: float, bins: int, pull: float) -> tu
     def site(tau: float) -> tuple[float, float, Response]:
         response: Response = PartialExponential.at(tau, variance, bins) if rising else Fading()
         law = response.log(tau * sites)
-        law = np.exp(law - law.max()) * MASSES
+        law = np.exp(law - law.max()) * _cells().masses
         mean = float(law @ sites / law.sum())
         field = (1.0 if rising else -1.0) * min(tau * mean * pull, 600.0)
         return math.log(mean) + field, field, response
@@ -151,7 +159,7 @@ class SiteTilt:
         levels = lowest + LEVEL_STEP * np.arange(count)
         logs = response.log(theta * np.exp(np.minimum(levels[:, None] + spread * NODES, 600.0)))
         logs -= logs.max(axis=1, keepdims=True)
-        total = np.sum(np.exp(logs) * MASSES, axis=1, keepdims=True)
+        total = np.sum(np.exp(logs) * _cells().masses, axis=1, keepdims=True)
         return cls(lowest, logs - np.log(total))
 
     def log_densities(self, levels: FloatArray, eta: FloatArray) -> FloatArray:
@@ -182,7 +190,7 @@ class SiteSampler:
     def of(cls, tilts: tuple[SiteTilt, ...]) -> Self:
         """The sampler of these tables, numbered in their order."""
         counts = np.array([tilt.log_density.shape[0] for tilt in tilts])
-        masses = np.concatenate([np.exp(tilt.log_density) * MASSES for tilt in tilts])
+        masses = np.concatenate([np.exp(tilt.log_density) * _cells().masses for tilt in tilts])
         cumulative = np.cumsum(masses, axis=1)
         cumulative /= cumulative[:, -1:]
         cumulative += np.arange(len(masses))[:, None]
@@ -194,7 +202,8 @@ class SiteSampler:
         rows = self.firsts[chosen] + _rows(levels, self.lowest[chosen], self.counts[chosen])
         found = np.searchsorted(self.cumulative, uniforms[0] + rows, side="right") - NODES.size * rows
         cell = np.clip(found, 0, NODES.size - 1)
-        tail = STARTS[cell] + uniforms[1] * (STOPS[cell] - STARTS[cell])
+        starts, stops, _ = _cells()
+        tail = starts[cell] + uniforms[1] * (stops[cell] - starts[cell])
         drawn: FloatArray = SIGNS[cell] * scipy.special.ndtri(np.maximum(tail, 1e-300))
         return drawn
 

@@ -33,7 +33,7 @@ import math
 from typing import Self
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.moment_bound import ORDERS, log_moment_bound, log_tail_factor

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from scipy.special import ndtri
+import scipy
 
 from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
@@ -200,7 +200,7 @@ class _Search:
         if self.grid is None or self.fixed or self.best <= floor:
             return
         grid, goal = self.grid, self.rel_error
-        tail = -float(ndtri(max(1e-4 * goal * self.best / self.ring.bins, 1e-200)))
+        tail = -float(scipy.special.ndtri(max(1e-4 * goal * self.best / self.ring.bins, 1e-200)))
         grid = dataclasses.replace(grid, tail=min(max(tail, 5.0), 29.0), prune=1e-3 * goal * self.best)
         bound, place, curve = self.run(grid)
         if self.ring.amplitude > 0.0:

@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-import scipy.special
-from scipy.optimize import brentq, linprog, minimize_scalar
+import scipy
 
 from dpmech.accounting.balls_in_bins.moment_bound import ORDERS, log_tail_factor
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram, ring_shape
@@ -75,7 +74,7 @@ def dominating_ring(profile: npt.ArrayLike, bins: int, *, eps: float = 1.0) -> R
         scan.insert(0, -math.log(-math.log(own)))  # first: it wins a tie
     fits = [fit_at(length) for length in scan]
     best = min(range(len(fits)), key=lambda i: fits[i][0])
-    found = minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda length: fit_at(length)[0],
         bounds=(scan[best] - spacing, scan[best] + spacing),
         method="bounded",
@@ -138,7 +137,9 @@ def _own_decay(target: Vector, bins: int) -> float:
     if ratio <= 0.0 or miss(highest) <= 0.0:
         return 0.0
     # a little above the root: far entries are powers of it, and are to stay above too
-    return min(float(brentq(miss, 0.0, highest, xtol=1e-16, rtol=1e-15)) * (1.0 + 4e-15), highest)
+    return min(
+        float(scipy.optimize.brentq(miss, 0.0, highest, xtol=1e-16, rtol=1e-15)) * (1.0 + 4e-15), highest
+    )
 
 
 def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: _Height) -> tuple[float, RingGram]:
@@ -157,7 +158,7 @@ def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: _Heig
     for top in (1.0, 0.0):
         # the diagonal is met exactly: small deltas lean on it more than on anything else
         bounds = [(0.0, 1.0), (0.0, 1.0), (0.0, top)]
-        solved = linprog(
+        solved = scipy.optimize.linprog(
             prices,
             A_ub=-columns,
             b_ub=-scaled,

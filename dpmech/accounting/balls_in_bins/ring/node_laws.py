@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erfcx, ndtr
+import scipy
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 
@@ -117,7 +117,7 @@ def _checked(weights: Vector, extra: float) -> Vector:
 
 def _mills(t: Vector) -> Vector:
     """P(N > t) / density(t), for t >= 0."""
-    return np.asarray(np.sqrt(np.pi / 2.0) * erfcx(t / np.sqrt(2.0)))
+    return np.asarray(np.sqrt(np.pi / 2.0) * scipy.special.erfcx(t / np.sqrt(2.0)))
 
 
 def _normal_density(t: Vector) -> Vector:
@@ -127,19 +127,23 @@ def _normal_density(t: Vector) -> Vector:
 def _normal_call(t: Vector) -> Vector:
     """E(N - t)_+ for a standard normal N."""
     far = np.maximum(t, 0.0)
-    near = _normal_density(t) - t * np.asarray(ndtr(-t))
+    near = _normal_density(t) - t * np.asarray(scipy.special.ndtr(-t))
     return np.asarray(np.where(t > 0.0, _normal_density(far) * (1.0 - far * _mills(far)), near))
 
 
 def _lognormal_call(t: Vector, sd: float) -> Vector:
     """E(e^(sd (N - t)) - 1)_+ for a standard normal N."""
-    near = np.exp(np.minimum(0.5 * sd * sd - sd * t, 700.0)) * np.asarray(ndtr(sd - t)) - np.asarray(ndtr(-t))
+    near = np.exp(np.minimum(0.5 * sd * sd - sd * t, 700.0)) * np.asarray(
+        scipy.special.ndtr(sd - t)
+    ) - np.asarray(scipy.special.ndtr(-t))
     far = np.maximum(t, sd)
     return np.asarray(np.where(t >= sd, _normal_density(far) * (_mills(far - sd) - _mills(far)), near))
 
 
 def _lognormal_put(t: Vector, sd: float) -> Vector:
     """E(1 - e^(sd (N - t)))_+ for a standard normal N."""
-    near = np.asarray(ndtr(t)) - np.exp(np.minimum(0.5 * sd * sd - sd * t, 700.0)) * np.asarray(ndtr(t - sd))
+    near = np.asarray(scipy.special.ndtr(t)) - np.exp(np.minimum(0.5 * sd * sd - sd * t, 700.0)) * np.asarray(
+        scipy.special.ndtr(t - sd)
+    )
     far = np.maximum(-t, 0.0)
     return np.asarray(np.where(t <= 0.0, _normal_density(far) * (_mills(far) - _mills(far + sd)), near))

@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpmech.accounting.balls_in_bins.proposals import Proposal
 from dpmech.numerics import FloatArray, spend

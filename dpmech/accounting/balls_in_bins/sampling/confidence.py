@@ -9,8 +9,7 @@ import dataclasses
 import math
 
 import numpy as np
-import scipy.optimize
-import scipy.special
+import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_real
