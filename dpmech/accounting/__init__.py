@@ -17,10 +17,12 @@ from dpmech.accounting.balls_in_bins import (
     RemoveProposal,
     RoughSigma,
     RoughSizer,
+    Stage,
     bin_gram,
     folded,
     log_mean_exp,
     pilot_size,
+    stage_seed,
 )
 from dpmech.accounting.dispatch import accountant_for, effective_method
 from dpmech.accounting.gaussian import (
@@ -75,6 +77,7 @@ __all__ = [
     "RoughSigma",
     "RoughSizer",
     "Solution",
+    "Stage",
     "accountant_for",
     "best_order",
     "bin_gram",
@@ -92,4 +95,5 @@ __all__ = [
     "log_mean_exp",
     "pilot_size",
     "sampled_divergence",
+    "stage_seed",
 ]

@@ -29,9 +29,11 @@ from dpmech.accounting import (
     PointGroup,
     RemoveProposal,
     RoughSigma,
+    Stage,
     folded,
     log_mean_exp,
     pilot_size,
+    stage_seed,
 )
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.fitting.sensitivity_cuts import CutValue
@@ -39,7 +41,6 @@ from dpmech.numerics import FloatArray, windowed_sums
 
 __all__ = ["BinForm", "form_value", "responsibilities"]
 
-_STAGE = 200
 _SIZE = 4
 # Samples next to the boundary that stand for it, as a share of all.
 _NEAR = 0.1
@@ -61,7 +62,7 @@ def responsibilities(rough: RoughSigma, eps: float) -> FloatArray:
     gram, level = rough.gram, -eps if rough.add else eps
     half = 0.5 * gram.diagonal
     parts = _falling(gram, eps) if rough.add else _rising(gram, eps)
-    rng = np.random.default_rng(np.random.SeedSequence(ENTROPY, spawn_key=(_STAGE,)))
+    rng = np.random.default_rng(stage_seed(ENTROPY, Stage.RESPONSIBILITIES))
     each = -(-_SIZE * pilot_size(gram.bins) // len(parts))
     values = np.concatenate([part.draw(gram.sample(rng, each), rng) for part in parts])
     losses = log_mean_exp(values - half)

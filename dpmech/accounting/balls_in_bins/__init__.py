@@ -26,6 +26,7 @@ from dpmech.accounting.balls_in_bins.sampling import (
     RoughSizer,
     pilot_size,
 )
+from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
 
 __all__ = [
     "ENTROPY",
@@ -42,6 +43,7 @@ __all__ = [
     "RemoveProposal",
     "RoughSigma",
     "RoughSizer",
+    "Stage",
     "bin_gram",
     "check_nonnegative",
     "folded",
@@ -49,4 +51,5 @@ __all__ = [
     "log_tail_factor",
     "pilot_size",
     "ring_profile",
+    "stage_seed",
 ]

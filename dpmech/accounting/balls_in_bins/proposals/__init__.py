@@ -1,9 +1,11 @@
 """Proposals of importance sampling: mixtures of tilted laws, part by part."""
 
+from dpmech.accounting.balls_in_bins.proposals.add_mixture import AddProposal
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
 from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint
 from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
-from dpmech.accounting.balls_in_bins.proposals.mixture import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal
+from dpmech.accounting.balls_in_bins.proposals.remove_mixture import RemoveProposal
 
 __all__ = [
     "AddPoint",

@@ -85,6 +85,16 @@ class TupleProposal:
         np.exp(fields - fields.max(axis=1, keepdims=True), out=fields)
         return np.concatenate([centres[:, None], draw_rows(fields, uniforms[:, 1:])], axis=1)
 
+    def shift(self, gram: BinGram, indices: IntArray) -> FloatArray:
+        """S K n_i for tuples of shape (m, q), shape (m, b)."""
+        return self.scale * gram.column_sums(indices)
+
+    def log_density(
+        self, gram: BinGram, _values: FloatArray, log_power_mean: FloatArray, indices: IntArray
+    ) -> FloatArray:
+        """Log of the joint density, from log A_s of shape (m,) and tuples of shape (m, q)."""
+        return self.order * log_power_mean - self.log_ratios(gram, indices)
+
     def log_ratios(self, gram: BinGram, indices: IntArray) -> FloatArray:
         """Log w(i) for tuples of shape (m, q): at most `log_bound`, shape (m,)."""
         if self.order == 1:
@@ -124,9 +134,14 @@ class FreeTuples:
         order = int(min(max(TUPLE_SHARE * eps / gain, 1.0), LARGEST_FREE))
         return cls(order, max(0.0, eps - order * gain) / float(image.mean()), image)
 
-    def draw(self, bins: int, uniforms: FloatArray) -> IntArray:
+    @property
+    def scale(self) -> float:
+        """Of the kernel that completes samples of other parts."""
+        return 1.0
+
+    def draw(self, gram: BinGram, uniforms: FloatArray) -> IntArray:
         """Tuples, shape (m, q), from uniforms of that shape."""
-        return np.minimum((uniforms * bins).astype(np.int64), bins - 1)
+        return np.minimum((uniforms * gram.bins).astype(np.int64), gram.bins - 1)
 
     def shift(self, gram: BinGram, indices: IntArray) -> FloatArray:
         """K v for tuples of shape (m, q), shape (m, b)."""

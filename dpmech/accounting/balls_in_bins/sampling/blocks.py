@@ -1,6 +1,6 @@
 """Sampling a proposal in blocks, on any executor; the result does not depend on how many workers there are.
 
-Block j of a stage draws from `SeedSequence(entropy, spawn_key=(stage, j))` and from nothing else. The size
+Block j of a stage draws from the streams of that key (`streams.py`) and from nothing else. The size
 of a block depends on b alone, and the results are put together in the order of j.
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 
 from dpmech.accounting.balls_in_bins.proposals import Proposal
+from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
 from dpmech.numerics import FloatArray, spend
 
 __all__ = ["Sample", "adapted_weights", "block_size", "draw_entropy", "pilot_sample", "weight_sample"]
@@ -53,13 +54,12 @@ def draw_entropy(rng: np.random.Generator | None) -> tuple[int, ...]:
 
 
 def _chunk(
-    proposal: Proposal, entropy: tuple[int, ...], stage: int, blocks: range, size: int, *, detailed: bool
+    proposal: Proposal, entropy: tuple[int, ...], stage: Stage, blocks: range, size: int, *, detailed: bool
 ) -> list[BlockResult]:
     """For every block: (log f, log D) where `detailed`, else (log weights, logs of the parts' sums)."""
     out: list[BlockResult] = []
     for block in blocks:
-        seed = np.random.SeedSequence(entropy, spawn_key=(stage, block))
-        payoffs, densities = proposal.block(seed, size)
+        payoffs, densities = proposal.block(stage_seed(entropy, stage, block), size)
         if detailed:
             out.append((payoffs, densities))
             continue
@@ -76,7 +76,7 @@ def _chunk(
 def _blocks(
     proposal: Proposal,
     entropy: tuple[int, ...],
-    stage: int,
+    stage: Stage,
     samples: int,
     executor: concurrent.futures.Executor | None,
     *,
@@ -105,7 +105,7 @@ def _blocks(
 def pilot_sample(
     proposal: Proposal,
     entropy: tuple[int, ...],
-    stage: int,
+    stage: Stage,
     samples: int,
     executor: concurrent.futures.Executor | None = None,
 ) -> tuple[FloatArray, FloatArray]:
@@ -117,7 +117,7 @@ def pilot_sample(
 def weight_sample(
     proposal: Proposal,
     entropy: tuple[int, ...],
-    stage: int,
+    stage: Stage,
     samples: int,
     executor: concurrent.futures.Executor | None = None,
 ) -> Sample:

@@ -17,7 +17,7 @@ from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import betting_growth, betting_upper_bound, summarise
-from dpmech.accounting.balls_in_bins.sampling.estimate import FIRST_STAGE, MAIN_STAGE, SIZING_STAGE, adapt
+from dpmech.accounting.balls_in_bins.sampling.estimate import STAGES, adapt
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
 
@@ -140,13 +140,11 @@ def certify_delta(
     remove, add = RemoveProposal.at(gram, eps), AddProposal.at(gram, eps)
     bounded = dict.fromkeys(add.names[: add.tilts.size], ADD_FLOOR)
     proposals = {
-        "remove": adapt(remove, entropy, FIRST_STAGE["remove"], executor, floors),
-        "add": adapt(add, entropy, FIRST_STAGE["add"], executor, bounded),
+        "remove": adapt(remove, entropy, STAGES["remove"], executor, floors),
+        "add": adapt(add, entropy, STAGES["add"], executor, bounded),
     }
     pilots = {
-        name: weight_sample(
-            proposal, entropy, FIRST_STAGE[name] + SIZING_STAGE, PILOT_SAMPLES, executor
-        ).log_weights
+        name: weight_sample(proposal, entropy, STAGES[name].sizing, PILOT_SAMPLES, executor).log_weights
         for name, proposal in proposals.items()
     }
     summaries = {name: summarise(pilot) for name, pilot in pilots.items()}
@@ -161,7 +159,7 @@ def certify_delta(
         bet, samples = _size(
             pilots[name] - proposal.log_weight_bound, log_goal - proposal.log_weight_bound, beta, max_samples
         )
-        sample = weight_sample(proposal, entropy, FIRST_STAGE[name] + MAIN_STAGE, samples, executor)
+        sample = weight_sample(proposal, entropy, STAGES[name].main, samples, executor)
         upper = betting_upper_bound(sample.log_weights, proposal.log_weight_bound, 0.5 * beta, bet)
         results[name] = CertifiedDirection(
             upper=upper,

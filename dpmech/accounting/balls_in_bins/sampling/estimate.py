@@ -22,6 +22,7 @@ from dpmech.accounting.balls_in_bins.sampling.blocks import (
 )
 from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, likelihood_interval, summarise
 from dpmech.accounting.balls_in_bins.sampling.results import DirectionEstimate, Estimate, SamplingPlan
+from dpmech.accounting.balls_in_bins.streams import ADD, REMOVE, DirectionStages
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
 
@@ -29,7 +30,6 @@ __all__ = ["FLOORS", "adapt", "estimate_delta"]
 
 
 PILOT_SAMPLES = 4096
-PILOT_ROUNDS = 5
 PILOT_EFFECTIVE = 200.0
 LEAST_PROBABILITY = 0.01
 # The collective floors keep a second mode of the weights, which a pilot may miss, from standing out.
@@ -48,28 +48,26 @@ NEGLIGIBLE = 1e-3
 EXEMPT = 0.05
 # Of the error: for the first sample and for the enlarged one. Each is one chance to miss; the second is rare.
 ERROR_SHARES = (0.9, 0.1)
-FIRST_STAGE = {"remove": 0, "add": 100}
-SIZING_STAGE = 50
-MAIN_STAGE = 60
+STAGES = {"remove": REMOVE, "add": ADD}
 
 
 def adapt(
     proposal: Proposal,
     entropy: tuple[int, ...],
-    stage: int,
+    stages: DirectionStages,
     executor: concurrent.futures.Executor | None,
     floors: dict[str, float],
 ) -> Proposal:
     """The proposal with part probabilities from pilot rounds, none below its floor (0.01 by default)."""
     least = np.array([floors.get(name, LEAST_PROBABILITY) for name in proposal.names])
     size = pilot_size(proposal.gram.bins)
-    for number in range(1, PILOT_ROUNDS + 1):
-        payoffs, densities = pilot_sample(proposal, entropy, stage + number, size, executor)
+    for number, stage in enumerate(stages.rounds):
+        payoffs, densities = pilot_sample(proposal, entropy, stage, size, executor)
         seen = summarise(proposal.log_weights(payoffs, densities))
         proposal = proposal.reweighted(adapted_weights(proposal, payoffs, densities, least))
-        if number > 1 and seen.effective_samples >= PILOT_EFFECTIVE:
+        if number > 0 and seen.effective_samples >= PILOT_EFFECTIVE:
             break
-        size = size if number == 1 else 2 * size
+        size = size if number == 0 else 2 * size
     return proposal
 
 
@@ -185,17 +183,17 @@ def _plan(
     max_samples: int,
     executor: concurrent.futures.Executor | None,
 ) -> SamplingPlan:
-    remove = adapt(remove, entropy, FIRST_STAGE["remove"], executor, FLOORS)
+    remove = adapt(remove, entropy, STAGES["remove"], executor, FLOORS)
     size = pilot_size(remove.gram.bins)
 
     def seen(name: str, proposal: Proposal, count: int) -> WeightSummary:
-        stage = FIRST_STAGE[name] + SIZING_STAGE
-        return summarise(weight_sample(proposal, entropy, stage, count, executor).log_weights)
+        sample = weight_sample(proposal, entropy, STAGES[name].sizing, count, executor)
+        return summarise(sample.log_weights)
 
     removed = seen("remove", remove, 2 * size)
     pilots = {"remove": (remove, removed)}
     if add.log_weight_bound > removed.log_mean + math.log(NEGLIGIBLE):
-        add = adapt(add, entropy, FIRST_STAGE["add"], executor, {})
+        add = adapt(add, entropy, STAGES["add"], executor, {})
         pilots["add"] = (add, seen("add", add, 2 * size))
     top = max(pilot.log_mean for _, pilot in pilots.values())
     sizes = {"add": size}
@@ -237,7 +235,7 @@ def _direction(
     executor: concurrent.futures.Executor | None,
 ) -> DirectionEstimate:
     samples = plan.remove_samples if name == "remove" else plan.add_samples
-    stage = FIRST_STAGE[name] + MAIN_STAGE + plan.enlarged
+    stage = STAGES[name].enlarged if plan.enlarged else STAGES[name].main
     sample = weight_sample(proposal, plan.entropy, stage, samples, executor)
     if np.any(np.isnan(sample.log_weights)):
         raise NumericalError(f"a weight of the {name} direction is not a number")

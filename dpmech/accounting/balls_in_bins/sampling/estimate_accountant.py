@@ -15,6 +15,7 @@ from dpmech.accounting.balls_in_bins.sampling.confidence import summarise
 from dpmech.accounting.balls_in_bins.sampling.estimate import FLOORS, adapt, estimate_delta, pilot_size
 from dpmech.accounting.balls_in_bins.sampling.reach import _SMALLEST_EPS, check_reach, delta_below
 from dpmech.accounting.balls_in_bins.sampling.results import Estimate, SamplingPlan
+from dpmech.accounting.balls_in_bins.streams import ADD, REMOVE, DirectionStages
 from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_log_delta, gaussian_sigma
 from dpmech.accounting.methods import Importance
 from dpmech.accounting.sigma_search import gaussian_scale
@@ -23,7 +24,7 @@ from dpmech.numerics import Bounds, percent, safe_root, signed, up
 
 __all__ = ["ImportanceAccountant"]
 
-Adapted = dict[tuple[int, tuple[str, ...]], npt.NDArray[np.float64]]
+Adapted = dict[tuple[DirectionStages, tuple[str, ...]], npt.NDArray[np.float64]]
 
 _COARSE_RESOLUTION = 0.04
 _MOMENT_EXCESS = 3.0
@@ -165,17 +166,17 @@ class ImportanceAccountant(Accountant):
         executor = self.settings.executor
         values: list[float] = []
         proposals: tuple[Proposal, ...] = (RemoveProposal.at(gram, eps), AddProposal.at(gram, eps))
-        for stage, proposal in zip((0, 100), proposals, strict=True):
+        for stages, proposal in zip((REMOVE, ADD), proposals, strict=True):
             if values and proposal.log_weight_bound < values[0]:
                 continue
-            known = adapted.get((stage, proposal.names))
+            known = adapted.get((stages, proposal.names))
             chosen = (
-                adapt(proposal, entropy, stage, executor, FLOORS)
+                adapt(proposal, entropy, stages, executor, FLOORS)
                 if known is None
                 else proposal.reweighted(known)
             )
-            adapted[stage, proposal.names] = chosen.weights
-            weights = weight_sample(chosen, entropy, stage + 50, 4 * pilot_size(gram.bins), executor)
+            adapted[stages, proposal.names] = chosen.weights
+            weights = weight_sample(chosen, entropy, stages.sizing, 4 * pilot_size(gram.bins), executor)
             values.append(summarise(weights.log_weights).log_mean)
         return math.exp(max(values))
 

@@ -15,7 +15,7 @@ from dpmech.accounting.balls_in_bins.moments import rough_log_delta
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import summarise
-from dpmech.accounting.balls_in_bins.sampling.estimate import FLOORS, adapt, pilot_size
+from dpmech.accounting.balls_in_bins.sampling.estimate import FLOORS, STAGES, adapt, pilot_size
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Strategy
@@ -24,8 +24,6 @@ from dpmech.numerics import FloatArray, safe_root
 __all__ = ["ENTROPY", "RoughSigma", "RoughSizer"]
 
 ENTROPY = draw_entropy(np.random.default_rng(20260101))
-_STAGES = {"remove": 0, "add": 100}
-_MAIN_STAGE = 50
 _SIZE = 2
 _PROBES = 8
 # A last step this short, in log sigma, needs no probe of its own.
@@ -129,11 +127,11 @@ class RoughSizer:
             key = (name, proposal.names)
             if key not in known:
                 floors = FLOORS if name == "remove" else {}
-                known[key] = adapt(proposal, ENTROPY, _STAGES[name], None, floors).weights
+                known[key] = adapt(proposal, ENTROPY, STAGES[name], None, floors).weights
             sample = weight_sample(
                 proposal.reweighted(known[key]),
                 ENTROPY,
-                _STAGES[name] + _MAIN_STAGE,
+                STAGES[name].sizing,
                 _SIZE * pilot_size(gram.bins),
             )
             found[name] = summarise(sample.log_weights).log_mean

@@ -9,8 +9,8 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
-from dpmech.accounting.balls_in_bins.proposals.mixture import AddProposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
 from tests.support.bins_oracles import identity_delta, strategy_gram
 

@@ -75,7 +75,7 @@ def test_a_lifted_group_aims_at_its_share():
 def test_free_tuples_have_the_joint_density_of_their_law(order, lift):
     gram, bins = DenseGram(UNEVEN), 6
     part = FreeTuples(order, lift, UNEVEN.mean(axis=1))
-    drawn = part.draw(bins, np.tile(uniforms(bins)[:, None], (1, order)))
+    drawn = part.draw(gram, np.tile(uniforms(bins)[:, None], (1, order)))
     assert drawn.tolist() == [[i] * order for i in (*range(bins), 0, bins - 1)]
     rng = np.random.default_rng(order)
     tuples = rng.integers(0, bins, (len(POINTS), order))

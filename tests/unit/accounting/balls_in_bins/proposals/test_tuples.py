@@ -8,8 +8,9 @@ import scipy.special
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.moment_bound import log_moment_bound
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.proposals.design_points import add_point
-from dpmech.accounting.balls_in_bins.proposals.mixture import AddProposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals.remove_mixture import TuplesOfSamples
 from dpmech.accounting.balls_in_bins.proposals.tuples import best_tuple_proposal, draw_rows, tuple_proposal
 
 
@@ -111,8 +112,12 @@ def remove_log_weight(proposal, values, tuples, free):
     hits = losses > proposal.eps
     payoffs[hits] = losses[hits] + np.log(-np.expm1(proposal.eps - losses[hits]))
     uniforms = np.random.default_rng(0).random((count, free))
-    drawn = [(tuples, np.zeros(tuples.shape)), (np.zeros((count, free), dtype=np.int64), uniforms)]
-    densities = proposal._densities(values, losses, np.full(count, 2), drawn)
+    of_star, of_others = np.ones(count, dtype=bool), np.zeros(count, dtype=bool)
+    drawn = [
+        TuplesOfSamples(proposal.star, of_star, np.zeros(tuples.shape), tuples),
+        TuplesOfSamples(proposal.free, of_others, uniforms, np.zeros((count, free), dtype=np.int64)),
+    ]
+    densities = proposal._densities(values, losses, drawn)
     return proposal.log_weights(payoffs, densities)
 
 

@@ -9,14 +9,14 @@ import pytest
 import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.proposals.mixture import RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling import certified_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
-from dpmech.accounting.balls_in_bins.sampling import estimate as importance
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
 from dpmech.accounting.balls_in_bins.sampling.confidence import betting_upper_bound
 from dpmech.accounting.balls_in_bins.sampling.reach import delta_below
+from dpmech.accounting.balls_in_bins.streams import Stage
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.numerics.bounds import Bounds
 
@@ -92,9 +92,9 @@ def test_no_fewer_samples_than_asked_for(blocks):
     gram = DenseGram([[1.0]])
     proposal = RemoveProposal.at(gram, 1.0)
     asked = (blocks - 1) * block_size(1) + 1
-    sample = weight_sample(proposal, (1, 2), 0, asked)
+    sample = weight_sample(proposal, (1, 2), Stage.REMOVE_MAIN, asked)
     assert sample.log_weights.size == blocks * block_size(1)
-    payoffs, densities = pilot_sample(proposal, (1, 2), 0, asked)
+    payoffs, densities = pilot_sample(proposal, (1, 2), Stage.REMOVE_MAIN, asked)
     assert payoffs.shape == (blocks * block_size(1),)
     assert densities.shape == (payoffs.size, len(proposal.names))
 
@@ -121,11 +121,3 @@ def test_a_certified_bound_counts_the_draws_of_both_directions():
     bound = certified.certify_delta(DenseGram([[1.0]]), 1.0, beta=1e-3, rng=np.random.default_rng(1))
     assert bound.samples == bound.remove.samples + bound.add.samples
     assert min(bound.remove.samples, bound.add.samples) >= block_size(1)
-
-
-def test_stages_of_one_estimate_have_random_numbers_of_their_own():
-    first = importance.FIRST_STAGE
-    main = importance.MAIN_STAGE
-    kinds = (0, importance.SIZING_STAGE, main, main + 1)  # adapting, sizing, the main run, an enlarged one
-    stages = [first[name] + kind for name in first for kind in kinds]
-    assert len(set(stages)) == len(stages)

@@ -9,12 +9,13 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
-from dpmech.accounting.balls_in_bins.proposals.mixture import AddProposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling import estimate as importance
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.certified_bound import certify_delta
 from dpmech.accounting.balls_in_bins.sampling.confidence import likelihood_interval
 from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.accounting.balls_in_bins.streams import Stage
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import gaussian, identity_bracket, identity_delta, quadrature, strategy_gram
 
@@ -70,7 +71,7 @@ def test_every_part_of_the_mixture_has_the_density_it_says(part):
     weights = np.full(len(names), 0.02)
     weights[0] = 0.3
     weights[part] += 1.0 - weights.sum()
-    sample = weight_sample(proposal.reweighted(weights), (part, 7), 0, 200_000)
+    sample = weight_sample(proposal.reweighted(weights), (part, 7), Stage.REMOVE_MAIN, 200_000)
     drawn = np.exp(sample.log_weights)
     error = drawn.std() / math.sqrt(drawn.size)
     assert abs(drawn.mean() - quadrature(matrix, eps)[0]) < 6.2 * error
@@ -238,7 +239,7 @@ def test_each_sample_has_its_share_of_the_error(enlarged, share):
     gram = DenseGram(strategy_gram(390, 39, 0.9) / 2.927**2)
     plan = dataclasses.replace(estimate_delta(gram, 8.0, rng=rng(0), rel_error=0.1).plan, enlarged=enlarged)
     result = estimate_delta(gram, 8.0, plan=plan, confidence=0.99)
-    stage = importance.FIRST_STAGE["remove"] + importance.MAIN_STAGE + enlarged
+    stage = Stage.REMOVE_ENLARGED if enlarged else Stage.REMOVE_MAIN
     known = dict(zip(plan.remove_parts, plan.remove_weights, strict=True))
     remove = RemoveProposal.at(gram, 8.0)
     remove = remove.reweighted(np.array([known[name] for name in remove.names]))

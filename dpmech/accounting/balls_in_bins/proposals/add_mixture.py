@@ -1,0 +1,104 @@
+"""The ADD mixture: Gaussians along one direction, with a proved weight bound, and the tilt of all bins."""
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+import scipy
+
+from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
+from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint, add_point
+from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import log_mean_exp
+from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts
+from dpmech.accounting.balls_in_bins.streams import AddDraw, generator
+from dpmech.numerics import FloatArray
+
+__all__ = ["AddProposal"]
+
+ADD_PARTS = (0.0, 0.5, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class AddProposal(Proposal):
+    """The ADD mixture: Gaussians N(-tau K w, K) along one direction w, with a proved weight bound.
+
+    A collective tilt joins them where bins are nearly independent; the bound does not rest on it.
+
+    Attributes:
+        gram: the Gram matrix.
+        eps: the privacy loss level.
+        point: the direction.
+        tilts: tau of each Gaussian part, non-negative.
+        collective: the tilt of all bins, or None.
+        alphas: probabilities of the parts, shape (J,).
+    """
+
+    gram: BinGram
+    eps: float
+    point: AddPoint
+    tilts: FloatArray
+    collective: CollectiveParts | None
+    alphas: FloatArray
+
+    @classmethod
+    def at(cls, gram: BinGram, eps: float) -> Self:
+        """The mixture at eps, with equal probabilities.
+
+        The first part reaches the hyperplane that bounds {L <= -eps}, or is Q where that does not exclude
+        0; the others reach further, up to where the mean of r is e^-eps, since L exceeds its value at the
+        mean by up to K_ll / 2.
+        """
+        point = add_point(gram, eps)
+        curvature = 0.5 * float(point.direction @ gram.diagonal)
+        tilts = np.array([max(point.depth + part * curvature, 0.0) for part in ADD_PARTS]) / point.square
+        collective = CollectiveParts.falling(gram, eps)
+        parts = tilts.size + (collective is not None)
+        return cls(gram, eps, point, tilts, collective, np.full(parts, 1.0 / parts))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts."""
+        together = self.collective.names if self.collective is not None else ()
+        return (*(f"shift {part:.0%}" for part in ADD_PARTS), *together)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Probabilities of the parts."""
+        return self.alphas
+
+    @property
+    def log_weight_bound(self) -> float:
+        """Log of an upper bound on every weight, proved.
+
+        A weight is not 0 only where L <= -eps; there `u = -w . y >= c` (`add_point`, for any w), f <= 1, and
+        `D_j = exp(tau_j u - tau_j^2 w^T K w / 2)` is at least its value at u = c.
+        """
+        depths = self.tilts * self.point.depth - 0.5 * self.tilts**2 * self.point.square
+        return -float(scipy.special.logsumexp(depths, b=self.alphas[: depths.size]))
+
+    def reweighted(self, weights: FloatArray) -> "AddProposal":
+        """The same parts with other probabilities."""
+        return dataclasses.replace(self, alphas=weights)
+
+    def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
+        """Samples of the mixture."""
+        values = self.gram.sample(generator(seed, AddDraw.NORMALS), count)
+        parts = chosen_parts(self.alphas, generator(seed, AddDraw.CHOICES).random(count))
+        values -= np.append(self.tilts, 0.0)[parts][:, None] * self.point.image
+        together = np.flatnonzero(parts == self.tilts.size)
+        if self.collective is not None and together.size:
+            only = np.zeros(together.size, dtype=np.int64)
+            tilt = generator(seed, AddDraw.TILTS)
+            values[together] = self.collective.draw(only, values[together], tilt)
+        payoffs = np.full(count, -np.inf)
+        densities = np.zeros((count, self.alphas.size))
+        losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
+        hits = np.flatnonzero(losses < -self.eps)
+        payoffs[hits] = np.log(-np.expm1(self.eps + losses[hits]))
+        along = -(values[hits] @ self.point.direction)
+        gaussian = along[:, None] * self.tilts - 0.5 * self.tilts**2 * self.point.square
+        densities[hits, : self.tilts.size] = gaussian
+        if self.collective is not None and hits.size:
+            densities[hits, self.tilts.size :] = self.collective.log_densities(values[hits])
+        return payoffs, densities

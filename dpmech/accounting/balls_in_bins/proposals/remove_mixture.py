@@ -1,0 +1,272 @@
+"""The REMOVE mixture: nominal P, tuples of bins, the scaled component, design points, collective tilts."""
+
+import dataclasses
+import math
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
+from dpmech.accounting.balls_in_bins.proposals.design_points import remove_points, set_starts
+from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
+from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts
+from dpmech.accounting.balls_in_bins.proposals.tuples import (
+    FreeTuples,
+    TupleProposal,
+    best_tuple_proposal,
+    draw_rows,
+    tuple_proposal,
+)
+from dpmech.accounting.balls_in_bins.streams import RemoveDraw, generator
+from dpmech.numerics import FloatArray, IntArray
+
+__all__ = ["RemoveProposal"]
+
+LOCAL_BINS = 768
+SET_SIZES = (2, 3, 6)
+SETS_EACH = 20
+PEAK_SHARES = (0.03, 0.1, 0.25, 0.5, 0.75)
+SET_SEED = 20
+BOUND_GRID = 4096
+
+
+class Slots(NamedTuple):
+    """Positions of the parts: in `names`, among the probabilities, in the columns of densities.
+
+    Attributes:
+        nominal: of P itself.
+        scaled: of the scaled component.
+        tuples: of the parts whose samples come with tuples of bins.
+        groups: of the Gaussians at design points.
+        collective: of the tilts of all bins.
+    """
+
+    nominal: int
+    scaled: int
+    tuples: range
+    groups: range
+    collective: range
+
+
+class TuplePart(NamedTuple):
+    """A part whose samples come with tuples of bins, and the stream of its uniforms."""
+
+    name: str
+    law: TupleProposal | FreeTuples
+    draw: RemoveDraw
+
+
+@dataclasses.dataclass
+class TuplesOfSamples:
+    """The tuples of one tuple part, for samples of the whole mixture.
+
+    Attributes:
+        law: the part.
+        own: which samples the part drew itself, shape (m,); their tuples are drawn, the others still free.
+        uniforms: shape (m, q).
+        indices: shape (m, q).
+    """
+
+    law: TupleProposal | FreeTuples
+    own: npt.NDArray[np.bool_]
+    uniforms: FloatArray
+    indices: IntArray
+
+    def at(self, rows: IntArray) -> "TuplesOfSamples":
+        """The same for some of the samples."""
+        return TuplesOfSamples(self.law, self.own[rows], self.uniforms[rows], self.indices[rows])
+
+    def complete(self, kernel: FloatArray) -> None:
+        """Draw the tuples of samples of other parts from the rows of a kernel, shape (m, b), unnormalised."""
+        others = np.flatnonzero(~self.own)
+        self.indices[others] = draw_rows(kernel[others], self.uniforms[others])
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoveProposal(Proposal):
+    """The REMOVE mixture: nominal P, tuples of bins, the scaled component, design points, collective tilts.
+
+    Attributes:
+        gram: the Gram matrix.
+        eps: the privacy loss level.
+        scaled: the tuple proposal of order 1.
+        star: the tuple proposal that bounds the weights, or None where K is too large to be read.
+        free: uniform tuples; None with `star`.
+        groups: Gaussians at design points.
+        collective: tilts of all bins; None where bins are correlated, or one bin decides.
+        alphas: probabilities of the parts, in the order of `names`.
+    """
+
+    gram: BinGram
+    eps: float
+    scaled: TupleProposal
+    star: TupleProposal | None
+    free: FreeTuples | None
+    groups: tuple[PointGroup | LiftedGroup, ...]
+    collective: CollectiveParts | None
+    alphas: FloatArray
+
+    @classmethod
+    def at(cls, gram: BinGram, eps: float) -> Self:
+        """The mixture at eps with all its parts, equally probable."""
+        bins, half = gram.bins, 0.5 * gram.diagonal
+        heaviest = int(np.argmax(half))
+        reach = (eps + float(half[heaviest]) + math.log(bins)) / (2.0 * float(half[heaviest]))
+        scaled = tuple_proposal(gram, max(1.0, reach), 1)
+        star = best_tuple_proposal(gram, eps) if gram.cheap_columns else None
+        free = FreeTuples.at(gram, eps) if gram.cheap_columns else None
+        groups: list[PointGroup | LiftedGroup] = []
+        if bins > 1:
+            if gram.circulant:
+                first = np.zeros((1, bins))
+                first[0, 0] = 1.0
+                groups.append(PointGroup.at(gram, "local", remove_points(gram, eps, first), orbit=True))
+            elif bins <= LOCAL_BINS:
+                groups.append(PointGroup.at(gram, "local", remove_points(gram, eps, np.eye(bins))))
+            uniform = np.full((1, bins), 1.0 / bins)
+            groups.append(PointGroup.at(gram, "uniform", remove_points(gram, eps, uniform, steps=0)))
+            groups.extend(LiftedGroup.at(gram, eps, share) for share in PEAK_SHARES)
+            rng = np.random.default_rng(SET_SEED)
+            for size in (size for size in SET_SIZES if size < bins):
+                tilts = remove_points(gram, eps, set_starts(bins, size, SETS_EACH, rng), steps=2)
+                groups.append(PointGroup.at(gram, f"sets of {size}", tilts))
+        collective = CollectiveParts.rising(gram, eps)
+        parts = 2 + 2 * (star is not None) + len(groups)
+        parts += len(collective.parts) if collective is not None else 0
+        return cls(gram, eps, scaled, star, free, tuple(groups), collective, np.full(parts, 1.0 / parts))
+
+    @property
+    def tuple_parts(self) -> tuple[TuplePart, ...]:
+        """The star and the free tuples; none where K is too large to be read."""
+        if self.star is None or self.free is None:
+            return ()
+        return (
+            TuplePart("star", self.star, RemoveDraw.STAR),
+            TuplePart("free tuples", self.free, RemoveDraw.FREE),
+        )
+
+    @property
+    def slots(self) -> Slots:
+        """Where each part stands."""
+        tuples = range(2, 2 + len(self.tuple_parts))
+        groups = range(tuples.stop, tuples.stop + len(self.groups))
+        together = 0 if self.collective is None else len(self.collective.parts)
+        return Slots(0, 1, tuples, groups, range(groups.stop, groups.stop + together))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts."""
+        tuples = (part.name for part in self.tuple_parts)
+        together = self.collective.names if self.collective is not None else ()
+        return ("nominal", "scaled", *tuples, *(group.name for group in self.groups), *together)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Probabilities of the parts."""
+        return self.alphas
+
+    def reweighted(self, weights: FloatArray) -> "RemoveProposal":
+        """The same parts with other probabilities."""
+        return dataclasses.replace(self, alphas=weights)
+
+    @property
+    def log_weight_bound(self) -> float:
+        r"""Log of an upper bound on every weight, proved.
+
+        Nominal, scaled and star parts have `D >= r^p / B` (`tuples`; p = 1, B = 1 for the nominal
+        one), so the weight is at most `(r - e^eps) / sum_j alpha_j r^p_j / B_j` on {r >= e^eps}. With r =
+        e^(eps + x) this is `N(x) / D(x)`, `N = 1 - e^-x` and `D = sum_j alpha_j e^((p_j - 1)(eps + x)) /
+        B_j` both non-decreasing, so its supremum over a cell [x, x'] is at most N(x') / D(x), and beyond
+        the last node 1 / D.
+        """
+        terms = [(1.0, 0.0), (self.scaled.power, self.scaled.log_bound)]
+        if self.star is not None:
+            terms.append((self.star.power, self.star.log_bound))
+        powers, bounds = np.array(terms).T[:, :, None]
+        nodes = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, BOUND_GRID)])
+        logs = (powers - 1.0) * (self.eps + nodes) - bounds
+        below = scipy.special.logsumexp(logs, axis=0, b=self.alphas[: len(terms), None])
+        above = np.append(np.log(-np.expm1(-nodes[1:])), 0.0)
+        return float(np.max(above - below))
+
+    def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
+        """Samples of the mixture."""
+        streams = {draw: generator(seed, draw) for draw in RemoveDraw}
+        values = self.gram.sample(streams[RemoveDraw.NORMALS], count)
+        chosen, within = streams[RemoveDraw.CHOICES].random((2, count))
+        parts = chosen_parts(self.alphas, chosen)
+        self._shift(values, parts, within)
+        tuples = [
+            self._shift_by_tuples(values, parts == slot, part.law, streams[part.draw])
+            for slot, part in zip(self.slots.tuples, self.tuple_parts, strict=True)
+        ]
+        self._tilt(values, parts, streams[RemoveDraw.TILTS])
+        payoffs, densities = np.full(count, -np.inf), np.zeros((count, self.alphas.size))
+        losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
+        hits = np.flatnonzero(losses > self.eps)
+        if hits.size:
+            payoffs[hits] = losses[hits] + np.log(-np.expm1(self.eps - losses[hits]))
+            densities[hits] = self._densities(values[hits], losses[hits], [one.at(hits) for one in tuples])
+        return payoffs, densities
+
+    def _shift(self, values: FloatArray, parts: IntArray, within: FloatArray) -> None:
+        """Move draws of Q to the Gaussian that `within`, a uniform, chooses inside the part of each."""
+        gram, slots = self.gram, self.slots
+        rows = np.flatnonzero(parts == slots.nominal)
+        bins = np.minimum((within[rows] * gram.bins).astype(np.int64), gram.bins - 1)
+        values[rows] += gram.columns(bins)
+        rows = np.flatnonzero(parts == slots.scaled)
+        bins = self.scaled.draw(gram, within[rows][:, None])[:, 0]
+        values[rows] += self.scaled.scale * gram.columns(bins)
+        for slot, group in zip(slots.groups, self.groups, strict=True):
+            rows = np.flatnonzero(parts == slot)
+            if rows.size:
+                values[rows] += group.shift(gram, within[rows])
+
+    def _shift_by_tuples(
+        self,
+        values: FloatArray,
+        own: npt.NDArray[np.bool_],
+        law: TupleProposal | FreeTuples,
+        stream: np.random.Generator,
+    ) -> TuplesOfSamples:
+        """Move the draws of a tuple part; every sample of the mixture gets uniforms for a tuple."""
+        uniforms = stream.random((len(values), law.order))
+        indices = np.zeros(uniforms.shape, dtype=np.int64)
+        rows = np.flatnonzero(own)
+        indices[rows] = law.draw(self.gram, uniforms[rows])
+        values[rows] += law.shift(self.gram, indices[rows])
+        return TuplesOfSamples(law, own, uniforms, indices)
+
+    def _tilt(self, values: FloatArray, parts: IntArray, stream: np.random.Generator) -> None:
+        """Turn draws of Q into draws of the collective tilts."""
+        first = self.slots.collective.start
+        rows = np.flatnonzero(parts >= first)
+        if self.collective is not None and rows.size:
+            values[rows] = self.collective.draw(parts[rows] - first, values[rows], stream)
+
+    def _densities(self, values: FloatArray, loss: FloatArray, tuples: list[TuplesOfSamples]) -> FloatArray:
+        """Log D of every part, shape (m, J), tuples of other parts' samples completed from their kernels."""
+        gram = self.gram
+        exponents = values - 0.5 * gram.diagonal
+        exponents -= exponents.max(axis=1, keepdims=True)
+        density = np.exp(exponents)
+        tops = loss - np.log(density.mean(axis=1))
+
+        def powered(scale: float) -> tuple[FloatArray, FloatArray]:
+            """The terms a^s up to a factor of each row, and the log of their mean."""
+            terms = density if scale == 1.0 else np.exp(scale * exponents)
+            return terms, scale * tops + np.log(terms.mean(axis=1))
+
+        columns = [loss, powered(self.scaled.scale)[1] - self.scaled.log_bound]
+        for one in tuples:
+            kernel, power = powered(one.law.scale)
+            one.complete(kernel)
+            columns.append(one.law.log_density(gram, values, power, one.indices))
+        columns.extend(group.log_density(values) for group in self.groups)
+        if self.collective is not None:
+            columns.extend(self.collective.log_densities(values).T)
+        return np.stack(columns, axis=1)
