@@ -12,13 +12,14 @@ from dpmech.certificates import Certificate, Claim, Evidence, check_unedited, wi
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
+    UNSTATED,
     Adjacency,
-    EveryStep,
+    Mechanism,
     Participation,
     PrivacyBudget,
     Strategy,
-    check_participation,
-    check_strategy,
+    Unstated,
+    mechanism_of,
 )
 from dpmech.numerics import Bounds, between, typed, up
 
@@ -83,12 +84,12 @@ class Calibration(Claim):
 
 
 def calibrate_sigma(
-    strategy: Strategy,
+    strategy: Strategy | Mechanism,
     eps: float,
     delta: float,
     *,
     participation: Participation | None = None,
-    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    adjacency: Adjacency | Unstated = UNSTATED,
     rtol: float = 1e-3,
     method: Method | None = None,
     rng: np.random.Generator | int | None = None,
@@ -97,7 +98,8 @@ def calibrate_sigma(
     """The smallest noise scale whose mechanism is (eps, delta)-differentially private.
 
     Args:
-        strategy: C, over as many steps as will be run.
+        strategy: C, over as many steps as will be run; or a Mechanism, which says participation and
+            adjacency as well.
         eps: > 0.
         delta: in (0, 1).
         participation: who takes part when; None is EveryStep, which only over-protects.
@@ -125,13 +127,10 @@ def calibrate_sigma(
         >>> round(cal.sigma, 3), round(cal.rmse(), 2), cal.guarantee
         (4.355, 19.71, 'exact')
     """
-    check_strategy(strategy)
     budget = PrivacyBudget(eps, delta)
-    schema = EveryStep() if participation is None else check_participation(participation)
+    mechanism = mechanism_of(strategy, participation, adjacency)
     tolerance = check_real("rtol", rtol, minimum=1e-6, maximum=0.5)
-    accountant = accountant_for(
-        strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
-    )
+    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
     with _within_float64():
         solution = accountant.calibrate(
             budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
@@ -139,9 +138,9 @@ def calibrate_sigma(
     if not (math.isfinite(solution.sigma) and solution.sigma > 0.0 and solution.achieved.upper <= budget.eps):
         raise NumericalError(f"calibration ended on the wrong side: {solution!r} for {budget!r}")
     found = Calibration(
-        strategy=strategy,
-        participation=schema,
-        adjacency=adjacency,
+        strategy=mechanism.strategy,
+        participation=mechanism.participation,
+        adjacency=mechanism.adjacency,
         budget=budget,
         sigma=solution.sigma,
         sensitivity=accountant.sensitivity,
@@ -149,7 +148,7 @@ def calibrate_sigma(
         method=solution.achieved.method,
         guarantee=accountant.guarantee,
         evidence=Evidence(
-            accountant=effective_method(schema, method),
+            accountant=effective_method(mechanism.participation, method),
             rtol=tolerance,
             rng_supplied=rng is not None,
             samples=solution.samples,
@@ -159,19 +158,19 @@ def calibrate_sigma(
 
 
 def epsilon(
-    strategy: Strategy,
+    strategy: Strategy | Mechanism,
     sigma: float,
     delta: float,
     *,
     participation: Participation | None = None,
-    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    adjacency: Adjacency | Unstated = UNSTATED,
     method: Method | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Bounds:
     """Bounds on the smallest eps >= 0 at `delta` of C G + sigma Z.
 
     Args:
-        strategy: C.
+        strategy: C, or a Mechanism.
         sigma: standard deviation of Z at clip norm 1, > 0.
         delta: in (0, 1).
         participation: as for `calibrate_sigma`.
@@ -187,23 +186,20 @@ def epsilon(
         >>> round(dm.epsilon(dm.Identity(1), 1.0, 1e-5, participation=dm.SingleParticipation()).upper, 4)
         4.3772
     """
-    check_strategy(strategy)
     checked_sigma, checked_delta = check_sigma(sigma), check_delta(delta)
-    schema = EveryStep() if participation is None else check_participation(participation)
-    accountant = accountant_for(
-        strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
-    )
+    mechanism = mechanism_of(strategy, participation, adjacency)
+    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
     with _within_float64():
         return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
 
 
 def delta(
-    strategy: Strategy,
+    strategy: Strategy | Mechanism,
     sigma: float,
     eps: float,
     *,
     participation: Participation | None = None,
-    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    adjacency: Adjacency | Unstated = UNSTATED,
     method: Method | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Bounds:
@@ -215,12 +211,9 @@ def delta(
         >>> f"{value.upper:.4g}"
         '1e-05'
     """
-    check_strategy(strategy)
     checked_sigma, checked_eps = check_sigma(sigma), check_eps(eps, zero_allowed=True)
-    schema = EveryStep() if participation is None else check_participation(participation)
-    accountant = accountant_for(
-        strategy, schema, Adjacency.check(adjacency), check_method(method), check_rng(rng)
-    )
+    mechanism = mechanism_of(strategy, participation, adjacency)
+    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
     with _within_float64():
         return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
 

@@ -1,4 +1,4 @@
-"""python -m verification: run the checks, print a table, write docs/verification.md."""
+"""python -m verification: run the checks, print a table, write the pages."""
 
 import argparse
 import dataclasses
@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from verification.harness.page import write_page
-from verification.harness.registry import load, registry
+from verification.harness.outcomes import PATH, save_outcomes
+from verification.harness.page import write_pages
+from verification.harness.registry import load, papers, registry
 from verification.harness.verdict import CHECKS, Check, Verdict
 
-PAGE = Path(__file__).parents[1] / "docs" / "verification.md"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,9 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--id", help="one statement, e.g. cgd.thm1")
     parser.add_argument("--full", action="store_true", help="the long checks too")
     parser.add_argument("--skip", action="append", default=[], metavar="ID", help="leave one out; repeatable")
-    parser.add_argument("--json", action="store_true", help="print JSON, write no page")
+    parser.add_argument("--json", action="store_true", help="print JSON, write nothing")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages (%(default)s)")
     parser.add_argument(
-        "--page", type=Path, default=PAGE, help="what a run over all papers writes (%(default)s)"
+        "--outcomes", type=Path, default=PATH, help="what the latest runs found (%(default)s)"
     )
     options = parser.parse_args(arguments)
     load()
@@ -51,8 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(json.dumps([_record(check, verdict) for check, verdict in results], indent=2) + "\n")
     else:
         Console(width=160).print(_table(results))
-        if options.paper is None and options.id is None:
-            write_page(options.page, entries, results)
+        if options.id is None:
+            write_pages(
+                options.docs, entries, papers(), save_outcomes(options.outcomes, set(entries), results)
+            )
     return int(any(verdict.status != check.expected for check, verdict in results))
 
 

@@ -24,7 +24,7 @@ from dpmech.accounting.balls_in_bins import (
     pilot_size,
     stage_seed,
 )
-from dpmech.accounting.dispatch import accountant_for, effective_method
+from dpmech.accounting.dispatch import SCHEMES, Scheme, accountant_for, effective_method, rigorous_method
 from dpmech.accounting.gaussian import (
     GaussianAccountant,
     gaussian_delta,
@@ -51,6 +51,7 @@ __all__ = [
     "DETERMINISTIC",
     "ENTROPY",
     "EXACT",
+    "SCHEMES",
     "Accountant",
     "AddPoint",
     "AddProposal",
@@ -76,6 +77,7 @@ __all__ = [
     "RemoveProposal",
     "RoughSigma",
     "RoughSizer",
+    "Scheme",
     "Solution",
     "Stage",
     "accountant_for",
@@ -94,6 +96,7 @@ __all__ = [
     "gaussian_sigma",
     "log_mean_exp",
     "pilot_size",
+    "rigorous_method",
     "sampled_divergence",
     "stage_seed",
 ]

@@ -1,6 +1,8 @@
-"""Which theorem covers a strategy, a participation, an adjacency and a method; or a refusal."""
+"""Which theorem covers a mechanism, by which method; or a refusal."""
 
+import dataclasses
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -21,63 +23,72 @@ from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, PrvAcco
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import (
-    Adjacency,
     BallsInBins,
     CyclicPoisson,
+    Mechanism,
     Participation,
     Poisson,
-    Strategy,
-    sensitivity,
+    Registry,
 )
 from dpmech.numerics import Bounds, spend
 
-__all__ = ["accountant_for", "effective_method"]
+__all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "rigorous_method"]
+
+Find = Callable[[Mechanism, Method | None, np.random.Generator | None], Accountant]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """How mechanisms are accounted for whose participation chance decides in one way.
+
+    Args:
+        accountant: of a mechanism, for a method (None: the default one), with the random numbers of sampled
+            accountants; refuses what no theorem covers.
+        default: the method that None stands for.
+        rigorous: a method whose result is a bound, where that of the default is an estimate.
+    """
+
+    accountant: Find
+    default: Method
+    rigorous: Method | None = None
+
+
+SCHEMES: Registry[Scheme] = Registry("an accountant")
 
 
 def accountant_for(
-    strategy: Strategy,
-    participation: Participation,
-    adjacency: Adjacency,
-    method: Method | None,
-    rng: np.random.Generator | None = None,
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None = None
 ) -> Accountant:
-    """The accountant of this combination; `rng` serves randomised ones.
+    """The accountant of a mechanism; `rng` serves randomised ones.
 
     Raises:
-        InvalidParameterError: if the participation does not fit n.
         UnsupportedCombinationError: if no theorem covers it.
     """
-    participation.pattern(strategy.n)
-    if participation.random and adjacency is Adjacency.REPLACE_ONE:
-        raise UnsupportedCombinationError(
-            f"no bound is proved for REPLACE_ONE under {participation!r}, where doubling is no theorem",
-            supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling",
-        )
-    match participation:
-        case Poisson():
-            return _poisson(_independent_release(strategy, participation), method)
-        case CyclicPoisson():
-            return _poisson(_cyclic_release(strategy, participation), method)
-        case BallsInBins():
-            return _balls_in_bins(strategy, participation, method, rng)
-        case _:
-            return _unsampled(sensitivity(strategy, participation, adjacency=adjacency), method)
+    if not mechanism.participation.random:
+        return _unsampled(mechanism.sensitivity, method)
+    return _scheme(mechanism.participation).accountant(mechanism, method, rng)
 
 
 def effective_method(participation: Participation, method: Method | None) -> Method:
     """What `accountant_for` acts on: the default in place of None, and Exact where nothing is random."""
-    match participation:
-        case Poisson() | CyclicPoisson():
-            certain = participation.sampling_prob == 1.0
-        case BallsInBins():
-            certain = participation.bins == 1
-        case _:
-            certain = True
-    if certain:
+    if participation.certain:
         return method if isinstance(method, Rdp) else Exact()
-    if method is not None:
-        return method
-    return Importance() if isinstance(participation, BallsInBins) else Pld()
+    return _scheme(participation).default if method is None else method
+
+
+def rigorous_method(participation: Participation) -> Method | None:
+    """The method whose result is a bound, never an estimate; None where the default one is."""
+    return _scheme(participation).rigorous if participation.random else None
+
+
+def _scheme(participation: Participation) -> Scheme:
+    scheme = SCHEMES.find(participation)
+    if scheme is None:
+        raise UnsupportedCombinationError(
+            f"no accountant is registered for {participation!r}, which chance decides",
+            supported="participations that are not random, Poisson, CyclicPoisson and BallsInBins",
+        )
+    return scheme
 
 
 def _unsampled(bounds: Bounds, method: Method | None) -> Accountant:
@@ -91,44 +102,58 @@ def _unsampled(bounds: Bounds, method: Method | None) -> Accountant:
     )
 
 
-def _independent_release(strategy: Strategy, participation: Poisson) -> PoissonRelease:
+def _check_independent(mechanism: Mechanism) -> None:
+    strategy = mechanism.strategy
     norms = strategy.column_norms()
     if strategy.bands != 1 or np.any(np.abs(norms - norms[0]) > 1e-14 * norms[0]):
         raise UnsupportedCombinationError(
-            f"{participation!r} needs independent, equal noise at every step, which {strategy!r} has not",
+            f"{mechanism.participation!r} needs independent, equal noise at every step, which {strategy!r} "
+            "has not",
             supported="Identity; for correlated noise CyclicPoisson with a banded strategy, or BallsInBins",
         )
-    return PoissonRelease(
-        participation.sampling_prob, strategy.n, sensitivity(strategy, participation), tight=True
-    )
 
 
-def _cyclic_release(strategy: Strategy, participation: CyclicPoisson) -> PoissonRelease:
-    """Columns a multiple of `cycle` apart are orthogonal, so that the releases of one group compose."""
-    cycle = participation.cycle
+def _groups_are_tight(mechanism: Mechanism, cycle: int) -> bool:
+    """Whether some group reaches what the releases of a group may cost, all at the largest column norm.
+
+    Columns a multiple of `cycle` apart are orthogonal, so that the releases of one group compose.
+    """
+    strategy = mechanism.strategy
     bands = strategy.n if strategy.bands is None else strategy.bands
     if bands > cycle:
         raise UnsupportedCombinationError(
-            f"{participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} has {bands}",
+            f"{mechanism.participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} "
+            f"has {bands}",
             supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= cycle",
         )
-    steps = math.ceil(strategy.n / cycle)
     norms = strategy.column_norms()
     spend(1e-5 * min(cycle, strategy.n), what=f"looking at {cycle} groups")
-    # The bound is tight if some group has all its columns at the largest norm.
     full = norms >= norms.max() * (1.0 - 1e-14)
-    tight = any(full[start::cycle].sum() == steps for start in range(min(cycle, strategy.n)))
-    return PoissonRelease(
-        participation.sampling_prob, steps, sensitivity(strategy, participation), tight=tight
-    )
+    turns = mechanism.participation.releases(strategy.n)
+    return any(full[start::cycle].sum() == turns for start in range(min(cycle, strategy.n)))
+
+
+def _poisson_release(mechanism: Mechanism) -> PoissonRelease:
+    participation = mechanism.participation
+    if participation.release_prob is None:
+        raise UnsupportedCombinationError(
+            f"{participation!r} is not sampled release by release", supported="Poisson and CyclicPoisson"
+        )
+    if participation.groups is None:
+        _check_independent(mechanism)
+        tight = True
+    else:
+        tight = _groups_are_tight(mechanism, participation.groups)
+    steps = participation.releases(mechanism.steps)
+    return PoissonRelease(participation.release_prob, steps, mechanism.sensitivity, tight=tight)
 
 
 def _balls_in_bins(
-    strategy: Strategy, participation: BallsInBins, method: Method | None, rng: np.random.Generator | None
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
 ) -> Accountant:
-    bounds = sensitivity(strategy, participation)
-    bins = participation.bins
-    if bins == 1:
+    strategy, bounds = mechanism.strategy, mechanism.sensitivity
+    bins = mechanism.participation.allocation_bins
+    if bins is None or mechanism.certain:
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
@@ -145,15 +170,17 @@ def _balls_in_bins(
     if isinstance(method, Rdp):
         return AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)
     raise UnsupportedCombinationError(
-        f"{method!r} does not apply to {participation!r} with {strategy!r}",
+        f"{method!r} does not apply to {mechanism.participation!r} with {strategy!r}",
         supported="method=None, Importance(), Certified(), Deterministic(), Rdp(); Exact() for Identity",
     )
 
 
-def _poisson(release: PoissonRelease, method: Method | None) -> Accountant:
+def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None) -> Accountant:
+    del rng
+    release = _poisson_release(mechanism)
     if isinstance(method, Rdp):
         return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps)
-    if release.sampling_prob == 1.0:
+    if mechanism.certain:
         # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
         bounds = _repeated(release.sensitivity, release.steps)
         if not release.tight:
@@ -176,3 +203,8 @@ def _repeated(bounds: Bounds, steps: int) -> Bounds:
     while Fraction(upper) ** 2 < Fraction(bounds.upper) ** 2 * steps:
         upper = math.nextafter(upper, math.inf)
     return Bounds(lower, upper, bounds.method)
+
+
+SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
+SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
+SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Importance(), rigorous=Deterministic()))

@@ -18,35 +18,33 @@ from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
+    UNSTATED,
     Adjacency,
-    BallsInBins,
-    CyclicPoisson,
-    EveryStep,
+    Mechanism,
     Participation,
-    Poisson,
     Strategy,
-    check_participation,
-    check_strategy,
+    Unstated,
+    mechanism_of,
 )
 from dpmech.numerics import Bounds, FloatArray, error_of_level
 
-__all__ = ["Mechanism", "empirical_epsilon"]
+__all__ = ["empirical_epsilon"]
 
 # Gradients of m runs, one coordinate, shape (m, n), and a generator -> what the runs release, shape (m, n).
-Mechanism: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
+Runs: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
 
 _BLOCK = 4_000_000
 _THRESHOLDS = 200
 
 
 def empirical_epsilon(
-    strategy: Strategy,
+    strategy: Strategy | Mechanism,
     sigma: float,
     delta: float,
     *,
     participation: Participation | None = None,
-    adjacency: Adjacency = Adjacency.ADD_REMOVE,
-    mechanism: Mechanism | None = None,
+    adjacency: Adjacency | Unstated = UNSTATED,
+    mechanism: Runs | None = None,
     samples: int = 200_000,
     confidence: float = 0.999,
     rng: np.random.Generator | int | None = None,
@@ -56,7 +54,7 @@ def empirical_epsilon(
     Where it exceeds a certified eps, the mechanism has less noise than was certified.
 
     Args:
-        strategy: C.
+        strategy: C; or a Mechanism, which says participation and adjacency as well.
         sigma: the noise scale that the mechanism is said to have, at clip norm 1, > 0. The test is the best
             one for it; the bound holds whatever noise there is.
         delta: in (0, 1). Small values need many samples: about 10 / delta for a bound near the truth.
@@ -87,24 +85,17 @@ def empirical_epsilon(
         >>> 0.5 < found.lower < 1.0
         True
     """
-    check_strategy(strategy)
     scale, checked_delta = check_sigma(sigma), check_delta(delta)
-    schema = EveryStep() if participation is None else check_participation(participation)
-    schema.pattern(strategy.n)
-    replaced = Adjacency.check(adjacency) is Adjacency.REPLACE_ONE
-    if replaced and schema.random:
-        raise UnsupportedCombinationError(
-            f"no test for REPLACE_ONE under {schema!r}", supported="ADD_REMOVE and ZERO_OUT under sampling"
-        )
+    claimed = mechanism_of(strategy, participation, adjacency)
     size = check_integer("samples", samples, minimum=1000)
     level = check_real(
         "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
     )
     generator = check_rng(rng)
     generator = np.random.default_rng() if generator is None else generator
-    algebra = Algebra(strategy)
+    algebra = Algebra(claimed.strategy)
     runs = _release(algebra, scale) if mechanism is None else mechanism
-    canary = _canary(strategy, schema, replaced=replaced)
+    canary = _canary(claimed)
     present, absent = (
         _scores(algebra, scale, canary, runs, size, generator, present=present) for present in (True, False)
     )
@@ -122,16 +113,23 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, method, error_of_level(level))
 
 
-def _canary(strategy: Strategy, participation: Participation, *, replaced: bool) -> Mixture | Independent:
-    n = strategy.n
-    if isinstance(participation, Poisson | CyclicPoisson):
-        cycle = participation.cycle if isinstance(participation, CyclicPoisson) else 1
+def _canary(mechanism: Mechanism) -> Mixture | Independent:
+    strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
+    replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
+    prob, bins = participation.release_prob, participation.allocation_bins
+    if prob is not None:
+        cycle = participation.groups or 1
         norms = strategy.column_norms() ** 2
         group = max(range(min(cycle, n)), key=lambda start: float(norms[start::cycle].sum()))
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
-        return Independent(steps, participation.sampling_prob, columns)
-    pattern = participation.pattern(n)
+        return Independent(steps, prob, columns)
+    if participation.random and bins is None:
+        raise UnsupportedCombinationError(
+            f"no test under {participation!r}",
+            supported="participations that are not random, Poisson, CyclicPoisson and BallsInBins",
+        )
+    pattern = mechanism.pattern
     if pattern.evenly_spaced:
         starts = pattern.min_sep
     else:
@@ -143,13 +141,13 @@ def _canary(strategy: Strategy, participation: Participation, *, replaced: bool)
     for start, row in enumerate(gradients):
         row[start :: pattern.min_sep][: pattern.max_participations] = 1.0
     images = strategy.matmul(gradients.T).T
-    if isinstance(participation, BallsInBins):
+    if bins is not None:
         return Mixture(gradients, images, replaced=False)
     worst = int(np.argmax(np.sum(images**2, axis=1)))
     return Mixture(gradients[worst : worst + 1], images[worst : worst + 1], replaced)
 
 
-def _release(algebra: Algebra, sigma: float) -> Mechanism:
+def _release(algebra: Algebra, sigma: float) -> Runs:
     def run(gradients: FloatArray, generator: np.random.Generator) -> FloatArray:
         return gradients + sigma * algebra.solve(generator.standard_normal(gradients.shape))
 
@@ -160,7 +158,7 @@ def _scores(
     algebra: Algebra,
     sigma: float,
     canary: Mixture | Independent,
-    mechanism: Mechanism,
+    mechanism: Runs,
     samples: int,
     generator: np.random.Generator,
     *,

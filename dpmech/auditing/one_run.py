@@ -18,7 +18,7 @@ import scipy
 from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson, Strategy, check_strategy
+from dpmech.mechanism import Participation, Strategy, check_strategy
 from dpmech.numerics import Bounds, FloatArray, error_of_level
 
 __all__ = ["canary_scores", "one_run_epsilon"]
@@ -155,21 +155,19 @@ def canary_scores(
     executed = strategy.prefix(steps)
     algebra = Algebra(executed)
     outputs = algebra.matmul(rows)
-    match participation:
-        case BallsInBins(bins):
-            participation.pattern(strategy.n)
-            gradients = weights * (np.arange(steps) % bins == np.arange(bins)[:, None])
-            return Mixture(gradients, algebra.matmul(gradients), replaced=False).log_ratio(outputs, scale)
-        case Poisson(sampling_prob):
-            return _sampled(executed, outputs, scale, sampling_prob, 1, weights)
-        case CyclicPoisson(sampling_prob, cycle):
-            return _sampled(executed, outputs, scale, sampling_prob, cycle, weights)
-        case _:
-            joins = _check_joins(participation, rows.shape)
-            patterns, member = np.unique(joins, axis=0, return_inverse=True)
-            images = algebra.matmul(weights * patterns)[member.reshape(-1)]
-            energies = np.sum(images**2, axis=1) / 2.0
-            return np.asarray((np.sum(outputs * images, axis=1) - energies) / scale**2)
+    schema = participation if isinstance(participation, Participation) else None
+    bins = None if schema is None else schema.allocation_bins
+    if schema is not None and bins is not None:
+        schema.pattern(strategy.n)
+        gradients = weights * (np.arange(steps) % bins == np.arange(bins)[:, None])
+        return Mixture(gradients, algebra.matmul(gradients), replaced=False).log_ratio(outputs, scale)
+    if schema is not None and schema.release_prob is not None:
+        return _sampled(executed, outputs, scale, schema.release_prob, schema.groups or 1, weights)
+    joins = _check_joins(participation, rows.shape)
+    patterns, member = np.unique(joins, axis=0, return_inverse=True)
+    images = algebra.matmul(weights * patterns)[member.reshape(-1)]
+    energies = np.sum(images**2, axis=1) / 2.0
+    return np.asarray((np.sum(outputs * images, axis=1) - energies) / scale**2)
 
 
 def _sampled(

@@ -1,6 +1,7 @@
 """Claim: a noise scale with everything its guarantee rests on; calibrations and certificates are claims."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import platform
@@ -14,6 +15,7 @@ from dpmech.exceptions import CertificateError, HorizonError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     Adjacency,
+    Mechanism,
     Participation,
     PrivacyBudget,
     Strategy,
@@ -82,6 +84,11 @@ class Claim:
 
     def __float__(self) -> float:
         return self.sigma
+
+    @functools.cached_property
+    def mechanism(self) -> Mechanism:
+        """Strategy, participation and adjacency as one object."""
+        return Mechanism(self.strategy, self.participation, self.adjacency)
 
     @property
     def noise_multiplier(self) -> float:

@@ -135,7 +135,7 @@ def currency_from(settings: dict[str, Any]) -> Currency:
 
 class _GdpFilter(PrivacyFilter):
     def price(self, name: str, claim: Claim) -> Price:
-        accountant = accountant_for(claim.strategy, claim.participation, claim.adjacency, None)
+        accountant = accountant_for(claim.mechanism, None)
         if not isinstance(accountant, GaussianAccountant):
             raise UnsupportedCombinationError(
                 f"{name!r} samples its batches, and has no price as Gaussian differential privacy",
@@ -164,7 +164,7 @@ class _RenyiFilter(PrivacyFilter):
         return check_integer("order", order, minimum=2)
 
     def price(self, name: str, claim: Claim) -> Price:
-        accountant = accountant_for(claim.strategy, claim.participation, claim.adjacency, None)
+        accountant = accountant_for(claim.mechanism, None)
         if isinstance(accountant, GaussianAccountant):
             return (rounded_up(_squared_ratio(accountant, claim) * self.order / 2),)
         if isinstance(accountant, PoissonAccountant):
@@ -173,7 +173,7 @@ class _RenyiFilter(PrivacyFilter):
             multiplier = claim.sigma / release.sensitivity.upper * (1.0 - 2.0 * _ULP)
             one = sampled_divergence(release.sampling_prob, multiplier, self.order)
             return (rounded_up(Fraction(one) * release.steps),)
-        moments = accountant_for(claim.strategy, claim.participation, claim.adjacency, Rdp())
+        moments = accountant_for(claim.mechanism, Rdp())
         if not isinstance(moments, AllocationRenyiAccountant):
             raise UnsupportedCombinationError(
                 f"{name!r} has no price at a Renyi order", supported="currency=dm.ClaimCurrency()"

@@ -314,7 +314,7 @@ class Ledger(Document):
         own = Certificate.from_json(text)
         lot: Lot | str | None = entry["lot"]
         if entry["blocks"]:
-            lot = Lot(entry["lot"], own.strategy, own.participation, adjacency=own.adjacency)
+            lot = Lot(entry["lot"], own.mechanism)
             for name, sigma in entry["blocks"].items():
                 lot.register(name, sigma)
         self.add(entry["name"], own, lot=lot)

@@ -6,14 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from dpmech.accounting import PoissonAccountant, accountant_for
+from dpmech.accounting import GaussianAccountant, PoissonAccountant, accountant_for
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, check_unedited
 from dpmech.composition.lot import Join, Lot
 from dpmech.composition.mixed import MixedComposition, SampledPart
 from dpmech.composition.privacy_filters import Price
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.mechanism import Adjacency, BallsInBins
+from dpmech.mechanism import Adjacency
 from dpmech.numerics import down, up
 
 __all__ = [
@@ -94,14 +94,13 @@ def part_of(certificate: Certificate) -> Part:
     Raises:
         UnsupportedCombinationError: if no theorem covers it.
     """
-    strategy, participation = certificate.strategy, certificate.participation
-    accountant = accountant_for(strategy, participation, certificate.adjacency, None)
-    if isinstance(participation, BallsInBins) and participation.bins > 1:
-        return Part(claim=(certificate.budget.eps, certificate.budget.delta))
+    accountant = accountant_for(certificate.mechanism, None)
     if isinstance(accountant, PoissonAccountant):
         release = accountant.release
         multiplier = certificate.sigma / release.sensitivity.upper
         return Part(sampled=SampledPart(release.sampling_prob, multiplier, release.steps, release.tight))
+    if not isinstance(accountant, GaussianAccountant):
+        return Part(claim=(certificate.budget.eps, certificate.budget.delta))
     bounds = accountant.sensitivity
     return Part(
         gaussian=((bounds.lower / certificate.sigma) ** 2, (bounds.upper / certificate.sigma) ** 2),
@@ -167,8 +166,7 @@ def check_lot(lot: Lot, certificate: Certificate) -> None:
     Raises:
         UnsupportedCombinationError: saying which.
     """
-    given = (lot.strategy, lot.participation, lot.adjacency)
-    if given != (certificate.strategy, certificate.participation, certificate.adjacency):
+    if lot.mechanism != certificate.mechanism:
         raise UnsupportedCombinationError(
             f"{lot!r} is not what was certified: {certificate.strategy!r}, "
             f"{certificate.participation!r}, {certificate.adjacency.name}",

@@ -21,7 +21,17 @@ from dpmech.guards import (
     check_sigma,
     positive_numbers,
 )
-from dpmech.mechanism import Adjacency, Participation, Strategy, check_participation, check_strategy
+from dpmech.mechanism import (
+    UNSTATED,
+    Adjacency,
+    Mechanism,
+    Participation,
+    Strategy,
+    Unstated,
+    check_participation,
+    check_strategy,
+    mechanism_of,
+)
 from dpmech.numerics import Bounds
 
 __all__ = ["Join", "Lot", "join"]
@@ -103,7 +113,7 @@ class Lot:
 
     Args:
         name: identifies the lots in a ledger.
-        strategy: C, the same for all mechanisms on the lot.
+        strategy: C, the same for all mechanisms on the lot; or a Mechanism, which says the next two as well.
         participation: how the lots are drawn.
         adjacency: between which datasets.
 
@@ -129,17 +139,33 @@ class Lot:
     def __init__(
         self,
         name: str,
-        strategy: Strategy,
-        participation: Participation,
+        strategy: Strategy | Mechanism,
+        participation: Participation | None = None,
         *,
-        adjacency: Adjacency = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | Unstated = UNSTATED,
     ) -> None:
         self.name = check_name("name", name)
-        self.strategy = check_strategy(strategy)
-        self.participation = check_participation(participation)
-        self.adjacency = Adjacency.check(adjacency)
+        if not isinstance(strategy, Mechanism):
+            check_strategy(strategy)
+            check_participation(participation)  # no default: a lot is drawn in some way
+        self.mechanism = mechanism_of(strategy, participation, adjacency)
         self._blocks: dict[str, float] = {}
         self._closed = False
+
+    @property
+    def strategy(self) -> Strategy:
+        """C."""
+        return self.mechanism.strategy
+
+    @property
+    def participation(self) -> Participation:
+        """How the lots are drawn."""
+        return self.mechanism.participation
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Between which datasets."""
+        return self.mechanism.adjacency
 
     @property
     def blocks(self) -> dict[str, float]:
@@ -213,7 +239,7 @@ class Lot:
     def _accountant(self, method: Method | None, rng: np.random.Generator | None) -> Accountant:
         if rng is not None and not isinstance(rng, np.random.Generator):
             raise InvalidParameterError("rng", rng, "None or a numpy.random.Generator")
-        return accountant_for(self.strategy, self.participation, self.adjacency, check_method(method), rng)
+        return accountant_for(self.mechanism, check_method(method), rng)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

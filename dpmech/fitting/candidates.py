@@ -20,16 +20,13 @@ from dpmech.fitting.families import BandedFamily, BufferedFamily, Family, Invers
 from dpmech.fitting.fit import Fit
 from dpmech.mechanism import (
     BLT,
-    BallsInBins,
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
-    CyclicPoisson,
     Dense,
     FixedEpochs,
     LambdaCGD,
     Participation,
-    Poisson,
     PrivacyBudget,
     SingleParticipation,
     Strategy,
@@ -118,10 +115,10 @@ class Request:
 
     def candidates(self, schema: Participation) -> list[Candidate]:
         """Fitted strategies under one participation, the Identity apart."""
-        if isinstance(schema, BallsInBins) and schema.bins > 1:
-            return self._amplified(schema)
-        if isinstance(schema, Poisson | CyclicPoisson):
-            cycle = schema.cycle if isinstance(schema, CyclicPoisson) else 1
+        if schema.allocation_bins is not None and not schema.certain:
+            return self._amplified(schema, schema.allocation_bins)
+        if schema.release_prob is not None:
+            cycle = schema.groups or 1
             if self.family not in {BandedToeplitz, Dense} or cycle == 1:
                 return []
             return [Candidate(self._fitted(SingleParticipation(), cycle)[0], schema, math.nan)]
@@ -172,19 +169,19 @@ class Request:
             raise InvalidParameterError("bands", bands, f"at most the cycle, {most}")
         return bands
 
-    def _amplified(self, schema: BallsInBins) -> list[Candidate]:
+    def _amplified(self, schema: Participation, bins: int) -> list[Candidate]:
         """The unamplified optima, the best of their damping paths, and the best over all coefficients."""
         if self.budget is None:
             raise InvalidParameterError("eps", None, f"given, with delta, for {schema!r}")
-        if schema.bins > _LARGEST_BINS:
+        if bins > _LARGEST_BINS:
             raise UnsupportedCombinationError(
                 f"a fit under {schema!r}", supported=f"at most {_LARGEST_BINS} bins"
             )
-        sizer = RoughSizer(schema.bins, self.budget.eps, self.budget.delta)
+        sizer = RoughSizer(bins, self.budget.eps, self.budget.delta)
         search = AmplifiedSearch(sizer, self.workload, self.objective, self.report)
-        epochs = FixedEpochs(self.n // schema.bins)
-        schemas = [epochs] if schema.bins == self.n else [epochs, SingleParticipation()]
-        most = schema.bins if self.family is Dense else None
+        epochs = FixedEpochs(self.n // bins)
+        schemas = [epochs] if bins == self.n else [epochs, SingleParticipation()]
+        most = bins if self.family is Dense else None
         if self.family is LambdaCGD:
             longest = self._problem(epochs).finished(LambdaCGD(self.n, 1.0 - 1.0 / (4.0 * self.n + 10.0)))
             starts, paths = [self._fitted(epochs, None)[0]], [longest]

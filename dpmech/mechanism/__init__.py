@@ -1,7 +1,8 @@
-"""What runs: a strategy, who takes part when, between which datasets; sensitivities and errors."""
+"""What runs: a strategy, who takes part when, between which datasets; its sensitivity and its errors."""
 
 from dpmech.mechanism import workloads
-from dpmech.mechanism.budget import Adjacency, PrivacyBudget
+from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unstated
+from dpmech.mechanism.mechanism import Mechanism, mechanism_of, sensitivity
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.mechanism.objectives import (
     decoder_norm,
@@ -12,18 +13,15 @@ from dpmech.mechanism.objectives import (
     rmse,
 )
 from dpmech.mechanism.participation import (
-    BallsInBins,
-    CyclicPoisson,
-    EveryStep,
-    FixedEpochs,
-    MinSep,
     Participation,
     Pattern,
-    Poisson,
-    SingleParticipation,
     check_participation,
+    forget,
+    kinds,
+    register,
 )
-from dpmech.mechanism.sensitivities import sensitivity
+from dpmech.mechanism.registry import Registry
+from dpmech.mechanism.sampled_participation import BallsInBins, CyclicPoisson, Poisson
 from dpmech.mechanism.strategies import (
     BLT,
     BandedInverse,
@@ -42,10 +40,12 @@ from dpmech.mechanism.strategies import (
     square_root_coefs,
 )
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
+from dpmech.mechanism.unsampled_participation import EveryStep, FixedEpochs, MinSep, SingleParticipation
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [
     "BLT",
+    "UNSTATED",
     "Adjacency",
     "BallsInBins",
     "BandedInverse",
@@ -59,15 +59,18 @@ __all__ = [
     "Identity",
     "InverseSquareRoot",
     "LambdaCGD",
+    "Mechanism",
     "MinSep",
     "Participation",
     "Pattern",
     "Poisson",
     "PrivacyBudget",
+    "Registry",
     "ScaledToeplitz",
     "SingleParticipation",
     "SquareRoot",
     "Strategy",
+    "Unstated",
     "Workload",
     "check_participation",
     "check_strategy",
@@ -75,12 +78,16 @@ __all__ = [
     "decoder_norm",
     "decoder_row_norm",
     "decoder_work",
+    "forget",
     "form_work",
     "inverse_square_root_coefs",
+    "kinds",
     "last_iterate_error",
     "max_se",
+    "mechanism_of",
     "noise_cost",
     "per_step_error",
+    "register",
     "rmse",
     "sensitivity",
     "square_root_coefs",

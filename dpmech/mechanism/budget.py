@@ -6,7 +6,7 @@ import enum
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta, check_eps
 
-__all__ = ["Adjacency", "PrivacyBudget"]
+__all__ = ["UNSTATED", "Adjacency", "PrivacyBudget", "Unstated"]
 
 
 class Adjacency(enum.Enum):
@@ -28,6 +28,18 @@ class Adjacency(enum.Enum):
                 "adjacency", value, "one of " + ", ".join(f"Adjacency.{member.name}" for member in cls)
             )
         return value
+
+
+class Unstated(enum.Enum):
+    """The adjacency where nobody stated one: ADD_REMOVE, or that of a mechanism. It shows as its default."""
+
+    UNSTATED = enum.auto()
+
+    def __repr__(self) -> str:
+        return "Adjacency.ADD_REMOVE"
+
+
+UNSTATED = Unstated.UNSTATED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism.participation import EveryStep, Participation, check_participation
-from dpmech.mechanism.sensitivities import sensitivity
+from dpmech.mechanism.mechanism import Mechanism, mechanism_of
+from dpmech.mechanism.participation import Participation
 from dpmech.mechanism.strategies import Strategy, check_strategy
 from dpmech.mechanism.workloads import Workload, check_workload
 from dpmech.numerics import FloatArray, cumulative_sum
@@ -39,12 +39,15 @@ def per_step_error(strategy: Strategy, *, workload: Workload | None = None) -> F
 
 
 def rmse(
-    strategy: Strategy, participation: Participation | None = None, *, workload: Workload | None = None
+    strategy: Strategy | Mechanism,
+    participation: Participation | None = None,
+    *,
+    workload: Workload | None = None,
 ) -> float:
     """Root mean squared error ||B||_F sens / sqrt(n) at noise multiplier 1.
 
     Args:
-        strategy: C.
+        strategy: C; or a Mechanism, which says participation and adjacency as well.
         participation: who takes part when; None is EveryStep.
         workload: A; None is the prefix sum.
 
@@ -64,29 +67,36 @@ def rmse(
         >>> round(dm.rmse(dm.LambdaCGD(3900, 0.9), dm.MinSep(390, 10)) * 0.60022907, 2)
         19.71
     """
-    return decoder_norm(strategy, workload=workload) * _upper_sensitivity(strategy, participation)
+    mechanism = mechanism_of(strategy, participation)
+    return decoder_norm(mechanism.strategy, workload=workload) * _upper_sensitivity(mechanism)
 
 
 def max_se(
-    strategy: Strategy, participation: Participation | None = None, *, workload: Workload | None = None
+    strategy: Strategy | Mechanism,
+    participation: Participation | None = None,
+    *,
+    workload: Workload | None = None,
 ) -> float:
     """Largest standard error max_i ||B[i, :]|| sens at noise multiplier 1.
 
     Arguments, units and errors are those of `rmse`. References: lambda_cgd eq. 7.
     """
-    return decoder_row_norm(strategy, workload=workload) * _upper_sensitivity(strategy, participation)
+    mechanism = mechanism_of(strategy, participation)
+    return decoder_row_norm(mechanism.strategy, workload=workload) * _upper_sensitivity(mechanism)
 
 
 def last_iterate_error(
-    strategy: Strategy, participation: Participation | None = None, *, workload: Workload | None = None
+    strategy: Strategy | Mechanism,
+    participation: Participation | None = None,
+    *,
+    workload: Workload | None = None,
 ) -> float:
     """Standard error of the last output, ||B[n-1, :]|| sens, at noise multiplier 1.
 
     Arguments, units and errors are those of `rmse`.
     """
-    return float(per_step_error(strategy, workload=workload)[-1]) * _upper_sensitivity(
-        strategy, participation
-    )
+    mechanism = mechanism_of(strategy, participation)
+    return float(per_step_error(mechanism.strategy, workload=workload)[-1]) * _upper_sensitivity(mechanism)
 
 
 def decoder_norm(strategy: Strategy, *, workload: Workload | None = None) -> float:
@@ -100,14 +110,13 @@ def decoder_row_norm(strategy: Strategy, *, workload: Workload | None = None) ->
     return float(per_step_error(strategy, workload=workload).max())
 
 
-def _upper_sensitivity(strategy: Strategy, participation: Participation | None) -> float:
-    schema = EveryStep() if participation is None else check_participation(participation)
-    if schema.per_release:
+def _upper_sensitivity(mechanism: Mechanism) -> float:
+    if mechanism.participation.per_release:
         raise UnsupportedCombinationError(
-            f"the error under {schema!r} depends on the calibrated sigma",
+            f"the error under {mechanism.participation!r} depends on the calibrated sigma",
             supported="calibrate_sigma(strategy, eps, delta, participation=...).rmse() and .max_se()",
         )
-    return sensitivity(strategy, schema).upper
+    return mechanism.sensitivity.upper
 
 
 def _row_norms_squared(strategy: Strategy, workload: Workload) -> FloatArray:

@@ -1,23 +1,19 @@
-"""Who takes part when: the patterns that a guarantee assumes, and that a sampler must realise."""
+"""Who takes part when: what every participation says of itself.
+
+Whatever the rest of dpmech wants to know about a participation is a question that it answers here, so that
+nothing outside asks which class it has.
+"""
 
 import abc
 import dataclasses
 import json
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeVar
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_integer, check_real
+from dpmech.guards import check_integer
 
-__all__ = [
-    "BallsInBins",
-    "CyclicPoisson",
-    "EveryStep",
-    "FixedEpochs",
-    "MinSep",
-    "Participation",
-    "Poisson",
-    "SingleParticipation",
-]
+__all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +35,20 @@ class Participation(abc.ABC):
     """A participation schema. Final subclasses are frozen records; `random` ones amplify privacy.
 
     Where `per_release` is set, sensitivity is that of one release and the accountant composes them.
+
+    Attributes:
+        random: whether it says how chance decides who takes part.
+        per_release: whether every release is accounted for by itself.
+        unrestricted: whether it assumes nothing, so that batches may come in any order.
+        plan_name: what the command line and TOML files call it.
+        plan_settings: what a plan may say about it beside its sizes.
     """
 
     random: ClassVar[bool] = False
     per_release: ClassVar[bool] = False
+    unrestricted: ClassVar[bool] = False
+    plan_name: ClassVar[str]
+    plan_settings: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -53,6 +59,59 @@ class Participation(abc.ABC):
         Raises:
             InvalidParameterError: if the schema does not fit n steps.
         """
+
+    @abc.abstractmethod
+    def duty(self, n: int) -> str:
+        """What the sampler of a run of n steps has to do, in the words of a certificate."""
+
+    @classmethod
+    @abc.abstractmethod
+    def planned(
+        cls,
+        epochs: int,
+        steps_per_epoch: int,
+        sampling_prob: float,
+        settings: Mapping[str, int | None],
+    ) -> Self:
+        """The schema in the sizes of a training plan.
+
+        Args:
+            epochs: >= 1.
+            steps_per_epoch: >= 1.
+            sampling_prob: batch size over dataset size, in (0, 1].
+            settings: one entry for each of `plan_settings`; None where the plan says nothing.
+
+        Raises:
+            InvalidParameterError: on a setting that is bad, or needed and None.
+        """
+
+    @property
+    def certain(self) -> bool:
+        """Whether chance decides nothing: true without sampling, and where sampling leaves no choice."""
+        return not self.random
+
+    @property
+    def release_prob(self) -> float | None:
+        """With which probability an example joins each release that it may join.
+
+        Each independently of all others; None where chance does not decide release by release.
+        """
+        return None
+
+    @property
+    def groups(self) -> int | None:
+        """How many fixed groups of examples take turns; None where every example may join every step."""
+        return None
+
+    @property
+    def allocation_bins(self) -> int | None:
+        """Into how many bins the examples are put, once, for the whole run; None without an allocation."""
+        return None
+
+    def releases(self, n: int) -> int:
+        """How many releases an example may join whose losses compose: 1 where all are accounted as one."""
+        del n
+        return 1
 
     def prefix(self, n: int, steps: int) -> tuple["Participation", int]:
         """What the first `steps` of n steps realise, and over how many steps to account for it.
@@ -78,12 +137,12 @@ class Participation(abc.ABC):
     @staticmethod
     def from_dict(data: object) -> "Participation":
         """Rebuild a schema from `to_dict`; unknown types and fields are refused."""
-        kinds = {kind.__name__: kind for kind in Participation.__subclasses__()}
-        if not isinstance(data, dict) or str(data.get("type")) not in kinds:
+        known = {kind.__name__: kind for kind in kinds()}
+        if not isinstance(data, dict) or str(data.get("type")) not in known:
             raise InvalidParameterError(
-                "participation", data, "a mapping with type in " + ", ".join(sorted(kinds))
+                "participation", data, "a mapping with type in " + ", ".join(sorted(known))
             )
-        kind = kinds[str(data["type"])]
+        kind = known[str(data["type"])]
         fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # as above
         given = set(data) - {"type"}
         if given != fields:
@@ -102,151 +161,40 @@ class Participation(abc.ABC):
         return Participation.from_dict(data)
 
 
-@dataclasses.dataclass(frozen=True)
-class EveryStep(Participation):
-    """Every example may take part in every step: no assumption, so it can only over-protect."""
-
-    def pattern(self, n: int) -> Pattern:
-        """All n steps."""
-        return Pattern(1, n)
+_Kind = TypeVar("_Kind", bound=type[Participation])
+_KINDS: list[type[Participation]] = []
 
 
-@dataclasses.dataclass(frozen=True)
-class SingleParticipation(Participation):
-    """Every example takes part in at most one step."""
+def register(kind: _Kind) -> _Kind:
+    """Make a participation known by its name, to files and to plans; to write above its class.
 
-    def pattern(self, n: int) -> Pattern:
-        """One step of n."""
-        return Pattern(n, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class MinSep(Participation):
-    """Participations of one example are at least `min_sep` steps apart, at most `max_participations`.
-
-    Args:
-        min_sep: b, an integer in [1, n].
-        max_participations: k >= 1, or None for as many as fit, ceil(n / b).
+    Raises:
+        InvalidParameterError: if it is no frozen record, or a name of it is taken.
     """
-
-    min_sep: int
-    max_participations: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))
-        if self.max_participations is not None:
-            k = check_integer("max_participations", self.max_participations, minimum=1)
-            object.__setattr__(self, "max_participations", k)
-
-    def pattern(self, n: int) -> Pattern:
-        """b-separated sets of at most min(k, ceil(n / b)) steps."""
-        if self.min_sep > n:
-            raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
-        fitting = -(-n // self.min_sep)
-        k = fitting if self.max_participations is None else min(self.max_participations, fitting)
-        return Pattern(self.min_sep, k)
-
-    def prefix(self, n: int, steps: int) -> tuple["MinSep", int]:
-        """The same separation, or `steps` where that is less."""
-        self.pattern(n)
-        count = check_integer("steps", steps, minimum=1, maximum=n)
-        return MinSep(min(self.min_sep, count), self.max_participations), count
+    if not dataclasses.is_dataclass(kind) or not issubclass(kind, Participation):
+        raise InvalidParameterError("kind", kind, "a dataclass that is a Participation")
+    taken = {name for one in _KINDS for name in (one.__name__, one.plan_name, *one.plan_settings)}
+    for name in (kind.__name__, kind.plan_name, *kind.plan_settings):
+        if name in taken:
+            raise InvalidParameterError("kind", name, "a name that no registered participation has")
+    _KINDS.append(kind)
+    return kind
 
 
-@dataclasses.dataclass(frozen=True)
-class FixedEpochs(Participation):
-    """Every example takes part once an epoch, exactly every n / epochs steps.
+def forget(kind: type[Participation]) -> None:
+    """Undo `register`; for what registered a participation for a while.
 
-    Args:
-        epochs: k >= 1; n must be a multiple of it.
+    Raises:
+        InvalidParameterError: if it is not registered.
     """
-
-    epochs: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check_integer("epochs", self.epochs, minimum=1))
-
-    def pattern(self, n: int) -> Pattern:
-        """The sets {s, s + n/k, ...}."""
-        if n % self.epochs:
-            raise InvalidParameterError("epochs", self.epochs, f"a divisor of n={n}")
-        return Pattern(n // self.epochs, self.epochs, evenly_spaced=True)
-
-    def prefix(self, n: int, steps: int) -> tuple["FixedEpochs", int]:
-        """The epochs begun."""
-        stride = self.pattern(n).min_sep
-        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // stride)
-        return FixedEpochs(begun), begun * stride
+    if kind not in _KINDS:
+        raise InvalidParameterError("kind", kind, "a registered participation")
+    _KINDS.remove(kind)
 
 
-@dataclasses.dataclass(frozen=True)
-class Poisson(Participation):
-    """Every example joins every step independently with probability `sampling_prob`.
-
-    Args:
-        sampling_prob: q in (0, 1].
-    """
-
-    sampling_prob: float
-    random: ClassVar[bool] = True
-    per_release: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
-
-    def pattern(self, n: int) -> Pattern:
-        """One release; the accountant composes."""
-        return Pattern(n, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class CyclicPoisson(Participation):
-    """The data are split into `cycle` fixed groups; step t samples group t mod cycle with `sampling_prob`.
-
-    Args:
-        sampling_prob: q in (0, 1].
-        cycle: number of groups, at least the number of bands of the strategy.
-    """
-
-    sampling_prob: float
-    cycle: int
-    random: ClassVar[bool] = True
-    per_release: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
-        object.__setattr__(self, "cycle", check_integer("cycle", self.cycle, minimum=1))
-
-    def pattern(self, n: int) -> Pattern:
-        """One release; the accountant composes."""
-        return Pattern(n, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class BallsInBins(Participation):
-    """Every example is put into one of `bins` bins once, uniformly; bin i is step i of every epoch.
-
-    Args:
-        bins: b, an integer in [1, n]; n must be a multiple of it.
-    """
-
-    bins: int
-    random: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))
-
-    def pattern(self, n: int) -> Pattern:
-        """The worst-case support: that of FixedEpochs(n / b)."""
-        if self.bins > n or n % self.bins:
-            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
-        return Pattern(self.bins, n // self.bins, evenly_spaced=True)
-
-    def prefix(self, n: int, steps: int) -> tuple["BallsInBins", int]:
-        """The epochs begun."""
-        self.pattern(n)
-        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // self.bins)
-        return self, begun * self.bins
+def kinds() -> tuple[type[Participation], ...]:
+    """Every registered participation, in the order in which they were registered."""
+    return tuple(_KINDS)
 
 
 def check_participation(value: object) -> Participation:
@@ -254,7 +202,3 @@ def check_participation(value: object) -> Participation:
     if not isinstance(value, Participation):
         raise InvalidParameterError("participation", value, "a Participation such as dm.MinSep(390, 10)")
     return value
-
-
-def _check_sampling_prob(value: object) -> float:
-    return check_real("sampling_prob", value, minimum=0.0, maximum=1.0, open_minimum=True)

@@ -14,9 +14,8 @@ import math
 import numpy as np
 
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
-from dpmech.mechanism.budget import Adjacency
-from dpmech.mechanism.participation import EveryStep, Participation, Pattern, check_participation
-from dpmech.mechanism.strategies import Strategy, check_strategy
+from dpmech.mechanism.participation import Pattern
+from dpmech.mechanism.strategies import Strategy
 from dpmech.numerics import (
     UNIT,
     Bounds,
@@ -30,7 +29,7 @@ from dpmech.numerics import (
     windowed_sums,
 )
 
-__all__ = ["sensitivity"]
+__all__ = ["pattern_sensitivity"]
 
 # Column norms that differ by less, relative, are equal; the bounds allow for it.
 _EQUAL_NORMS = 1e-14
@@ -41,44 +40,9 @@ _BRACKET_WORK = 60_000_000_000
 _LOWER_WORK = 3_000_000_000
 
 
-def sensitivity(
-    strategy: Strategy,
-    participation: Participation | None = None,
-    *,
-    adjacency: Adjacency = Adjacency.ADD_REMOVE,
-) -> Bounds:
-    """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
-
-    For Poisson and CyclicPoisson it is that of one release, the largest column norm; for BallsInBins it
-    is that of its worst-case support, FixedEpochs(n / bins).
-
-    Args:
-        strategy: C.
-        participation: who takes part when; None is EveryStep, which only over-protects.
-        adjacency: REPLACE_ONE doubles the value (one example's gradients change by at most twice the
-            clip norm in the same steps, and may do so).
-
-    Returns:
-        Bounds with lower <= true value <= upper, `method` naming the theorem used. `exact` tells whether
-        they meet. Guarantee: a bracket, rounding included.
-
-    Raises:
-        InvalidParameterError: on a bad argument, or a participation that does not fit n.
-        UnsupportedCombinationError: where no bound is known at this size.
-
-    References:
-        lambda_cgd eq. 2, Theorem 1, Lemma 8; noise_share eq. 26 (kappa).
-
-    Examples:
-        >>> import dpmech as dm
-        >>> round(dm.sensitivity(dm.LambdaCGD(8, 0.9), dm.SingleParticipation()).upper, 4)
-        2.0707
-    """
-    check_strategy(strategy)
-    schema = EveryStep() if participation is None else check_participation(participation)
-    factor = 2.0 if Adjacency.check(adjacency) is Adjacency.REPLACE_ONE else 1.0
-    pattern = schema.pattern(strategy.n)
-    return _widened(_over_pattern(strategy, pattern), strategy, pattern.max_participations).scaled(factor)
+def pattern_sensitivity(strategy: Strategy, pattern: Pattern) -> Bounds:
+    """L2 sensitivity of C G at clip norm 1 over the participation sets of a pattern; see `sensitivity`."""
+    return _widened(_over_pattern(strategy, pattern), strategy, pattern.max_participations)
 
 
 def _widened(bounds: Bounds, strategy: Strategy, k: int) -> Bounds:

@@ -1,5 +1,6 @@
 """Files of privacy claims: TOML tables as people write them, one claim or one series of claims each."""
 
+import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,33 +10,16 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
-    BallsInBins,
-    CyclicPoisson,
-    EveryStep,
-    FixedEpochs,
-    MinSep,
     Participation,
-    Poisson,
-    SingleParticipation,
     Strategy,
     sensitivity,
 )
 from dpmech.plans.entries import Entry, build_strategy
-from dpmech.plans.names import STRATEGIES
+from dpmech.plans.names import SAMPLINGS, STRATEGIES
 from dpmech.plans.training_plan import TrainingPlan
 
 __all__ = ["read_claims"]
 
-# Sampling -> what it needs beside the number of steps.
-_SAMPLING_KEYS = {
-    "every-step": (),
-    "single": (),
-    "min-sep": ("min_sep", "max_participations"),
-    "epochs": ("epochs",),
-    "poisson": ("sampling_prob",),
-    "cyclic-poisson": ("sampling_prob", "cycle"),
-    "balls-in-bins": ("bins",),
-}
 _PLAN_KEYS = ("dataset_size", "batch_size", "epochs")
 _OWN_KEYS = {
     "name", "sampling", "steps", "sigma", "noise_multiplier", "delta", "claimed_eps", "rounding", "blocks",
@@ -141,8 +125,8 @@ def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participati
 def _schedule(given: dict[str, Any]) -> tuple[int, Participation, set[str]]:
     """Number of steps, participation, and the keys that say so."""
     sampling = given["sampling"]
-    if sampling not in _SAMPLING_KEYS:
-        raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(_SAMPLING_KEYS))
+    if sampling not in tuple(SAMPLINGS):  # which takes a list, too
+        raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(SAMPLINGS))
     if "steps" not in given:
         missing = [key for key in _PLAN_KEYS if key not in given]
         if missing:
@@ -152,7 +136,7 @@ def _schedule(given: dict[str, Any]) -> tuple[int, Participation, set[str]]:
         details = {key: given[key] for key in extra}
         return plan.n, plan.participation(sampling, **details), {*_PLAN_KEYS, *extra}
     n = check_integer("steps", given["steps"], minimum=1)
-    keys = _SAMPLING_KEYS[sampling]
+    keys = {field.name for field in _fields(sampling)}
     if "sampling_prob" in keys and "sampling_prob" not in given:
         rate = [key for key in ("batch_size", "dataset_size") if key not in given]
         if rate:
@@ -162,27 +146,19 @@ def _schedule(given: dict[str, Any]) -> tuple[int, Participation, set[str]]:
         return (
             n,
             _participation(sampling, given | {"sampling_prob": share}),
-            {*keys, "batch_size", "dataset_size"},
+            keys | {"batch_size", "dataset_size"},
         )
-    return n, _participation(sampling, given), set(keys)
+    return n, _participation(sampling, given), keys
 
 
 def _participation(sampling: str, given: dict[str, Any]) -> Participation:
-    try:
-        match sampling:
-            case "every-step":
-                return EveryStep()
-            case "single":
-                return SingleParticipation()
-            case "min-sep":
-                return MinSep(given["min_sep"], given.get("max_participations"))
-            case "epochs":
-                return FixedEpochs(given["epochs"])
-            case "poisson":
-                return Poisson(given["sampling_prob"])
-            case "cyclic-poisson":
-                return CyclicPoisson(given["sampling_prob"], given["cycle"])
-            case _:
-                return BallsInBins(given["bins"])
-    except KeyError as error:
-        raise InvalidParameterError(str(error.args[0]), None, f"given with sampling {sampling}") from None
+    for field in _fields(sampling):
+        if field.name not in given and field.default is dataclasses.MISSING:
+            raise InvalidParameterError(field.name, None, f"given with sampling {sampling}")
+    names = [field.name for field in _fields(sampling) if field.name in given]
+    return SAMPLINGS[sampling](**{name: given[name] for name in names})
+
+
+def _fields(sampling: str) -> tuple[dataclasses.Field[Any], ...]:
+    """What a sampling needs beside the number of steps: the fields of its participation."""
+    return dataclasses.fields(SAMPLINGS[sampling])  # type: ignore[arg-type]  # all are dataclasses

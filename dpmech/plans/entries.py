@@ -12,13 +12,13 @@ from dpmech.mechanism import (
     ColumnNormalized,
     Strategy,
 )
-from dpmech.plans.names import _OPTIONAL, FAMILIES, STRATEGIES
+from dpmech.plans.names import _OPTIONAL, FAMILIES, SAMPLINGS, STRATEGIES
 
 __all__ = ["OWNERS", "Entry", "FamilyEntry", "build_strategy", "parse_entries", "parse_families", "read_plan"]
 
 
 # Settings that one sampling alone takes.
-OWNERS = {"min_sep": "min-sep", "max_participations": "min-sep", "cycle": "cyclic-poisson"}
+OWNERS = {setting: name for name, kind in SAMPLINGS.items() for setting in kind.plan_settings}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.accounting import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.accounting import (
+    Certified,
+    Deterministic,
+    Exact,
+    Importance,
+    Method,
+    Pld,
+    Prv,
+    Rdp,
+    rigorous_method,
+)
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta
 from dpmech.mechanism import (
     BLT,
-    BallsInBins,
     BandedInverse,
     BandedToeplitz,
     Dense,
@@ -20,11 +29,12 @@ from dpmech.mechanism import (
     Participation,
     SquareRoot,
     Strategy,
+    kinds,
 )
 
 __all__ = ["FAMILIES", "METHODS", "SAMPLINGS", "STRATEGIES", "chosen_method"]
 
-SAMPLINGS = ("every-step", "single", "min-sep", "epochs", "poisson", "cyclic-poisson", "balls-in-bins")
+SAMPLINGS: dict[str, type[Participation]] = {kind.plan_name: kind for kind in kinds()}
 
 _Builder = Callable[[int, dict[str, Any]], Strategy]
 
@@ -72,7 +82,7 @@ def chosen_method(
     if name == "importance" and rigorous:
         raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
     if name is None:
-        return Deterministic() if rigorous and isinstance(participation, BallsInBins) else None
+        return rigorous_method(participation) if rigorous else None
     if name == "certified" and rigorous:
         return Certified(min(Certified().beta, 0.01 * check_delta(delta)))
     return METHODS[name]

@@ -4,16 +4,7 @@ import dataclasses
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import (
-    BallsInBins,
-    CyclicPoisson,
-    EveryStep,
-    FixedEpochs,
-    MinSep,
-    Participation,
-    Poisson,
-    SingleParticipation,
-)
+from dpmech.mechanism import Participation
 from dpmech.plans.entries import OWNERS
 from dpmech.plans.names import SAMPLINGS
 
@@ -62,7 +53,7 @@ class TrainingPlan:
         Poisson samples with batch_size / dataset_size; CyclicPoisson with `cycle` times that from each
         of `cycle` groups, so that the expected batch size stays. min-sep defaults to one epoch apart.
         """
-        if sampling not in SAMPLINGS:
+        if sampling not in tuple(SAMPLINGS):  # which takes a list, too
             raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(SAMPLINGS))
         details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle}
         for name, value in details.items():
@@ -70,26 +61,7 @@ class TrainingPlan:
                 raise InvalidParameterError(
                     name, value, f"left out with sampling {sampling} (it belongs to {OWNERS[name]})"
                 )
+        kind = SAMPLINGS[sampling]
         rate = self.batch_size / self.dataset_size
-        match sampling:
-            case "every-step":
-                return EveryStep()
-            case "single":
-                return SingleParticipation()
-            case "min-sep":
-                k = (
-                    max_participations
-                    if max_participations is not None or min_sep is not None
-                    else self.epochs
-                )
-                return MinSep(self.steps_per_epoch if min_sep is None else min_sep, k)
-            case "epochs":
-                return FixedEpochs(self.epochs)
-            case "poisson":
-                return Poisson(rate)
-            case "cyclic-poisson":
-                if cycle is None:
-                    raise InvalidParameterError("cycle", cycle, "given with sampling cyclic-poisson")
-                return CyclicPoisson(min(1.0, rate * cycle), cycle)
-            case _:
-                return BallsInBins(self.steps_per_epoch)
+        settings = {name: details[name] for name in kind.plan_settings}
+        return kind.planned(self.epochs, self.steps_per_epoch, rate, settings)

@@ -2,13 +2,14 @@
 
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler
 from dpmech.samplers.base import Sampler
-from dpmech.samplers.choice import sampler_for
+from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
 
 __all__ = [
+    "SAMPLERS",
     "BallsInBinsSampler",
     "CyclicPoissonSampler",
     "ParticipationTracker",

@@ -1,19 +1,25 @@
 """sampler_for: the sampler that realises what a calibration or a certificate assumes."""
 
+import dataclasses
+from collections.abc import Callable
+
 from dpmech.certificates import Claim
 from dpmech.exceptions import CertificateError, InvalidParameterError
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.mechanism import BallsInBins, CyclicPoisson, Mechanism, Participation, Poisson, Registry
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sequential import SequentialSampler
 
-__all__ = ["sampler_for"]
+__all__ = ["SAMPLERS", "sampler_for"]
+
+# Called with the size of the dataset, the fields of the participation in order, n, and rng=.
+SAMPLERS: Registry[Callable[..., Sampler]] = Registry("a sampler")
 
 
 def sampler_for(
-    claim_or_participation: Claim | Participation,
+    claim_or_participation: Claim | Mechanism | Participation,
     dataset_size: int,
     *,
     n: int | None = None,
@@ -24,9 +30,9 @@ def sampler_for(
     """The sampler whose lots are what the participation says.
 
     Args:
-        claim_or_participation: a Calibration or a Certificate, or a participation.
+        claim_or_participation: a Calibration or a Certificate, a Mechanism, or a participation.
         dataset_size: number of examples, >= 1.
-        n: number of steps; needed with a participation, and otherwise None or the claim's.
+        n: number of steps; needed with a participation, and otherwise None or the claim's or mechanism's.
         batch_size: as for SequentialSampler; None for a random participation, which fixes it.
         drop_last: as for SequentialSampler; False for a random participation.
         rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
@@ -43,7 +49,8 @@ def sampler_for(
         128.2051282051282
     """
     participation, steps = _resolved(claim_or_participation, n)
-    if not participation.random:
+    kind = SAMPLERS.find(participation)
+    if kind is None and not participation.random:
         return SequentialSampler(
             dataset_size, participation, steps, batch_size=batch_size, drop_last=drop_last
         )
@@ -52,15 +59,10 @@ def sampler_for(
             raise InvalidParameterError(
                 name, value, f"{neutral}: {participation!r} says by itself how many examples join"
             )
-    match participation:
-        case Poisson(sampling_prob):
-            return PoissonSampler(dataset_size, sampling_prob, steps, rng=rng)
-        case CyclicPoisson(sampling_prob, cycle):
-            return CyclicPoissonSampler(dataset_size, sampling_prob, cycle, steps, rng=rng)
-        case BallsInBins(bins):
-            return BallsInBinsSampler(dataset_size, bins, steps, rng=rng)
-        case _:
-            raise InvalidParameterError("participation", participation, "one that dpmech has a sampler for")
+    if kind is None:
+        raise InvalidParameterError("participation", participation, "one that dpmech has a sampler for")
+    fields = [getattr(participation, field.name) for field in dataclasses.fields(participation)]  # type: ignore[arg-type]  # all are dataclasses
+    return kind(dataset_size, *fields, steps, rng=rng)
 
 
 def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
@@ -73,6 +75,12 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
                 recomputed=n,
             )
         return value.participation, certified
+    if isinstance(value, Mechanism):
+        if n is not None and check_steps(n) != value.steps:
+            raise InvalidParameterError(
+                "n", n, f"left out, or {value.steps}, which the mechanism says already"
+            )
+        return value.participation, value.steps
     if isinstance(value, Participation):
         if n is None:
             raise InvalidParameterError("n", None, "the number of steps, beside a participation")
@@ -80,3 +88,8 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
     raise InvalidParameterError(
         "claim_or_participation", value, "a Calibration, a Certificate or a participation such as MinSep(390)"
     )
+
+
+SAMPLERS.add(Poisson, PoissonSampler)
+SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
+SAMPLERS.add(BallsInBins, BallsInBinsSampler)

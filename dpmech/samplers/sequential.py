@@ -6,14 +6,7 @@ import numpy as np
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
-from dpmech.mechanism import (
-    EveryStep,
-    FixedEpochs,
-    MinSep,
-    Participation,
-    SingleParticipation,
-    check_participation,
-)
+from dpmech.mechanism import Participation, check_participation
 from dpmech.numerics import IntArray
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.random_words import check_steps, order
@@ -71,7 +64,7 @@ class SequentialSampler(Sampler):
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, minimum=1)
         batches = _batches(size, check_participation(participation), steps, batch_size, drop_last=drop_last)
-        if reshuffle and not isinstance(participation, EveryStep):
+        if reshuffle and not participation.unrestricted:
             raise UnsupportedCombinationError(
                 f"reshuffling breaks {participation!r}: an example may end one epoch and start the next, so "
                 "participations are one step apart, and no theorem for this noise amplifies by shuffling",
@@ -82,9 +75,7 @@ class SequentialSampler(Sampler):
             raise InvalidParameterError(
                 "dataset_size", size, f"at least {batches}, the batches of an epoch, with drop_last"
             )
-        full = (
-            batch_size if batch_size is not None and isinstance(participation, EveryStep) else size // batches
-        )
+        full = batch_size if batch_size is not None and participation.unrestricted else size // batches
         self._used = full * batches if drop_last else size
         _check_batch_size(batch_size, participation, self._used, batches)
         self._batch_size, self._drop_last, self._reshuffle = batch_size, drop_last, reshuffle
@@ -125,36 +116,32 @@ class SequentialSampler(Sampler):
 def _batches(
     size: int, participation: Participation, n: int, batch_size: int | None, *, drop_last: bool
 ) -> int:
-    match participation:
-        case EveryStep():
-            if batch_size is None:
-                raise InvalidParameterError("batch_size", None, "an integer >= 1: EveryStep() implies none")
-            if drop_last and size < batch_size:
-                raise InvalidParameterError("batch_size", batch_size, f"at most dataset_size={size}")
-            return size // batch_size if drop_last else -(-size // batch_size)
-        case MinSep(min_sep, k):
-            needed = -(-n // min_sep)
-            participation.pattern(n)
-            if k is not None and needed > k:
-                raise InvalidParameterError(
-                    "n",
-                    n,
-                    f"at most min_sep * max_participations = {min_sep * k} (step {min_sep * k} would be "
-                    f"participation {k + 1} of its examples)",
-                )
-            return min_sep
-        case FixedEpochs() | SingleParticipation():
-            return participation.pattern(n).min_sep
-        case _:
-            raise UnsupportedCombinationError(
-                f"{participation!r} is not realised by sequential batches",
-                supported="EveryStep, MinSep, FixedEpochs, SingleParticipation; sampler_for finds the others",
-            )
+    if participation.random:
+        raise UnsupportedCombinationError(
+            f"{participation!r} is not realised by sequential batches",
+            supported="EveryStep, MinSep, FixedEpochs, SingleParticipation; sampler_for finds the others",
+        )
+    if participation.unrestricted:
+        if batch_size is None:
+            raise InvalidParameterError("batch_size", None, "an integer >= 1: EveryStep() implies none")
+        if drop_last and size < batch_size:
+            raise InvalidParameterError("batch_size", batch_size, f"at most dataset_size={size}")
+        return size // batch_size if drop_last else -(-size // batch_size)
+    pattern = participation.pattern(n)
+    min_sep, k = pattern.min_sep, pattern.max_participations
+    if n > min_sep * k:
+        raise InvalidParameterError(
+            "n",
+            n,
+            f"at most min_sep * max_participations = {min_sep * k} (step {min_sep * k} would be "
+            f"participation {k + 1} of its examples)",
+        )
+    return min_sep
 
 
 def _check_batch_size(batch_size: int | None, participation: Participation, used: int, batches: int) -> None:
     smallest, largest = used // batches, -(-used // batches)
-    if batch_size is None or isinstance(participation, EveryStep) or smallest <= batch_size <= largest:
+    if batch_size is None or participation.unrestricted or smallest <= batch_size <= largest:
         return
     raise InvalidParameterError(
         "batch_size",

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, check_participation
+from dpmech.mechanism import Participation, check_participation
 from dpmech.numerics import IntArray
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sharing import check_indices
@@ -50,7 +50,7 @@ class ParticipationTracker:
         self._n = check_steps(n)
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
         self._pattern = participation.pattern(self._n)
-        self._cycle = participation.cycle if isinstance(participation, CyclicPoisson) else None
+        self._cycle = participation.groups
         self._steps = 0
         self._smallest: int | None = None
         held = 0 if participation.per_release and self._cycle is None else self._size
@@ -109,8 +109,8 @@ class ParticipationTracker:
         """
         if self._participation.per_release:
             return {"steps": self._steps}
-        if isinstance(self._participation, BallsInBins):
-            bins = self._participation.bins
+        bins = self._participation.allocation_bins
+        if bins is not None:
             smallest = bins if self._steps > bins else None
             most = -(-self._steps // bins)
         else:

@@ -1,7 +1,18 @@
 """Verification of certificates by routes other than the one that issued them."""
 
 from dpmech.verifying.documents import verify
+from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
+from dpmech.verifying.privacy_routes import SECOND_ROUTES, Route
 from dpmech.verifying.report import Check, Verification
 
-__all__ = ["MAX_MEMORY", "MAX_SECONDS", "Check", "Verification", "verify"]
+__all__ = [
+    "MAX_MEMORY",
+    "MAX_SECONDS",
+    "SECOND_ROUTES",
+    "Check",
+    "Route",
+    "Verification",
+    "gaussian_integral",
+    "verify",
+]

@@ -15,7 +15,6 @@ import scipy
 from dpmech.certificates import Certificate
 from dpmech.composition import ClaimCurrency, GdpCurrency, Ledger, Mode, Release, RenyiCurrency, parsed
 from dpmech.exceptions import CertificateError, DpmechError, NumericalError, WorkLimitError
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
 from dpmech.numerics import union_error
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import spend_on_claim
@@ -128,21 +127,15 @@ def _price(ledger: Ledger, release: Release) -> tuple[str, float] | None:
         return "the claim", own.budget.eps if currency.slack == 0.0 else 0.5 * own.budget.eps**2
     order = currency.order if isinstance(currency, RenyiCurrency) else None
     ratio = own.sensitivity.upper / own.sigma
-    steps = _steps(own.participation, own.strategy.n)
-    if isinstance(own.participation, BallsInBins) and own.participation.bins > 1:
+    certain, q = own.participation.certain, own.participation.release_prob
+    if not certain and q is None:
         return None
-    q = own.participation.sampling_prob if isinstance(own.participation, Poisson | CyclicPoisson) else 1.0
-    if q < 1.0 and order is not None:
+    # Where nothing is sampled the sensitivity is that of all releases together.
+    steps = 1 if certain else own.participation.releases(own.strategy.n)
+    if not certain and q is not None and order is not None:
         return "integral of the moment", steps * renyi_integral(q, 1.0 / ratio, order)
     squared = steps * ratio**2
     return "sensitivity of the certificate", squared if order is None else 0.5 * order * squared
-
-
-def _steps(participation: Participation, n: int) -> int:
-    """How many releases of its sensitivity an example may take part in, where that is per release."""
-    if isinstance(participation, CyclicPoisson) and participation.sampling_prob < 1.0:
-        return -(-n // participation.cycle)
-    return n if isinstance(participation, Poisson) and participation.sampling_prob < 1.0 else 1
 
 
 def _limit_check(ledger: Ledger) -> Check:

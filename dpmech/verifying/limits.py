@@ -4,7 +4,7 @@ import math
 
 from dpmech.accounting import Deterministic
 from dpmech.certificates import Certificate, RunRecord
-from dpmech.mechanism import BallsInBins, decoder_work, form_work
+from dpmech.mechanism import decoder_work, form_work
 from dpmech.numerics import spend
 
 __all__ = ["MAX_MEMORY", "MAX_SECONDS", "spend_on_claim", "spend_on_reading"]
@@ -46,11 +46,11 @@ def spend_on_claim(document: Certificate | RunRecord) -> None:
         spend(
             2e-8 * memory + 1e-9 * (steps**3 if own is not None else 0.0), memory, what="the steps executed"
         )
-    participation = certificate.participation
-    if not isinstance(participation, BallsInBins) or participation.bins == 1:
+    bins = certificate.participation.allocation_bins
+    if bins is None or certificate.participation.certain:
         return
     # Draws come in blocks, of 16 at least.
-    block = max(_SMALLEST_BLOCK * participation.bins, _BLOCK_ENTRIES)
-    spend(3e-7 * block, _MATRIX * block, what=f"drawing samples of {participation.bins} bins")
+    block = max(_SMALLEST_BLOCK * bins, _BLOCK_ENTRIES)
+    spend(3e-7 * block, _MATRIX * block, what=f"drawing samples of {bins} bins")
     if isinstance(used, Deterministic) and used.rel_error < _FINEST:
         spend(math.inf, what=f"the convex-order programme at rel_error {used.rel_error!r}")

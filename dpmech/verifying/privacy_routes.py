@@ -25,11 +25,12 @@ from dpmech.accounting import (
     gaussian_scale,
 )
 from dpmech.certificates import Certificate
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Participation, Poisson
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import BallsInBins, CyclicPoisson, Mechanism, Poisson, Registry
 from dpmech.numerics import Bounds
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
 
-__all__ = ["Route", "certified_sensitivity", "repeated_routes", "sampled", "second_routes"]
+__all__ = ["SECOND_ROUTES", "Route", "certified_sensitivity", "repeated_routes", "second_routes"]
 
 # Of the integrals, relative in delta.
 _INTEGRAL_ERROR = 1e-7
@@ -58,6 +59,11 @@ class Route:
     decides: bool = True
 
 
+# Of a certificate whose participation is of one kind, given its recomputed sensitivity.
+SecondRoutes = Callable[[Certificate, Bounds, np.random.Generator | None], tuple[Route, ...]]
+SECOND_ROUTES: Registry[SecondRoutes] = Registry("second routes")
+
+
 def second_routes(
     certificate: Certificate, sensitivity: Bounds, rng: np.random.Generator | None
 ) -> tuple[Route, ...]:
@@ -68,16 +74,29 @@ def second_routes(
         sensitivity: recomputed, as `certified_sensitivity` gives it.
         rng: for sampled routes; None takes entropy from the operating system.
 
+    Returns:
+        Nothing for a participation for which no routes are registered; the claim is then not confirmed.
+
     Raises:
         UnsupportedCombinationError: where no theorem covers the claim.
     """
-    participation, n = certificate.participation, certificate.strategy.n
-    if not sampled(participation):
+    if certificate.participation.certain:
         return (_integral(sensitivity),)
-    if not isinstance(participation, Poisson | CyclicPoisson):
-        return (_sample(certificate, rng),)
-    q = participation.sampling_prob
-    steps = _releases(participation, n)
+    routes = SECOND_ROUTES.find(certificate.participation)
+    return () if routes is None else routes(certificate, sensitivity, rng)
+
+
+def _poisson_routes(
+    certificate: Certificate, sensitivity: Bounds, rng: np.random.Generator | None
+) -> tuple[Route, ...]:
+    del rng
+    mechanism, sampling_prob = certificate.mechanism, certificate.participation.release_prob
+    if sampling_prob is None:
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} is not sampled release by release",
+            supported="Poisson and CyclicPoisson",
+        )
+    q, steps = sampling_prob, mechanism.participation.releases(mechanism.steps)
 
     def contour(sigma: float, eps: float) -> Bounds:
         upper = composed_delta(q, sigma / sensitivity.upper, steps, eps) * (1.0 + _INTEGRAL_ERROR)
@@ -99,16 +118,17 @@ def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -
     certified sampling draws new samples. An estimate has none.
     """
     participation, used = certificate.participation, certificate.evidence.accountant
-    if not sampled(participation) and isinstance(used, Exact):
+    if participation.certain and isinstance(used, Exact):
         # The stated sensitivity, which has been checked: sigma is the smallest one for that bound.
         closed = GaussianAccountant(certificate.sensitivity)
         return (Route(closed.method, _evaluated(closed, certificate), 0.0),)
     if isinstance(used, Importance):
         return ()
     methods: tuple[Method, ...] = (used,)
-    if isinstance(participation, BallsInBins) and isinstance(used, Deterministic):
+    allocated = participation.allocation_bins is not None
+    if allocated and isinstance(used, Deterministic):
         methods = (Deterministic(0.5 * used.rel_error), used)
-    elif isinstance(participation, BallsInBins) and isinstance(used, Exact) and participation.bins > 1:
+    elif allocated and isinstance(used, Exact):
         methods = (Deterministic(0.5 * _EXACT_PROGRAMME), used)
     return tuple(_repeat(certificate, method, rng) for method in methods)
 
@@ -129,19 +149,21 @@ def _integral(sensitivity: Bounds) -> Route:
     return Route("integral of the Gaussian hockey stick", delta, _INTEGRAL_ERROR)
 
 
-def _sample(certificate: Certificate, rng: np.random.Generator | None) -> Route:
+def _sample_routes(
+    certificate: Certificate, sensitivity: Bounds, rng: np.random.Generator | None
+) -> tuple[Route, ...]:
     """An independent importance sample, as fine as the steepness of delta in sigma asks for."""
+    del sensitivity  # inside the samples
     eps, delta = certificate.budget.eps, certificate.budget.delta
     steepness = 0.01 / max(gaussian_scale(eps, delta * math.exp(-0.01)) - gaussian_scale(eps, delta), 1e-6)
     error = min(max(1e-3 * steepness, _SAMPLE_ERRORS[0]), _SAMPLE_ERRORS[1])
     accountant = _accountant(certificate, Importance(error, _SAMPLE_CONFIDENCE), rng)
-    return Route(
-        f"{accountant.method}, independent", _evaluated(accountant, certificate), math.inf, decides=False
-    )
+    name = f"{accountant.method}, independent"
+    return (Route(name, _evaluated(accountant, certificate), math.inf, decides=False),)
 
 
 def _accountant(certificate: Certificate, method: Method, rng: np.random.Generator | None) -> Accountant:
-    return accountant_for(certificate.strategy, certificate.participation, certificate.adjacency, method, rng)
+    return accountant_for(certificate.mechanism, method, rng)
 
 
 def _evaluated(accountant: Accountant, certificate: Certificate) -> Callable[[float, float], Bounds]:
@@ -150,33 +172,22 @@ def _evaluated(accountant: Accountant, certificate: Certificate) -> Callable[[fl
     return lambda sigma, eps: accountant.delta(sigma, eps, tolerance=tolerance)
 
 
-def certified_sensitivity(bracket: Bounds, participation: Participation, n: int) -> Bounds:
+def certified_sensitivity(bracket: Bounds, mechanism: Mechanism) -> Bounds:
     """What a certificate calls sensitivity: that of one release, or of all together where none is sampled.
 
     Args:
-        bracket: that of `participation`, per release for Poisson and CyclicPoisson.
-        participation: who takes part when.
-        n: number of steps.
+        bracket: that of `mechanism`, per release for Poisson and CyclicPoisson.
+        mechanism: what runs.
     """
-    if not participation.per_release or sampled(participation):
+    participation = mechanism.participation
+    if not participation.per_release or not mechanism.certain:
         return bracket
-    together = bracket.scaled(math.sqrt(_releases(participation, n)))
+    together = bracket.scaled(math.sqrt(participation.releases(mechanism.steps)))
     # The releases of one group need not all reach the largest column norm.
-    lower = bracket.lower if isinstance(participation, CyclicPoisson) else together.lower
+    lower = together.lower if participation.groups is None else bracket.lower
     return dataclasses.replace(together, lower=lower)
 
 
-def sampled(participation: Participation) -> bool:
-    """Whether anything about who takes part is random."""
-    match participation:
-        case Poisson() | CyclicPoisson():
-            return participation.sampling_prob < 1.0
-        case BallsInBins():
-            return participation.bins > 1
-        case _:
-            return False
-
-
-def _releases(participation: Participation, n: int) -> int:
-    """How many releases of one sampled lot each compose: n, or those of one of `cycle` groups."""
-    return -(-n // participation.cycle) if isinstance(participation, CyclicPoisson) else n
+SECOND_ROUTES.add(Poisson, _poisson_routes)
+SECOND_ROUTES.add(CyclicPoisson, _poisson_routes)
+SECOND_ROUTES.add(BallsInBins, _sample_routes)

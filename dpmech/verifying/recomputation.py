@@ -18,13 +18,12 @@ from dpmech.accounting import (
 )
 from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
-from dpmech.mechanism import BallsInBins, sensitivity
+from dpmech.mechanism import sensitivity
 from dpmech.numerics import Bounds, between, typed, up
 from dpmech.verifying.privacy_routes import (
     Route,
     certified_sensitivity,
     repeated_routes,
-    sampled,
     second_routes,
 )
 from dpmech.verifying.report import Check
@@ -83,18 +82,20 @@ class Recomputation:
         except (MemoryError, *_UNFIT) as error:
             yield Check("privacy", ok=False, detail=f"could not be recomputed: {error}")
 
+    @property
+    def _allocated(self) -> bool:
+        """Whether chance puts every example into one of several bins."""
+        participation = self.certificate.participation
+        return participation.allocation_bins is not None and not participation.certain
+
     def _sensitivity(self) -> tuple[Check, Bounds]:
         claimed = self.certificate.sensitivity
-        strategy, schema = self.certificate.strategy, self.certificate.participation
-        found = certified_sensitivity(
-            second_bracket(strategy, schema, self.certificate.adjacency), schema, strategy.n
-        )
+        mechanism = self.certificate.mechanism
+        found = certified_sensitivity(second_bracket(mechanism), mechanism)
         loose = found.upper > claimed.upper * (1.0 + _ROUNDING)
         if (loose or found.lower < claimed.lower * (1.0 - _ROUNDING)) and _overlap(found, claimed):
             # At this size no second route is tight: the first one again, inside the second's bracket.
-            again = certified_sensitivity(
-                sensitivity(strategy, schema, adjacency=self.certificate.adjacency), schema, strategy.n
-            )
+            again = certified_sensitivity(sensitivity(mechanism), mechanism)
             upper = min(found.upper, again.upper)
             method = f"{again.method}, again; {found.method} agrees"
             found = Bounds(min(max(found.lower, again.lower), upper), upper, method)
@@ -114,7 +115,7 @@ class Recomputation:
         own = self.certificate
         used = own.evidence.accountant
         if own.participation.random:
-            accountant = accountant_for(own.strategy, own.participation, own.adjacency, used)
+            accountant = accountant_for(own.mechanism, used)
             guarantee = accountant.guarantee
         else:
             guarantee = EXACT if isinstance(used, Exact) and own.sensitivity.exact else DETERMINISTIC
@@ -128,9 +129,8 @@ class Recomputation:
                 ok=False,
                 detail=f"{used!r} fails with probability {used.error!r}, not {own.achieved.error!r}",
             )
-        # Under Balls-in-Bins all but the moments size sigma for eps and look no further.
-        sized = isinstance(own.participation, BallsInBins) and own.participation.bins > 1
-        sized &= not isinstance(used, Rdp)
+        # Under an allocation all but the moments size sigma for eps and look no further.
+        sized = self._allocated and not isinstance(used, Rdp)
         if own.achieved.upper > self.eps or (sized and own.achieved.upper != self.eps):
             yield Check(
                 "evidence", ok=False, detail=f"achieved eps {own.achieved.upper!r}, budget eps {self.eps!r}"
@@ -166,8 +166,8 @@ class Recomputation:
                 if self.sized:
                     yield from self._tightness(route)
                 break
-        sampled_only = isinstance(own.participation, BallsInBins) and own.participation.bins > 1
-        if not working and not (held and sampled_only):
+        # Samples, the only second route under an allocation, may be out of reach.
+        if not working and not (held and self._allocated):
             yield Check("privacy", ok=False, detail="no second route confirms the claim")
         if working:
             yield from self._achieved(working[0])
@@ -198,7 +198,7 @@ class Recomputation:
         """Where the search proves it: just below sigma the accountant refuses the budget."""
         own = self.certificate
         unproved = isinstance(own.evidence.accountant, Certified | Deterministic) or (
-            isinstance(own.evidence.accountant, Exact) and sampled(own.participation)
+            isinstance(own.evidence.accountant, Exact) and not own.participation.certain
         )
         if unproved or self.delta > _TELLING_DELTA:
             return

@@ -58,13 +58,12 @@ def stopped_certificate(record: RunRecord) -> Certificate | None:
     own = record.certificate
     if record.steps == 0 or record.executed == own.achieved:
         return None
-    participation, covered = own.participation.prefix(own.strategy.n, record.steps)
-    strategy = own.strategy.prefix(covered)
-    accountant = accountant_for(strategy, participation, own.adjacency, own.evidence.accountant)
+    executed = own.mechanism.prefix(record.steps)
+    accountant = accountant_for(executed, own.evidence.accountant)
     return dataclasses.replace(
         own,
-        strategy=strategy,
-        participation=participation,
+        strategy=executed.strategy,
+        participation=executed.participation,
         budget=PrivacyBudget(record.executed.upper, own.budget.delta),
         sensitivity=accountant.sensitivity,
         achieved=record.executed,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.mechanism import Adjacency, Participation, Pattern, Strategy
+from dpmech.mechanism import Adjacency, Mechanism, Pattern, Strategy
 from dpmech.numerics import Bounds, FloatArray, spend
 
 __all__ = ["second_bracket"]
@@ -28,20 +28,18 @@ _LOWER_WORK = 1_000_000_000
 _RECURSION_WORK = 2_000_000_000
 
 
-def second_bracket(strategy: Strategy, participation: Participation, adjacency: Adjacency) -> Bounds:
+def second_bracket(mechanism: Mechanism) -> Bounds:
     """A bracket of the sensitivity at clip norm 1, by routes other than those of `dpmech.sensitivity`.
 
     Args:
-        strategy: C.
-        participation: who takes part when.
-        adjacency: REPLACE_ONE doubles the value.
+        mechanism: what runs; REPLACE_ONE doubles the value.
 
     Returns:
         The narrowest bracket of the routes that are affordable at this n; `method` names those of its ends.
         The upper end is infinite where none is.
     """
-    factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    found = list(_routes(strategy, participation.pattern(strategy.n)))
+    factor = 2.0 if mechanism.adjacency is Adjacency.REPLACE_ONE else 1.0
+    found = list(_routes(mechanism.strategy, mechanism.pattern))
     if not found:
         return Bounds(0.0, math.inf, "no second route at this size")
     low = max(found, key=lambda bounds: bounds.lower)

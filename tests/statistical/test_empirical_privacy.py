@@ -94,7 +94,7 @@ def test_long_runs_need_no_dense_matrix():
 )
 def test_the_canary_is_as_bad_as_the_sensitivity_allows(participation):
     strategy = dm.LambdaCGD(6, 0.8)
-    canary = _canary(strategy, participation, replaced=False)
+    canary = _canary(dm.Mechanism(strategy, participation))
     worst = dm.sensitivity(strategy, participation).upper
     assert float(np.linalg.norm(canary.images[0])) == pytest.approx(worst, rel=1e-9)
     np.testing.assert_allclose(canary.images[0], strategy.matmul(canary.gradients[0]), rtol=1e-12)
@@ -114,7 +114,7 @@ def test_the_canary_is_as_bad_as_the_sensitivity_allows(participation):
 def test_the_score_is_the_log_likelihood_ratio(strategy, participation):
     """Against densities of the release itself, summed over every set of steps."""
     rng, sigma, n = np.random.default_rng(5), 1.3, strategy.n
-    canary = _canary(strategy, participation, replaced=False)
+    canary = _canary(dm.Mechanism(strategy, participation))
     draws = canary.draw(20_000, rng, present=True)
     patterns, counts = np.unique(draws, axis=0, return_counts=True)
     inverse = np.linalg.inv(strategy.to_dense())
@@ -137,7 +137,7 @@ def test_the_score_is_the_log_likelihood_ratio(strategy, participation):
 
 def test_opposite_worlds_under_replacement():
     strategy, sigma = dm.LambdaCGD(4, 0.6), 1.3
-    canary = _canary(strategy, dm.MinSep(2, 2), replaced=True)
+    canary = _canary(dm.Mechanism(strategy, dm.MinSep(2, 2), dm.Adjacency.REPLACE_ONE))
     inverse = np.linalg.inv(strategy.to_dense())
     law = scipy.stats.multivariate_normal(np.zeros(4), sigma**2 * inverse @ inverse.T)
     rng = np.random.default_rng(5)

@@ -1,106 +1,158 @@
-"""docs/verification.md: one row a statement, written from what was run."""
+"""The pages (docs/verification*.md, docs/errata.md), from the registry and the outcomes."""
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from verification.harness.registry import Statement
-from verification.harness.verdict import STATUSES, Check, Verdict
-
-TITLES = {
-    "noise_share": "Noise share: an optimisation view of private fine-tuning (`ov`)",
-    "sde": "DP-SGD and DP-SignSGD as stochastic differential equations (`sde`)",
-    "spectral": "Spectral denoising of private gradients (`rmt`)",
-    "lambda_cgd": "DP-lambda-CGD (`cgd`)",
-    "muon": "DP-Muon (`muon`)",
-}
+from verification.harness.outcomes import Outcome
+from verification.harness.registry import Paper, Statement
+from verification.harness.verdict import STATUSES, WORDS
 
 _HEAD = """# Verification
 
-What the papers behind dpmech state, and what running code says about it. The statements stand in
-`verification/registry/`, one TOML file a paper, with the errata. `python -m verification` runs all but the
-eight longest checks in about a minute of processor time, `--full --skip cgd.tab4_amp` in about four; all of
-the amplified Table 4 (`--full`) takes about twenty more. Each run writes this page; the rows of checks that
-it left out are those of the latest run that had them. "DP-SGD" in a statement is the paper's word:
-independent noise, whatever the sampling; elsewhere in this documentation it is under Poisson sampling.
+dpmech rests on five papers, and we are grateful for them. This is what came of reading them closely and of
+running a check for each statement that dpmech uses or touches. We judge a statement as its authors would
+after reading it again: under the conditions that it prints, and by the reading that makes sense. Where we
+found it otherwise we say where it stands, what is printed and what we believe is right, so that anybody can
+look in a minute. We read preprints (and one report of a course project) in text conversions; several slips
+may be those of the conversion, and some will be ours. Corrections are welcome.
 
-- **CONFIRMED**: true as stated (a sharper form may be known).
-- **CONDITIONAL**: true under the condition given.
-- **REFUTED**: false as printed; the counterexample is given, the corrected form stands in
-  [errata](errata.md).
-- **UNVERIFIABLE**: a measurement of the authors; only its arithmetic was checked.
-
+The statements stand in `verification/registry/`, one TOML file a paper. `python -m verification` runs all
+but the longest checks in about a minute, `--full` the long ones too, and `--id cgd.thm1` a single one. Each
+run writes these pages; checks that it left out keep what their latest run found. "DP-SGD" in a statement is
+the papers' word: independent noise, whatever the sampling; elsewhere in this documentation it is under
+Poisson sampling.
 """
 
-_NOT_RUN = "not run yet"
+_ERRATA = """# Errata of the papers
+
+What is printed and what we believe is right, by consequence: statements that fail under their own
+hypotheses, misprints, conditions that are not printed, steps of proofs, numbers that we could not
+recompute, and wording. The papers are preprints and a report of a course project, read in text conversions,
+so a misprint may come from the text that we have. Nothing here says that a paper's results are of no use:
+dpmech is built on them, with these corrections. Each entry is a running check; `python -m verification --id
+ov.theta` runs one ([verification](verification.md)).
+"""
+
+# The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
+_SECTIONS = (
+    ("Counterexamples", "COUNTEREXAMPLE", None),
+    ("Misprints that change a number", "MISPRINT", True),
+    ("Other misprints", "MISPRINT", False),
+    ("Misprints in the proof of a true statement", "CONFIRMED, MISPRINT IN THE PROOF", None),
+    ("Conditions that are not printed", "CONDITIONAL", None),
+    ("Steps of proofs", "PROOF GAP", None),
+    ("Not reproduced", "NOT REPRODUCED", None),
+    ("Wording", "WORDING", None),
+)
+_KEPT = re.compile(r"(\$[^$]+\$|`[^`]+`)")
 
 
-def write_page(path: Path, entries: dict[str, Statement], results: list[tuple[Check, Verdict]]) -> None:
-    """Write the page; a statement that was not run keeps the row that the page has for it.
+def write_pages(
+    folder: Path, entries: dict[str, Statement], papers: dict[str, Paper], outcomes: dict[str, Outcome]
+) -> None:
+    """Write verification.md, verification_PAPER.md for every paper, and errata.md.
 
-    Raises:
-        ValueError: if a check has no registry entry.
+    Args:
+        folder: where to.
+        entries: the registry.
+        papers: the papers' titles and sources.
+        outcomes: what the latest runs found; a statement without one is shown as not run yet.
     """
-    unknown = [check.id for check, _ in results if check.id not in entries]
-    if unknown:
-        raise ValueError("no registry entry for " + ", ".join(unknown))
-    rows = _rows_of(path)
-    for check, verdict in results:
-        rows[check.id] = _row(entries[check.id], verdict)
-    counts = Counter(_status(rows[name]) for name in entries if name in rows)
-    lines = [_HEAD, "| status | statements |", "|---|---|"]
-    lines += [f"| {status} | {counts[status]} |" for status in STATUSES]
-    lines.append(f"| all | {len(entries)} |")
-    for paper in dict.fromkeys(entry.paper for entry in entries.values()):
-        lines += [
-            "",
-            f"## {TITLES.get(paper, paper)}",
-            "",
-            "| id | source | statement | status | method | cases | worst margin | note |",
-            "|---|---|---|---|---|---|---|---|",
+    names = dict.fromkeys(entry.paper for entry in entries.values())
+    _write(folder / "verification.md", _index(list(names), entries, papers))
+    for name in names:
+        own = [entry for entry in entries.values() if entry.paper == name]
+        _write(folder / f"verification_{name}.md", _paper_page(own, papers.get(name), outcomes))
+    _write(folder / "errata.md", _errata(entries, papers))
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str]:
+    lines = [_HEAD, "| verdict | meaning |", "|---|---|"]
+    lines += [f"| {word} | {meaning} |" for word, meaning in WORDS.items()]
+    lines += ["", "| paper | statements | page |", "|---|---|---|"]
+    counts = Counter(entry.paper for entry in entries.values())
+    for name in names:
+        title = papers[name].title if name in papers else name
+        lines.append(f"| {_plain(title)} | {counts[name]} | [{name}](verification_{name}.md) |")
+    lines += ["", "```{toctree}", ":hidden:", ""]
+    lines += [f"verification_{name}" for name in names]
+    return [*lines, "```"]
+
+
+def _paper_page(own: list[Statement], paper: Paper | None, outcomes: dict[str, Outcome]) -> list[str]:
+    lines = [f"# {_plain(paper.title if paper else own[0].paper)}", ""]
+    if paper:
+        lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
+    lines += ["What the words mean stands in [verification](verification.md); what we believe is right, by"]
+    lines += ["consequence, in [errata](errata.md).", ""]
+    for word in STATUSES:
+        group = [entry for entry in own if entry.verdict == word]
+        if not group:
+            continue
+        lines += [f"## {word}", "", f"{WORDS[word][0].upper()}{WORDS[word][1:]}.", ""]
+        for entry in group:
+            lines += [*_entry(entry, outcomes.get(entry.id)), ""]
+    return lines
+
+
+def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
+    lines = [f"**{_plain(entry.statement)}** {_plain(entry.location)}. (`{entry.id}`)", ""]
+    if entry.remark:
+        lines += [_plain(entry.remark), ""]
+    lines += ["<details><summary>as printed, and how it was checked</summary>", ""]
+    if entry.printed:
+        lines.append(f"- printed: {_plain(entry.printed)}")
+    if entry.hypotheses:
+        lines.append(f"- hypotheses: {_plain(entry.hypotheses)}")
+    if entry.garbled:
+        lines.append("- the text that we have is damaged here; the formula is our reading of it")
+    if outcome is None:
+        lines.append("- not run yet")
+    else:
+        lines.append(f"- method: {_plain(outcome['method'])}")
+        lines.append(f"- cases: {outcome['cases']}, worst margin: {outcome['margin']}")
+        if outcome["note"]:
+            lines.append(f"- found: {_plain(outcome['note'])}")
+    lines += [f"- again: `python -m verification --id {entry.id}`", "", "</details>"]
+    return lines
+
+
+def _errata(entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str]:
+    lines = [_ERRATA]
+    for heading, word, number in _SECTIONS:
+        group = [
+            entry
+            for entry in entries.values()
+            if entry.verdict == word and number in {None, entry.changes_number}
         ]
-        lines += [rows.get(entry.id, _row(entry, None)) for entry in entries.values() if entry.paper == paper]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if not group:
+            continue
+        lines += [f"## {heading}", "", f"{WORDS[word][0].upper()}{WORDS[word][1:]}.", ""]
+        for name in dict.fromkeys(entry.paper for entry in group):
+            lines += [f"### {_plain(papers[name].title if name in papers else name)}", ""]
+            for entry in group:
+                if entry.paper == name:
+                    lines += [*_erratum(entry), ""]
+    return lines
 
 
-def _rows_of(path: Path) -> dict[str, str]:
-    if not path.exists():
-        return {}
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {
-        line.split("`")[1]: line for line in lines if line.startswith("| `") and _status(line) != _NOT_RUN
-    }
+def _erratum(entry: Statement) -> list[str]:
+    lines = [f"- **{entry.id}** ({_plain(entry.location)}). {_plain(entry.statement)}"]
+    if entry.printed:
+        lines.append(f"  *Printed:* {_plain(entry.printed)}")
+    return [*lines, f"  *Right:* {_plain(entry.remark)} `python -m verification --id {entry.id}`"]
 
 
-def _row(entry: Statement, verdict: Verdict | None) -> str:
-    outcome = (
-        (_NOT_RUN, "", "", "", "")
-        if verdict is None
-        else (
-            verdict.status,
-            verdict.method,
-            str(verdict.cases),
-            _margin(verdict.worst_margin),
-            verdict.note,
-        )
-    )
-    cells = (f"`{entry.id}`", entry.source, entry.statement, *outcome)
-    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
-
-
-def _margin(value: float) -> str:
-    # Rounding differs between machines; the page should not.
-    return "below 1e-12" if abs(value) < 1e-12 else f"{value:.2g}"
-
-
-def _plain(cell: str) -> str:
-    """One line that Markdown takes as text: no column break, no emphasis, no HTML."""
-    text = " ".join(cell.split())
-    if text.startswith("`"):
-        return text
-    for character in "\\*_<[$~":
-        text = text.replace(character, "\\" + character)
-    return text.replace("|", "&#124;")
-
-
-def _status(row: str) -> str:
-    return row.split(" | ")[3]
+def _plain(text: str) -> str:
+    """One line in which only formulas between dollars and code between backticks are Markdown."""
+    parts = _KEPT.split(" ".join(text.split()))
+    for place in range(0, len(parts), 2):
+        for character in "\\*_<[$~|":
+            parts[place] = parts[place].replace(character, "\\" + character)
+    return "".join(parts)

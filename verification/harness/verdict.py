@@ -1,14 +1,28 @@
-"""What a check returns, how checks register themselves, and how margins become a status."""
+"""The words of a verdict, what a check returns, how checks register, and how margins become a verdict."""
 
 import dataclasses
 import math
 from collections.abc import Callable
 
-STATUSES = ("CONFIRMED", "CONDITIONAL", "REFUTED", "UNVERIFIABLE")
+WORDS = {
+    "CONFIRMED": "true as stated, under the conditions that the statement prints",
+    "CONFIRMED, MISPRINT IN THE PROOF": "true as stated; a line of its proof is misprinted",
+    "CONDITIONAL": "true under a condition that is not printed; the condition is named",
+    "MISPRINT": "the right form stands elsewhere in the paper, or only one reading makes sense",
+    "WORDING": "the prose is imprecise or does not fit the rest of the paper; no result is touched",
+    "PROOF GAP": "a step of the proof does not follow as written",
+    "NOT REPRODUCED": "a cell, figure or measured number that we could not recompute; we say what we tried",
+    "COUNTEREXAMPLE": "there is a case inside the printed hypotheses in which the statement fails",
+    "UNVERIFIABLE": "a measurement or an assumption of the authors; only its arithmetic was checked",
+    "BEYOND THE PAPER": "an addition of ours, which the paper does not state",
+}
+STATUSES = tuple(WORDS)
+# What a check returns that came out otherwise than any verdict on record. No entry may carry it.
+UNSETTLED = "UNSETTLED"
 
 
 class InconclusiveError(RuntimeError):
-    """Neither the printed statement nor its correction came out as it should: there is no verdict."""
+    """Neither the printed statement nor what is right came out as it should: there is no verdict."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,11 +30,11 @@ class Verdict:
     """The outcome of one statement.
 
     Args:
-        status: CONFIRMED, CONDITIONAL (true under a stated condition), REFUTED, or UNVERIFIABLE.
+        status: a key of WORDS, or UNSETTLED.
         method: how it was checked.
         cases: how many cases were tried.
         worst_margin: the largest deviation seen, in the unit that `method` names.
-        note: the condition, the smallest counterexample, or why it cannot be verified.
+        note: what the run found: the condition, the witness, or why it cannot be verified.
     """
 
     status: str
@@ -30,8 +44,8 @@ class Verdict:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
+        if self.status not in {*STATUSES, UNSETTLED}:
+            raise ValueError(f"status must be one of {(*STATUSES, UNSETTLED)}, got {self.status!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +74,23 @@ def statement(
     def register(function: Callable[..., Verdict]) -> Callable[..., Verdict]:
         if identifier in CHECKS:
             raise ValueError(f"{identifier} is registered twice")
-        if expected not in STATUSES:
-            raise ValueError(f"expected must be one of {STATUSES}, got {expected!r}")
+        _refuse_unknown(expected)
         CHECKS[identifier] = Check(identifier, paper, expected, function, full)
         return function
 
     return register
 
 
-def judged(worst: float, tolerance: float) -> str:
-    """CONFIRMED if the worst deviation is within the tolerance, else REFUTED."""
-    return "CONFIRMED" if worst <= tolerance else "REFUTED"
+def judged(worst: float, tolerance: float, *, word: str = "CONFIRMED") -> str:
+    """The word if the worst deviation is within the tolerance, else UNSETTLED.
+
+    Args:
+        worst: the largest deviation of what is claimed.
+        tolerance: what counts as agreement.
+        word: CONFIRMED, or BEYOND THE PAPER for an addition of ours.
+    """
+    _refuse_unknown(word)
+    return word if worst <= tolerance else UNSETTLED
 
 
 def judged_condition(inside: float, outside: float, tolerance: float) -> str:
@@ -83,37 +103,66 @@ def judged_condition(inside: float, outside: float, tolerance: float) -> str:
 
     Returns:
         CONDITIONAL if it holds inside and fails outside, CONFIRMED if it holds in both (the condition is
-        not needed), REFUTED if it fails inside.
+        not needed), UNSETTLED if it fails inside.
     """
     _refuse_nan(inside, outside)
     if inside > tolerance:
-        return "REFUTED"
+        return UNSETTLED
     return "CONDITIONAL" if outside > tolerance else "CONFIRMED"
 
 
-def judged_erratum(printed: float, corrected: float, tolerance: float) -> str:
-    """For a misprint or a false statement that comes with its correction.
+def judged_erratum(printed: float, corrected: float, tolerance: float, *, word: str) -> str:
+    """For what does not hold as printed, beside what is right.
 
     Args:
-        printed: the worst deviation of the statement as printed.
-        corrected: the worst deviation of the corrected form.
+        printed: the worst deviation of the printed form.
+        corrected: the worst deviation of the right form.
         tolerance: what counts as agreement.
+        word: the verdict of the entry: MISPRINT, WORDING, COUNTEREXAMPLE, ...
 
     Returns:
-        REFUTED if the printed form fails, CONFIRMED if it holds.
+        The word if the printed form fails, CONFIRMED if it holds.
 
     Raises:
-        InconclusiveError: if the correction does not hold either.
+        InconclusiveError: if the right form does not hold either.
     """
+    _refuse_unknown(word)
     _refuse_nan(printed, corrected)
     if corrected > tolerance:
         raise InconclusiveError(f"the corrected form is off by {corrected:.3g}, tolerance {tolerance:.3g}")
-    return "REFUTED" if printed > tolerance else "CONFIRMED"
+    return word if printed > tolerance else "CONFIRMED"
+
+
+def judged_proof(holds: float, line: float, corrected: float, tolerance: float) -> str:
+    """For a true statement with a misprinted line in its proof.
+
+    Args:
+        holds: the worst deviation of the statement.
+        line: the worst deviation of the printed line of the proof.
+        corrected: the worst deviation of that line put right.
+        tolerance: what counts as agreement.
+
+    Returns:
+        CONFIRMED, MISPRINT IN THE PROOF; CONFIRMED if the printed line holds; UNSETTLED if the statement
+        fails.
+
+    Raises:
+        InconclusiveError: if the line put right does not hold either.
+    """
+    _refuse_nan(holds, line, corrected)
+    if holds > tolerance:
+        return UNSETTLED
+    return judged_erratum(line, corrected, tolerance, word="CONFIRMED, MISPRINT IN THE PROOF")
 
 
 def judged_arithmetic(worst: float, tolerance: float) -> str:
-    """For reported measurements: UNVERIFIABLE if what arithmetic can check holds, else REFUTED."""
-    return "UNVERIFIABLE" if worst <= tolerance else "REFUTED"
+    """For reported measurements: UNVERIFIABLE if what arithmetic can check holds, else UNSETTLED."""
+    return "UNVERIFIABLE" if worst <= tolerance else UNSETTLED
+
+
+def _refuse_unknown(word: str) -> None:
+    if word not in STATUSES:
+        raise ValueError(f"a verdict must be one of {STATUSES}, got {word!r}")
 
 
 def _refuse_nan(*values: float) -> None:

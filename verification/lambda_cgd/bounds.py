@@ -115,7 +115,7 @@ def vector_of_ones(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.ones((n, 1)), np.ones((n, 1))
 
 
-@statement("cgd.lem10_27", paper=PAPER, expected="REFUTED")
+@statement("cgd.lem10_27", paper=PAPER, expected="MISPRINT")
 def lemma_10_equation_27(
     *, claim: Callable[[int], tuple[np.ndarray, np.ndarray]] = printed_vector
 ) -> Verdict:
@@ -127,7 +127,7 @@ def lemma_10_equation_27(
 
     printed, corrected = deviation(claim, 2), max(deviation(vector_of_ones, n) for n in (1, 2, 9))
     return Verdict(
-        judged_erratum(printed, corrected, 1e-12),
+        judged_erratum(printed, corrected, 1e-12, word="MISPRINT"),
         "dense matrices, relative",
         4,
         printed,
@@ -178,7 +178,7 @@ def weaker(matrix: np.ndarray) -> bool:
     return bool(np.all(matrix >= 0.0)) <= bool(np.all(matrix.T @ matrix >= 0.0))
 
 
-@statement("cgd.lem11_stronger", paper=PAPER, expected="REFUTED")
+@statement("cgd.lem11_stronger", paper=PAPER, expected="COUNTEREXAMPLE")
 def lemma_11_condition(*, claim: Callable[[np.ndarray], bool] = stronger) -> Verdict:
     """C^T C >= 0 is a stronger condition than C >= 0."""
     witness = np.array([[1.0, 0.0, 0.0], [-1.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
@@ -187,7 +187,7 @@ def lemma_11_condition(*, claim: Callable[[np.ndarray], bool] = stronger) -> Ver
     printed = sum(not claim(matrix) for matrix in matrices)
     corrected = sum(not weaker(matrix) for matrix in matrices)
     return Verdict(
-        judged_erratum(printed, corrected, 0.5),
+        judged_erratum(printed, corrected, 0.5, word="COUNTEREXAMPLE"),
         "counterexamples among matrices with a positive diagonal",
         len(matrices),
         float(printed),

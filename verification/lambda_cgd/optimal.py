@@ -120,7 +120,7 @@ def by_minimisers(plan: oracle.Plan) -> bool:
     return second > first + 1e-6
 
 
-@statement("cgd.lem3_text", paper=PAPER, expected="REFUTED")
+@statement("cgd.lem3_text", paper=PAPER, expected="WORDING")
 def lemma_3_text(*, claim: Callable[[oracle.Plan], bool] = by_values) -> Verdict:
     """Section 5: a larger minimum value of MaxSE is what makes its optimum the farther one."""
     plans = [oracle.Plan(k * b, b, k) for k, b in ((2, 1), (5, 1), (1, 2), (1, 30), (4, 5))]
@@ -129,7 +129,7 @@ def lemma_3_text(*, claim: Callable[[oracle.Plan], bool] = by_values) -> Verdict
     corrected = sum(by_minimisers(plan) != truth for plan, truth in zip(plans, farther, strict=True))
     values = [math.sqrt(oracle.lambda_errors(0.0, plans[0], gamma)) for gamma in (0.5, 1.0)]
     return Verdict(
-        judged_erratum(printed, corrected, 0.5),
+        judged_erratum(printed, corrected, 0.5, word="WORDING"),
         "settings where the conclusion from values is wrong",
         len(plans),
         float(printed),
@@ -198,14 +198,14 @@ def theorem_4(*, claim: Callable[[int], tuple[float, float, float]] = full_batch
     )
 
 
-@statement("cgd.thm4_gap", paper=PAPER, expected="REFUTED")
+@statement("cgd.thm4_gap", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_4_gap(*, claim: Callable[[], float] = lambda: 1.21) -> Verdict:
     """Both factorisations are within 21 % of the lower bound."""
     ratios = np.array([full_batch(n)[0] / full_batch(n)[2] for n in range(1, 4000)])
     printed, corrected = float(ratios.max()) - claim(), float(ratios.max()) - 1.225
     first = int(np.argmax(ratios > 1.21)) + 1
     return Verdict(
-        judged_erratum(printed, corrected, 0.0),
+        judged_erratum(printed, corrected, 0.0, word="COUNTEREXAMPLE"),
         "closed forms up to n = 3999, excess over the stated ratio",
         len(ratios),
         printed,

@@ -46,7 +46,7 @@ def printed_reduction(momentum: float) -> float:
     return (1.0 - momentum) / (1.0 + momentum)
 
 
-@statement("muon.lemC1_scale", paper=PAPER, expected="REFUTED")
+@statement("muon.lemC1_scale", paper=PAPER, expected="COUNTEREXAMPLE")
 def reduction_of_the_scale(*, claim: Callable[[float], float] = printed_reduction) -> Verdict:
     """Section 4: momentum "reduces the effective privacy-noise scale" by (1 - m) / (1 + m).
 
@@ -60,7 +60,7 @@ def reduction_of_the_scale(*, claim: Callable[[float], float] = printed_reductio
         corrected = max(corrected, abs(math.sqrt(printed_reduction(momentum)) - scale))
         cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
         "norm of the weights, absolute",
         cases,
         printed,
@@ -226,7 +226,7 @@ def corrected_norm(*, limit: float = 3.0, reached: float = 2.4) -> Verdict:
     )
 
 
-@statement("muon.switch", paper=PAPER, expected="REFUTED")
+@statement("muon.switch", paper=PAPER, expected="COUNTEREXAMPLE")
 def smooth_but_not_twice(*, mapping: ref.Map | None = None) -> Verdict:
     """Appendix C.2: on ||G||_F = 1 the map "may fail to be C^2". It is not even C^1 there.
 
@@ -244,7 +244,7 @@ def smooth_but_not_twice(*, mapping: ref.Map | None = None) -> Verdict:
     bare = jump(lambda matrix: ref.iterated(matrix, 2, 2))
     printed = jump(apply)
     return Verdict(
-        judged_erratum(printed, bare, 1e-4),
+        judged_erratum(printed, bare, 1e-4, word="COUNTEREXAMPLE"),
         "difference quotients from both sides, step 1e-6",
         2,
         printed,

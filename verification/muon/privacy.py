@@ -193,7 +193,7 @@ def joint_lower_bound(sigma: float, q: float, steps: int, delta: float) -> float
     return pld_eps(sigma / math.sqrt(BLOCKS), q, steps, delta, upper=False)
 
 
-@statement("muon.tab3", paper=PAPER, expected="REFUTED")
+@statement("muon.tab3", paper=PAPER, expected="COUNTEREXAMPLE")
 def table_3(*, joint: Callable[[float, float, int, float], float] = joint_lower_bound) -> Verdict:
     """Table 3 gives DP-Muon eps = 7.985 and 7.980 for 49 blocks of one lot.
 
@@ -211,7 +211,7 @@ def table_3(*, joint: Callable[[float, float, int, float], float] = joint_lower_
     one = single_step_eps(sigma / 7.0, LOT / examples, delta)
     brackets = ", ".join(f"{name} [{lower[name]:.2f}, {upper[name]:.2f}]" for name in TABLE_3)
     return Verdict(
-        judged_erratum(printed, corrected, 2e-3),
+        judged_erratum(printed, corrected, 2e-3, word="COUNTEREXAMPLE"),
         "PLD of dp-accounting, both roundings; RDP of 49 T releases; absolute in eps",
         4,
         printed,
@@ -219,7 +219,7 @@ def table_3(*, joint: Callable[[float, float, int, float], float] = joint_lower_
     )
 
 
-@statement("muon.tab3_sgd", paper=PAPER, expected="REFUTED")
+@statement("muon.tab3_sgd", paper=PAPER, expected="NOT REPRODUCED")
 def table_3_sgd(*, printed_eps: float = 8.0000) -> Verdict:
     """Table 3 gives DP-SGD on E2E eps = 8.0000 at sigma = 0.7189; its accountant gives 7.9787.
 
@@ -231,7 +231,7 @@ def table_3_sgd(*, printed_eps: float = 8.0000) -> Verdict:
     other = abs(rdp_eps(sigma, LOT / examples, steps_of("DART"), delta) - claimed)
     printed = abs(spent - printed_eps)
     return Verdict(
-        judged_erratum(printed, max(other, abs(spent - 7.9787)), 2e-3),
+        judged_erratum(printed, max(other, abs(spent - 7.9787)), 2e-3, word="NOT REPRODUCED"),
         "RDP of dp-accounting, absolute in eps",
         2,
         printed,
@@ -244,7 +244,7 @@ def accounted_pair(sigma: float, q: float, eps: float) -> float:
     return divergence(sigma, q, eps)
 
 
-@statement("muon.tab3_sampler", paper=PAPER, expected="REFUTED")
+@statement("muon.tab3_sampler", paper=PAPER, expected="WORDING")
 def table_3_sampler(*, claim: Callable[[float, float, float], float] = accounted_pair) -> Verdict:
     """Lots of fixed size are accounted as Poisson lots with q = 1024 / N.
 
@@ -261,7 +261,7 @@ def table_3_sampler(*, claim: Callable[[float, float, float], float] = accounted
                 cases += 1
     q, sigma = LOT / 42_043, 0.7189
     return Verdict(
-        judged_erratum(worst, corrected, 1e-6),
+        judged_erratum(worst, corrected, 1e-6, word="WORDING"),
         "one step, shortfall of the accounted delta, absolute",
         cases,
         worst,

@@ -187,7 +187,7 @@ def range_of_wide(matrix: np.ndarray) -> np.ndarray:
     return range_of_momentum(matrix.T if matrix.shape[0] > matrix.shape[1] else matrix)
 
 
-@statement("muon.lem3_3_range", paper=PAPER, expected="REFUTED")
+@statement("muon.lem3_3_range", paper=PAPER, expected="MISPRINT")
 def projector(*, claim: Callable[[np.ndarray], np.ndarray] = range_of_momentum) -> Verdict:
     """Appendix B.3 projects onto range(M_t); for tall blocks Pi - X X^T then has no meaning."""
 
@@ -200,7 +200,7 @@ def projector(*, claim: Callable[[np.ndarray], np.ndarray] = range_of_momentum) 
 
     printed = mismatch(claim)
     return Verdict(
-        judged_erratum(printed, mismatch(range_of_wide), 0.5),
+        judged_erratum(printed, mismatch(range_of_wide), 0.5, word="MISPRINT"),
         "size of the projector against that of X X^T",
         4,
         printed,
@@ -213,7 +213,7 @@ def momentum_of_noise(rows: int, columns: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, columns))
 
 
-@statement("muon.lem3_3_practice", paper=PAPER, expected="REFUTED")
+@statement("muon.lem3_3_practice", paper=PAPER, expected="COUNTEREXAMPLE")
 def quality_in_practice(*, shape: tuple[int, int] = (768, 768)) -> Verdict:
     """The text treats chi_q as close to 1. On the square layers of GPT-2 under noise it is in the thousands.
 
@@ -225,7 +225,7 @@ def quality_in_practice(*, shape: tuple[int, int] = (768, 768)) -> Verdict:
     wide = ref.operator_quality(ref.least_start_value(momentum_of_noise(16, 768, seed=16)), 2, 5)
     weighted = 1.0 - float(np.sum(matrix * ref.muon_map(2, 5)(matrix))) / ref.nuclear_norm(matrix)
     return Verdict(
-        judged_erratum(chi - 1.0, wide - 1.0, 0.05),
+        judged_erratum(chi - 1.0, wide - 1.0, 0.05, word="COUNTEREXAMPLE"),
         "one draw of pure noise, kappa = 2, q = 5, chi - 1",
         2,
         chi - 1.0,
@@ -243,7 +243,7 @@ def residual_tail(shape: tuple[int, int], level: float, draws: int, seed: int) -
     return float(np.mean(1.0 - starts**2 > level))
 
 
-@statement("muon.lem3_3_deterministic", paper=PAPER, expected="REFUTED")
+@statement("muon.lem3_3_deterministic", paper=PAPER, expected="PROOF GAP")
 def quality_is_a_constant(*, level: float = 0.9999) -> Verdict:
     """Theorem 3.4 treats delta_{0,T} < 1, hence chi_q, as a constant. Under Gaussian noise it is random.
 
@@ -253,7 +253,7 @@ def quality_is_a_constant(*, level: float = 0.9999) -> Verdict:
     exceeding = residual_tail((2, 2), level, 20_000, 77)
     reached = residual_tail((2, 2), 1.0 - 1e-15, 20_000, 78)
     return Verdict(
-        judged_erratum(exceeding, reached, 1e-3),
+        judged_erratum(exceeding, reached, 1e-3, word="PROOF GAP"),
         f"20,000 Gaussian 2 x 2 momenta, fraction with delta above {level}",
         40_000,
         exceeding,
@@ -261,7 +261,7 @@ def quality_is_a_constant(*, level: float = 0.9999) -> Verdict:
     )
 
 
-@statement("muon.scale", paper=PAPER, expected="REFUTED")
+@statement("muon.scale", paper=PAPER, expected="WORDING")
 def scale_invariance(*, printed_map: ref.Map | None = None) -> Verdict:
     """Section 4 applies Q to M / s and calls it the DP-Muon direction, which Algorithm 1 takes of M.
 
@@ -279,7 +279,7 @@ def scale_invariance(*, printed_map: ref.Map | None = None) -> Verdict:
     small = float(apply(np.full((1, 1), 0.05))[0, 0])
     gap = ref.operator_norm(ref.muon_map(1, 5)(np.full((1, 1), 0.05)))
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="WORDING"),
         "Q(M) against Q(M / 20), operator norm",
         len(pairs),
         printed,

@@ -65,7 +65,7 @@ def sharp_gain(kappa: float, curve: float, bias: float, spread: float, theta: fl
     return (1 - theta) * spread * (kappa + curve * (bias + 0.5 * (1 + theta) * spread))
 
 
-@statement("ov.thm10.2", paper=PAPER, expected="REFUTED")
+@statement("ov.thm10.2", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_10_gain(*, claim: Callable[[float, float, float, float, float], float] = gain_41) -> Verdict:
     """With b^2 about beta^2 and V <= beta^2 the gain is at most kappa_U (1 - theta) V + 2 L beta^4."""
     rng = np.random.default_rng(11)
@@ -85,7 +85,7 @@ def theorem_10_gain(*, claim: Callable[[float, float, float, float, float], floa
             cases += 1
     witness = quadratic(1, 1, 2.6) - quadratic(1, 1, 1.6)
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
         "random losses of bounded curvature; violation, relative",
         cases,
         printed,
@@ -98,7 +98,7 @@ def gain_42(kappa: float, curve: float, floor: float, theta: float) -> float:
     return (1 - theta) + (2 * curve / kappa * floor if kappa > 0 else floor)
 
 
-@statement("ov.thm10.2.42", paper=PAPER, expected="REFUTED")
+@statement("ov.thm10.2.42", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_10_relative(*, claim: Callable[[float, float, float, float], float] = gain_42) -> Verdict:
     """Relative to the loss at the bias floor the gain is at most 1 - theta + O(beta^2)."""
     rng = np.random.default_rng(12)
@@ -118,7 +118,7 @@ def theorem_10_relative(*, claim: Callable[[float, float, float, float], float] 
         printed = max(printed, ratio - claim(0.0, 1.0, floor, 0.0))
         cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
         "constant curvature; violation",
         cases,
         printed,
@@ -132,7 +132,7 @@ def clipped_reference(clipped: float, full: float) -> float:
     return clipped
 
 
-@statement("ov.asm6", paper=PAPER, expected="REFUTED")
+@statement("ov.asm6", paper=PAPER, expected="COUNTEREXAMPLE")
 def assumption_6(*, claim: Callable[[float, float], float] = clipped_reference) -> Verdict:
     """The bias b = E m - g_bar of an average with weights of sum 1 has b^2 >= beta^2 > 0 in steady state."""
     rng = np.random.default_rng(13)
@@ -148,7 +148,7 @@ def assumption_6(*, claim: Callable[[float, float], float] = clipped_reference) 
         corrected = max(corrected, abs((mean - full) ** 2 / floor - 1.0))
         cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
         "stationary clipped gradients; part of the floor that is missing in b^2",
         cases,
         printed,
@@ -161,7 +161,7 @@ def averaged(steps: float) -> float:
     return 1.0 / steps
 
 
-@statement("ov.asm40", paper=PAPER, expected="REFUTED")
+@statement("ov.asm40", paper=PAPER, expected="UNVERIFIABLE")
 def assumption_40(*, claim: Callable[[float], float] = averaged) -> Verdict:
     """At the ceiling the averaged variance is below the signal: V <= beta^2, beta^2 about v_true."""
     measured, debiased = 1.36e-3, 3.1e-3
@@ -176,7 +176,7 @@ def assumption_40(*, claim: Callable[[float], float] = averaged) -> Verdict:
     corrected = max(corrected, *(1.0 - averaged(steps) / debiased for steps in windows))
     shown = ", ".join(f"{ratio:.1f}" for ratio in ratios)
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="UNVERIFIABLE"),
         "the paper's measured v_true / Phi; excess of V over the signal",
         len(windows),
         printed,
@@ -190,7 +190,7 @@ def dominance(rho: float, steps: int) -> float:
     return 1.0 if rho < 0.1 else 0.0
 
 
-@statement("ov.thm10.3", paper=PAPER, expected="REFUTED")
+@statement("ov.thm10.3", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_10_transfer(*, claim: Callable[[float, int], float] = dominance) -> Verdict:
     """As rho -> 0 the estimate becomes variance-limited, so that denoising gains to first order."""
     printed, corrected, cases = -np.inf, 0.0, 0
@@ -206,7 +206,7 @@ def theorem_10_transfer(*, claim: Callable[[float, int], float] = dominance) -> 
         corrected = max(corrected, abs(gain / (0.7 * spread) - 1.0) / spread)
         cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 0.1),
+        judged_erratum(printed, corrected, 0.1, word="COUNTEREXAMPLE"),
         "arithmetic; shortfall of V / b^2",
         cases,
         printed,

@@ -100,7 +100,7 @@ def no_scatter(beta2: float, steps: int) -> float:
     return 0.0
 
 
-@statement("ov.thm6.iii", paper=PAPER, expected="REFUTED")
+@statement("ov.thm6.iii", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_6_constant(*, claim: Callable[[float, int], float] = no_scatter) -> Verdict:
     """At rho = 1 the second moment is Phi in every coordinate, and varies only with the signal."""
     printed, corrected, cases, notes = 0.0, 0.0, 0, []
@@ -119,7 +119,7 @@ def theorem_6_constant(*, claim: Callable[[float, int], float] = no_scatter) -> 
     )
     corrected = max(corrected, float(np.max(np.abs(first - np.sign(gradient)))))
     return Verdict(
-        judged_erratum(printed, corrected, 0.05),
+        judged_erratum(printed, corrected, 0.05, word="COUNTEREXAMPLE"),
         "relative standard deviation over 50,000 coordinates of pure noise",
         cases + 1,
         printed,
@@ -152,7 +152,7 @@ def step_inflation(lam: float) -> float:
     return float((1 - lam**2) ** -0.5)
 
 
-@statement("ov.vhat.corr", paper=PAPER, expected="REFUTED")
+@statement("ov.vhat.corr", paper=PAPER, expected="WORDING")
 def remark_12_inflation(*, claim: Callable[[float], float] = step_inflation) -> Verdict:
     """Correlated noise at equal privacy enters sqrt(v_hat) kappa times as large, 2.29 at lambda = 0.9."""
     printed, corrected, notes, cases = 0.0, 0.0, [], 0
@@ -165,7 +165,7 @@ def remark_12_inflation(*, claim: Callable[[float], float] = step_inflation) -> 
         notes.append(f"{factor:.2f} at {lam}")
         cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="WORDING"),
         "column norms of L^-1 times row norms of L, relative",
         cases,
         printed,

@@ -217,7 +217,7 @@ def fixed_epoch_noise(eps: float) -> tuple[np.ndarray, np.ndarray]:
     return np.array(phi), np.array(constants)
 
 
-@statement("ov.cor.coupling", paper=PAPER, expected="REFUTED", full=True)
+@statement("ov.cor.coupling", paper=PAPER, expected="CONDITIONAL", full=True)
 def corollary_coupling(
     *, accountant: Callable[[float], tuple[np.ndarray, np.ndarray]] = fixed_epoch_noise
 ) -> Verdict:
@@ -234,7 +234,7 @@ def corollary_coupling(
         )
         cases += slopes.size
     return Verdict(
-        judged_erratum(printed, corrected, 0.02),
+        judged_erratum(printed, corrected, 0.02, word="CONDITIONAL"),
         "Renyi accounting; d ln Phi / d ln B, corrected: in [-2, -1]",
         cases,
         printed,
@@ -292,7 +292,7 @@ def lower_bound_reading(floor: float) -> float:
     return floor
 
 
-@statement("ov.rem.clipbias", paper=PAPER, expected="REFUTED")
+@statement("ov.rem.clipbias", paper=PAPER, expected="COUNTEREXAMPLE")
 def remark_clipping(*, claim: Callable[[float], float] = lower_bound_reading) -> Verdict:
     """Clipping bias only adds to the floor, so the floor of Theorem 5 is a lower bound on the true one."""
     below, above, cases = 0.0, -np.inf, 0
@@ -303,7 +303,7 @@ def remark_clipping(*, claim: Callable[[float], float] = lower_bound_reading) ->
         above = max(above, true / floor - 1.0)
         cases += 1
     return Verdict(
-        judged_erratum(below, above, 1e-9),
+        judged_erratum(below, above, 1e-9, word="COUNTEREXAMPLE"),
         "stationary variance on h x^2 / 2, clipping inactive; excess of the alleged lower bound",
         cases,
         below,

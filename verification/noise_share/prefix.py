@@ -107,7 +107,7 @@ def printed_map(workload: np.ndarray, noising: np.ndarray) -> np.ndarray:
     return (workload @ np.linalg.inv(noising)) @ noising
 
 
-@statement("ov.thm9.step3", paper=PAPER, expected="REFUTED")
+@statement("ov.thm9.step3", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_9_factors(*, claim: Callable[[np.ndarray, np.ndarray], np.ndarray] = printed_map) -> Verdict:
     """The noise A L z of the prefix sums is C (L z) with the strategy C := A L^-1."""
     printed, corrected, cases = 0.0, 0.0, 0
@@ -119,7 +119,7 @@ def theorem_9_factors(*, claim: Callable[[np.ndarray, np.ndarray], np.ndarray] =
             corrected = max(corrected, float(np.abs(workload @ noising @ strategy - workload).max()))
             cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 1e-10),
+        judged_erratum(printed, corrected, 1e-10, word="COUNTEREXAMPLE"),
         "dense matrices, absolute",
         cases,
         printed,
@@ -156,7 +156,7 @@ TABLE = {
 }
 
 
-@statement("ov.theta", paper=PAPER, expected="REFUTED")
+@statement("ov.theta", paper=PAPER, expected="COUNTEREXAMPLE")
 def equation_46(*, claim: Callable[[float, int], float] = printed_theta) -> Verdict:
     """Theta = (1-lam^2T)/(1-lam^2) (1+lam^2+(1-lam)^2(T-1))/T is the ratio at equal privacy."""
     corrected, cases = 0.0, 0
@@ -180,7 +180,7 @@ def equation_46(*, claim: Callable[[float, int], float] = printed_theta) -> Verd
         cases += 2
     early = prefix_ratio(0.9, 120, 5)
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
         "dense matrices in both conventions of z_0, relative",
         cases,
         printed,
@@ -212,7 +212,7 @@ def steady_theta(lam: float, beta: float) -> float:
     return (1 - 2 * beta * lam + lam**2) / (1 - lam**2)
 
 
-@statement("ov.theta.weights", paper=PAPER, expected="REFUTED")
+@statement("ov.theta.weights", paper=PAPER, expected="COUNTEREXAMPLE")
 def averaging_weights(*, claim: Callable[[float, np.ndarray], float] = any_weights) -> Verdict:
     """Theta(lam, T) multiplies the variance for any averaging weights, Adam's moving average among them."""
     rng = np.random.default_rng(9)
@@ -237,7 +237,7 @@ def averaging_weights(*, claim: Callable[[float, np.ndarray], float] = any_weigh
     corrected = max(corrected, abs(best.x - 0.6268) - 1e-4, abs(best.fun - np.sqrt(1 - 0.81)) - 1e-7)
     found = zero_start(0.9, 120, oracle.weights_by_recursion(0.9, 120))
     return Verdict(
-        judged_erratum(printed, corrected, 1e-8),
+        judged_erratum(printed, corrected, 1e-8, word="COUNTEREXAMPLE"),
         "dense matrices, relative",
         cases + 10,
         printed,

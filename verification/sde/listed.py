@@ -91,14 +91,14 @@ def _quadratic(steps: int, probability: float) -> float:
     return probability * math.sqrt(steps * math.log(1e4))
 
 
-@statement("sde.eps.formula", paper=PAPER, expected="REFUTED")
+@statement("sde.eps.formula", paper=PAPER, expected="NOT REPRODUCED")
 def listed_formula(*, claim: tuple[int, tuple[float, ...]] = (25_000, PRINTED_GRID)) -> Verdict:
     """Listed eps are labels with constant 1; on IMDB with n = 10000, and not with the printed multipliers."""
     printed = _imdb_deviation(*claim)
     corrected = max(_imdb_deviation(10_000, TRUE_GRID), _other_lists_deviation())
     counts = len(IMDB) * len(TRUE_GRID) + 21 + 1 + 12 + 19 + 2 + 8
     return Verdict(
-        judged_erratum(printed, corrected, 6e-4),
+        judged_erratum(printed, corrected, 6e-4, word="NOT REPRODUCED"),
         "every listed value, absolute",
         counts,
         printed,
@@ -192,7 +192,7 @@ def _judge_costs(rows: list[tuple[Schedule, Row]], claim: Callable[[Row], float]
                 f"sigma = {sigma:g}, q = {probability:.3g}, T = {steps}: listed {listed:g}, eps {cost:.4g}"
             )
     return Verdict(
-        judged_erratum(printed, corrected, 0.005),
+        judged_erratum(printed, corrected, 0.005, word="COUNTEREXAMPLE"),
         "another library's PLD accountant over the listed eps, minus 1; its RDP accountant above it",
         len(rows),
         printed,
@@ -200,7 +200,7 @@ def _judge_costs(rows: list[tuple[Schedule, Row]], claim: Callable[[Row], float]
     )
 
 
-@statement("sde.eps.certified", paper=PAPER, expected="REFUTED")
+@statement("sde.eps.certified", paper=PAPER, expected="COUNTEREXAMPLE")
 def certified_samples(*, claim: Callable[[Row], float] = lambda row: row[1]) -> Verdict:
     """Listed eps are no guarantee: a few settings against an accountant of Poisson sampling."""
     rows = [(IMDB_COST, row) for row in IMDB_ROWS if row[0] in {1.0, 12.0}]
@@ -208,7 +208,7 @@ def certified_samples(*, claim: Callable[[Row], float] = lambda row: row[1]) -> 
     return _judge_costs(rows, claim, renyi=1)
 
 
-@statement("sde.eps.certified_all", paper=PAPER, expected="REFUTED", full=True)
+@statement("sde.eps.certified_all", paper=PAPER, expected="COUNTEREXAMPLE", full=True)
 def certified_table(
     *, claim: Callable[[Row], float] = lambda row: row[1], count: int | None = None
 ) -> Verdict:

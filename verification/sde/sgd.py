@@ -38,14 +38,14 @@ def _rank_one_deviation(claim: Callable[[float, int, int], tuple[float, float]])
     return max(worst, abs((total - coefficient) / trace - 1.0))
 
 
-@statement("sde.thmB5.1", paper=PAPER, expected="REFUTED")
+@statement("sde.thmB5.1", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_b5_clipped(
     *, claim: Callable[[float, int, int], tuple[float, float]] = printed_rank_one
 ) -> Verdict:
     """Covariance of a step where every example is clipped: K^2 / (sigma^2 d) and 1/B, not as printed."""
     printed, corrected = _rank_one_deviation(claim), _rank_one_deviation(corrected_rank_one)
     return Verdict(
-        judged_erratum(printed, corrected, 0.02),
+        judged_erratum(printed, corrected, 0.02, word="COUNTEREXAMPLE"),
         "quadrature and sampling, relative",
         7,
         printed,
@@ -100,7 +100,7 @@ def corrected_47(start: float, time: float, rate: float, clip: float, spread: fl
     return start * decay + (1.0 - decay) * floor
 
 
-@statement("sde.thm4.1/B6.1", paper=PAPER, expected="REFUTED")
+@statement("sde.thm4.1/B6.1", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_b6_clipped(*, claims: tuple[Callable[..., float], ...] = (equation_45, equation_47)) -> Verdict:
     """Loss while all gradients are clipped, on f = |x|^2 / 2, where the bound is an equality."""
     rng = np.random.default_rng(61)
@@ -123,7 +123,7 @@ def theorem_b6_clipped(*, claims: tuple[Callable[..., float], ...] = (equation_4
 
     printed = min(deviation(claim) for claim in claims)
     return Verdict(
-        judged_erratum(printed, deviation(corrected_47), 0.06),
+        judged_erratum(printed, deviation(corrected_47), 0.06, word="COUNTEREXAMPLE"),
         f"{replicas} simulated runs, relative; the better of the two printed forms",
         len(losses),
         printed,
@@ -182,7 +182,7 @@ def equation_59(k1: float, k2: float, f0: float, eps: float, rest: dict[str, flo
     return k1 * (f0 / (eta * steps) + 0.5 * eta * d * smooth * (k2 + privacy))
 
 
-@statement("sde.thm4.2/B7", paper=PAPER, expected="REFUTED")
+@statement("sde.thm4.2/B7", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_b7(*, claim: Callable[..., float] = expanded_last_line) -> Verdict:
     """The gradient bound: eq. 59 holds on quadratics, its expansion is misprinted."""
     rng = np.random.default_rng(70)
@@ -205,7 +205,7 @@ def theorem_b7(*, claim: Callable[..., float] = expanded_last_line) -> Verdict:
         bound = 0.5 * float(h @ x**2) / time + 0.5 * rate * dimension * float(h.max()) * variance
         corrected = max(corrected, float(h**2 @ mean) / bound - 1.0)
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9),
+        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
         "the expansion against eq. 59, and eq. 59 against exact quadratics, relative",
         80,
         printed,

@@ -49,7 +49,7 @@ def corrected_decay(time: float, variance: float, eps: float) -> float:
     return math.exp(-2.0 * ROOT * eps / math.sqrt(eps**2 * variance) * time)
 
 
-@statement("sde.thm4.3/B12.2", paper=PAPER, expected="REFUTED")
+@statement("sde.thm4.3/B12.2", paper=PAPER, expected="MISPRINT")
 def theorem_b12_unclipped(*, claim: Callable[[float, float, float], float] = printed_decay) -> Verdict:
     """Decay and floor of DP-SignSGD's loss while nothing is clipped, against their exact law."""
     rate, eps = 0.001, 0.7
@@ -70,7 +70,7 @@ def theorem_b12_unclipped(*, claim: Callable[[float, float, float], float] = pri
         corrected = max(corrected, abs(floor / settled - 1.0))
     far = 0.5 * float(oracle.sign_walk(1.0, 1.0, 0.01, 100.0, 100)[1][-1])
     return Verdict(
-        judged_erratum(printed, corrected, 0.02),
+        judged_erratum(printed, corrected, 0.02, word="MISPRINT"),
         "exact law of the iterates, relative; constants cancel in the decay",
         6,
         printed,
@@ -125,7 +125,7 @@ def bound_b13(batch: float, privacy: tuple[float, float], rate: float) -> float:
     return math.sqrt(math.pi / 2.0) * max(batch * sigma, math.hypot(batch, product)) * 0.5 * rate
 
 
-@statement("sde.thmB14", paper=PAPER, expected="REFUTED")
+@statement("sde.thmB14", paper=PAPER, expected="COUNTEREXAMPLE")
 def theorem_b14(*, claim: Callable[..., float] = bound_b14) -> Verdict:
     """The tighter constant K4 for mixed lots drops the batch noise, and its bound fails."""
     printed = corrected = -math.inf
@@ -137,7 +137,7 @@ def theorem_b14(*, claim: Callable[..., float] = bound_b14) -> Verdict:
         corrected = max(corrected, found / bound_b13(1.0, (sigma, clip * sigma), 0.05) - 1.0)
         rows.append(f"{found:.4f} against {bound:.4f} at sigma_DP = {sigma:g}")
     return Verdict(
-        judged_erratum(printed, corrected, 0.02),
+        judged_erratum(printed, corrected, 0.02, word="COUNTEREXAMPLE"),
         "exact law of the iterates over the bound, minus 1",
         len(rows),
         printed,
@@ -159,7 +159,7 @@ def corrected_b15(x: float, slope: float, h: float, rate: float, time: float) ->
     return first - rate / decay * math.expm1(-decay * time)
 
 
-@statement("sde.thmB15", paper=PAPER, expected="REFUTED")
+@statement("sde.thmB15", paper=PAPER, expected="MISPRINT")
 def theorem_b15(*, claim: Callable[..., float] = printed_b15) -> Verdict:
     """Variance of DP-SignSGD on a quadratic, against the linearised equation by Euler-Maruyama."""
     rng = np.random.default_rng(150)
@@ -184,7 +184,7 @@ def theorem_b15(*, claim: Callable[..., float] = printed_b15) -> Verdict:
 
     printed = deviation(claim)
     return Verdict(
-        judged_erratum(printed, deviation(corrected_b15), 0.03),
+        judged_erratum(printed, deviation(corrected_b15), 0.03, word="MISPRINT"),
         f"{count} paths, and the exact law of the iterates, relative",
         2,
         printed,

@@ -136,7 +136,7 @@ def excess_over_progress(bound: Callable[..., float], *, cases: int) -> float:
     return worst
 
 
-@statement("rmt.propI1_bound", paper=PAPER, expected="REFUTED")
+@statement("rmt.propI1_bound", paper=PAPER, expected="COUNTEREXAMPLE")
 def proposition_i1_bound(*, claim: Callable[..., float] = printed_bound) -> Verdict:
     """Progress is claimed to be at least a p_min |g| |s| cos minus a curvature term.
 
@@ -149,7 +149,7 @@ def proposition_i1_bound(*, claim: Callable[..., float] = printed_bound) -> Verd
     delta = progress(gradient, step, np.eye(2), scale, 1e-3)
     bound = 1e-3 * claim(ref.cosine(gradient, step), float(np.sqrt(50.0)), 1.0, 10.0) - 0.5e-6 * 100.0 * 5.0
     return Verdict(
-        judged_erratum(printed, corrected, 1e-12),
+        judged_erratum(printed, corrected, 1e-12, word="COUNTEREXAMPLE"),
         "random g, s, P, excess over |g| |s| p_max",
         5_000,
         printed,
@@ -168,7 +168,7 @@ def corrected_gap(sizes: float, low: float, high: float) -> float:
     return 0.5 * (low + high) * sizes
 
 
-@statement("rmt.corI2", paper=PAPER, expected="REFUTED")
+@statement("rmt.corI2", paper=PAPER, expected="COUNTEREXAMPLE")
 def corollary_i2(*, claim: Callable[[float, float, float], float] = printed_gap) -> Verdict:
     """Two lower bounds of the progress of one length are claimed to differ by a p_min |g| r (cos_1 - cos_2).
 
@@ -193,7 +193,7 @@ def corollary_i2(*, claim: Callable[[float, float, float], float] = printed_gap)
     cosines = [ref.cosine(gradient, step) for step in steps]
     gains = [float(gradient @ (scale * step)) for step in steps]
     return Verdict(
-        judged_erratum(printed, corrected, 1e-12),
+        judged_erratum(printed, corrected, 1e-12, word="COUNTEREXAMPLE"),
         "difference of valid bounds, over |g| r p_max",
         cases,
         printed,

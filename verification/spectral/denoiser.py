@@ -87,7 +87,7 @@ def estimate_above_edge(noisy: np.ndarray, sigma: float, rank: int) -> np.ndarra
     return estimate_of_rank(noisy, sigma, int(np.sum(observed > noise_edge(sigma, *noisy.shape))))
 
 
-@statement("rmt.eq8_rank", paper=PAPER, expected="REFUTED")
+@statement("rmt.eq8_rank", paper=PAPER, expected="WORDING")
 def sum_to_the_rank(*, claim: Callable[[np.ndarray, float, int], np.ndarray] = estimate_of_rank) -> Verdict:
     """Eq. 8 sums to the rank of the signal, and the text says it needs the noisy matrix and sigma alone.
 
@@ -100,7 +100,7 @@ def sum_to_the_rank(*, claim: Callable[[np.ndarray, float, int], np.ndarray] = e
 
     printed = spread(claim)
     return Verdict(
-        judged_erratum(printed, spread(estimate_above_edge), 1e-12),
+        judged_erratum(printed, spread(estimate_above_edge), 1e-12, word="WORDING"),
         "one noisy matrix, two ranks, absolute",
         2,
         printed,
@@ -159,7 +159,7 @@ def pure_noise_ratios(rows: int, columns: int, draws: int, seed: int) -> np.ndar
     return tops / noise_edge(1.0, rows, columns)
 
 
-@statement("rmt.eq10_edge", paper=PAPER, expected="REFUTED")
+@statement("rmt.eq10_edge", paper=PAPER, expected="CONDITIONAL")
 def edge_is_the_maximum(*, claim: Callable[[float], float] = lambda edge: edge) -> Verdict:
     """App. E.2 calls the edge "the maximal singular value of a pure-noise matrix". It is its limit.
 
@@ -170,7 +170,7 @@ def edge_is_the_maximum(*, claim: Callable[[float], float] = lambda edge: edge) 
     alarm = float(np.mean(ratios > 1.02))
     corrected = max(abs(float(ratios.mean()) - 1.0), alarm)
     return Verdict(
-        judged_erratum(exceeding, corrected, 0.025),
+        judged_erratum(exceeding, corrected, 0.025, word="CONDITIONAL"),
         "Monte Carlo 16 x 768, fraction of draws above the edge",
         len(ratios),
         exceeding,
@@ -189,13 +189,13 @@ def improvements(multiple: float, draws: int, seed: int, transform: Callable = r
     return np.array(changes)
 
 
-@statement("rmt.eq10_positive", paper=PAPER, expected="REFUTED")
+@statement("rmt.eq10_positive", paper=PAPER, expected="COUNTEREXAMPLE")
 def consistently_positive(*, transform: Callable = ref.denoised) -> Verdict:
     """The improvement of the cosine is called consistently positive. A weak signal makes it negative."""
     weak, strong = improvements(1.1, 300, 11, transform), improvements(3.0, 60, 30)
     printed = -float(weak.min())
     return Verdict(
-        judged_erratum(printed, -float(strong.min()), 0.02),
+        judged_erratum(printed, -float(strong.min()), 0.02, word="COUNTEREXAMPLE"),
         "Monte Carlo 16 x 768, fall of the cosine",
         len(weak) + len(strong),
         printed,
@@ -217,7 +217,7 @@ def update_per_sample(gradients: np.ndarray, noise: np.ndarray) -> np.ndarray:
     return np.mean(each, axis=0)
 
 
-@statement("rmt.conclusion", paper=PAPER, expected="REFUTED")
+@statement("rmt.conclusion", paper=PAPER, expected="WORDING")
 def operates_on_each_sample(
     *, method: Callable[[np.ndarray, np.ndarray], np.ndarray] = update_of_algorithm_1
 ) -> Verdict:
@@ -236,7 +236,7 @@ def operates_on_each_sample(
     # The printed reading predicts a reaction of the size that denoising each sample has.
     printed = abs(reaction(method) - reaction(update_per_sample))
     return Verdict(
-        judged_erratum(printed, reaction(update_of_algorithm_1), 1e-9),
+        judged_erratum(printed, reaction(update_of_algorithm_1), 1e-9, word="WORDING"),
         "two lots of equal sum, change of the update",
         2,
         printed,

@@ -168,7 +168,7 @@ def test_certain_sampling_multiplies_a_release_by_a_root_rounded_outward(coefs):
     for steps in range(1, 60):
         strategy, participation = dm.BandedToeplitz(3 * steps, coefs), dm.CyclicPoisson(1.0, 3)
         one = dm.sensitivity(strategy, participation)
-        whole = accountant_for(strategy, participation, dm.Adjacency.ADD_REMOVE, None).sensitivity
+        whole = accountant_for(dm.Mechanism(strategy, participation), None).sensitivity
         lower, upper = Fraction(whole.lower) ** 2, Fraction(whole.upper) ** 2
         assert lower <= steps * Fraction(one.lower) ** 2 <= steps * Fraction(one.upper) ** 2 <= upper
         assert upper - lower <= steps * (Fraction(one.upper) ** 2 - Fraction(one.lower) ** 2) + Fraction(

@@ -91,7 +91,7 @@ def test_the_type_of_sigma_does_not_matter(scalar):
 
 def test_a_bracket_on_the_sensitivity_becomes_one_on_eps():
     accountant = dm.calibration.accountant_for(
-        dm.BandedToeplitz(6, [1.0, -0.9, 0.5]), dm.MinSep(1, 3), dm.Adjacency.ADD_REMOVE, None
+        dm.Mechanism(dm.BandedToeplitz(6, [1.0, -0.9, 0.5]), dm.MinSep(1, 3)), None
     )
     accountant.sensitivity = Bounds(1.0, 2.0, "given")
     bounds = accountant.epsilon(2.0, 1e-5, tolerance=1e-3)

@@ -31,7 +31,7 @@ def test_the_curve_of_a_gaussian_budget_passes_through_it(eps, delta):
 def test_a_price_of_certain_sampling_is_not_below_its_fraction(sigma):
     for steps in range(2, 120):
         strategy, certain = dm.Identity(steps), dm.Poisson(1.0)
-        accountant = accountant_for(strategy, certain, dm.Adjacency.ADD_REMOVE, None)
+        accountant = accountant_for(dm.Mechanism(strategy, certain), None)
         claim = types.SimpleNamespace(sigma=sigma)
         price, exact = _squared_ratio(accountant, claim), Fraction(steps) / Fraction(sigma) ** 2
         assert exact <= price
@@ -75,14 +75,9 @@ def test_sampled_releases_are_priced_at_no_more_noise_than_they_have(monkeypatch
     )
     filtering = dm.RenyiCurrency(8).filter(dm.PrivacyBudget(4.0, 1e-5))
     strategy, participation = dm.BandedToeplitz(30, [1.0, 0.5, 0.3]), dm.CyclicPoisson(0.1, 3)
-    release = accountant_for(strategy, participation, dm.Adjacency.ADD_REMOVE, None).release
+    release = accountant_for(dm.Mechanism(strategy, participation), None).release
     for sigma in np.linspace(0.7, 5.0, 50):
-        claim = types.SimpleNamespace(
-            strategy=strategy,
-            participation=participation,
-            adjacency=dm.Adjacency.ADD_REMOVE,
-            sigma=float(sigma),
-        )
+        claim = types.SimpleNamespace(mechanism=dm.Mechanism(strategy, participation), sigma=float(sigma))
         assert filtering.price("a", claim) == (1.25,)
         q, s, order = asked[-1]
         exact = Fraction(float(sigma)) / Fraction(release.sensitivity.upper)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.mechanism.participation import Pattern
+from dpmech.mechanism import Registry
+from dpmech.mechanism.participation import Pattern, forget, kinds, register
 
 ALL = [
     dm.EveryStep(),
@@ -19,7 +20,7 @@ ALL = [
 
 
 def test_every_schema_is_listed_here():
-    assert {type(schema) for schema in ALL} == set(dm.Participation.__subclasses__())
+    assert {type(schema) for schema in ALL} == set(kinds())
 
 
 @pytest.mark.parametrize(
@@ -132,3 +133,142 @@ def test_schemas_that_do_not_fit_n(schema, message, call):
 def test_only_participations_are_participations(value):
     with pytest.raises(dm.InvalidParameterError, match="participation must be a Participation such as"):
         dm.sensitivity(dm.Identity(5), value)
+
+
+# ---- what a participation says of itself
+
+
+@pytest.mark.parametrize(
+    ("schema", "prob", "groups", "bins", "releases"),
+    [
+        (dm.EveryStep(), None, None, None, 1),
+        (dm.SingleParticipation(), None, None, None, 1),
+        (dm.MinSep(3), None, None, None, 1),
+        (dm.FixedEpochs(4), None, None, None, 1),
+        (dm.Poisson(0.1), 0.1, None, None, 12),
+        (dm.CyclicPoisson(0.1, 3), 0.1, 3, None, 4),
+        (dm.CyclicPoisson(0.1, 5), 0.1, 5, None, 3),
+        (dm.CyclicPoisson(0.1, 20), 0.1, 20, None, 1),
+        (dm.BallsInBins(3), None, None, 3, 1),
+        (dm.BallsInBins(1), None, None, 1, 1),
+    ],
+    ids=repr,
+)
+def test_how_chance_decides(schema, prob, groups, bins, releases):
+    assert (schema.release_prob, schema.groups, schema.allocation_bins) == (prob, groups, bins)
+    assert schema.releases(12) == releases
+    assert schema.unrestricted is (type(schema) is dm.EveryStep)
+
+
+def test_the_releases_of_a_group_are_its_turns():
+    for n in range(1, 30):
+        for cycle in range(1, 12):
+            turns = max(len(range(start, n, cycle)) for start in range(cycle))
+            assert dm.CyclicPoisson(0.5, cycle).releases(n) == turns
+
+
+@pytest.mark.parametrize("schema", ALL, ids=repr)
+def test_every_schema_says_its_duty_in_sentences(schema):
+    duty = schema.duty(12)
+    assert not duty[0].islower()
+    assert duty.endswith(".")
+    assert len({one.duty(12) for one in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "expected"),
+    [
+        (dm.EveryStep, {}, dm.EveryStep()),
+        (dm.SingleParticipation, {}, dm.SingleParticipation()),
+        (dm.MinSep, {"min_sep": None, "max_participations": None}, dm.MinSep(39, 10)),
+        (dm.MinSep, {"min_sep": 5, "max_participations": None}, dm.MinSep(5)),
+        (dm.MinSep, {"min_sep": None, "max_participations": 3}, dm.MinSep(39, 3)),
+        (dm.MinSep, {"min_sep": 5, "max_participations": 3}, dm.MinSep(5, 3)),
+        (dm.FixedEpochs, {}, dm.FixedEpochs(10)),
+        (dm.Poisson, {}, dm.Poisson(0.25)),
+        (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
+        (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
+        (dm.BallsInBins, {}, dm.BallsInBins(39)),
+    ],
+)
+def test_a_plan_sizes_every_schema(kind, settings, expected):
+    assert set(settings) == set(kind.plan_settings)
+    assert kind.planned(10, 39, 0.25, settings) == expected
+
+
+def test_plans_know_each_schema_by_one_name():
+    names = [kind.plan_name for kind in kinds()]
+    assert names == [
+        "every-step",
+        "single",
+        "min-sep",
+        "epochs",
+        "poisson",
+        "cyclic-poisson",
+        "balls-in-bins",
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Weekly(dm.Participation):
+    day: int
+    plan_name = "weekly"
+
+    def pattern(self, n):
+        return Pattern(7, -(-n // 7), evenly_spaced=True)
+
+    def duty(self, n):
+        return f"Every example on day {self.day}."
+
+    @classmethod
+    def planned(cls, epochs, steps_per_epoch, sampling_prob, settings):
+        return cls(1)
+
+
+def test_registered_for_a_while():
+    before = kinds()
+    with pytest.raises(dm.InvalidParameterError, match="participation must be a mapping with type in"):
+        dm.Participation.from_json(Weekly(3).to_json())
+    assert register(Weekly) is Weekly
+    try:
+        assert kinds() == (*before, Weekly)
+        assert dm.Participation.from_json(Weekly(3).to_json()) == Weekly(3)
+        with pytest.raises(dm.InvalidParameterError, match="a name that no registered participation has"):
+            register(Weekly)
+    finally:
+        forget(Weekly)
+    assert kinds() == before
+    with pytest.raises(dm.InvalidParameterError, match="kind must be a registered participation"):
+        forget(Weekly)
+
+
+@pytest.mark.parametrize("kind", [int, Pattern, type("Bare", (), {}), dm.Participation])
+def test_what_is_no_participation_is_not_registered(kind):
+    with pytest.raises(dm.InvalidParameterError, match="a dataclass that is a Participation"):
+        register(kind)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("plan_name", "poisson"), ("plan_name", "BallsInBins"), ("plan_settings", ("cycle",))],
+)
+def test_names_that_are_taken_are_refused(monkeypatch, field, value):
+    monkeypatch.setattr(Weekly, field, value)
+    with pytest.raises(dm.InvalidParameterError, match="a name that no registered participation has"):
+        register(Weekly)
+
+
+def test_a_registry_has_one_entry_for_a_kind():
+    registry = Registry("a colour")
+    registry.add(dm.MinSep, "blue")
+    assert registry.find(dm.MinSep(3)) == "blue"
+    assert registry.find(dm.EveryStep()) is None
+    with pytest.raises(dm.InvalidParameterError, match="kind must be one without a colour"):
+        registry.add(dm.MinSep, "red")
+    for kind in (int, dm.MinSep(3), "MinSep"):
+        with pytest.raises(dm.InvalidParameterError, match="kind must be a class of participations"):
+            registry.add(kind, "red")
+    registry.remove(dm.MinSep)
+    assert registry.find(dm.MinSep(3)) is None
+    with pytest.raises(dm.InvalidParameterError, match="kind must be one with a colour"):
+        registry.remove(dm.MinSep)

@@ -86,7 +86,7 @@ def test_brute_force_is_brute_force(strategy, schema):
         if pattern.evenly_spaced
         else separated_sets(9, pattern.min_sep, pattern.max_participations)
     )
-    found = second_bracket(strategy, schema, ADD)
+    found = second_bracket(dm.Mechanism(strategy, schema))
     matrix = strategy.to_dense()
     assert found.upper == pytest.approx(sensitivity_ceiling(matrix, sets), rel=1e-11)
     assert found.lower <= sensitivity_floor(matrix, sets) * (1 + 1e-11)
@@ -98,7 +98,7 @@ def test_brute_force_is_brute_force(strategy, schema):
 @pytest.mark.parametrize("strategy", strategies(60), ids=lambda strategy: repr(strategy)[:40])
 def test_the_second_bracket_is_as_tight_as_the_first(strategy, schema):
     first = dm.sensitivity(strategy, schema)
-    second = second_bracket(strategy, schema, ADD)
+    second = second_bracket(dm.Mechanism(strategy, schema))
     assert second.upper <= first.upper * (1 + 1e-9)
     assert second.lower <= first.upper
     assert second.upper >= first.lower * (1 - 1e-12)
@@ -120,24 +120,24 @@ def test_the_second_bracket_is_as_tight_as_the_first(strategy, schema):
 )
 def test_beyond_dense_matrices_it_is_tight_too(strategy, schema):
     first = dm.sensitivity(strategy, schema)
-    second = second_bracket(strategy, schema, ADD)
+    second = second_bracket(dm.Mechanism(strategy, schema))
     assert second.lower == pytest.approx(first.lower, rel=1e-11)
     assert second.upper == pytest.approx(first.upper, rel=1e-11)
 
 
 def test_without_an_affordable_route_the_bracket_is_open():
     strategy = dm.ColumnNormalized(dm.InverseSquareRoot(5000, 16))
-    assert second_bracket(strategy, dm.MinSep(500, 7), ADD).upper > 1.01 * math.sqrt(7)
+    assert second_bracket(dm.Mechanism(strategy, dm.MinSep(500, 7))).upper > 1.01 * math.sqrt(7)
 
     opaque = mock.create_autospec(dm.Strategy, instance=True, n=5000, factored=None)
-    found = second_bracket(opaque, dm.MinSep(500, 7), ADD)
+    found = second_bracket(dm.Mechanism(opaque, dm.MinSep(500, 7)))
     assert (found.lower, found.upper) == (0.0, math.inf)
     assert "no second route" in found.method
 
 
 def test_replace_one_doubles_the_bracket():
-    single = second_bracket(strategies(9)[1], dm.MinSep(3, 2), ADD)
-    double = second_bracket(strategies(9)[1], dm.MinSep(3, 2), dm.Adjacency.REPLACE_ONE)
+    single = second_bracket(dm.Mechanism(strategies(9)[1], dm.MinSep(3, 2)))
+    double = second_bracket(dm.Mechanism(strategies(9)[1], dm.MinSep(3, 2), dm.Adjacency.REPLACE_ONE))
     assert double.upper == 2.0 * single.upper
 
 
@@ -256,7 +256,9 @@ PLAIN = dm.calibrate_sigma(dm.Identity(6), 1.0, 1e-5).certificate()
 def routes(strategy, schema, method):
     evidence = dataclasses.replace(PLAIN.evidence, accountant=method)
     certificate = dataclasses.replace(PLAIN, strategy=strategy, participation=schema, evidence=evidence)
-    bracket = certified_sensitivity(second_bracket(strategy, schema, ADD), schema, strategy.n)
+    bracket = certified_sensitivity(
+        second_bracket(dm.Mechanism(strategy, schema)), dm.Mechanism(strategy, schema)
+    )
     return second_routes(certificate, bracket, None), repeated_routes(certificate, None)
 
 
@@ -292,9 +294,9 @@ def test_no_second_route_is_the_first(strategy, schema, method, seconds, repeats
 
 def test_the_certified_sensitivity_composes_only_what_is_not_sampled():
     bracket = dm.Bounds(1.0, 2.0, "x")
-    assert certified_sensitivity(bracket, dm.Poisson(0.5), 9) == bracket
-    assert certified_sensitivity(bracket, dm.MinSep(2), 9) == bracket
-    whole = certified_sensitivity(bracket, dm.Poisson(1.0), 9)
+    assert certified_sensitivity(bracket, dm.Mechanism(dm.Identity(9), dm.Poisson(0.5))) == bracket
+    assert certified_sensitivity(bracket, dm.Mechanism(dm.Identity(9), dm.MinSep(2))) == bracket
+    whole = certified_sensitivity(bracket, dm.Mechanism(dm.Identity(9), dm.Poisson(1.0)))
     assert (whole.lower, whole.upper) == (3.0, 6.0)
-    cyclic = certified_sensitivity(bracket, dm.CyclicPoisson(1.0, 2), 8)
+    cyclic = certified_sensitivity(bracket, dm.Mechanism(dm.Identity(8), dm.CyclicPoisson(1.0, 2)))
     assert (cyclic.lower, cyclic.upper) == (1.0, 4.0)

@@ -41,9 +41,7 @@ def test_both_directions():
     bounds = dm.delta(dm.Identity(1), 1.0, 0.0, participation=dm.Poisson(0.5), method=dm.Prv())
     truth = oracle.sampled_delta(0.5, 1.0, 0.0, remove=False)
     assert bounds.lower <= truth <= bounds.upper
-    accountant = dm.calibration.accountant_for(
-        dm.Identity(20), dm.Poisson(0.5), dm.Adjacency.ADD_REMOVE, dm.Prv()
-    )
+    accountant = dm.calibration.accountant_for(dm.Mechanism(dm.Identity(20), dm.Poisson(0.5)), dm.Prv())
     assert isinstance(accountant, PrvAccountant)
     assert {side.loss.remove for side in accountant._sides(1.0)} == {True, False}
 

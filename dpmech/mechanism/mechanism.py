@@ -1,0 +1,218 @@
+"""Mechanism: what runs, as one object; and its sensitivity."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from typing import Any
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_integer
+from dpmech.mechanism.budget import UNSTATED, Adjacency, Unstated
+from dpmech.mechanism.participation import Participation, Pattern, check_participation
+from dpmech.mechanism.sensitivities import pattern_sensitivity
+from dpmech.mechanism.strategies import Strategy, check_strategy
+from dpmech.mechanism.unsampled_participation import EveryStep
+from dpmech.numerics import Bounds
+
+__all__ = ["Mechanism", "mechanism_of", "sensitivity"]
+
+_FIELDS = {"strategy", "participation", "adjacency"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """What runs: C G + sigma Z over a strategy, who takes part when, and between which datasets.
+
+    It is accepted wherever a strategy is, and then says participation and adjacency as well.
+
+    Args:
+        strategy: C.
+        participation: who takes part when; EveryStep only over-protects.
+        adjacency: between which datasets.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
+        UnsupportedCombinationError: for REPLACE_ONE under a random participation.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> mechanism = dm.Mechanism(dm.LambdaCGD(3900, 0.9), dm.MinSep(390, 10))
+        >>> round(mechanism.sensitivity.upper, 4), mechanism.steps, mechanism.certain
+        (7.2548, 3900, True)
+        >>> round(dm.calibrate_sigma(mechanism, 8.0, 1e-5).sigma, 3)
+        4.355
+    """
+
+    strategy: Strategy
+    participation: Participation = dataclasses.field(default_factory=EveryStep)
+    adjacency: Adjacency = Adjacency.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        check_strategy(self.strategy)
+        check_participation(self.participation).pattern(self.strategy.n)
+        if Adjacency.check(self.adjacency) is Adjacency.REPLACE_ONE and self.participation.random:
+            raise UnsupportedCombinationError(
+                f"no bound is proved for REPLACE_ONE under {self.participation!r}, where doubling is no "
+                "theorem",
+                supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling",
+            )
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, n."""
+        return self.strategy.n
+
+    @property
+    def certain(self) -> bool:
+        """Whether chance decides nothing about who takes part: one Gaussian release of `sensitivity`."""
+        return self.participation.certain
+
+    @property
+    def pattern(self) -> Pattern:
+        """The worst-case support of one example."""
+        return self.participation.pattern(self.steps)
+
+    @functools.cached_property
+    def sensitivity(self) -> Bounds:
+        """L2 sensitivity of C G at clip norm 1, as `dpmech.sensitivity`; worked out once."""
+        return _sensitivity(self.strategy, self.participation, self.adjacency)
+
+    def prefix(self, steps: int) -> "Mechanism":
+        """What a run is that stops after that many steps.
+
+        Where the participation repeats every epoch, the epoch under way counts as a whole, so that the
+        result may have more steps.
+
+        Args:
+            steps: in [1, n].
+        """
+        count = check_integer("steps", steps, minimum=1, maximum=self.steps)
+        participation, covered = self.participation.prefix(self.steps, count)
+        if covered == self.steps:
+            return self
+        return Mechanism(self.strategy.prefix(covered), participation, self.adjacency)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain data."""
+        return {
+            "strategy": self.strategy.to_dict(),
+            "participation": self.participation.to_dict(),
+            "adjacency": self.adjacency.value,
+        }
+
+    def to_json(self) -> str:
+        """The mechanism as JSON text; floats keep every bit."""
+        return json.dumps(self.to_dict(), sort_keys=True)
+
+    @staticmethod
+    def from_dict(data: object) -> "Mechanism":
+        """Rebuild a mechanism from `to_dict`; unknown types and fields are refused.
+
+        Raises:
+            InvalidParameterError: on anything that `to_dict` does not write.
+        """
+        if not isinstance(data, dict) or set(data) != _FIELDS:
+            raise InvalidParameterError("mechanism", data, f"a mapping with exactly {sorted(_FIELDS)}")
+        adjacency = {member.value: member for member in Adjacency}.get(str(data["adjacency"]))
+        if adjacency is None:
+            raise InvalidParameterError(
+                "adjacency", data["adjacency"], "one of " + ", ".join(member.value for member in Adjacency)
+            )
+        return Mechanism(
+            Strategy.from_dict(data["strategy"]), Participation.from_dict(data["participation"]), adjacency
+        )
+
+    @staticmethod
+    def from_json(text: str) -> "Mechanism":
+        """Rebuild a mechanism from `to_json`."""
+        try:
+            data = json.loads(text)
+        except (TypeError, ValueError):
+            raise InvalidParameterError("mechanism", text, "JSON written by to_json") from None
+        return Mechanism.from_dict(data)
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of strategy, participation and adjacency: the identity of a mechanism."""
+        content = self.to_dict() | {"strategy": self.strategy.fingerprint()}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def mechanism_of(
+    strategy: Strategy | Mechanism,
+    participation: Participation | None,
+    adjacency: Adjacency | Unstated = UNSTATED,
+) -> Mechanism:
+    """The mechanism of the arguments that public functions take.
+
+    Args:
+        strategy: C, or the mechanism itself.
+        participation: None is EveryStep, or that of the mechanism.
+        adjacency: unstated it is ADD_REMOVE, or that of the mechanism.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or one that says something else than the mechanism.
+        UnsupportedCombinationError: as for `Mechanism`.
+    """
+    if isinstance(strategy, Mechanism):
+        if participation is not None:
+            _check_same("participation", participation, strategy.participation)
+        if adjacency is not UNSTATED:
+            _check_same("adjacency", adjacency, strategy.adjacency)
+        return strategy
+    return Mechanism(strategy, EveryStep() if participation is None else participation, _stated(adjacency))
+
+
+def sensitivity(
+    strategy: Strategy | Mechanism,
+    participation: Participation | None = None,
+    *,
+    adjacency: Adjacency | Unstated = UNSTATED,
+) -> Bounds:
+    """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
+
+    For Poisson and CyclicPoisson it is that of one release, the largest column norm; for BallsInBins it
+    is that of its worst-case support, FixedEpochs(n / bins).
+
+    Args:
+        strategy: C; or a Mechanism, which says the other two as well.
+        participation: who takes part when; None is EveryStep, which only over-protects.
+        adjacency: REPLACE_ONE doubles the value (one example's gradients change by at most twice the
+            clip norm in the same steps, and may do so).
+
+    Returns:
+        Bounds with lower <= true value <= upper, `method` naming the theorem used. `exact` tells whether
+        they meet. Guarantee: a bracket, rounding included.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or a participation that does not fit n.
+        UnsupportedCombinationError: where no bound is known at this size.
+
+    References:
+        lambda_cgd eq. 2, Theorem 1, Lemma 8; noise_share eq. 26 (kappa).
+
+    Examples:
+        >>> import dpmech as dm
+        >>> round(dm.sensitivity(dm.LambdaCGD(8, 0.9), dm.SingleParticipation()).upper, 4)
+        2.0707
+    """
+    if isinstance(strategy, Mechanism):
+        return mechanism_of(strategy, participation, adjacency).sensitivity
+    # Not by way of a Mechanism: under sampling the doubled value means something, though no theorem uses it.
+    check_strategy(strategy)
+    schema = EveryStep() if participation is None else check_participation(participation)
+    return _sensitivity(strategy, schema, Adjacency.check(_stated(adjacency)))
+
+
+def _sensitivity(strategy: Strategy, participation: Participation, adjacency: Adjacency) -> Bounds:
+    factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    return pattern_sensitivity(strategy, participation.pattern(strategy.n)).scaled(factor)
+
+
+def _stated(adjacency: Adjacency | Unstated) -> Adjacency:
+    return Adjacency.ADD_REMOVE if isinstance(adjacency, Unstated) else adjacency
+
+
+def _check_same(name: str, given: object, own: object) -> None:
+    if given != own:
+        raise InvalidParameterError(name, given, f"left out, or {own!r}, which the mechanism says already")

@@ -1,0 +1,188 @@
+"""Participations that chance decides: independent coins every step, or one allocation into bins."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real
+from dpmech.mechanism.participation import Participation, Pattern, register
+
+__all__ = ["BallsInBins", "CyclicPoisson", "Poisson"]
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Poisson(Participation):
+    """Every example joins every step independently with probability `sampling_prob`.
+
+    Args:
+        sampling_prob: q in (0, 1].
+    """
+
+    sampling_prob: float
+    random: ClassVar[bool] = True
+    per_release: ClassVar[bool] = True
+    plan_name: ClassVar[str] = "poisson"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
+
+    @property
+    def certain(self) -> bool:
+        """Whether everyone joins every step."""
+        return self.sampling_prob == 1.0
+
+    @property
+    def release_prob(self) -> float:
+        """The sampling probability."""
+        return self.sampling_prob
+
+    def pattern(self, n: int) -> Pattern:
+        """One release; the accountant composes."""
+        return Pattern(n, 1)
+
+    def releases(self, n: int) -> int:
+        """All n."""
+        return n
+
+    def duty(self, n: int) -> str:
+        """An independent coin for each example and step."""
+        del n
+        return (
+            "At every step every example joins independently with probability "
+            f"{self.sampling_prob!r}; which ones did is kept secret."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """The sampling probability of the plan."""
+        del epochs, steps_per_epoch, settings
+        return cls(sampling_prob)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class CyclicPoisson(Participation):
+    """The data are split into `cycle` fixed groups; step t samples group t mod cycle with `sampling_prob`.
+
+    Args:
+        sampling_prob: q in (0, 1].
+        cycle: number of groups, at least the number of bands of the strategy.
+    """
+
+    sampling_prob: float
+    cycle: int
+    random: ClassVar[bool] = True
+    per_release: ClassVar[bool] = True
+    plan_name: ClassVar[str] = "cyclic-poisson"
+    plan_settings: ClassVar[tuple[str, ...]] = ("cycle",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
+        object.__setattr__(self, "cycle", check_integer("cycle", self.cycle, minimum=1))
+
+    @property
+    def certain(self) -> bool:
+        """Whether everyone joins every step of the own group."""
+        return self.sampling_prob == 1.0
+
+    @property
+    def release_prob(self) -> float:
+        """The sampling probability within the group whose turn it is."""
+        return self.sampling_prob
+
+    @property
+    def groups(self) -> int:
+        """The cycle."""
+        return self.cycle
+
+    def pattern(self, n: int) -> Pattern:
+        """One release; the accountant composes."""
+        return Pattern(n, 1)
+
+    def releases(self, n: int) -> int:
+        """The turns of one group, rounded up."""
+        return -(-n // self.cycle)
+
+    def duty(self, n: int) -> str:
+        """Fixed groups that take turns, and a coin for each example of the one whose turn it is."""
+        del n
+        return (
+            f"Split the examples into {self.cycle} groups, independently of their content; "
+            f"step t offers group t mod {self.cycle}, each of whose examples joins "
+            f"independently with probability {self.sampling_prob!r}; which ones did is kept "
+            "secret."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """`cycle` times the sampling probability of the plan, so that the expected batch size stays."""
+        del epochs, steps_per_epoch
+        cycle = settings["cycle"]
+        if cycle is None:
+            raise InvalidParameterError("cycle", cycle, f"given with sampling {cls.plan_name}")
+        return cls(min(1.0, sampling_prob * cycle), cycle)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class BallsInBins(Participation):
+    """Every example is put into one of `bins` bins once, uniformly; bin i is step i of every epoch.
+
+    Args:
+        bins: b, an integer in [1, n]; n must be a multiple of it.
+    """
+
+    bins: int
+    random: ClassVar[bool] = True
+    plan_name: ClassVar[str] = "balls-in-bins"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is one bin only."""
+        return self.bins == 1
+
+    @property
+    def allocation_bins(self) -> int:
+        """The bins."""
+        return self.bins
+
+    def pattern(self, n: int) -> Pattern:
+        """The worst-case support: that of FixedEpochs(n / b)."""
+        if self.bins > n or n % self.bins:
+            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
+        return Pattern(self.bins, n // self.bins, evenly_spaced=True)
+
+    def duty(self, n: int) -> str:
+        """One allocation, drawn once, for all epochs."""
+        return (
+            f"Put every example once, uniformly and independently, into one of {self.bins} "
+            f"bins; step t trains on bin t mod {self.bins}. The allocation serves all "
+            f"{n // self.bins} epochs and is kept secret."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """A bin for every step of an epoch."""
+        del epochs, sampling_prob, settings
+        return cls(steps_per_epoch)
+
+    def prefix(self, n: int, steps: int) -> tuple["BallsInBins", int]:
+        """The epochs begun."""
+        self.pattern(n)
+        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // self.bins)
+        return self, begun * self.bins
+
+
+def _check_sampling_prob(value: object) -> float:
+    return check_real("sampling_prob", value, minimum=0.0, maximum=1.0, open_minimum=True)

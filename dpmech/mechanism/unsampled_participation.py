@@ -1,0 +1,160 @@
+"""Participations that hold whatever chance does: patterns that the order of the batches keeps."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.mechanism.participation import Participation, Pattern, register
+
+__all__ = ["EveryStep", "FixedEpochs", "MinSep", "SingleParticipation"]
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class EveryStep(Participation):
+    """Every example may take part in every step: no assumption, so it can only over-protect."""
+
+    unrestricted: ClassVar[bool] = True
+    plan_name: ClassVar[str] = "every-step"
+
+    def pattern(self, n: int) -> Pattern:
+        """All n steps."""
+        return Pattern(1, n)
+
+    def duty(self, n: int) -> str:
+        """Any batches will do."""
+        del n
+        return "Any batches: every example may take part in every step."
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """The same for every plan."""
+        del epochs, steps_per_epoch, sampling_prob, settings
+        return cls()
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class SingleParticipation(Participation):
+    """Every example takes part in at most one step."""
+
+    plan_name: ClassVar[str] = "single"
+
+    def pattern(self, n: int) -> Pattern:
+        """One step of n."""
+        return Pattern(n, 1)
+
+    def duty(self, n: int) -> str:
+        """One step for each example."""
+        del n
+        return "Every example takes part in at most one step."
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """The same for every plan."""
+        del epochs, steps_per_epoch, sampling_prob, settings
+        return cls()
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class MinSep(Participation):
+    """Participations of one example are at least `min_sep` steps apart, at most `max_participations`.
+
+    Args:
+        min_sep: b, an integer in [1, n].
+        max_participations: k >= 1, or None for as many as fit, ceil(n / b).
+    """
+
+    min_sep: int
+    max_participations: int | None = None
+    plan_name: ClassVar[str] = "min-sep"
+    plan_settings: ClassVar[tuple[str, ...]] = ("min_sep", "max_participations")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))
+        if self.max_participations is not None:
+            k = check_integer("max_participations", self.max_participations, minimum=1)
+            object.__setattr__(self, "max_participations", k)
+
+    def pattern(self, n: int) -> Pattern:
+        """b-separated sets of at most min(k, ceil(n / b)) steps."""
+        if self.min_sep > n:
+            raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
+        fitting = -(-n // self.min_sep)
+        k = fitting if self.max_participations is None else min(self.max_participations, fitting)
+        return Pattern(self.min_sep, k)
+
+    def duty(self, n: int) -> str:
+        """Separation and number of participations, as n steps allow them."""
+        pattern = self.pattern(n)
+        return (
+            f"Participations of one example are at least {pattern.min_sep} steps apart, and at most "
+            f"{pattern.max_participations} in number."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """One epoch apart and once an epoch, unless the plan says otherwise."""
+        del sampling_prob
+        min_sep, most = settings["min_sep"], settings["max_participations"]
+        if min_sep is None:
+            return cls(steps_per_epoch, epochs if most is None else most)
+        return cls(min_sep, most)
+
+    def prefix(self, n: int, steps: int) -> tuple["MinSep", int]:
+        """The same separation, or `steps` where that is less."""
+        self.pattern(n)
+        count = check_integer("steps", steps, minimum=1, maximum=n)
+        return MinSep(min(self.min_sep, count), self.max_participations), count
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class FixedEpochs(Participation):
+    """Every example takes part once an epoch, exactly every n / epochs steps.
+
+    Args:
+        epochs: k >= 1; n must be a multiple of it.
+    """
+
+    epochs: int
+    plan_name: ClassVar[str] = "epochs"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epochs", check_integer("epochs", self.epochs, minimum=1))
+
+    def pattern(self, n: int) -> Pattern:
+        """The sets {s, s + n/k, ...}."""
+        if n % self.epochs:
+            raise InvalidParameterError("epochs", self.epochs, f"a divisor of n={n}")
+        return Pattern(n // self.epochs, self.epochs, evenly_spaced=True)
+
+    def duty(self, n: int) -> str:
+        """The same batches in the same order."""
+        return (
+            f"{self.epochs} epochs over the same batches in the same order: every example takes "
+            f"part exactly every {n // self.epochs} steps."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """The epochs of the plan."""
+        del steps_per_epoch, sampling_prob, settings
+        return cls(epochs)
+
+    def prefix(self, n: int, steps: int) -> tuple["FixedEpochs", int]:
+        """The epochs begun."""
+        stride = self.pattern(n).min_sep
+        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // stride)
+        return FixedEpochs(begun), begun * stride

@@ -1,0 +1,238 @@
+"""A sampling scheme that dpmech does not have, added from outside: one participation, one accountant, one
+sampler, one second route, and a registration line each."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpmech as dm
+from dpmech.accounting import DETERMINISTIC, SCHEMES, Accountant, Scheme, Solution, gaussian_delta
+from dpmech.mechanism import Pattern, forget, kinds, register
+from dpmech.samplers import SAMPLERS, Sampler, SequentialSampler, sampler_for
+from dpmech.verifying import SECOND_ROUTES, Route, gaussian_integral
+
+# ---- the scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class OneStep(dm.Participation):
+    """Every example takes part in exactly one step, drawn uniformly from all of them."""
+
+    random = True
+    plan_name = "one-step"
+
+    def pattern(self, n):
+        return Pattern(n, 1)
+
+    def duty(self, n):
+        return f"Draw for every example one of the {n} steps, uniformly and independently; keep it secret."
+
+    @classmethod
+    def planned(cls, epochs, steps_per_epoch, sampling_prob, settings):
+        return cls()
+
+
+class OneStepAccountant(Accountant):
+    """What is released is a mixture over the step, so that delta is at most the mean over the steps.
+
+    Hockey-stick divergences are jointly convex; at a given step it is the Gaussian mechanism, whose
+    sensitivity is the norm of that column.
+    """
+
+    guarantee = DETERMINISTIC
+    method = "mean over the step"
+
+    def __init__(self, mechanism, method, rng):
+        if method not in {None, dm.Exact()}:
+            raise dm.UnsupportedCombinationError(
+                f"{method!r} under OneStep", supported="method=None, Exact()"
+            )
+        self.sensitivity = mechanism.sensitivity
+        self.norms = mechanism.strategy.column_norms()
+
+    def delta(self, sigma, eps, *, tolerance):
+        terms = [gaussian_delta(sigma / norm, eps)[1] for norm in self.norms]
+        return dm.Bounds(0.0, min(1.0, math.fsum(terms) / len(terms) * (1 + 1e-12)), self.method)
+
+    def epsilon(self, sigma, delta, *, tolerance):
+        upper = _least(lambda eps: self.upper_delta(sigma, eps, tolerance=tolerance) <= delta)
+        return dm.Bounds(0.0, upper, self.method)
+
+    def calibrate(self, eps, delta, *, rtol, progress):
+        sigma = _least(lambda sigma: self.upper_delta(sigma, eps, tolerance=rtol) <= delta)
+        return Solution(sigma, dm.Bounds(0.0, eps, self.method))
+
+
+def _least(met):
+    """Of a condition that holds from some number > 0 on, that number, a little too large."""
+    low, high = 1e-9, 1.0
+    while not met(high):
+        high *= 2.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if met(middle) else (middle, high)
+    return high
+
+
+class OneStepSampler(Sampler):
+    def __init__(self, dataset_size, n, *, rng=None):
+        super().__init__(
+            dataset_size, OneStep(), n, steps_per_epoch=n, expected_batch_size=dataset_size / n, rng=rng
+        )
+
+    def _prepare(self):
+        self._drawn = np.random.Generator(np.random.Philox(self._key)).integers(
+            self.n, size=self.dataset_size
+        )
+
+    def _lot(self, step):
+        return np.flatnonzero(self._drawn == step)
+
+
+def second_routes(certificate, sensitivity, rng):
+    norms = np.linalg.norm(certificate.strategy.to_dense(), axis=0)
+
+    def delta(sigma, eps):
+        value = math.fsum(gaussian_integral(sigma / norm, eps) for norm in norms) / len(norms)
+        return dm.Bounds(0.0, value * (1 + 1e-7), "integral")
+
+    return (Route("integral, mean over the step", delta, 1e-7),)
+
+
+@pytest.fixture
+def registered():
+    register(OneStep)
+    SCHEMES.add(OneStep, Scheme(OneStepAccountant, default=dm.Exact()))
+    SAMPLERS.add(OneStep, OneStepSampler)
+    SECOND_ROUTES.add(OneStep, second_routes)
+    yield
+    for registry in (SECOND_ROUTES, SAMPLERS, SCHEMES):
+        registry.remove(OneStep)
+    forget(OneStep)
+
+
+MECHANISM = dm.Mechanism(dm.LambdaCGD(6, 0.8), OneStep())
+
+# ---- what it goes through
+
+
+def test_from_calibration_to_verdict(registered, tmp_path):
+    cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+    assert cal.mechanism == MECHANISM
+    assert cal.achieved.upper <= 2.0
+    assert dm.delta(MECHANISM, cal.sigma, 2.0).upper <= 1e-5
+    assert dm.delta(MECHANISM, 0.999 * cal.sigma, 2.0).upper > 1e-5
+    assert 1.9 < dm.epsilon(MECHANISM, cal.sigma, 1e-5).upper <= 2.0 + 1e-9
+    # The steps differ in their norms, which the mean rewards.
+    assert (
+        cal.sigma
+        < dm.calibrate_sigma(MECHANISM.strategy, 2.0, 1e-5, participation=dm.SingleParticipation()).sigma
+    )
+
+    certificate = cal.certificate(clip_norm=1.0)
+    certificate.save(tmp_path / "toy.json")
+    again = dm.Certificate.load(tmp_path / "toy.json")
+    assert again == certificate
+    assert again.mechanism == MECHANISM
+    assert "one of the 6 steps" in str(again)
+
+    found = dm.verify(tmp_path / "toy.json", rigorous=True)
+    assert found.ok, found.failures
+    assert "integral, mean over the step" in found.routes
+
+
+def test_verify_refuses_too_little_noise(registered, tmp_path):
+    cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+
+    class Lenient(OneStepAccountant):
+        def delta(self, sigma, eps, *, tolerance):
+            return super().delta(1.01 * sigma, eps, tolerance=tolerance)
+
+    SCHEMES.remove(OneStep)
+    SCHEMES.add(OneStep, Scheme(Lenient, default=dm.Exact()))
+    wrong = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+    assert wrong.sigma < cal.sigma
+    found = dm.verify(wrong.certificate())
+    assert not found.ok
+    assert any(line.startswith("privacy") for line in found.failures)
+
+
+def test_the_sampler_realises_it(registered):
+    cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+    sampler = sampler_for(cal, 600, rng=1)
+    assert isinstance(sampler, OneStepSampler)
+    assert sampler_for(MECHANISM, 600, rng=1).fingerprint() == sampler.fingerprint()
+    tracker = dm.samplers.ParticipationTracker(cal.participation, cal.strategy.n, 600)
+    sizes = []
+    for step, lot in enumerate(sampler):
+        tracker.record(step, lot)
+        sizes.append(lot.size)
+    assert sum(sizes) == 600
+    assert stats.chisquare(sizes).pvalue > 1e-6
+    assert tracker.summary()["most_participations"] == 1
+
+
+def test_the_rest_of_dpmech_takes_it_too(registered):
+    cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+    assert 0.0 < cal.rmse() < math.inf
+    ledger = dm.Ledger()
+    ledger.add("toy", cal, lot="once")
+    # No loss distribution is known, so that it enters by its claim.
+    assert ledger.epsilon(1e-5).upper == pytest.approx(2.0)
+    assert dm.executed_epsilon(cal, 3).upper <= 2.0
+    again = dm.Mechanism.from_json(MECHANISM.to_json())
+    assert again.fingerprint() == MECHANISM.fingerprint()
+    with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proved for REPLACE_ONE"):
+        dm.Mechanism(dm.Identity(6), OneStep(), dm.Adjacency.REPLACE_ONE)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"no test under OneStep\(\)"):
+        dm.empirical_epsilon(MECHANISM, 1.0, 0.1, samples=1000)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"Rdp\(\) under OneStep"):
+        dm.calibrate_sigma(MECHANISM, 2.0, 1e-5, method=dm.Rdp())
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.3, 1.0])
+def test_its_bound_is_one(registered, eps):
+    """Against the hockey-stick divergences of the mixture itself, on a grid over two steps."""
+    sigma, grid = 0.7, np.linspace(-8.0, 9.0, 1701)
+    x, y = np.meshgrid(grid, grid)
+
+    def density(mean_x, mean_y):
+        return stats.norm.pdf(x, mean_x, sigma) * stats.norm.pdf(y, mean_y, sigma)
+
+    mixture, absent = 0.5 * (density(1.0, 0.5) + density(0.0, 1.0)), density(0.0, 0.0)
+    cell = (grid[1] - grid[0]) ** 2
+    truth = max(
+        cell * np.maximum(one - math.exp(eps) * other, 0.0).sum()
+        for one, other in ((mixture, absent), (absent, mixture))
+    )
+    bound = dm.delta(dm.Mechanism(dm.LambdaCGD(2, 0.5), OneStep()), sigma, eps).upper
+    assert 0.5 * bound < truth < bound
+
+
+# ---- what is not registered is refused
+
+
+def test_without_its_lines_it_is_refused():
+    assert OneStep not in kinds()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"no accountant is registered for OneStep\(\)"):
+        dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+    with pytest.raises(dm.InvalidParameterError, match="one that dpmech has a sampler for"):
+        sampler_for(MECHANISM, 600)
+    with pytest.raises(dm.UnsupportedCombinationError, match="is not realised by sequential batches"):
+        SequentialSampler(600, OneStep(), 6)
+    with pytest.raises(dm.InvalidParameterError, match="participation must be a mapping with type in"):
+        dm.Mechanism.from_json(MECHANISM.to_json())
+
+
+def test_without_a_second_route_no_claim_is_confirmed(registered):
+    certificate = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5).certificate()
+    SECOND_ROUTES.remove(OneStep)
+    try:
+        found = dm.verify(certificate)
+    finally:
+        SECOND_ROUTES.add(OneStep, second_routes)
+    assert not found.ok
+    assert any("no second route confirms the claim" in line for line in found.failures)

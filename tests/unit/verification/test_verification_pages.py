@@ -1,0 +1,89 @@
+"""The pages say of each statement where it stands, what is printed and what is right."""
+
+import pytest
+
+from verification.harness.outcomes import load_outcomes, save_outcomes
+from verification.harness.page import write_pages
+from verification.harness.registry import Paper, Statement
+from verification.harness.verdict import Check, Verdict
+
+PAPER = Paper("x", "On Things_with | bars", ("A. Uthor",), 2026, "arXiv 1")
+
+
+def entry(name, verdict, **changes):
+    fields = {
+        "kind": "lemma",
+        "line": 1,
+        "find": ("Lemma",),
+        "printed": r"$a_1 \ge b_2$",
+        "hypotheses": "$n > 1$",
+    }
+    remark = "2 * 3 holds." if verdict != "CONFIRMED" else ""
+    return Statement(name, "x", verdict, f"All of {name}.", "Lemma 1", **fields, remark=remark, **changes)
+
+
+def check(name):
+    return Check(name, "x", "CONFIRMED", lambda: None, False)
+
+
+def written(folder, entries, outcomes):
+    write_pages(folder, {one.id: one for one in entries}, {"x": PAPER}, outcomes)
+    return {path.stem: path.read_text() for path in folder.glob("*.md")}
+
+
+def test_outcomes_stay_until_they_are_found_again(tmp_path):
+    path = tmp_path / "outcomes.json"
+    assert load_outcomes(path) == {}
+    first = Verdict("CONFIRMED", "by hand", 3, -3e-14)
+    save_outcomes(path, {"x.a", "x.b"}, [(check("x.a"), first), (check("x.b"), first)])
+    save_outcomes(path, {"x.a", "x.b"}, [(check("x.a"), Verdict("WORDING", "again", 4, 0.256, "why"))])
+    found = load_outcomes(path)
+    assert found["x.a"] == {
+        "status": "WORDING",
+        "method": "again",
+        "cases": "4",
+        "margin": "0.26",
+        "note": "why",
+    }
+    assert found["x.b"]["margin"] == "below 1e-12"
+    assert set(save_outcomes(path, {"x.b"}, [])) == {"x.b"}
+    with pytest.raises(ValueError, match=r"no registry entry for x\.a"):
+        save_outcomes(path, {"x.b"}, [(check("x.a"), first)])
+
+
+def test_a_page_groups_statements_by_verdict(tmp_path):
+    outcomes = {
+        "x.b": {"status": "CONFIRMED", "method": "a | b", "cases": "3", "margin": "0.5", "note": "n_1"}
+    }
+    pages = written(tmp_path, [entry("x.a", "WORDING"), entry("x.b", "CONFIRMED")], outcomes)
+    page = pages["verification_x"]
+    assert page.startswith(r"# On Things\_with \| bars")
+    assert page.index("## CONFIRMED") < page.index("All of x.b.") < page.index("## WORDING")
+    assert "- method: a \\| b\n- cases: 3, worst margin: 0.5\n- found: n\\_1\n" in page
+    assert r"- printed: $a_1 \ge b_2$" in page
+    assert "not run yet" in page.partition("x.a")[2]
+    assert r"2 \* 3 holds." in page
+    assert "## MISPRINT" not in page
+    assert "(verification_x.md)" in pages["verification"]
+
+
+def test_errata_are_sorted_by_consequence(tmp_path):
+    kinds = (
+        ("WORDING", {}),
+        ("MISPRINT", {}),
+        ("MISPRINT", {"changes_number": True}),
+        ("COUNTEREXAMPLE", {}),
+        ("CONFIRMED", {}),
+    )
+    entries = [entry(f"x.{place}", verdict, **changes) for place, (verdict, changes) in enumerate(kinds)]
+    errata = written(tmp_path, entries, {})["errata"]
+    assert sorted("3210", key=lambda place: errata.index(f"**x.{place}**")) == list("3210")
+    assert "x.4" not in errata
+    assert "`python -m verification --id x.3`" in errata
+    assert r"*Printed:* $a_1 \ge b_2$" in errata
+    assert r"*Right:* 2 \* 3 holds." in errata
+
+
+def test_a_damaged_text_is_named(tmp_path):
+    page = written(tmp_path, [entry("x.a", "MISPRINT", garbled=True)], {})["verification_x"]
+    assert "damaged" in page
