@@ -100,6 +100,37 @@ def test_what_is_left_is_told_so_that_a_calibrated_release_fits(mu, delta):
     assert oracles.gaussian_delta(1 / mpmath.mpf(mu), eps * (1 - 1e-6)) > delta
 
 
+@pytest.mark.parametrize(
+    "raised", [None, dm.NumericalError("no digits"), dm.UnattainableBudgetError(1.0, 0.1, "")]
+)
+def test_an_eps_is_told_once_its_noise_is_enough_and_lower_ones_are_tried_before(monkeypatch, raised):
+    ulp = 2.0**-52
+    # Sigmas in units of 1 / mu: too small, too near for one more rounding, and enough.
+    given = iter([1.0 - 4 * ulp, 1.0, 1.0 + 6 * ulp, raised, 1.0 + 9 * ulp])
+    asked = []
+
+    def sigma(eps, delta):
+        asked.append(eps)
+        found = next(given)
+        if isinstance(found, Exception):
+            raise found
+        return 2.0 * (found or 1.0)
+
+    monkeypatch.setattr(currencies, "gaussian_sigma", sigma)
+    eps = _calibrated_epsilon(0.5, 1e-5)
+    exact = currencies.gaussian_epsilon(2.0, 1e-5, safe=False)
+    assert eps == asked[-1]
+    assert asked == pytest.approx([exact * (1.0 - 10.0**-k) for k in (12, 11, 10, 9, 8)], rel=1e-14)
+
+
+def test_no_eps_is_told_where_no_noise_is_enough(monkeypatch):
+    asked = []
+    monkeypatch.setattr(currencies, "gaussian_sigma", lambda eps, delta: asked.append(eps) or 1.0)
+    assert _calibrated_epsilon(0.5, 1e-5) == 0.0
+    assert 12 <= len(asked) <= 13
+    assert min(asked) > 0.0
+
+
 def test_nothing_is_told_to_be_left_below_the_least_mu():
     assert _calibrated_epsilon(0.0, 1e-5) == _calibrated_epsilon(1e-15, 1e-5) == 0.0
 
