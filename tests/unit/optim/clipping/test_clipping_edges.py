@@ -127,3 +127,14 @@ def test_a_gradient_without_rows_of_examples_is_refused_where_it_is_not_zero(gra
         return
     with pytest.raises(dm.UnsupportedCombinationError, match="has a gradient but no per-example"):
         intake.take()
+
+
+def test_a_lot_may_hold_no_example():
+    param = torch.zeros(2, requires_grad=True)
+    intake = Intake([param], [])
+    param.grad_sample = [torch.zeros(0, 2), torch.zeros(0, 2)]
+    (taken,) = intake.take(examples=0)
+    assert taken.shape == (0, 2)
+    param.grad_sample = [torch.zeros(0, 2)]
+    with pytest.raises(dm.InvalidParameterError, match=r"examples must be .*-1"):
+        intake.take(examples=-1)
