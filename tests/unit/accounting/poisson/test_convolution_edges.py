@@ -142,3 +142,47 @@ def test_a_lower_lattice_moves_its_cells_by_the_definition(monkeypatch, step):
         # P-mass minus e^node Q-mass, where the merged loss is `distance` above its node.
         found = moved(mass, -mass * np.expm1(-distance), up)
         assert found == pytest.approx(-mass * np.expm1(up * step - distance), rel=1e-12)
+
+
+THREE = LatticeLoss(0.5, -2, np.array([0.3, 0.1, 0.2, 0.25, 0.0, 0.15]), 0.0)
+
+
+def log_moment(theta):
+    """Log E e^(theta L) of THREE, whose masses sum to one."""
+    return math.log(sum(m * math.exp(theta * x) for m, x in zip(THREE.masses, THREE.losses(), strict=True)))
+
+
+def test_cumulants_are_those_of_the_tilted_law():
+    losses = THREE.losses()
+    for theta in (0.0, 0.7, 3.0):
+        weights = THREE.masses * np.exp(theta * losses)
+        mean = float(weights @ losses / weights.sum())
+        spread = float(weights @ (losses - mean) ** 2 / weights.sum())
+        expected = (math.log(float(weights.sum())), mean, spread)
+        assert LossMoments.of(THREE, 5).cumulants(theta) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("times", [1, 5, 200])
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+def test_chernoff_bounds_are_least_over_all_tilts(times, part):
+    moments = LossMoments.of(THREE, times)
+    tilts = np.linspace(1e-3, 40.0, 40_000)
+    logs = np.array([log_moment(theta) for theta in tilts])
+    eps = part * times * float(THREE.losses()[-1])
+    least = float((times * logs - tilts * eps).min())
+    assert moments.chernoff_log_delta(eps) == pytest.approx(min(0.0, least), rel=1e-5, abs=1e-9)
+    log_delta = -part * times * 1.5
+    least = float(((times * logs - log_delta) / tilts).min())
+    assert moments.chernoff_eps(log_delta) == pytest.approx(max(0.0, least), rel=1e-4)
+    # They bound what the sum of that many losses has.
+    composed = convolved(THREE.masses, times)
+    sums = times * -1.0 + 0.5 * np.arange(composed.size)
+    for bound, at in ((moments.chernoff_log_delta(eps), eps), (log_delta, moments.chernoff_eps(log_delta))):
+        assert curve(composed, sums, at) <= math.exp(bound) * (1.0 + 1e-9)
+
+
+def test_below_their_mean_chernoff_bounds_say_nothing():
+    moments = LossMoments.of(THREE, 10)
+    assert moments.chernoff_log_delta(0.0) <= 0.0
+    assert moments.tilt_for_eps(10 * moments.cumulants(0.0)[1] - 1.0) == 0.0
+    assert moments.chernoff_log_delta(10 * moments.cumulants(0.0)[1] - 1.0) == 0.0
