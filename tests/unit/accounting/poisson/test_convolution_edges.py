@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from dpmech.accounting.poisson import lattice as losses
-from dpmech.accounting.poisson.convolution import LossMoments, compose
+from dpmech.accounting.poisson.convolution import ComposedLoss, LossMoments, compose
 from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, merge_cells
 
 LOPSIDED = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
@@ -186,3 +186,37 @@ def test_below_their_mean_chernoff_bounds_say_nothing():
     assert moments.chernoff_log_delta(0.0) <= 0.0
     assert moments.tilt_for_eps(10 * moments.cumulants(0.0)[1] - 1.0) == 0.0
     assert moments.chernoff_log_delta(10 * moments.cumulants(0.0)[1] - 1.0) == 0.0
+
+
+@pytest.mark.parametrize("times", [1, 7, 3000])
+@pytest.mark.parametrize("theta", [0.0, 0.4])
+def test_what_a_composition_may_be_off_by_is_the_sum_of_its_roundings(times, theta):
+    loss = LatticeLoss(0.5, -2, THREE.masses, 1e-7)
+    found = compose(loss, times, theta)
+    length = found.losses.size
+    tilted = THREE.masses * np.exp(theta * THREE.losses() - log_moment(theta))
+    # Every mass stands where its index is, modulo the length.
+    spectrum = np.abs(np.fft.fft(np.bincount(np.arange(tilted.size) % length, tilted, length)))
+    raised = float((spectrum ** (times - 1)).sum()) / length
+    ulp = 2.0**-52
+    transforms = 8 * ulp * (math.log2(length) + 4) * raised * (times + 2)
+    angles = 4 * math.pi * ulp * times * raised
+    assert found.error == pytest.approx(transforms + angles, rel=1e-9)
+    assert found.relative == pytest.approx(times * 64 * ulp + 1e-12, rel=1e-12)
+    assert found.wrapped == pytest.approx(2e-15, rel=1e-9)
+    assert found.infinite_mass == pytest.approx(1.0 - (1.0 - 1e-7) ** times, rel=1e-8)
+    assert found.log_scale == pytest.approx(times * log_moment(theta), rel=1e-12, abs=1e-13)
+    assert (found.losses[1] - found.losses[0], found.theta) == (0.5, theta)
+
+
+def test_a_composed_loss_is_read_with_all_that_it_may_be_off_by():
+    losses, masses = np.array([-1.0, 0.0, 1.0, 2.0]), np.array([0.4, 0.3, 0.2, 0.1])
+    read = ComposedLoss(losses, masses, 0.3, 0.5, 1e-3, 2e-3, 5e-3, 1e-2)
+    for eps in (-0.5, 0.0, 0.25, 1.5):
+        above = losses > eps
+        weights = (1.0 - np.exp(eps - losses[above])) * np.exp(-0.5 * (losses[above] - eps))
+        value, slack = float(masses[above] @ weights), 1e-3 * float(weights.sum()) + 2e-3
+        scale = math.exp(0.3 - 0.5 * eps)
+        lower, upper = read.delta(eps)
+        assert lower == pytest.approx((value - slack) * scale * 0.99, rel=1e-12)
+        assert upper == pytest.approx((value + slack) * scale * 1.01 + 5e-3, rel=1e-12)
