@@ -1,4 +1,5 @@
 import math
+import types
 from fractions import Fraction
 
 import pytest
@@ -96,3 +97,27 @@ def test_releases_of_one_kind_keep_their_multiplier_within_its_rounding():
     assert MixedComposition((0.1, 0.1))._single_kind() is None
     with pytest.raises(dm.NumericalError, match=r"returned -1\.0"):
         MixedComposition()._with_claims(-1.0, "a")
+
+
+def test_distributions_are_read_with_their_rounding_on_the_safe_side(monkeypatch):
+    asked = []
+
+    def distribution(self, step):
+        asked.append(step)
+        return types.SimpleNamespace(
+            get_epsilon_for_delta=lambda delta: asked.append(delta) or 1.25,
+            get_delta_for_epsilon=lambda eps: asked.append(eps) or 1e-6,
+        )
+
+    monkeypatch.setattr(MixedComposition, "_distribution", distribution)
+    mixed = MixedComposition((0.1, 0.1), (SampledPart(0.1, 1.0, 300, True),), ((0.5, 1e-7),))
+    rounding = 1e-15 * (300 + 1 + 1)
+    assert mixed.epsilon(1e-5).upper == 1.25
+    # The same eps on two lattices is enough.
+    left = (1e-5 - 1e-7) / (1.0 - 1e-7)
+    assert asked[1::2] == pytest.approx([left - rounding] * 2, rel=1e-12)
+    assert asked[1] < left - 0.99 * rounding
+    asked.clear()
+    found = mixed.delta(1.0).upper
+    assert asked[1::2] == [1.0, 1.0]
+    assert found == pytest.approx(1e-7 + (1.0 - 1e-7) * (1e-6 + rounding), rel=1e-12)
