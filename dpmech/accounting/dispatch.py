@@ -184,7 +184,7 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
         # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
         bounds = _repeated(release.sensitivity, release.steps)
         if not release.tight:
-            bounds = Bounds(release.sensitivity.lower, bounds.upper, bounds.method)
+            bounds = Bounds.bracket(release.sensitivity.lower, bounds.upper, bounds.by)
         return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
     if method is None or isinstance(method, Pld):
         return PoissonAccountant(release)
@@ -202,7 +202,7 @@ def _repeated(bounds: Bounds, steps: int) -> Bounds:
         lower = math.nextafter(lower, 0.0)
     while Fraction(upper) ** 2 < Fraction(bounds.upper) ** 2 * steps:
         upper = math.nextafter(upper, math.inf)
-    return Bounds(lower, upper, bounds.method)
+    return dataclasses.replace(bounds, lower=lower, upper=upper)
 
 
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))

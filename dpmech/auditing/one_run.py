@@ -18,8 +18,8 @@ import scipy
 from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
-from dpmech.mechanism import Participation, Strategy, check_strategy
-from dpmech.numerics import Bounds, FloatArray, error_of_level
+from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
+from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
 
 __all__ = ["canary_scores", "one_run_epsilon"]
 
@@ -97,17 +97,16 @@ def one_run_epsilon(
         right = int(hits[high] + low - (hits[m] - hits[m - low]))
         found.append((_largest_eps(right, high + low, m, checked_delta, error), right, high, low))
     eps, right, high, low = max(found)
-    method = f"one run, {m} canaries, {right} of {high} + {low} guesses right"
-    if len(pairs) > 1:
-        method += f", the best of {len(pairs)} ways to guess with a union bound"
-    return Bounds(eps, math.inf, method, error_of_level(level))
+    facts = {"canaries": m, "right": right, "high": high, "low": low, "ways": len(pairs)}
+    guarantee = Guarantee(Kind.PROBABLE, error_of_level(level))
+    return Bounds(eps, math.inf, guarantee, Provenance("audit.one_run", facts))
 
 
 def canary_scores(
     observations: npt.ArrayLike,
-    strategy: Strategy,
+    strategy: Strategy | Mechanism,
     sigma: float,
-    participation: Participation | npt.ArrayLike,
+    participation: Participation | npt.ArrayLike | None = None,
     *,
     strengths: npt.ArrayLike | None = None,
 ) -> FloatArray:
@@ -124,7 +123,7 @@ def canary_scores(
         observations: what the run released along each canary's direction, in units of the clip norm: sums of
             clipped gradients (released means times the expected batch size, over the clip norm). Shape
             (m, t), for the first t <= n steps.
-        strategy: C.
+        strategy: C; or a Mechanism, which says the participation as well, where chance decides it.
         sigma: the noise scale that the run is said to have, at clip norm 1, > 0.
         participation: Poisson, CyclicPoisson or BallsInBins; or, where nothing is drawn, which steps each
             canary joins if it is included, bool, shape (m, t).
@@ -145,6 +144,10 @@ def canary_scores(
         >>> canary_scores(seen, dm.Identity(4), 1.0, dm.BallsInBins(2)).round(3)
         array([ 0.434, -1.   ])
     """
+    if isinstance(strategy, Mechanism):
+        if participation is None or isinstance(participation, Participation):
+            participation = mechanism_of(strategy, participation).participation
+        strategy = strategy.strategy
     check_strategy(strategy)
     scale = check_sigma(sigma)
     rows = _check_rows("observations", observations, strategy.n)
@@ -276,7 +279,7 @@ def _check_rows(name: str, value: npt.ArrayLike, n: int) -> FloatArray:
 
 
 def _check_joins(value: object, shape: tuple[int, ...]) -> BoolArray:
-    joins = None if isinstance(value, Participation) else np.asarray(value)
+    joins = None if value is None or isinstance(value, Participation) else np.asarray(value)
     if joins is None or joins.dtype != np.bool_ or joins.shape != shape:
         raise InvalidParameterError(
             "participation",

@@ -39,6 +39,7 @@ class PublishedClaim:
     """
 
     name: str
+    # Three entries, not a Mechanism: people claim what no theorem covers, and are told so by the audit.
     strategy: Strategy
     participation: Participation
     sigma: float

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -20,12 +20,14 @@ from dpmech.fitting.families import BandedFamily, BufferedFamily, Family, Invers
 from dpmech.fitting.fit import Fit
 from dpmech.mechanism import (
     BLT,
+    Adjacency,
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
     Dense,
     FixedEpochs,
     LambdaCGD,
+    Mechanism,
     Participation,
     PrivacyBudget,
     SingleParticipation,
@@ -55,16 +57,18 @@ class Candidate:
     """A fitted strategy.
 
     Attributes:
-        strategy: C.
-        participation: what it was fitted under.
+        mechanism: the fitted C, and the participation that it was fitted under.
         error: certified without a budget; rough under Balls-in-Bins; NaN where only calibration will tell.
         start: whether the fit under Balls-in-Bins began there.
     """
 
-    strategy: Strategy
-    participation: Participation
+    mechanism: Mechanism
     error: float
     start: bool = False
+
+
+# What was judged, its real error, and the calibration where there is a budget.
+_Judged: TypeAlias = tuple[Mechanism, float, Calibration | None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,6 +83,7 @@ class Request:
     objective: Objective
     workload: Workload
     budget: PrivacyBudget | None
+    adjacency: Adjacency
     calibration: dict[str, Any]
     report: Report
 
@@ -95,7 +100,7 @@ class Request:
             "beta": self.workload.beta,
             "rates": None if rates is None else rates.tolist(),
             "budget": None if self.budget is None else [self.budget.eps, self.budget.delta],
-            "adjacency": self.calibration["adjacency"].value,
+            "adjacency": self.adjacency.value,
             "participation": [schema.to_dict() for schema in schemas],
             # Strategies are ranked by the method's own looseness.
             "method": None if method is None else type(method).__name__,
@@ -121,8 +126,14 @@ class Request:
             cycle = schema.groups or 1
             if self.family not in {BandedToeplitz, Dense} or cycle == 1:
                 return []
-            return [Candidate(self._fitted(SingleParticipation(), cycle)[0], schema, math.nan)]
-        return [Candidate(self._fitted(schema, None)[0], schema, math.nan)]
+            return [self.candidate(self._fitted(SingleParticipation(), cycle)[0], schema)]
+        return [self.candidate(self._fitted(schema, None)[0], schema)]
+
+    def candidate(
+        self, strategy: Strategy, schema: Participation, error: float = math.nan, *, start: bool = False
+    ) -> Candidate:
+        """A candidate under the adjacency of this request."""
+        return Candidate(Mechanism(strategy, schema, self.adjacency), error, start)
 
     def _problem(self, schema: Participation) -> Problem:
         return Problem(schema, self.n, self.workload, self.objective, self.column_normalized)
@@ -195,8 +206,8 @@ class Request:
         found = [one for one in map(search.along, paths) if one is not None]
         found += self._over(search, [*begun, *found])
         return [
-            *(Candidate(one.strategy, schema, one.error, start=True) for one in begun),
-            *(Candidate(one.strategy, schema, one.error) for one in found),
+            *(self.candidate(one.strategy, schema, one.error, start=True) for one in begun),
+            *(self.candidate(one.strategy, schema, one.error) for one in found),
         ]
 
     def _over(self, search: AmplifiedSearch, found: list[Sized]) -> list[Sized]:
@@ -229,56 +240,53 @@ class Request:
 
     def finished(self, found: list[Candidate], schemas: Sequence[Participation]) -> Fit:
         """Judge the best candidate of every participation, and the Identity, by the real error."""
-        judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
+        judged: list[_Judged] = []
         trials = len(found) + len(schemas)
+        independent = {schema: self.candidate(self.identity(), schema).mechanism for schema in schemas}
         for schema in schemas:
-            judged += self._best_of([one for one in found if one.participation == schema], trials)
-            judged.append(self._judged(self.identity(), schema, trials))
+            judged += self._best_of([one for one in found if one.mechanism.participation == schema], trials)
+            judged.append(self._judged(independent[schema], trials))
+        plain = self.identity()
         # Correlation that gains nothing but rounding is not worth its buffers.
-        best = min(judged, key=lambda one: one[2] * (1.0 - (_TIE if one[0] == self.identity() else 0.0)))
-        identity = next(one[2] for one in judged if one[0] == self.identity() and one[1] == schemas[0])
+        best = min(judged, key=lambda one: one[1] * (1.0 - (_TIE if one[0].strategy == plain else 0.0)))
         return Fit(
-            strategy=best[0],
-            participation=best[1],
+            strategy=best[0].strategy,
+            participation=best[0].participation,
             objective=self.objective.value,
-            error=best[2],
-            identity_error=identity,
-            candidates=tuple((f"{one[0]!r}, {one[1]!r}", one[2]) for one in judged),
-            calibration=best[3],
+            error=best[1],
+            identity_error=next(error for own, error, _ in judged if own == independent[schemas[0]]),
+            candidates=tuple((f"{own.strategy!r}, {own.participation!r}", error) for own, error, _ in judged),
+            calibration=best[2],
         )
 
-    def _best_of(
-        self, own: list[Candidate], trials: int
-    ) -> list[tuple[Strategy, Participation, float, Calibration | None]]:
+    def _best_of(self, own: list[Candidate], trials: int) -> list[_Judged]:
         """The best candidate that an accountant can size, and starting points that may be better."""
         ranked = sorted(own, key=lambda one: one.error)
         rough = self.calibration["method"] is None or isinstance(self.calibration["method"], Importance)
-        judged: list[tuple[Strategy, Participation, float, Calibration | None]] = []
+        judged: list[_Judged] = []
         for one in ranked:
             close = not rough or one.error <= _CLEARLY_WORSE * ranked[0].error
             if judged and not (one.start and close):
                 continue
             try:
-                judged.append(self._judged(one.strategy, one.participation, trials))
+                judged.append(self._judged(one.mechanism, trials))
             except (NumericalError, UnsupportedCombinationError) as error:
                 if one is ranked[-1] and not judged:
                     raise
                 self.report(f"passed over: {error}")
         return judged
 
-    def _judged(
-        self, strategy: Strategy, schema: Participation, trials: int
-    ) -> tuple[Strategy, Participation, float, Calibration | None]:
+    def _judged(self, mechanism: Mechanism, trials: int) -> _Judged:
         """The real error. The best of several samples keeps its guarantee: each has a share of the error."""
+        strategy, schema = mechanism.strategy, mechanism.participation
         if self.budget is None:
-            return strategy, schema, certified_error(self._problem(schema), strategy), None
+            return mechanism, certified_error(self._problem(schema), strategy), None
         asked = effective_method(schema, self.calibration["method"])
         shared = _shared(asked, trials)
         cal = calibrate_sigma(
-            strategy,
+            mechanism,
             self.budget.eps,
             self.budget.delta,
-            participation=schema,
             progress=self.report,
             **(self.calibration if shared is None else self.calibration | {"method": shared[0]}),
         )
@@ -286,11 +294,13 @@ class Request:
             cal = with_checksum(
                 dataclasses.replace(
                     cal,
-                    achieved=dataclasses.replace(cal.achieved, error=shared[1]),
+                    achieved=dataclasses.replace(
+                        cal.achieved, guarantee=dataclasses.replace(cal.guarantee, error=shared[1])
+                    ),
                     evidence=dataclasses.replace(cal.evidence, accountant=asked),
                 )
             )
-        return strategy, schema, error_at(strategy, cal.sigma, self.workload, self.objective), cal
+        return mechanism, error_at(strategy, cal.sigma, self.workload, self.objective), cal
 
 
 def _shared(method: Method, trials: int) -> tuple[Method, float] | None:

@@ -1,6 +1,5 @@
 """The best strategy of a family for a plan: `optimize`."""
 
-import math
 import os
 from collections.abc import Sequence
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from dpmech.accounting import Method
 from dpmech.exceptions import InvalidParameterError
-from dpmech.fitting.candidates import Candidate, Report, Request
+from dpmech.fitting.candidates import Report, Request
 from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import LARGEST_DENSE
 from dpmech.fitting.fit import Fit, FitCache
@@ -121,7 +120,8 @@ def optimize(
         objective=Objective.check(objective),
         workload=check_workload(workload, steps),
         budget=None if eps is None or delta is None else PrivacyBudget(eps, delta),
-        calibration={"adjacency": Adjacency.check(adjacency), "method": method, "rtol": rtol, "rng": rng},
+        adjacency=Adjacency.check(adjacency),
+        calibration={"method": method, "rtol": rtol, "rng": rng},
         report=progress if progress is not None else _silent,
     )
     schemas = _alternatives(participation)
@@ -137,7 +137,7 @@ def optimize(
     if stored is None:
         found = [one for schema in schemas for one in request.candidates(schema)]
     else:
-        found = [Candidate(stored[0], stored[1], math.nan)]
+        found = [request.candidate(*stored)]
     fit = request.finished(found, schemas)
     if store is not None and stored is None:
         store.store(key, fit.strategy, fit.participation)

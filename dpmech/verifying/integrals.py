@@ -13,6 +13,8 @@ where they differ by 1e-5, or where it leaves what Chernoff's bound allows. They
 `verify` sets them beside one.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import TypeAlias
@@ -39,6 +41,8 @@ _AGREEMENT = 1e-9
 _LINES_AGREE = 1e-5
 # On the line the integrand is at most e^2 times that at the saddle point: cancellation costs no more digits.
 _ABOVE_SADDLE = 2.0
+# Aliases of the mesh are below e to the minus this.
+_ALIAS = 40.0
 # Beyond so many steps T log M(z) carries a rounding error that shows.
 _MOST_STEPS = 10**8
 
@@ -126,10 +130,10 @@ def composed_delta(sampling_prob: float, multiplier: float, steps: int, eps: flo
     x = np.linspace(-_REACH * s, _REACH * s + 1.0, _GRID)
     ratio = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s**2)
     pure = -0.5 * (x / s) ** 2 + math.log((x[1] - x[0]) / (s * math.sqrt(2.0 * math.pi)))
-    directions = [(ratio, pure + ratio)]
+    directions = [_Direction(ratio, pure + ratio, steps, eps)]
     if eps < -steps * math.log1p(-q):  # where the loss of ADD ends
-        directions.append((-ratio, pure))
-    lines = [[_contour(*one, steps, eps, shift) for shift in (1.0, 0.7)] for one in directions]
+        directions.append(_Direction(-ratio, pure, steps, eps))
+    lines = [[one.on_line(shift) for shift in (1.0, 0.7)] for one in directions]
     found = max(first for first, _ in lines)
     if any(abs(first - second) > _LINES_AGREE * found for first, second in lines):
         raise NumericalError(
@@ -138,79 +142,125 @@ def composed_delta(sampling_prob: float, multiplier: float, steps: int, eps: flo
     return found
 
 
-def _contour(losses: FloatArray, log_masses: FloatArray, steps: int, eps: float, shift: float) -> float:
-    """The integral of the module docstring, by the trapezoidal rule, for one direction.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Direction:
+    """The contour integral of T steps in one direction at one eps.
 
-    The line is at the saddle point, or to the right of the pole where that is too close to it; times `shift`.
+    Args:
+        losses: of one step, shape (m,).
+        log_masses: their log probabilities, shape (m,).
+        steps: T.
+        eps: the privacy loss level.
     """
 
-    def cumulants(theta: float) -> tuple[float, float, float]:
-        exponents = log_masses + theta * losses
+    losses: FloatArray
+    log_masses: FloatArray
+    steps: int
+    eps: float
+
+    def on_line(self, shift: float) -> float:
+        """The integral of the module docstring along one line; `shift` in (0, 1] moves it to the left."""
+        saddle = self.saddle
+        if saddle is None:
+            return 0.0
+        theta = shift * self._real_part(saddle)
+        mesh = self._mesh(theta)
+        total = self._trapezoidal_sum(theta, mesh)
+        found = float(math.exp(self._rise(theta, saddle)) * total * mesh / math.pi)
+        if not 0.0 < found <= 1.0 + 1e-6:
+            raise NumericalError(
+                f"the contour integral of {self.steps} sampled steps at eps={self.eps!r} is {found:.3g} "
+                "times Chernoff's bound"
+            )
+        return found * math.exp(min(self._exponent(saddle), 0.0))
+
+    @functools.cached_property
+    def saddle(self) -> float | None:
+        """The theta >= 0 where the mean of T tilted losses is eps; None where no loss lies above it."""
+
+        def gap(theta: float) -> float:
+            return self.steps * self._cumulants(theta)[1] - self.eps
+
+        high = 1.0
+        while gap(high) < 0.0:
+            high *= 2.0
+            if high > 1e8:
+                return None
+        return 0.0 if gap(0.0) >= 0.0 else float(scipy.optimize.brentq(gap, 0.0, high, rtol=1e-8))
+
+    def _cumulants(self, theta: float) -> tuple[float, float, float]:
+        """Log M(theta), and mean and variance of the tilted loss of one step."""
+        exponents = self.log_masses + theta * self.losses
         top = float(exponents.max())
         masses = np.exp(exponents - top)
         total = float(masses.sum())
-        mean = float(masses @ losses) / total
-        return top + math.log(total), mean, float(masses @ (losses - mean) ** 2) / total
+        mean = float(masses @ self.losses) / total
+        return top + math.log(total), mean, float(masses @ (self.losses - mean) ** 2) / total
 
-    def gap(theta: float) -> float:
-        return steps * cumulants(theta)[1] - eps
+    def _exponent(self, theta: float) -> float:
+        """T log M(theta) - theta eps: Chernoff's bound on log delta, least at the saddle point."""
+        return self.steps * self._cumulants(theta)[0] - theta * self.eps
 
-    high = 1.0
-    while gap(high) < 0.0:
-        high *= 2.0
-        if high > 1e8:
-            return 0.0  # eps is at the end of the losses: nothing is left above it
-    saddle = 0.0 if gap(0.0) >= 0.0 else float(scipy.optimize.brentq(gap, 0.0, high, rtol=1e-8))
-    chernoff = steps * cumulants(saddle)[0] - saddle * eps
+    def _rise(self, theta: float, saddle: float) -> float:
+        """How far the exponent at theta is above that at the saddle point."""
+        return self._exponent(theta) - self._exponent(saddle)
 
-    def rise(theta: float) -> float:
-        return steps * cumulants(theta)[0] - theta * eps - chernoff
+    def _real_part(self, saddle: float) -> float:
+        """Where the line crosses the real axis: at the saddle point, but not close to the pole at 0."""
+        theta = max(saddle, 0.5 / math.sqrt(self.steps * self._cumulants(saddle)[2]))
+        while theta > saddle + 1e-300 and self._rise(theta, saddle) > _ABOVE_SADDLE:
+            theta = 0.5 * (theta + saddle) if saddle > 0.25 * theta else 0.5 * theta
+        return theta
 
-    theta = max(saddle, 0.5 / math.sqrt(steps * cumulants(saddle)[2]))
-    while theta > saddle + 1e-300 and rise(theta) > _ABOVE_SADDLE:
-        theta = 0.5 * (theta + saddle) if saddle > 0.25 * theta else 0.5 * theta
-    theta *= shift
-    log_moment, _, variance = cumulants(theta)
-    # The sum over a mesh h adds e^(theta e) delta(e) at e = eps + 2 pi k / h: far above, Chernoff's bound
-    # makes that small, far below the factor e^(theta e) does.
-    spread = math.sqrt(steps * variance)
-    rises = np.geomspace(0.1, 100.0, 16) / spread
-    above = min((steps * (cumulants(theta + t)[0] - log_moment) + 40.0) / t for t in rises) - eps
-    below = eps - max((steps * (log_moment - cumulants(theta - t)[0]) - 40.0) / t for t in rises)
-    mesh = 2.0 * math.pi / max(above, below + 40.0 / theta)
-    tilted = np.exp(log_masses + theta * losses - log_moment)
-    keep = tilted > 1e-18 * tilted.max()
-    tilted, kept = tilted[keep], losses[keep]
-    values = np.zeros(0, dtype=np.complex128)
-    last = math.inf
-    while values.size < _MOST_NODES:
-        # All that is known so far, faded out smoothly: the integrand oscillates ever faster against its
-        # modulus, so that what is beyond the end cancels.
-        count = max(2 * values.size, _CHUNK)
-        y = mesh * np.arange(values.size, count)
-        spend(
-            1e-7 * y.size * kept.size, 80.0 * _CHUNK * kept.size, what=f"a contour integral of {steps} steps"
+    def _mesh(self, theta: float) -> float:
+        """A distance of nodes on the line whose aliases are below e^-40.
+
+        The sum over a mesh h adds e^(theta e) delta(e) at e = eps + 2 pi k / h: far above, Chernoff's bound
+        makes that small, far below the factor e^(theta e) does.
+        """
+        log_moment, _, variance = self._cumulants(theta)
+        rises = np.geomspace(0.1, 100.0, 16) / math.sqrt(self.steps * variance)
+
+        def grown(t: float) -> float:
+            return self.steps * (self._cumulants(theta + t)[0] - log_moment)
+
+        above = min((grown(t) + _ALIAS) / t for t in rises) - self.eps
+        below = self.eps - max((-grown(-t) - _ALIAS) / t for t in rises)
+        return float(2.0 * math.pi / max(above, below + _ALIAS / theta))
+
+    def _trapezoidal_sum(self, theta: float, mesh: float) -> float:
+        """Half the sum of the real part of the integrand over the line, with as many nodes as it takes.
+
+        All nodes so far are faded out smoothly: the integrand oscillates ever faster against its modulus, so
+        that what is beyond the end cancels.
+
+        Raises:
+            NumericalError: if it does not settle.
+        """
+        tilted = np.exp(self.log_masses + theta * self.losses - self._cumulants(theta)[0])
+        keep = tilted > 1e-18 * tilted.max()
+        masses, losses = tilted[keep], self.losses[keep]
+        values = np.zeros(0, dtype=np.complex128)
+        last = math.inf
+        while values.size < _MOST_NODES:
+            count = max(2 * values.size, _CHUNK)
+            y = mesh * np.arange(values.size, count)
+            spend(
+                1e-7 * y.size * losses.size,
+                80.0 * _CHUNK * losses.size,
+                what=f"a contour integral of {self.steps} steps",
+            )
+            parts = np.array_split(y, -(-y.size // _CHUNK))
+            more = [_integrand(losses, masses, self.steps, self.eps, theta + 1j * part) for part in parts]
+            values = np.concatenate([values, *more])
+            total = float(np.sum(values.real * _fading(count))) - 0.5 * float(values[0].real)
+            if abs(total - last) <= _AGREEMENT * abs(total):
+                return total
+            last = total
+        raise NumericalError(
+            f"the contour integral of {self.steps} sampled steps at eps={self.eps!r} did not settle in "
+            f"{_MOST_NODES} nodes"
         )
-        more = np.concatenate(
-            [
-                _integrand(kept, tilted, steps, eps, theta + 1j * part)
-                for part in np.array_split(y, -(-y.size // _CHUNK))
-            ]
-        )
-        values = np.concatenate([values, more])
-        total = float(np.sum(values.real * _fading(count))) - 0.5 * float(values[0].real)
-        if abs(total - last) <= _AGREEMENT * abs(total):
-            found = float(math.exp(rise(theta)) * total * mesh / math.pi)
-            if not 0.0 < found <= 1.0 + 1e-6:
-                raise NumericalError(
-                    f"the contour integral of {steps} sampled steps at eps={eps!r} is {found:.3g} times "
-                    "Chernoff's bound"
-                )
-            return found * math.exp(min(chernoff, 0.0))
-        last = total
-    raise NumericalError(
-        f"the contour integral of {steps} sampled steps at eps={eps!r} did not settle in {_MOST_NODES} nodes"
-    )
 
 
 def _integrand(

@@ -9,7 +9,14 @@ import scipy
 
 from dpmech.analysis.noise_share.moment_scatter import second_moment_scatter
 from dpmech.guards import check_integer, check_real
-from dpmech.mechanism import Participation, SingleParticipation, Strategy, check_strategy, sensitivity
+from dpmech.mechanism import (
+    Mechanism,
+    Participation,
+    SingleParticipation,
+    Strategy,
+    check_strategy,
+    mechanism_of,
+)
 from dpmech.numerics import FloatArray, cumulative_sum
 
 __all__ = [
@@ -145,14 +152,16 @@ def correlated_average_variances(strategy: Strategy, beta: float) -> FloatArray:
     return variances
 
 
-def matched_step_variances(strategy: Strategy, participation: Participation | None = None) -> FloatArray:
+def matched_step_variances(
+    strategy: Strategy | Mechanism, participation: Participation | None = None
+) -> FloatArray:
     """Variance of each step's noise relative to independent noise of the same privacy.
 
     sens^2 ||C^-1[t, :]||^2: what a second moment sees. For LambdaCGD it tends to (1 + lam^2) / (1 - lam^2),
     not to the squared sensitivity 1 / (1 - lam^2).
 
     Args:
-        strategy: C over n steps.
+        strategy: C over n steps; or a Mechanism, which says participation and adjacency as well.
         participation: who takes part when; None is SingleParticipation.
 
     Returns:
@@ -170,9 +179,10 @@ def matched_step_variances(strategy: Strategy, participation: Participation | No
         >>> print(f"{matched_step_variances(dm.LambdaCGD(999, 0.9))[-1] ** 0.5:.2f}")
         3.09
     """
-    check_strategy(strategy)
-    schema = SingleParticipation() if participation is None else participation
-    return (sensitivity(strategy, schema).upper * strategy.noising_row_norms()) ** 2
+    if participation is None and not isinstance(strategy, Mechanism):
+        participation = SingleParticipation()
+    mechanism = mechanism_of(strategy, participation)
+    return (mechanism.sensitivity.upper * mechanism.strategy.noising_row_norms()) ** 2
 
 
 def effective_learning_rate(learning_rate: float, phi: float, adam_eps: float = 1e-8) -> float:

@@ -13,7 +13,6 @@ from dpmech.certificates import Claim
 from dpmech.exceptions import (
     CertificateError,
     InvalidParameterError,
-    MissingDependencyError,
     UnsupportedCombinationError,
 )
 from dpmech.guards import check_real
@@ -23,10 +22,11 @@ from dpmech.optim.clipping import Clipping
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.processes import Group, processes
 from dpmech.optim.runs.datasets import check_dataset
+from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
-from dpmech.optim.runs.per_example_model import PerExampleModel, check_model, count_calls
-from dpmech.optim.runs.unchanged import ModelHook, Unchanged
+from dpmech.optim.runs.per_example_model import check_model
+from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
 __all__ = ["make_private"]
@@ -107,13 +107,11 @@ def make_private(
         raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
     if not isinstance(loader, DataLoader):
         raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
-    given: Any = model
-    if loss is not None and _is_grad_sample_module(model):
-        raise UnsupportedCombinationError(
-            "a GradSampleModule with a loss of one example", supported="the module itself, or no loss"
-        )
+    gradients: GradientMode = (
+        OpacusHooks() if loss is None else LossOfOneExample(loss, max_physical_batch_size)
+    )
     inner = check_model(
-        given._module if loss is None and _is_grad_sample_module(model) else given,
+        gradients.trained_module(model),
         [param for group in optimizer.param_groups for param in group["params"]],
     )
     _check_order(loader, claim)
@@ -124,17 +122,14 @@ def make_private(
         loader,
         sampler,
         max_physical_batch_size=max_physical_batch_size,
-        whole_lots=loss is not None,
+        whole_lots=gradients.whole_lots,
         process_group=process_group,
     )
     if world > 1:
-        for tensor in [*inner.parameters(), *inner.buffers()]:
-            dist.broadcast(
-                tensor.detach(), dist.get_global_rank(process_group, 0) if process_group else 0, process_group
-            )
+        _share_weights(inner, process_group)
     trained = [param for param in inner.parameters() if param.requires_grad]
     unchanged = Unchanged(inner, trained, public_buffers)
-    certified = getattr(claim, "expected_batch_size", None)
+    certified = claim.expected_batch_size
     normaliser = sampler.expected_batch_size if certified is None else None
     private = LotOptimizer(
         private_loader,
@@ -149,15 +144,15 @@ def make_private(
         unchanged=unchanged,
     )
     private_loader.set_up.describe(inner, loss)
-    if loss is not None:
-        wrapped: nn.Module = PerExampleModel(
-            inner, loss, private, microbatch_size=max_physical_batch_size, unchanged=unchanged
-        )
-    else:
-        wrapped = _grad_sample_module(model)
-        count_calls(inner, private_loader.progress, trained)
-        inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
+    wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
     return wrapped, private, private_loader
+
+
+def _share_weights(module: nn.Module, group: Group) -> None:
+    """Copy parameters and buffers of rank 0 to all processes."""
+    source = dist.get_global_rank(group, 0) if group else 0
+    for tensor in [*module.parameters(), *module.buffers()]:
+        dist.broadcast(tensor.detach(), source, group)
 
 
 def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
@@ -217,7 +212,7 @@ def _check_sizes(
         "the loader's batch_size, times processes": (loader.batch_size or 1) * world
         if loader.batch_size != 1 and not isinstance(claim.participation, EveryStep)
         else None,
-        "the certificate's expected_batch_size": getattr(claim, "expected_batch_size", None),
+        "the certificate's expected_batch_size": claim.expected_batch_size,
         "expected_batch_size": given,
     }
     expected = sampler.expected_batch_size
@@ -233,23 +228,3 @@ def _check_sizes(
                 claimed=size,
                 recomputed=expected,
             )
-
-
-def _is_grad_sample_module(model: object) -> bool:
-    return any(kind.__name__ == "AbstractGradSampleModule" for kind in type(model).__mro__)
-
-
-def _grad_sample_module(model: nn.Module) -> nn.Module:
-    if _is_grad_sample_module(model):
-        return model
-    try:
-        from opacus.grad_sample import GradSampleModule
-    except ImportError:
-        raise MissingDependencyError("opacus", "opacus") from None
-    if any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
-        raise UnsupportedCombinationError(
-            "the model has Opacus' hooks already, of an earlier GradSampleModule",
-            supported="that GradSampleModule itself (what make_private returned), or remove_hooks()",
-        )
-    wrapped: nn.Module = GradSampleModule(model, batch_first=True, loss_reduction="mean")
-    return wrapped

@@ -9,12 +9,15 @@ from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.composition.mixed import MixedComposition, SampledPart
 
 
+BY = dm.Provenance("composition.distributions")
+
+
 @pytest.mark.parametrize("delta", [1e-6, 1e-5, 0.3])
 def test_a_single_claim_keeps_its_eps(delta):
     found = MixedComposition(claims=((1.0, 1e-6),)).epsilon(delta)
     assert 1.0 <= found.upper <= 1.0 + 1e-12
     assert found.lower == 0.0
-    assert "basic composition" in found.method
+    assert "basic composition" in str(found.by)
 
 
 @pytest.mark.parametrize("renyi", [False, True])
@@ -54,9 +57,9 @@ def test_claims_fail_with_the_probability_that_any_does_rounded_up():
         assert left * (1 - Fraction(1, 10**13)) <= Fraction(claims._left(total)) <= left
         for rest in (0.0, 1e-9, 0.3):
             whole = exact + (1 - exact) * Fraction(rest)
-            found = Fraction(claims._with_claims(rest, "").upper)
+            found = Fraction(claims._with_claims(rest, BY).upper)
             assert whole <= found <= whole * (1 + Fraction(1, 10**14))
-        assert claims._with_claims(2.0, "").upper == 1.0
+        assert claims._with_claims(2.0, BY).upper == 1.0
         with pytest.raises(dm.UnattainableBudgetError, match="claims alone fail"):
             claims._left(float(exact) * 0.99)
     assert MixedComposition()._spent() == 0.0
@@ -96,7 +99,7 @@ def test_releases_of_one_kind_keep_their_multiplier_within_its_rounding():
     assert MixedComposition((0.1, 0.1), several[:1])._single_kind() is None
     assert MixedComposition((0.1, 0.1))._single_kind() is None
     with pytest.raises(dm.NumericalError, match=r"returned -1\.0"):
-        MixedComposition()._with_claims(-1.0, "a")
+        MixedComposition()._with_claims(-1.0, BY)
 
 
 def test_distributions_are_read_with_their_rounding_on_the_safe_side(monkeypatch):

@@ -194,7 +194,19 @@ class TestSearch:
     def test_no_change_of_a_coefficient_is_a_gain(self, start):
         search = self.search(1.0)
         family = request.Request._nonnegative_family(
-            request.Request(type(start), 12, 3, 3, False, Objective.RMSE, search.workload, None, {}, print),
+            request.Request(
+                type(start),
+                12,
+                3,
+                3,
+                False,
+                Objective.RMSE,
+                search.workload,
+                None,
+                dm.Adjacency.ADD_REMOVE,
+                {},
+                print,
+            ),
             start,
         )
         best = search.over(search.coefficient_move(family), search.sized(start))
@@ -339,7 +351,7 @@ def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     assert len(asked) >= 4
     assert sum(shares) <= error * (1.0 + 1e-9)
     assert fit.calibration.evidence.accountant == whole
-    assert fit.calibration.achieved.error == whole.error
+    assert fit.calibration.achieved.guarantee.error == whole.error
     assert dm.verify(fit.calibration.certificate(), rng=3).ok
 
 
@@ -360,11 +372,11 @@ def test_one_bin_is_fitted_as_what_it_is():
 def test_a_candidate_that_cannot_be_calibrated_is_passed_over(monkeypatch):
     real, refused = request.calibrate_sigma, []
 
-    def picky(strategy, *arguments, **options):
-        if strategy.bands != 1 and len(refused) < allowed:
-            refused.append(strategy)
+    def picky(mechanism, *arguments, **options):
+        if mechanism.strategy.bands != 1 and len(refused) < allowed:
+            refused.append(mechanism.strategy)
             raise NumericalError("planted")
-        return real(strategy, *arguments, **options)
+        return real(mechanism, *arguments, **options)
 
     monkeypatch.setattr(request, "calibrate_sigma", picky)
     monkeypatch.setattr(RoughSizer, "__call__", sized_by_moments)

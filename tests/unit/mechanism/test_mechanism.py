@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.analysis.noise_share.first_moment import matched_step_variances
 from dpmech.mechanism import mechanism as module
 from tests.support import oracles
 
@@ -47,7 +48,7 @@ def test_its_sensitivity_is_worked_out_once(monkeypatch):
 
     def counted(strategy, pattern):
         calls.append(pattern)
-        return dm.Bounds(1.0, 1.0, "counted")
+        return dm.Bounds.bracket(1.0, 1.0, dm.Provenance("counted"))
 
     monkeypatch.setattr(module, "pattern_sensitivity", counted)
     own = dm.Mechanism(dm.Identity(5), dm.MinSep(2))
@@ -245,3 +246,42 @@ def test_a_claim_has_its_mechanism():
     cal = dm.calibrate_sigma(own, 1.0, 1e-5)
     assert cal.mechanism == cal.certificate().mechanism == own
     assert (cal.strategy, cal.participation, cal.adjacency) == (own.strategy, own.participation, ZERO)
+
+
+def test_audits_take_a_mechanism():
+    own = dm.Mechanism(dm.LambdaCGD(4, 0.5), dm.BallsInBins(2), ZERO)
+    found = dm.empirical_epsilon(own, 1.5, 0.05, samples=2000, rng=3)
+    spelled = {"participation": own.participation, "adjacency": ZERO}
+    assert found == dm.empirical_epsilon(own.strategy, 1.5, 0.05, samples=2000, rng=3, **spelled)
+    seen = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    expected = dm.canary_scores(seen, own.strategy, 1.5, own.participation)
+    np.testing.assert_array_equal(dm.canary_scores(seen, own, 1.5), expected)
+    np.testing.assert_array_equal(dm.canary_scores(seen, own, 1.5, dm.BallsInBins(2)), expected)
+    with pytest.raises(dm.InvalidParameterError, match="participation must be left out"):
+        dm.canary_scores(seen, own, 1.5, dm.BallsInBins(4))
+    # Where nothing is drawn, the steps of each canary are given beside it.
+    certain, joins = dm.Mechanism(own.strategy, dm.MinSep(2)), seen > 0.0
+    expected = dm.canary_scores(seen, own.strategy, 1.5, joins)
+    np.testing.assert_array_equal(dm.canary_scores(seen, certain, 1.5, joins), expected)
+    for strategy in (certain, own.strategy):
+        with pytest.raises(dm.InvalidParameterError, match="participation must be Poisson"):
+            dm.canary_scores(seen, strategy, 1.5)
+
+
+def test_the_variance_of_matched_steps_takes_a_mechanism():
+    strategy = dm.LambdaCGD(12, 0.5)
+    plain = matched_step_variances(strategy, dm.MinSep(4))
+    np.testing.assert_array_equal(matched_step_variances(dm.Mechanism(strategy, dm.MinSep(4))), plain)
+    doubled = matched_step_variances(dm.Mechanism(strategy, dm.MinSep(4), REPLACE))
+    np.testing.assert_allclose(doubled, 4.0 * plain, rtol=1e-14)
+    single = matched_step_variances(strategy, dm.SingleParticipation())
+    np.testing.assert_array_equal(matched_step_variances(strategy), single)
+
+
+def test_samplers_take_a_mechanism():
+    own = dm.Mechanism(dm.Identity(12), dm.Poisson(0.1))
+    sampler = dm.samplers.sampler_for(own, 50, rng=1)
+    assert (sampler.participation, sampler.n) == (own.participation, 12)
+    assert dm.samplers.sampler_for(own, 50, n=12, rng=1).fingerprint() == sampler.fingerprint()
+    with pytest.raises(dm.InvalidParameterError, match="n must be left out, or 12"):
+        dm.samplers.sampler_for(own, 50, n=11)

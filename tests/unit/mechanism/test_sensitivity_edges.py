@@ -94,13 +94,14 @@ def test_the_leftmost_columns_are_a_lower_end_by_themselves(monkeypatch):
 def test_column_norms_that_count_as_equal_widen_the_bracket():
     # Norms within 1e-14 of one another count as equal: each end allows for that much.
     found = dm.sensitivity(dm.ColumnNormalized(dm.LambdaCGD(20, 0.9)), dm.MinSep(2, 6))
-    assert "Lemma 8" in found.method
+    assert "Lemma 8" in str(found.by)
     assert found.lower > 2.0
     assert found.upper - found.lower >= 2e-14 * found.lower
 
 
 # ---- what is added for roundings, with units large enough to be seen
 
+BY = dm.Provenance("sensitivity.largest_column")
 UNIT, GRAM, OF_PRODUCT = 2.0**-16, 2.0**-9, 2.0**-8
 OUTWARD = 4 * UNIT
 
@@ -229,18 +230,18 @@ def test_one_sum_is_widened_at_both_ends():
 
 def test_columns_that_are_off_move_a_sensitivity_by_a_root_of_their_number():
     strategy = types.SimpleNamespace(error=1e-5, n=9)
-    found = sensitivities._widened(Bounds(1.0, 2.0, ""), strategy, 4)
+    found = sensitivities._widened(Bounds.bracket(1.0, 2.0, BY), strategy, 4)
     moved = 1.01 * 1e-5 * 2.0
     assert ends(found) == pytest.approx((1.0 - moved, 2.0 * (1.0 + moved)), rel=1e-12)
     # There are no more columns than steps.
-    assert ends(sensitivities._widened(Bounds(1.0, 2.0, ""), strategy, 16))[0] == pytest.approx(
+    assert ends(sensitivities._widened(Bounds.bracket(1.0, 2.0, BY), strategy, 16))[0] == pytest.approx(
         1.0 - 1.01 * 1e-5 * 3.0, rel=1e-12
     )
     strategy.error = 0.99e-3 / 1.01 / 2.0
-    sensitivities._widened(Bounds(1.0, 2.0, ""), strategy, 4)
+    sensitivities._widened(Bounds.bracket(1.0, 2.0, BY), strategy, 4)
     strategy.error = 1.01e-3 / 1.01 / 2.0
     with pytest.raises(dm.NumericalError, match="rounding moves its sensitivity by up to"):
-        sensitivities._widened(Bounds(1.0, 2.0, ""), strategy, 4)
+        sensitivities._widened(Bounds.bracket(1.0, 2.0, BY), strategy, 4)
 
 
 @pytest.mark.parametrize(("b", "k", "rounds"), [(3, 3, 3), (3, 4, 2), (1, 5, 2)])
