@@ -8,7 +8,6 @@ import dpmech as dm
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.composition.mixed import MixedComposition, SampledPart
 
-
 BY = dm.Provenance("composition.distributions")
 
 
