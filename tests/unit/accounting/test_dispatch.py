@@ -152,9 +152,21 @@ def test_nothing_random_is_accounted_exactly(participation, expected):
 
 
 def test_the_excess_of_the_programme_is_at_most_ten():
+    assert dm.Deterministic().rel_error == 0.05
     assert dm.Deterministic(10.0).rel_error == 10.0
+    assert dm.Deterministic(1e-3).rel_error == 1e-3
+    with pytest.raises(dm.InvalidParameterError, match="rel_error"):
+        dm.Deterministic(0.0)
     with pytest.raises(dm.InvalidParameterError, match="rel_error"):
         dm.Deterministic(10.5)
+
+
+def test_the_error_of_a_sample_is_at_most_a_half():
+    assert dm.Importance(0.5).rel_error == 0.5
+    assert dm.Importance(1e-4).rel_error == 1e-4
+    for bad in (0.51, 0.9e-4):
+        with pytest.raises(dm.InvalidParameterError, match="rel_error"):
+            dm.Importance(bad)
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 1.5, -1e-9])
@@ -163,7 +175,7 @@ def test_beta_is_a_probability(beta):
         dm.Certified(beta)
 
 
-@pytest.mark.parametrize("coefs", [[1.0], [1.0, 0.5], [3.0, 0.1]])
+@pytest.mark.parametrize("coefs", [[1.0], [1.0, 0.5], [3.0, 0.1], [0.01, 0.1]])
 def test_certain_sampling_multiplies_a_release_by_a_root_rounded_outward(coefs):
     for steps in range(1, 60):
         strategy, participation = dm.BandedToeplitz(3 * steps, coefs), dm.CyclicPoisson(1.0, 3)
