@@ -188,3 +188,13 @@ def test_certain_sampling_multiplies_a_release_by_a_root_rounded_outward(coefs):
         )
         if steps in {1, 4, 49}:
             assert whole.upper == math.isqrt(steps) * one.upper
+
+
+@pytest.mark.parametrize("size", [0.25, 1.0, 4.0])
+def test_noise_is_equal_at_every_step_to_a_part_in_1e14(size):
+    # 40 units of rounding are 0.9e-14, and 54 are 1.2e-14.
+    equal, unequal = (dm.Diagonal([size, size * (1.0 + units * 2.0**-52)]) for units in (40, 54))
+    found = accountant_for(dm.Mechanism(equal, dm.Poisson(0.1)), None)
+    assert found.sensitivity.upper >= equal.entries.max()
+    with pytest.raises(dm.UnsupportedCombinationError, match="independent, equal noise"):
+        accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1)), None)

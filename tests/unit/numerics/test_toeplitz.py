@@ -152,7 +152,7 @@ def test_the_rounding_of_a_convolution_grows_with_the_levels_of_its_transform(p,
     levels = {257 - 1: 8, 258 - 1: 9, 2: 1, 902: 10}[p + q - 1]
     a, b = np.linspace(1.0, 2.0, p), np.linspace(-3.0, 5.0, q)
     expected = (36 * levels + 8) * 2.0**-53 * float(np.linalg.norm(a)) * float(np.linalg.norm(b))
-    assert linalg.convolution_rounding(a, b) == pytest.approx(expected, rel=1e-12)
+    assert linalg.convolution_rounding(a, b) == pytest.approx(expected, rel=1e-12, abs=0.0)
     assert expected >= 2 * (17.9 * levels + 2.3) * 2.0**-53 * float(np.linalg.norm(a) * np.linalg.norm(b))
 
 
