@@ -181,6 +181,7 @@ def test_certain_sampling_multiplies_a_release_by_a_root_rounded_outward(coefs):
         strategy, participation = dm.BandedToeplitz(3 * steps, coefs), dm.CyclicPoisson(1.0, 3)
         one = dm.sensitivity(strategy, participation)
         whole = accountant_for(dm.Mechanism(strategy, participation), None).sensitivity
+        assert whole.lower > 0.0
         lower, upper = Fraction(whole.lower) ** 2, Fraction(whole.upper) ** 2
         assert lower <= steps * Fraction(one.lower) ** 2 <= steps * Fraction(one.upper) ** 2 <= upper
         assert upper - lower <= steps * (Fraction(one.upper) ** 2 - Fraction(one.lower) ** 2) + Fraction(
@@ -198,3 +199,18 @@ def test_noise_is_equal_at_every_step_to_a_part_in_1e14(size):
     assert found.sensitivity.upper >= equal.entries.max()
     with pytest.raises(dm.UnsupportedCombinationError, match="independent, equal noise"):
         accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1)), None)
+
+
+@pytest.mark.parametrize(("units", "tight"), [(40, True), (54, False)])
+def test_groups_are_tight_where_columns_are_equal_to_a_part_in_1e14(units, tight):
+    strategy = dm.Diagonal([4.0, 4.0 * (1.0 - units * 2.0**-52)])
+    found = accountant_for(dm.Mechanism(strategy, dm.CyclicPoisson(0.1, 1)), None)
+    assert found.release.tight is tight
+
+
+def test_the_programme_is_exact_for_independent_noise_only():
+    found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.Exact())
+    assert found.settings.rel_error == 0.005
+    for strategy in (dm.BandedToeplitz(6, [1.0, 0.5]), dm.LambdaCGD(6, 0.5)):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"Exact\(\) for Identity"):
+            accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), dm.Exact())
