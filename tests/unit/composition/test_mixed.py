@@ -2,6 +2,7 @@ import math
 import types
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import dpmech as dm
@@ -59,6 +60,13 @@ def test_claims_fail_with_the_probability_that_any_does_rounded_up():
         assert claims._with_claims(2.0, "").upper == 1.0
         with pytest.raises(dm.UnattainableBudgetError, match="claims alone fail"):
             claims._left(float(exact) * 0.99)
+    rng = np.random.default_rng(1)
+    for delta, share in zip(rng.random(60) * 0.5, rng.random(60), strict=True):
+        # One claim's delta is taken as it is.
+        total = float(delta + (1.0 - delta) * share)
+        left = (Fraction(total) - Fraction(float(delta))) / (1 - Fraction(float(delta)))
+        found = Fraction(MixedComposition(claims=((0.5, float(delta)),))._left(total))
+        assert left * (1 - Fraction(1, 10**14)) <= found <= left
     assert MixedComposition()._spent() == 0.0
     assert MixedComposition(claims=((0.5, 1e-7),))._spent() == 1e-7
     assert MixedComposition()._left(1e-5) == 1e-5
@@ -79,7 +87,7 @@ def test_rounding_is_counted_once_a_step_and_a_claim():
     parts = (SampledPart(0.1, 1.0, 300, True), SampledPart(0.2, 1.0, 50, True))
     mixed = MixedComposition((0.1, 0.1), parts, ((0.5, 1e-9), (0.1, 1e-9)))
     rounding = 1e-15 * (300 + 50 + 2 + 1)
-    assert mixed._noise(100.1 * rounding) == pytest.approx(rounding, rel=1e-12)
+    assert mixed._noise(100.1 * rounding) == pytest.approx(rounding, rel=1e-12, abs=0.0)
     with pytest.raises(dm.NumericalError, match="below the resolution"):
         mixed._noise(99.9 * rounding)
 
@@ -115,9 +123,9 @@ def test_distributions_are_read_with_their_rounding_on_the_safe_side(monkeypatch
     assert mixed.epsilon(1e-5).upper == 1.25
     # The same eps on two lattices is enough.
     left = (1e-5 - 1e-7) / (1.0 - 1e-7)
-    assert asked[1::2] == pytest.approx([left - rounding] * 2, rel=1e-12)
+    assert asked[1::2] == pytest.approx([left - rounding] * 2, rel=1e-12, abs=0.0)
     assert asked[1] < left - 0.99 * rounding
     asked.clear()
     found = mixed.delta(1.0).upper
     assert asked[1::2] == [1.0, 1.0]
-    assert found == pytest.approx(1e-7 + (1.0 - 1e-7) * (1e-6 + rounding), rel=1e-12)
+    assert found == pytest.approx(1e-7 + (1.0 - 1e-7) * (1e-6 + rounding), rel=1e-12, abs=0.0)
