@@ -251,3 +251,31 @@ def test_capped_sets_cost_a_pass_each(monkeypatch, b, k, rounds):
     assert sensitivities._bracket(strategy, Pattern(b, k)) is not None
     monkeypatch.setattr(sensitivities, "_BRACKET_WORK", 100 * rounds - 1)
     assert sensitivities._bracket(strategy, Pattern(b, k)) is None
+
+
+@pytest.mark.parametrize(
+    ("inverse", "geometric"),
+    [([1.0, -0.5], True), ([2.0, -1.8], True), ([0.5, -1.0], False), ([2.0, 1.0], False), ([0.5, -0.5], False)],
+)
+def test_geometric_columns_have_a_ratio_below_one(inverse, geometric):
+    factors = types.SimpleNamespace(inverse_coefs=np.array(inverse))
+    strategy = types.SimpleNamespace(factored=factors, inverse_bands=2, n=3, column_norms=lambda: np.ones(3))
+    assert sensitivities._normalised_geometric(strategy) is geometric
+
+
+def test_evenly_spaced_sets_are_looked_at_up_to_a_number_of_columns_in_all(monkeypatch):
+    strategy, pattern = dm.Dense(dense(1, 9)), Pattern(3, 3, evenly_spaced=True)
+    monkeypatch.setattr(sensitivities, "_LOWER_WORK", 27)
+    assert sensitivities._evenly_spaced(strategy, pattern) is not None
+    monkeypatch.setattr(sensitivities, "_LOWER_WORK", 26)
+    assert sensitivities._evenly_spaced(strategy, pattern) is None
+
+
+@pytest.mark.parametrize(("off", "least"), [(0.5, 6.25), (4.0, 0.0)])
+def test_the_lower_end_of_a_bracket_takes_the_rounding_off(monkeypatch, off, least):
+    given = []
+    monkeypatch.setattr(sensitivities, "_LOWER_WORK", 0)
+    monkeypatch.setattr(sensitivities, "_together", lambda *_: (3.0, off))
+    monkeypatch.setattr(sensitivities, "_of_squares", lambda *ends: given.append(ends[2]))
+    sensitivities._bracket(dm.Dense(dense(1, 9)), Pattern(2, 3))
+    assert given == [least]

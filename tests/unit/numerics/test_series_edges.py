@@ -136,3 +136,23 @@ def test_columns_of_growing_series_are_off_by_a_weighted_residual(signs, rate):
     by_entry = max(c / float(value) for c, value in zip(ceiling, modulus, strict=True))
     expected = rho / (1 - rho) * min(by_norm, by_entry) + 1.01 * UNIT
     assert error == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("lags", [(1, 2), (1, 1100), (3, 1024, 1500), (1023, 1024, 2047, 2048)])
+@pytest.mark.parametrize("n", [900, 3000])
+def test_a_recursion_solves_for_near_and_far_coefficients(lags, n):
+    rng = np.random.default_rng(len(lags))
+    f = np.zeros(max(lags) + 1)
+    f[0] = 1.5
+    f[list(lags)] = 0.9 * rng.uniform(-1.0, 1.0, len(lags)) / len(lags)
+    x = rng.standard_normal(n)
+    y = series._recursion(f, x)
+    assert np.convolve(f, y)[:n] == pytest.approx(x, abs=1e-12)
+
+
+def test_exact_products_serve_short_series_as_well(monkeypatch):
+    monkeypatch.setattr(series, "_TERMS_WORK", 0)
+    monkeypatch.setattr(series, "_TERMS", 0)
+    found, error = series.bounded_inverse(np.array([1.0, -0.5]), 50)
+    assert found == pytest.approx(0.5 ** np.arange(50), rel=1e-15, abs=0.0)
+    assert error <= 1e-15
