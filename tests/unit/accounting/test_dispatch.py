@@ -214,3 +214,14 @@ def test_the_programme_is_exact_for_independent_noise_only():
     for strategy in (dm.BandedToeplitz(6, [1.0, 0.5]), dm.LambdaCGD(6, 0.5)):
         with pytest.raises(dm.UnsupportedCombinationError, match=r"Exact\(\) for Identity"):
             accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), dm.Exact())
+
+
+def test_what_a_method_leaves_to_chance_by_default():
+    assert (dm.Importance().rel_error, dm.Importance().confidence) == (0.02, 0.9999)
+    assert dm.Certified().error == 1e-9
+    assert [method.error for method in (dm.Pld(), dm.Prv(), dm.Rdp(), dm.Exact(), dm.Deterministic())] == [
+        0.0
+    ] * 5
+    for bad in (0.0, 1.0, 1.5):
+        with pytest.raises(dm.InvalidParameterError, match="confidence"):
+            dm.Importance(confidence=bad)
