@@ -39,7 +39,7 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
     """
     log_q, log_rest = math.log(sampling_prob), math.log1p(-sampling_prob)
     precision = 0.5 / noise_multiplier / noise_multiplier
-    terms, largest = [], 0.0
+    terms, sizes = [], []
     order = check_integer("order", order, minimum=2)  # a Python int, as coefficients are of any size
     coefficient = order
     for k in range(2, order + 1):
@@ -47,15 +47,15 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
         gain = k * (k - 1) * precision
         if gain == 0.0 or not math.isfinite(gain):
             raise NumericalError(f"noise multiplier {noise_multiplier!r} leaves float64 at order {order}")
-        parts = (math.log(coefficient), k * log_q, (order - k) * log_rest, gain)
-        terms.append(math.fsum(parts) + math.log(-math.expm1(-gain)))
-        largest = max(largest, math.fsum(map(abs, parts)) + abs(math.log(-math.expm1(-gain))))
+        parts = (math.log(coefficient), k * log_q, (order - k) * log_rest, gain, math.log(-math.expm1(-gain)))
+        terms.append(math.fsum(parts))
+        sizes.append(math.fsum(map(abs, parts)))
     top = max(terms)
     total = top + math.log(math.fsum(math.exp(term - top) for term in terms))
-    log_moment = total + math.log1p(math.exp(-total)) if total > 0.0 else math.log1p(math.exp(total))
+    log_moment = max(total, 0.0) + math.log1p(math.exp(-abs(total)))
     # An absolute error in `total` is at most that relative error in log(1 + e^total); every logarithm is off
     # by an ulp of itself, and the argument of the inner one by two.
-    error = 8.0 * _ULP * (largest + abs(total) + 8.0)
+    error = 8.0 * _ULP * (max(sizes) + abs(total) + 8.0)
     value = log_moment / (order - 1) * (1.0 + error)
     if not (math.isfinite(value) and value > 0.0 and error < 1e-6):
         raise NumericalError(
@@ -67,23 +67,29 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
 
 def budget_at(order: float, eps: float, delta: float) -> float:
     """The largest divergence of this order that meets (eps, delta), rounded down; negative if none does."""
-    needed = (log_tail_factor(order, 0.0) - math.log(delta)) / (order - 1.0)
-    slack = 16.0 * _ULP * (abs(math.log(delta)) + abs(log_tail_factor(order, 0.0)) + 1.0) / (order - 1.0)
-    return (eps - needed) - slack - 4.0 * _ULP * (eps + abs(needed))
+    needed, slack = _needed(order, delta)
+    return (eps - needed) - (slack + 4.0 * _ULP * eps)
 
 
 def epsilon_at(order: float, divergence: float, delta: float) -> float:
     """The eps >= 0 at delta that follows from one order, rounded up."""
-    needed = (log_tail_factor(order, 0.0) - math.log(delta)) / (order - 1.0)
-    slack = 16.0 * _ULP * (abs(math.log(delta)) + abs(log_tail_factor(order, 0.0)) + 1.0) / (order - 1.0)
-    return max(0.0, divergence + needed + slack + 4.0 * _ULP * (divergence + abs(needed)))
+    needed, slack = _needed(order, delta)
+    return max(0.0, (divergence + needed) + (slack + 4.0 * _ULP * divergence))
+
+
+def _needed(order: float, delta: float) -> tuple[float, float]:
+    """By how much eps lies above the divergence at most, and what rounding may do to sums with it."""
+    tail, log_delta = log_tail_factor(order, 0.0), math.log(delta)
+    slack = 16.0 * _ULP * (abs(log_delta) + abs(tail) + 1.0) / (order - 1.0)
+    return (tail - log_delta) / (order - 1.0), slack
 
 
 def delta_at(order: float, divergence: float, eps: float) -> float:
     """The delta at eps >= 0 that follows from one order, rounded up, at most 1."""
     exponent = (order - 1.0) * divergence + log_tail_factor(order, eps)
     slack = 16.0 * _ULP * ((order - 1.0) * (divergence + eps) + abs(log_tail_factor(order, 0.0)) + 1.0)
-    return min(1.0, math.exp(min(0.0, exponent + slack)) * (1.0 + 4.0 * _ULP))
+    value = math.exp(min(0.0, exponent + slack)) * (1.0 + 4.0 * _ULP)
+    return min(1.0, math.nextafter(value, math.inf))  # never 0 where the exponential underflows
 
 
 def best_order(eps: float, delta: float) -> int | None:

@@ -90,12 +90,13 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.ring.gram",
         "accounting.balls_in_bins.ring.grid",
         "accounting.balls_in_bins.ring.programme",
+        "accounting.balls_in_bins.ring.walk",
         "accounting.balls_in_bins.ring.accountant",
         "accounting.balls_in_bins.ring.node_laws",
         "accounting.balls_in_bins.moments",
     ],
     "renyi": [
-        "numerics.directed",
+        "numerics.rounding",
         "accounting.renyi_orders",
     ],
     "kernels": [

@@ -48,7 +48,7 @@ def test_its_sensitivity_is_worked_out_once(monkeypatch):
 
     def counted(strategy, pattern):
         calls.append(pattern)
-        return dm.Bounds(1.0, 1.0, "counted")
+        return dm.Bounds.bracket(1.0, 1.0, dm.Provenance("counted"))
 
     monkeypatch.setattr(module, "pattern_sensitivity", counted)
     own = dm.Mechanism(dm.Identity(5), dm.MinSep(2))

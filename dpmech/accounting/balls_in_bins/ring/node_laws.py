@@ -60,7 +60,7 @@ def normal_split(nodes: Vector, sd: float) -> Split:
     puts = _normal_call(-scaled[:2])
     weights[0] = (puts[1] - puts[0]) / (scaled[1] - scaled[0])
     top = float(scaled[-1])
-    return Split(_checked(weights, 0.0), 0.0, float(_lognormal_call(np.array([top]), sd)[0]))
+    return Split(_checked(weights), 0.0, float(_lognormal_call(np.array([top]), sd)[0]))
 
 
 def lognormal_split(log_nodes: Vector, mean: float, sd: float) -> Split:
@@ -91,7 +91,7 @@ def lognormal_split(log_nodes: Vector, mean: float, sd: float) -> Split:
     above = np.concatenate([[False], scaled >= 0.5 * sd])  # above the mean of e^Y
     weights = _second_differences(grid, calls, puts, above)
     weights[0] = puts[1] / grid[1]
-    checked = _checked(weights, 0.0)
+    checked = _checked(weights)
     return Split(checked[1:], float(checked[0]), float(call[-1]))
 
 
@@ -108,8 +108,8 @@ def _second_differences(nodes: Vector, calls: Vector, puts: Vector, above: npt.N
     return weights
 
 
-def _checked(weights: Vector, extra: float) -> Vector:
-    total = float(np.sum(weights)) + extra
+def _checked(weights: Vector) -> Vector:
+    total = float(np.sum(weights))
     if not abs(total - 1.0) <= SUM_TOLERANCE:
         raise NumericalError(f"split weights sum to {total!r}, not to 1")
     return np.maximum(weights, 0.0)

@@ -1,11 +1,13 @@
 """The deterministic accountant of Balls-in-Bins: what it returns stands by itself, and above the truth."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profile
 from dpmech.accounting.balls_in_bins.ring import accountant as programmed
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_sigma
 from dpmech.exceptions import NumericalError
@@ -28,7 +30,7 @@ class TestCalibration:
         again = dm.delta(cal.strategy, cal.sigma, 2.0, participation=SCHEMA, method=METHOD)
         assert again.upper <= 1e-4
         assert again.method == cal.method
-        assert cal.guarantee == "deterministic upper bound"
+        assert str(cal.guarantee) == "deterministic upper bound"
         below = dm.delta(cal.strategy, cal.sigma * 0.99, 2.0, participation=SCHEMA, method=METHOD)
         assert below.upper > 1e-4
         sampled = dm.calibrate_sigma(cal.strategy, 2.0, 1e-4, participation=SCHEMA, rng=3)
@@ -51,10 +53,57 @@ class TestCalibration:
         monkeypatch.setattr(
             programmed.DeterministicAccountant,
             "delta",
-            lambda self, sigma, eps, tolerance: dm.Bounds(0.0, 1.0, "a bound that is of no use"),
+            lambda self, sigma, eps, tolerance: dm.Bounds.bracket(
+                0.0, 1.0, dm.Provenance("a bound that is of no use")
+            ),
         )
         with pytest.raises(NumericalError, match="confirmed"):
             calibrated()
+
+
+def small_accountant(rel_error=0.3):
+    """Four bins of BISR, which no ring has exactly, at three epochs."""
+    strategy = dm.InverseSquareRoot(12, 3)
+    return programmed.DeterministicAccountant(
+        ring_profile(strategy, 4),
+        bin_gram(strategy, 4),
+        dm.sensitivity(strategy, dm.BallsInBins(4)),
+        dm.Deterministic(rel_error),
+    )
+
+
+class TestRing:
+    @pytest.mark.parametrize("sigma", [0.4, 1.0, 3.0])
+    def test_the_ring_is_at_sigma_one_whatever_sigma_it_was_fitted_at(self, sigma):
+        one = small_accountant()
+        above = one._ring(sigma, 1.0).profile() - one.profile
+        assert np.all(above >= 0.0)
+        assert np.sum(above) <= 0.05 * np.sum(one.profile)
+        assert np.sum(above) > 1e-6
+
+    def test_the_text_says_by_how_much_it_over_states(self):
+        one = small_accountant()
+        ring = dataclasses.replace(one._ring(1.0, 1.0), constant=0.25)
+        excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
+        assert excess > 1.0
+        assert (
+            f"decay {ring.decay:.4g} (entries over-stated by {excess:.2g} % in the mean)"
+            in one._described(ring)
+        )
+
+
+class TestEpsilon:
+    @pytest.mark.parametrize("sigma", [0.8, 2.0])
+    def test_it_is_where_the_bound_on_delta_meets_the_one_asked_for(self, sigma):
+        one = small_accountant()
+        eps = one.epsilon(sigma, 1e-3, tolerance=1e-3)
+        assert eps.lower == 0.0
+        assert one.delta(sigma, eps.upper, tolerance=1e-3).upper <= 1e-3 * 1.05
+        assert one.delta(sigma, 0.97 * eps.upper, tolerance=1e-3).upper > 1e-3
+
+    def test_it_is_nothing_where_delta_allows_all(self):
+        found = small_accountant().epsilon(40.0, 0.1, tolerance=1e-3)
+        assert (found.lower, found.upper) == (0.0, 0.0)
 
 
 class Known(programmed.DeterministicAccountant):
@@ -65,7 +114,9 @@ class Known(programmed.DeterministicAccountant):
 
     def delta(self, sigma, eps, *, tolerance):
         del tolerance
-        return dm.Bounds(0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, "known")
+        return dm.Bounds.bracket(
+            0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, dm.Provenance("known")
+        )
 
 
 class TestConfirmation:

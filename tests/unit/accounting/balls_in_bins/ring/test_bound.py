@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 import os
 import subprocess
@@ -10,7 +11,7 @@ import scipy.special
 
 from dpmech.accounting.balls_in_bins.ring import kernels as ring_kernels
 from dpmech.accounting.balls_in_bins.ring import programme as ring_programme
-from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
+from dpmech.accounting.balls_in_bins.ring.bound import _simplified, ring_delta
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, place_nodes
 from dpmech.accounting.balls_in_bins.ring.programme import Direction, run_programme
@@ -58,6 +59,7 @@ def test_one_bin_is_the_gaussian_mechanism(eps):
     result = ring_delta(RingGram(1, 0.25, 1.0, 0.9, 0.5), eps)
     assert result.delta == pytest.approx(gaussian(1.75, eps), rel=1e-9)
     assert result.delta_remove == result.delta_add == result.delta
+    assert result.excess == 0.0
     assert not result.grids
 
 
@@ -220,7 +222,7 @@ def test_the_search_meets_its_aim():
     for aim in (0.2, 0.02):
         result = ring_delta(ring, eps, rel_error=aim)
         assert truth <= result.delta <= truth * (1 + 1.5 * aim)
-        assert result.excess <= 2 * aim
+        assert result.delta / truth - 1.0 <= result.excess <= 2 * aim
         assert result.delta == max(result.delta_remove, result.delta_add)
 
 
@@ -260,6 +262,7 @@ def test_directions():
     assert ring_delta(ring, 0.5, grid=MEDIUM, direction="remove").delta == whole.delta_remove
     only = ring_delta(ring, 0.5, grid=MEDIUM, direction=ADD)
     assert only.delta == whole.delta_add
+    assert whole.delta == max(whole.delta_remove, whole.delta_add) > min(whole.delta_remove, whole.delta_add)
     assert math.isnan(only.delta_remove)
     assert set(whole.grids) == {REMOVE, ADD}
 
@@ -274,6 +277,22 @@ def test_faint_parts_are_absorbed():
     assert ring_delta(RingGram(4, 1e-9, 0.0, 0.0, 0.5), 0.5).delta == pytest.approx(
         gaussian(0.5, 0.5), rel=1e-6
     )
+
+
+@pytest.mark.parametrize("bins", [1, 4, 7])
+def test_what_replaces_faint_parts_dominates_them_closely(bins):
+    parts = (0.0, 3e-9, 0.9e-6, 1.1e-6, 0.7)
+    for white, amplitude, constant in itertools.product(parts, repeat=3):
+        for decay in (0.0, 0.6):
+            ring = RingGram(bins, white, amplitude, decay, constant)
+            found = _simplified(ring)
+            above = found.profile() - ring.profile()
+            assert np.all(above >= -1e-15)
+            assert np.all(above <= 2.2e-6)
+            assert (found.white > 0.0) + (found.amplitude > 0.0) + (found.constant > 0.0) <= 1 or all(
+                one == 0.0 or one >= 1e-6 for one in (found.white, found.amplitude, found.constant)
+            )
+            assert found.amplitude == 0.0 or decay > 0.0
 
 
 @pytest.mark.parametrize(

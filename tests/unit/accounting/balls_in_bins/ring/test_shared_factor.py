@@ -1,0 +1,91 @@
+"""The part that all bins share: a sum over its nodes, never below the integral, and what it leaves out."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from dpmech.accounting.balls_in_bins.ring import shared_factor
+from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, place_nodes
+from dpmech.accounting.balls_in_bins.ring.programme import Direction
+from dpmech.accounting.balls_in_bins.ring.shared_factor import bound_on, rounding_slack
+from tests.support.bins_oracles import gaussian, quadrature
+
+REMOVE, ADD = Direction.REMOVE, Direction.ADD
+GRID = RingGrid(y_step=0.3, z_nodes=25, s_nodes=120, white_nodes=40, constant_nodes=60, tail=7.0)
+RINGS = [RingGram(2, 0.0, 0.9, 0.4, 0.5), RingGram(2, 0.6, 0.0, 0.0, 0.3), RingGram(2, 0.3, 0.5, 0.6, 0.2)]
+
+
+def full(ring):
+    index = np.arange(ring.bins)
+    distance = np.abs(index[:, None] - index[None, :])
+    return ring.profile()[np.minimum(distance, ring.bins - distance)]
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=str)
+@pytest.mark.parametrize("eps", [0.3, 1.2])
+def test_sums_over_a_shared_factor_lie_closely_above_quadrature(ring, eps):
+    for direction, truth in zip((REMOVE, ADD), quadrature(full(ring), eps), strict=True):
+        coarse = bound_on(ring, eps, direction, GRID, coarse_only=True)[0]
+        fine = bound_on(ring, eps, direction, GRID)[0]
+        assert truth * (1.0 - 1e-9) <= fine <= 1.15 * truth
+        assert fine <= coarse <= 1.6 * truth
+
+
+def test_what_is_left_out_is_charged(monkeypatch):
+    """With next to nothing run, the rest at the price of one Gaussian a node: still above, and not far."""
+    ring, eps = RINGS[0], 0.3
+    whole = [bound_on(ring, eps, direction, GRID)[0] for direction in (REMOVE, ADD)]
+    monkeypatch.setattr(shared_factor, "LEFT_OUT", 0.5)
+    monkeypatch.setattr(shared_factor, "LEFT_COARSE", 0.9)
+    for direction, before in zip((REMOVE, ADD), whole, strict=True):
+        assert before < bound_on(ring, eps, direction, GRID)[0] <= 2.0 * before
+
+
+def test_a_short_range_of_the_shared_factor_is_charged():
+    ring, eps = RINGS[0], 0.3
+    grid = dataclasses.replace(GRID, tail=0.5)
+    for direction, truth in zip((REMOVE, ADD), quadrature(full(ring), eps), strict=True):
+        common = shared_factor._Common(ring, eps, direction, grid)
+        assert common.beyond > 0.01
+        assert truth * (1.0 - 1e-9) <= bound_on(ring, eps, direction, grid)[0]
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+def test_every_node_has_its_level_its_weight_and_its_cap(direction):
+    """The nodes of R = e^(sqrt(c) G - c/2), and one Gaussian of the rest for each of them."""
+    ring, eps = RINGS[0], 0.3
+    common = shared_factor._Common(ring, eps, direction, GRID)
+    sizes = np.exp(common.logs)
+    chances = common.weights / sizes if direction is REMOVE else common.weights
+    # Mean and mass of R are kept but for what lies beyond an end, which is charged.
+    assert float(chances @ sizes) == pytest.approx(1.0, abs=1e-4)
+    assert float(chances.sum()) == pytest.approx(1.0, abs=1e-4)
+    sign = 1.0 if direction is ADD else -1.0
+    np.testing.assert_allclose(common.levels, eps + sign * common.logs, rtol=1e-12, atol=1e-12)
+    assert sorted(np.concatenate(common.members).tolist()) == list(range(GRID.constant_nodes))
+    for members in common.members:
+        assert np.ptp(common.logs[members]) <= math.log(shared_factor.GROUP_RATIO) * (1.0 + 1e-9)
+        caps = [1.0 if level <= 0.0 else gaussian(0.9, level) for level in common.levels[members]]
+        assert common._cap(members) == pytest.approx(float(common.weights[members] @ caps), rel=1e-9)
+    shares, left = common.coarse()
+    kept = [common._cap(members) for group, members in enumerate(common.members) if group not in shares]
+    assert kept
+    assert left == pytest.approx(sum(kept) + common.beyond, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("y_step", "variance"), [(0.3, 1.0), (5.0, 1.0), (0.01, 1.0), (0.3, 40.0), (0.01, 1e-3)]
+)
+def test_slack_for_rounding_grows_with_the_bins_and_with_fine_steps(y_step, variance):
+    """Second differences over a step h lose 1e-14 / h^2 of a weight, and over a small deviation more."""
+    grid = dataclasses.replace(GRID, y_step=y_step)
+    for bins in (2, 500):
+        ring = RingGram(bins, 0.0, variance, 0.8, 0.0)
+        place = place_nodes(ring, 0.5, REMOVE, grid, 1.0)
+        lost = max(1e-10, 1e-14 / min(y_step, 1.0) ** 2 / min(0.6 * math.sqrt(variance), 1.0))
+        assert rounding_slack(place) - 1.0 == pytest.approx(1e-9 + lost * bins, rel=1e-5)
+        white = place_nodes(RingGram(bins, 1.0, 0.0, 0.0, 0.0), 0.5, REMOVE, grid, 1.0)
+        assert rounding_slack(white) - 1.0 == pytest.approx(1e-9 + 1e-10 * bins, rel=1e-5)

@@ -1,0 +1,134 @@
+"""Moments of Balls-in-Bins: the lemma's formula digit by digit, and never below integrals of two bins."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+
+from dpmech.accounting.balls_in_bins.gram import DenseGram
+from dpmech.accounting.balls_in_bins.moment_bound import ORDERS
+from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant, rough_log_delta
+from dpmech.numerics import Bounds, Provenance
+from tests.support.bins_oracles import gaussian, quadrature
+
+TWO = np.array([[1.1, 0.3], [0.3, 0.8]])
+SIGMA = 1.3
+
+
+def equal(bins, square, common=0.0):
+    return square * ((1.0 - common) * np.eye(bins) + common)
+
+
+def uneven(bins, square):
+    """Rows of their own: entries fall off at another rate from bin to bin."""
+    places = np.cumsum(np.linspace(0.3, 2.0, bins))
+    return square * np.exp(-np.abs(places[:, None] - places[None, :])) + np.diag(np.linspace(0.0, 0.2, bins))
+
+
+def accountant(matrix):
+    """With the Gram matrix at sigma 1, and the sensitivity that its diagonal has."""
+    top = math.sqrt(matrix.diagonal().max())
+    return AllocationRenyiAccountant(DenseGram(matrix), Bounds.bracket(top, top, Provenance("given")))
+
+
+def log_moment(matrix, order):
+    """Log mean_i (mean_m e^(a K_im / 2))^(a - 1): the lemma for E r^a."""
+    rows = scipy.special.logsumexp(0.5 * order * matrix, axis=1) - math.log(len(matrix))
+    return float(scipy.special.logsumexp((order - 1) * rows) - math.log(len(matrix)))
+
+
+def log_remove(matrix, eps):
+    return min(
+        log_moment(matrix, a) - (a - 1) * eps - math.log(a) + (a - 1) * math.log(1 - 1 / a) for a in ORDERS
+    )
+
+
+def log_add(matrix, eps):
+    """By Jensen, at the best real order: the exponent as a function of the order, minimised by hand."""
+    trace, mean = float(np.trace(matrix)) / len(matrix), float(matrix.mean())
+
+    def at(step):
+        a = 1.0 + math.exp(step)
+        return (a - 1) * ((trace + (a - 1) * mean) / 2 - eps) - math.log(a) + (a - 1) * math.log(1 - 1 / a)
+
+    start = min(np.linspace(-10.0, 10.0, 400), key=at)
+    return scipy.optimize.minimize_scalar(at, bracket=(start - 0.1, start + 0.1), tol=1e-12).fun
+
+
+@pytest.mark.parametrize(
+    ("matrix", "eps", "deciding"),
+    [
+        (equal(5, 4.0), 4.0, "remove"),  # the least order decides, where the lemma is an equality
+        (equal(5, 0.5), 1.0, "remove"),
+        (uneven(6, 0.8), 3.0, "remove"),
+        (equal(2, 0.1), 0.3, "add"),
+        (equal(3, 1.0, 0.9), 0.2, "Gaussian"),
+    ],
+)
+def test_delta_is_the_larger_direction_and_no_more_than_one_gaussian(matrix, eps, deciding):
+    found = accountant(SIGMA**2 * matrix).delta(SIGMA, eps, tolerance=1e-3)
+    assert found.lower == 0.0
+    parts = {"remove": math.exp(log_remove(matrix, eps)), "add": math.exp(log_add(matrix, eps))}
+    capped = gaussian(matrix.diagonal().max(), eps)
+    decided = {"Gaussian": capped, **parts}
+    assert min(max(parts.values()), capped) == pytest.approx(decided[deciding], rel=1e-12)
+    if deciding == "remove":
+        assert found.upper / parts["remove"] - 1.0 == pytest.approx(1e-9, rel=0.2)
+    elif deciding == "add":
+        assert 1.0 + 1e-10 <= found.upper / parts["add"] <= 1.0 + 1e-8
+    else:
+        assert found.upper == pytest.approx(decided[deciding], rel=1e-9)
+
+
+@pytest.mark.parametrize("order", [2, 3, 5, 12])
+@pytest.mark.parametrize("square", [0.05, 0.6, 2.5])
+def test_divergences_are_those_of_the_formula_rounded_up(order, square):
+    for matrix in (equal(40, square), uneven(6, square), equal(3, square, 0.9)):
+        found = accountant(SIGMA**2 * matrix).divergence(SIGMA, order)
+        trace, mean = float(np.trace(matrix)) / len(matrix), float(matrix.mean())
+        top = matrix.diagonal().max()
+        remove = log_moment(matrix, order) / (order - 1)
+        exact = min(max(remove, (trace + (order - 1) * mean) / 2), order * top / 2)
+        assert exact * (1.0 + 5e-10) <= found <= exact * (1.0 + 1.5e-9) + 3e-12 * (1.0 + order * top)
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0])
+def test_two_bins_are_never_below_their_integrals(scale):
+    matrix = scale * TWO
+    bound = accountant(matrix)
+    for eps in (0.1, 0.7, 1.5):
+        truth = max(quadrature(matrix, eps))
+        assert truth <= bound.delta(1.0, eps, tolerance=1e-3).upper <= 8.0 * truth
+    nodes, weights = np.polynomial.hermite_e.hermegauss(100)
+    draws = np.linalg.cholesky(matrix) @ np.stack([one.ravel() for one in np.meshgrid(nodes, nodes)])
+    chances = np.outer(weights, weights).ravel() / weights.sum() ** 2
+    ratio = np.exp(draws - 0.5 * np.diag(matrix)[:, None]).mean(axis=0)
+    for order in (2, 3, 6):
+        exact = max(
+            math.log(chances @ ratio**order) / (order - 1),
+            math.log(chances @ ratio ** (1 - order)) / (order - 1),
+        )
+        assert exact <= bound.divergence(1.0, order) <= 1.5 * exact
+
+
+@pytest.mark.parametrize("eps", [0.5, 3.0])
+def test_where_to_look_is_the_moment_bound_from_up_to_64_rows(eps):
+    for matrix in (equal(5, 0.5), uneven(6, 0.8), equal(90, 0.4)):
+        assert rough_log_delta(DenseGram(matrix), eps) == pytest.approx(log_remove(matrix, eps), rel=1e-9)
+    # The first and the last row are among them.
+    lone = np.diag(np.array([6.0, *np.full(98, 0.1), 6.0]))
+    assert rough_log_delta(DenseGram(lone), eps) > log_remove(lone, eps)
+
+
+def test_eps_and_sigma_meet_delta_and_are_the_smallest_that_do():
+    bound = accountant(equal(5, 1.0))
+    for delta in (1e-3, 1e-8):
+        eps = bound.epsilon(0.9, delta, tolerance=1e-3).upper
+        assert bound.delta(0.9, eps, tolerance=1e-3).upper <= delta
+        assert bound.delta(0.9, eps * (1.0 - 3e-6), tolerance=1e-3).upper > delta
+    assert bound.epsilon(200.0, 0.01, tolerance=1e-3).upper == 0.0
+    found = bound.calibrate(1.0, 1e-4, rtol=1e-3, progress=lambda _: None)
+    assert bound.delta(found.sigma, 1.0, tolerance=1e-3).upper <= 1e-4
+    assert bound.delta(found.sigma * (1.0 - 2e-3), 1.0, tolerance=1e-3).upper > 1e-4
