@@ -150,10 +150,17 @@ def test_no_false_claim_is_verified(data):
     elif change == "delta":
         forged = dataclasses.replace(own, budget=dm.PrivacyBudget(own.budget.eps, factor * own.budget.delta))
     elif change == "strategy":
-        forged = dataclasses.replace(own, strategy=data.draw(strategies(strategy.n)))
+        forged = dataclasses.replace(
+            own, mechanism=dataclasses.replace(own.mechanism, strategy=data.draw(strategies(strategy.n)))
+        )
     else:
         other = data.draw(participations(strategy.n))
-        forged = dataclasses.replace(own, participation=dm.EveryStep() if other.random else other)
+        forged = dataclasses.replace(
+            own,
+            mechanism=dataclasses.replace(
+                own.mechanism, participation=dm.EveryStep() if other.random else other
+            ),
+        )
     if true_delta(forged) > forged.budget.delta * (1 + 1e-5):
         found = dm.verify(forged)
         assert not found.ok, change

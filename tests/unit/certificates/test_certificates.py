@@ -176,14 +176,18 @@ def test_the_trainer_is_told_its_duties():
     ],
 )  # fmt: skip
 def test_every_sampler_is_described(participation, words):
-    certificate = dataclasses.replace(CERTIFICATE, participation=participation)
+    certificate = dataclasses.replace(
+        CERTIFICATE, mechanism=dm.Mechanism(CERTIFICATE.strategy, participation)
+    )
     assert words in trainer_duties(certificate)["sampler"]
 
 
 def test_a_schema_of_ones_own_says_its_duty():
     own = mock.MagicMock(spec=dm.Participation)
     own.duty = "Every {} steps.".format
-    duties = trainer_duties(dataclasses.replace(CERTIFICATE, participation=own))
+    duties = trainer_duties(
+        dataclasses.replace(CERTIFICATE, mechanism=dm.Mechanism(CERTIFICATE.strategy, own))
+    )
     assert duties["sampler"] == "Every 6 steps."
 
 

@@ -157,7 +157,7 @@ def test_one_bit_of_an_array_changes_the_checksum():
     matrix = np.tril(np.ones((40, 40)))
     cal = dm.calibrate_sigma(dm.Dense(matrix), 1.0, 1e-5, participation=dm.SingleParticipation())
     matrix[30, 7] = np.nextafter(1.0, 2.0)
-    other = dataclasses.replace(cal, strategy=dm.Dense(matrix))
+    other = dataclasses.replace(cal, mechanism=dataclasses.replace(cal.mechanism, strategy=dm.Dense(matrix)))
     with pytest.raises(dm.CertificateError):
         check_unedited(other)
     assert checksum_of(dm.Dense(matrix)) != checksum_of(cal.strategy)
