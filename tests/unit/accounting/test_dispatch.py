@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.dispatch import effective_method
+from dpmech.accounting.dispatch import SCHEMES, effective_method
 from dpmech.accounting.methods import Exact, Importance, Method, Pld
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
@@ -158,3 +158,13 @@ def test_the_excess_of_the_programme_is_at_most_ten():
 def test_beta_is_a_probability(beta):
     with pytest.raises(dm.InvalidParameterError, match="beta"):
         dm.Certified(beta)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "other", "message"),
+    [(dm.Poisson(0.5), dm.BallsInBins(2), "not sampled release by release"),
+     (dm.BallsInBins(2), dm.Poisson(0.5), "puts nobody into bins")],
+)  # fmt: skip
+def test_a_scheme_refuses_what_it_is_not_for(scheme, other, message):
+    with pytest.raises(dm.UnsupportedCombinationError, match=message):
+        SCHEMES.find(scheme).accountant(dm.Mechanism(dm.Identity(6), other), None, None)
