@@ -33,15 +33,19 @@ class Provenance:
     rests_on: tuple["Provenance", ...] = ()
 
     def __str__(self) -> str:
+        return "; ".join([self._words(), *(f"{_UNDER.get(self.route, '')}{one}" for one in self.rests_on)])
+
+    def _words(self) -> str:
         words = _WORDS.get(self.route)
-        if words is None:
-            listed = [f"{name} {_value(value)}" for name, value in self.facts.items()]
-            text = ", ".join([self.route, *listed])
-        elif callable(words):
-            text = words(self.facts)
-        else:
-            text = words.format_map({name: _value(value) for name, value in self.facts.items()})
-        return "; ".join([text, *(f"{_UNDER.get(self.route, '')}{one}" for one in self.rests_on)])
+        try:
+            if callable(words):
+                return words(self.facts)
+            if words is not None:
+                return words.format_map({name: _value(value) for name, value in self.facts.items()})
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            # Files are read before they are believed: these are not the facts of that route.
+            pass
+        return ", ".join([self.route, *(f"{name} {value!r}" for name, value in self.facts.items())])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

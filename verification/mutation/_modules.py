@@ -114,6 +114,7 @@ GROUPS: dict[str, list[str]] = {
     "verifying": [
         "verifying.documents",
         "verifying.integrals",
+        "verifying.labels",
         "verifying.limits",
         "verifying.privacy_routes",
         "verifying.recomputation",

@@ -284,6 +284,13 @@ def edit(path, value):
         (["claim", "coefficients", "leading"], {"decimal": [1.0], "hex": ["0x1p+0"]}, "coefficients.leading"),
         (["evidence", "rmse"], {"decimal": 1.0, "hex": (1.0).hex()}, "evidence.rmse: claimed 1.0"),
         (["evidence", "method"], "by trust", "method: claimed 'by trust'"),
+        (
+            ["evidence", "achieved", "by"],
+            {"route": "bins.importance", "facts": {}, "rests_on": []},
+            "method: claimed 'analytic Gaussian",
+        ),
+        (["evidence", "achieved", "by"], {"route": "x", "facts": {}, "rests_on": [{}]}, "does not follow"),
+        (["evidence", "achieved", "guarantee", "kind"], "PROBABLE", "error must be in"),
         (["trainer", "steps"], "As many as you like.", "trainer.steps: claimed"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ PLAN = dm.FixedEpochs(3)
 
 def test_a_route_without_words_is_told_by_its_name_and_facts():
     by = dm.Provenance("toy.scheme", {"bins": 3, "rate": 0.5, "side": "ADD"}, (dm.Provenance("toy.base"),))
-    assert str(by) == "toy.scheme, bins 3, rate 0.5, side ADD; toy.base"
+    assert str(by) == "toy.scheme, bins 3, rate 0.5, side 'ADD'; toy.base"
 
 
 def test_words_are_made_of_facts_and_of_what_they_rest_on():
@@ -41,6 +41,19 @@ def test_every_template_is_filled_by_its_facts(route):
     text = str(dm.Provenance(route, dict.fromkeys(names, 7)))
     assert "{" not in text
     assert text.count("7") >= len(names)
+
+
+@pytest.mark.parametrize("route", provenance._WORDS)
+@pytest.mark.parametrize(
+    "facts",
+    [{}, {"bins": "many"}, {"confidence": "high", "bins": 1}, {"bins": 1, "decay": "x", "excess": 1.0}],
+    ids=repr,
+)
+def test_facts_of_another_route_are_listed_as_they_are(route, facts):
+    """A forged file may hold any of them."""
+    text = str(dm.Provenance(route, facts))
+    if route in {"bins.importance", "audit.one_run", "bins.certified", "prv.poisson"}:
+        assert text == ", ".join([route, *(f"{name} {value!r}" for name, value in facts.items())])
 
 
 def test_numbers_in_words_are_echoed_as_typed():
