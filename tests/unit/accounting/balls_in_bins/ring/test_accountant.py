@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profi
 from dpmech.accounting.balls_in_bins.ring import accountant as programmed
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_sigma
 from dpmech.exceptions import NumericalError
+from dpmech.numerics import up
 from tests.support.generators import random_bins_problem
 
 METHOD = dm.Deterministic(0.3)
@@ -29,7 +30,7 @@ class TestCalibration:
         cal = calibrated(progress=lines.append)
         again = dm.delta(cal.strategy, cal.sigma, 2.0, participation=SCHEMA, method=METHOD)
         assert again.upper <= 1e-4
-        assert again.method == cal.method
+        assert str(again.by) == cal.method
         assert str(cal.guarantee) == "deterministic upper bound"
         below = dm.delta(cal.strategy, cal.sigma * 0.99, 2.0, participation=SCHEMA, method=METHOD)
         assert below.upper > 1e-4
@@ -86,10 +87,13 @@ class TestRing:
         ring = dataclasses.replace(one._ring(1.0, 1.0), constant=0.25)
         excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
         assert excess > 1.0
-        assert (
-            f"decay {ring.decay:.4g} (entries over-stated by {excess:.2g} % in the mean)"
-            in one._described(ring)
-        )
+        by = one._described(ring)
+        assert by.facts == {
+            "bins": one.gram.bins,
+            "decay": ring.decay,
+            "excess": pytest.approx(0.01 * excess),
+        }
+        assert f"decay {ring.decay:.4g} (entries over-stated by {up(excess, 2)} % in the mean)" in str(by)
 
 
 class TestEpsilon:
@@ -110,7 +114,7 @@ class Known(programmed.DeterministicAccountant):
     """One Gaussian, with a worse bound below `cliff`."""
 
     def __init__(self, cliff=0.0):
-        self.cliff = cliff
+        self.cliff, self.guarantee = cliff, dm.Guarantee(dm.Kind.BOUND)
 
     def delta(self, sigma, eps, *, tolerance):
         del tolerance
