@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.dispatch import accountant_for, effective_method
+from dpmech.accounting.dispatch import SCHEMES, accountant_for, effective_method
 from dpmech.accounting.methods import Exact, Importance, Method, Pld
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
@@ -225,3 +225,13 @@ def test_what_a_method_leaves_to_chance_by_default():
     for bad in (0.0, 1.0, 1.5):
         with pytest.raises(dm.InvalidParameterError, match="confidence"):
             dm.Importance(confidence=bad)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "other", "message"),
+    [(dm.Poisson(0.5), dm.BallsInBins(2), "not sampled release by release"),
+     (dm.BallsInBins(2), dm.Poisson(0.5), "puts nobody into bins")],
+)  # fmt: skip
+def test_a_scheme_refuses_what_it_is_not_for(scheme, other, message):
+    with pytest.raises(dm.UnsupportedCombinationError, match=message):
+        SCHEMES.find(scheme).accountant(dm.Mechanism(dm.Identity(6), other), None, None)
