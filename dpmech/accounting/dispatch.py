@@ -62,7 +62,7 @@ def accountant_for(
     Raises:
         UnsupportedCombinationError: if no theorem covers it.
     """
-    if not mechanism.participation.random:
+    if not (mechanism.participation.random or mechanism.participation.per_release):
         return _unsampled(mechanism.sensitivity, method)
     return _scheme(mechanism.participation).accountant(mechanism, method, rng)
 
@@ -83,7 +83,7 @@ def _scheme(participation: Participation) -> Scheme:
     scheme = SCHEMES.find(participation)
     if scheme is None:
         raise UnsupportedCombinationError(
-            f"no accountant is registered for {participation!r}, which chance decides",
+            f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, CyclicPoisson and BallsInBins",
         )
     return scheme
@@ -151,7 +151,11 @@ def _balls_in_bins(
 ) -> Accountant:
     strategy, bounds = mechanism.strategy, mechanism.sensitivity
     bins = mechanism.participation.allocation_bins
-    if bins is None or mechanism.certain:
+    if bins is None:
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} puts nobody into bins", supported="BallsInBins"
+        )
+    if mechanism.certain:
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
