@@ -68,4 +68,6 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
         eps = next((one for one, there in deltas if there.upper <= claim.budget.delta), math.inf)
     if eps >= claim.achieved.upper:
         return claim.achieved
-    return Bounds(found.lower, eps, found.guarantee, Provenance("release.executed", rests_on=(found.by,)))
+    return Bounds.derived(
+        found.lower, eps, found.guarantee, Provenance("release.executed", rests_on=(found.by,))
+    )

@@ -2,13 +2,15 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind
 from dpmech.numerics.provenance import Provenance
-from dpmech.numerics.rounding import next_down, next_up, outward, product_down, product_up
+from dpmech.numerics.rounding import outward, product_down, product_up
 
 __all__ = ["Bounds"]
 
@@ -102,13 +104,10 @@ class Bounds:
 
     def times_root(self, count: int) -> "Bounds":
         """Both ends, which are >= 0, times the square root of an integer >= 1, rounded outward."""
-        root = math.sqrt(count)
-        if math.isqrt(count) ** 2 == count:
-            return self.scaled(root)
         return dataclasses.replace(
             self,
-            lower=product_down(self.lower, next_down(root)),
-            upper=product_up(self.upper, next_up(root)),
+            lower=_root_product(self.lower, count, 0.0),
+            upper=_root_product(self.upper, count, math.inf),
         )
 
     def widened(self, relative: float) -> "Bounds":
@@ -166,3 +165,16 @@ class Bounds:
 
 def _agree(lower: float, upper: float, relative: float) -> bool:
     return not math.isinf(upper) and upper - lower <= relative * abs(upper)
+
+
+def _root_product(value: float, count: int, towards: float) -> float:
+    """The value >= 0 times the square root of an integer >= 1: the nearest float on that side of it."""
+    found = value * math.sqrt(count)
+    if math.isinf(value) or found == towards:
+        return found
+    exact = Fraction(value) ** 2 * count
+    if math.isinf(found):
+        return sys.float_info.max if towards == 0.0 else found
+    while (Fraction(found) ** 2 > exact) if towards == 0.0 else (Fraction(found) ** 2 < exact):
+        found = math.nextafter(found, towards)
+    return found
