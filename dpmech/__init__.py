@@ -68,6 +68,7 @@ from dpmech.mechanism import (
     SingleParticipation,
     SquareRoot,
     Strategy,
+    Unit,
     last_iterate_error,
     max_se,
     per_step_error,
@@ -75,7 +76,7 @@ from dpmech.mechanism import (
     sensitivity,
     workloads,
 )
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, Guarantee, Kind, Provenance
 from dpmech.verifying import Check, Verification, verify
 
 __version__ = _version("dpmech")
@@ -107,6 +108,7 @@ __all__ = [
     "Fit",
     "FixedEpochs",
     "GdpCurrency",
+    "Guarantee",
     "HorizonError",
     "Identity",
     "Importance",
@@ -114,6 +116,7 @@ __all__ = [
     "InverseSquareRoot",
     "Join",
     "Kept",
+    "Kind",
     "LambdaCGD",
     "Ledger",
     "Lot",
@@ -125,6 +128,7 @@ __all__ = [
     "Pld",
     "Poisson",
     "PrivacyBudget",
+    "Provenance",
     "Prv",
     "Randomness",
     "Rdp",
@@ -135,6 +139,7 @@ __all__ = [
     "Strategy",
     "UnattainableBudgetError",
     "Uniqueness",
+    "Unit",
     "UnsupportedCombinationError",
     "Verification",
     "WorkLimitError",

@@ -80,7 +80,8 @@ class Calibration(Claim):
         """
         check_unedited(self)
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return with_checksum(Certificate(**own, clip_norm=clip_norm, expected_batch_size=expected_batch_size))
+        own |= {"clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+        return with_checksum(Certificate(**own))
 
 
 def calibrate_sigma(
@@ -124,7 +125,7 @@ def calibrate_sigma(
     Examples:
         >>> import dpmech as dm
         >>> cal = dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 8.0, 1e-5, participation=dm.MinSep(390, 10))
-        >>> round(cal.sigma, 3), round(cal.rmse(), 2), cal.guarantee
+        >>> round(cal.sigma, 3), round(cal.rmse(), 2), str(cal.guarantee)
         (4.355, 19.71, 'exact')
     """
     budget = PrivacyBudget(eps, delta)
@@ -145,8 +146,6 @@ def calibrate_sigma(
         sigma=solution.sigma,
         sensitivity=accountant.sensitivity,
         achieved=solution.achieved,
-        method=solution.achieved.method,
-        guarantee=accountant.guarantee,
         evidence=Evidence(
             accountant=effective_method(mechanism.participation, method),
             rtol=tolerance,

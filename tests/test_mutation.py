@@ -312,11 +312,11 @@ def test_an_unknown_module_is_refused(capsys):
 
 FILE = """
 import pytest
-from dpmech.numerics.bounds import Bounds
+from dpmech.numerics import EXACT, Bounds, Provenance
 
 @pytest.fixture(scope="module")
 def shared():
-    return Bounds(1.0, 2.0, "shared")
+    return Bounds(1.0, 2.0, EXACT, Provenance("shared"))
 
 def test_one(shared):
     assert True

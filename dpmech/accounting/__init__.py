@@ -4,7 +4,7 @@
 each sampling scheme whose loss needs more than a closed form.
 """
 
-from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins import (
     ENTROPY,
     AddPoint,
@@ -48,9 +48,7 @@ from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsi
 from dpmech.accounting.sigma_search import gaussian_scale
 
 __all__ = [
-    "DETERMINISTIC",
     "ENTROPY",
-    "EXACT",
     "SCHEMES",
     "Accountant",
     "AddPoint",

@@ -5,12 +5,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, Guarantee, Provenance
 
 __all__ = ["Accountant", "Solution"]
-
-EXACT = "exact"
-DETERMINISTIC = "deterministic upper bound"
 
 Progress: TypeAlias = Callable[[str], None]
 
@@ -34,15 +31,20 @@ class Accountant(abc.ABC):
     """Privacy of one mechanism as a function of sigma alone.
 
     Attributes:
-        method: the accountant, in words.
-        guarantee: "exact", "deterministic upper bound", "with probability 1 - beta" or "estimate".
+        by: the accountant, as data; `method` is the same in words.
+        guarantee: how sure its bounds are.
         sensitivity: what sigma is divided by to give the noise multiplier.
     """
 
-    method: str
-    guarantee: str
+    by: Provenance
+    guarantee: Guarantee
     sensitivity: Bounds
     amplified: ClassVar[bool] = True
+
+    @property
+    def method(self) -> str:
+        """The accountant in words, for people."""
+        return str(self.by)
 
     @abc.abstractmethod
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:

@@ -183,7 +183,7 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
         # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
         bounds = release.sensitivity.scaled(math.sqrt(release.steps))
         if not release.tight:
-            bounds = Bounds(release.sensitivity.lower, bounds.upper, bounds.method)
+            bounds = Bounds.bracket(release.sensitivity.lower, bounds.upper, bounds.by)
         return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
     if method is None or isinstance(method, Pld):
         return PoissonAccountant(release)

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import scipy
 
-from dpmech.accounting.accountant import DETERMINISTIC, EXACT, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import Bounds, bisect_boundary
+from dpmech.numerics import Bounds, Provenance, bisect_boundary
 
 __all__ = ["GaussianAccountant", "gaussian_delta", "gaussian_epsilon", "gaussian_log_delta", "gaussian_sigma"]
 
@@ -117,20 +117,20 @@ class GaussianAccountant(Accountant):
 
     def __init__(self, sensitivity: Bounds) -> None:
         self.sensitivity = sensitivity
-        self.method = f"analytic Gaussian; sensitivity: {sensitivity.method}"
-        self.guarantee = EXACT if sensitivity.exact else DETERMINISTIC
+        self.by = Provenance("gaussian.analytic", rests_on=(sensitivity.by,))
+        self.guarantee = sensitivity.guarantee
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Exact, up to rounding and the bracket of the sensitivity."""
         lower = gaussian_delta(sigma / self.sensitivity.lower, eps)[0]
         upper = gaussian_delta(sigma / self.sensitivity.upper, eps)[1]
-        return Bounds(lower, upper, self.method)
+        return Bounds(lower, upper, self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Exact, up to rounding and the bracket of the sensitivity."""
         lower = gaussian_epsilon(sigma / self.sensitivity.lower, delta, safe=False)
         upper = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
-        return Bounds(lower, upper, self.method)
+        return Bounds(lower, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma, whatever rtol."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_sigma
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import Bounds, spend, typed
+from dpmech.numerics import BOUND, Bounds, Provenance, spend
 
 if TYPE_CHECKING:
     from dp_accounting.rdp import RdpAccountant
@@ -35,20 +35,20 @@ class RenyiAccountant(Accountant):
         self.sensitivity = sensitivity
         self.sampling_prob = sampling_prob
         self.steps = steps
-        self.method = f"RDP, q={typed(sampling_prob)}, {steps} releases"
-        self.guarantee = DETERMINISTIC
+        self.by = Provenance("rdp.releases", {"q": sampling_prob, "releases": steps})
+        self.guarantee = BOUND
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
         with _fail_closed(self.method):
             value = float(self._composed(sigma).get_delta(eps))
-        return Bounds(0.0, self._checked(value, sigma), self.method)
+        return Bounds(0.0, self._checked(value, sigma), self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
         with _fail_closed(self.method):
             value = float(self._composed(sigma).get_epsilon(delta))
-        return Bounds(0.0, self._checked(value, sigma), self.method)
+        return Bounds(0.0, self._checked(value, sigma), self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that RDP certifies, within rtol."""

@@ -26,7 +26,7 @@ from dpmech.mechanism import (
     Unstated,
     mechanism_of,
 )
-from dpmech.numerics import Bounds, FloatArray, error_of_level
+from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
 
 __all__ = ["empirical_epsilon"]
 
@@ -109,8 +109,9 @@ def empirical_epsilon(
     hits, false_hits = (np.array([np.sum(sign * scores[size // 2 :] > cut)]) for scores in (inside, outside))
     eps = float(_bounds(hits, false_hits, size - size // 2, checked_delta, level)[0])
     direction = "REMOVE" if sign > 0.0 else "ADD"
-    method = f"likelihood-ratio test, {size} runs in each world, {direction}, Clopper-Pearson"
-    return Bounds(max(0.0, eps), math.inf, method, error_of_level(level))
+    guarantee = Guarantee(Kind.PROBABLE, error_of_level(level))
+    by = Provenance("audit.many_runs", {"runs": size, "direction": direction})
+    return Bounds(max(0.0, eps), math.inf, guarantee, by)
 
 
 def _canary(mechanism: Mechanism) -> Mixture | Independent:

@@ -19,7 +19,7 @@ from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
-from dpmech.numerics import Bounds, FloatArray, error_of_level
+from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
 
 __all__ = ["canary_scores", "one_run_epsilon"]
 
@@ -97,10 +97,9 @@ def one_run_epsilon(
         right = int(hits[high] + low - (hits[m] - hits[m - low]))
         found.append((_largest_eps(right, high + low, m, checked_delta, error), right, high, low))
     eps, right, high, low = max(found)
-    method = f"one run, {m} canaries, {right} of {high} + {low} guesses right"
-    if len(pairs) > 1:
-        method += f", the best of {len(pairs)} ways to guess with a union bound"
-    return Bounds(eps, math.inf, method, error_of_level(level))
+    facts = {"canaries": m, "right": right, "high": high, "low": low, "ways": len(pairs)}
+    guarantee = Guarantee(Kind.PROBABLE, error_of_level(level))
+    return Bounds(eps, math.inf, guarantee, Provenance("audit.one_run", facts))
 
 
 def canary_scores(

@@ -22,9 +22,9 @@ from dpmech.certificates.document import (
 )
 from dpmech.certificates.duties import trainer_duties
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
-from dpmech.guards import check_integer, check_real, check_sigma
-from dpmech.mechanism import Adjacency, Participation, PrivacyBudget, Strategy, decoder_work
-from dpmech.numerics import Bounds, FloatArray, percent, spend, typed, up
+from dpmech.guards import check_integer
+from dpmech.mechanism import Adjacency, Participation, PrivacyBudget, Strategy, Unit, decoder_work
+from dpmech.numerics import Bounds, FloatArray, Kind, percent, spend, typed, up
 
 __all__ = ["Certificate"]
 
@@ -49,8 +49,6 @@ class Certificate(Claim, Document):
     there. The attributes that it shares with a Calibration mean the same.
 
     Attributes:
-        clip_norm: the clip norm that the trainer must use, or None where it is left open.
-        expected_batch_size: the public normaliser that the trainer must use, or None.
         versions: (package, version) of what the numbers were computed with.
 
     Raises:
@@ -58,42 +56,37 @@ class Certificate(Claim, Document):
             participation does not fit n.
     """
 
-    clip_norm: float | None = None
-    expected_batch_size: float | None = None
     versions: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", check_sigma(self.sigma))
-        for name in ("clip_norm", "expected_batch_size"):
-            value = getattr(self, name)
-            if value is not None:
-                checked = check_real(name, value, minimum=0.0, open_minimum=True)
-                object.__setattr__(self, name, checked)
-        self.participation.pattern(self.strategy.n)
+        super().__post_init__()
         if not self.versions:
             object.__setattr__(self, "versions", _versions())
 
     @property
     def headline(self) -> str:
         """The guarantee in one line; it shouts ESTIMATE where that is all there is."""
-        if self.guarantee == "estimate":
-            level = percent(1.0 - self.achieved.error)
+        if self.guarantee.kind is Kind.ESTIMATE:
+            level = percent(1.0 - self.guarantee.error)
             return f"ESTIMATE: not a bound, the end of a two-sided {level} % confidence interval"
-        if self.guarantee == "with probability 1 - beta":
+        if self.guarantee.kind is Kind.PROBABLE:
             # Every digit: beta is what a reader decides by.
-            return f"{self.guarantee} over dpmech's own sampling, beta = {self.achieved.error!r}"
-        return self.guarantee
+            return f"{self.guarantee} over dpmech's own sampling, beta = {self.guarantee.error!r}"
+        return str(self.guarantee)
 
-    def with_terms(self, clip_norm: float, expected_batch_size: float) -> Self:
-        """The same certificate with the clip norm and the normaliser that a run used, both > 0.
-
-        Raises:
-            InvalidParameterError: on a bad argument.
-            CertificateError: if this certificate was edited.
-        """
+    def certificate(self, clip_norm: float | None = None, expected_batch_size: float | None = None) -> Self:
+        """This certificate, with the terms that are given in place of its own."""
         check_unedited(self)
+        if clip_norm is None and expected_batch_size is None:
+            return self
         return with_checksum(
-            dataclasses.replace(self, clip_norm=clip_norm, expected_batch_size=expected_batch_size)
+            dataclasses.replace(
+                self,
+                clip_norm=self.clip_norm if clip_norm is None else clip_norm,
+                expected_batch_size=(
+                    self.expected_batch_size if expected_batch_size is None else expected_batch_size
+                ),
+            )
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -169,7 +162,7 @@ class Certificate(Claim, Document):
                 f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
                 f"{self.strategy!r}",
                 f"{self.participation!r}",
-                *trainer_duties(self, self.clip_norm, self.expected_batch_size).values(),
+                *trainer_duties(self).values(),
             ]
         )
 
@@ -194,6 +187,7 @@ class Certificate(Claim, Document):
                 "delta": self.budget.delta,
                 "adjacency": self.adjacency.value,
                 "sigma": self.sigma,
+                "unit": self.unit.value,
                 "n": self.strategy.n,
                 "strategy": self.strategy.to_dict(),
                 "strategy_hash": self.strategy.fingerprint(),
@@ -202,15 +196,13 @@ class Certificate(Claim, Document):
                 "expected_batch_size": self.expected_batch_size,
             },
             "evidence": {
-                "guarantee": self.guarantee,
                 "method": self.method,
                 "accountant": _method_to_dict(self.evidence.accountant),
-                "error": self.achieved.error,
                 "rtol": self.evidence.rtol,
                 "samples": self.evidence.samples,
                 "rng_supplied": self.evidence.rng_supplied,
-                "sensitivity": dataclasses.asdict(self.sensitivity),
-                "achieved": dataclasses.asdict(self.achieved),
+                "sensitivity": self.sensitivity.to_dict(),
+                "achieved": self.achieved.to_dict(),
                 "noise_multiplier": self.noise_multiplier,
                 "platform": {
                     "machine": self.evidence.machine,
@@ -218,7 +210,7 @@ class Certificate(Claim, Document):
                 },
                 "versions": dict(self.versions),
             },
-            "trainer": trainer_duties(self, self.clip_norm, self.expected_batch_size),
+            "trainer": trainer_duties(self),
             "fingerprint": self.fingerprint(),
         }
 
@@ -240,10 +232,8 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
         "adjacency": Adjacency(claim["adjacency"]),
         "budget": PrivacyBudget(claim["eps"], claim["delta"]),
         "sigma": claim["sigma"],
-        "sensitivity": Bounds(**evidence["sensitivity"]),
-        "achieved": Bounds(**evidence["achieved"]),
-        "method": evidence["method"],
-        "guarantee": evidence["guarantee"],
+        "sensitivity": Bounds.from_dict(evidence["sensitivity"]),
+        "achieved": Bounds.from_dict(evidence["achieved"]),
         "evidence": Evidence(
             accountant=_method_from_dict(evidence["accountant"]),
             rtol=evidence["rtol"],
@@ -254,6 +244,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
                 "longdouble_bits", evidence["platform"]["longdouble_bits"], minimum=53, maximum=237
             ),
         ),
+        "unit": Unit(claim["unit"]),
         "clip_norm": claim["clip_norm"],
         "expected_batch_size": claim["expected_batch_size"],
         "versions": tuple(sorted(evidence["versions"].items())),

@@ -1,29 +1,32 @@
 """Claim: a noise scale with everything its guarantee rests on; calibrations and certificates are claims."""
 
+import abc
 import dataclasses
 import functools
 import hashlib
 import json
 import platform
-from typing import TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeVar
 
 from dpmech.accounting import Method
 from dpmech.certificates.checksums import checksum_of
 from dpmech.exceptions import CertificateError, HorizonError
-from dpmech.guards import check_integer, check_real
+from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
     Mechanism,
     Participation,
     PrivacyBudget,
     Strategy,
+    Unit,
     Workload,
     decoder_norm,
     decoder_row_norm,
 )
-from dpmech.numerics import Bounds
+from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee
+
+if TYPE_CHECKING:
+    from dpmech.certificates.certificate import Certificate
 
 __all__ = ["Claim", "Evidence", "check_unedited", "with_checksum"]
 
@@ -47,12 +50,12 @@ class Evidence:
     rng_supplied: bool
     samples: int | None = None
     machine: str = dataclasses.field(default_factory=lambda: platform.machine() or "unknown")
-    longdouble_bits: int = dataclasses.field(default_factory=lambda: int(np.finfo(np.longdouble).nmant) + 1)
+    longdouble_bits: int = LONGDOUBLE_BITS
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
-    """A noise scale, and everything its guarantee rests on.
+class Claim(abc.ABC):
+    """A noise scale, and everything its guarantee rests on: a Calibration or a Certificate.
 
     Attributes:
         strategy: C.
@@ -63,8 +66,9 @@ class Claim:
             inside it.
         sensitivity: what sigma is divided by to give `noise_multiplier`.
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
-        method: how it was found.
-        guarantee: "exact", "deterministic upper bound", "with probability 1 - beta" or "estimate".
+        clip_norm: the clip norm that the trainer must use, > 0, or None where it is left open.
+        expected_batch_size: the public normaliser that the trainer must use, > 0, or None.
+        unit: whose presence is hidden.
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
         checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
             where the claim was put together by hand. Training refuses a claim that it does not fit.
@@ -77,10 +81,20 @@ class Claim:
     sigma: float
     sensitivity: Bounds
     achieved: Bounds
-    method: str
-    guarantee: str
     evidence: Evidence
+    clip_norm: float | None = None
+    expected_batch_size: float | None = None
+    unit: Unit = Unit.EXAMPLE
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", check_sigma(self.sigma))
+        for name in ("clip_norm", "expected_batch_size"):
+            value = getattr(self, name)
+            if value is not None:
+                checked = check_real(name, value, minimum=0.0, open_minimum=True)
+                object.__setattr__(self, name, checked)
+        self.participation.pattern(self.strategy.n)
 
     def __float__(self) -> float:
         return self.sigma
@@ -89,6 +103,22 @@ class Claim:
     def mechanism(self) -> Mechanism:
         """Strategy, participation and adjacency as one object."""
         return Mechanism(self.strategy, self.participation, self.adjacency)
+
+    @abc.abstractmethod
+    def certificate(
+        self, clip_norm: float | None = None, expected_batch_size: float | None = None
+    ) -> "Certificate":
+        """The claim as a certificate, with the terms of a trainer where they are given."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """How sure `achieved`, and so the claim, is."""
+        return self.achieved.guarantee
+
+    @property
+    def method(self) -> str:
+        """How it was found, in words; as data it is `achieved.by`."""
+        return str(self.achieved.by)
 
     @property
     def noise_multiplier(self) -> float:
@@ -130,7 +160,7 @@ class Claim:
         return float((scale * self.strategy.noising_row_norms()[index]) ** 2)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of strategy, participation, adjacency, budget and sigma: what is claimed."""
+        """SHA-256 (hex) of strategy, participation, adjacency, budget, sigma and unit: what is claimed."""
         content = {
             "strategy": self.strategy.fingerprint(),
             "participation": self.participation.to_dict(),
@@ -138,6 +168,7 @@ class Claim:
             "eps": self.budget.eps,
             "delta": self.budget.delta,
             "sigma": self.sigma,
+            "unit": self.unit.value,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

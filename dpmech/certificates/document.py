@@ -93,6 +93,8 @@ def to_plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
         return {"decimal": value, "hex": value.hex()}
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return [to_plain(item) for item in value]
     if isinstance(value, list):
         return {"decimal": value, "hex": _hexed(value)} if value else []
     return value
@@ -104,6 +106,8 @@ def from_plain(value: Any, path: str = "") -> Any:  # noqa: ANN401 - any JSON va
     Raises:
         CertificateError: where the decimal and the hexadecimal form of a number disagree.
     """
+    if isinstance(value, list):
+        return [from_plain(item, path) for item in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {"decimal", "hex"}:

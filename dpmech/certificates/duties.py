@@ -5,19 +5,11 @@ from dpmech.certificates.claim import Claim
 __all__ = ["trainer_duties"]
 
 
-def trainer_duties(
-    claim: Claim, clip_norm: float | None, expected_batch_size: float | None
-) -> dict[str, str]:
-    """Steps, sampler, clipping, noise and normaliser, one sentence each.
-
-    Args:
-        claim: the claim.
-        clip_norm: C, where it is fixed.
-        expected_batch_size: the public normaliser, where it is fixed.
-    """
+def trainer_duties(claim: Claim) -> dict[str, str]:
+    """Steps, sampler, clipping, noise and normaliser, one sentence each."""
     n = claim.strategy.n
-    clip = "the clip norm" if clip_norm is None else f"{clip_norm!r}"
-    size = "a public constant" if expected_batch_size is None else f"{expected_batch_size!r}"
+    clip = "the clip norm" if claim.clip_norm is None else f"{claim.clip_norm!r}"
+    size = "a public constant" if claim.expected_batch_size is None else f"{claim.expected_batch_size!r}"
     return {
         "steps": f"Release at most {n} noisy sums. A run that needs more steps needs a new certificate.",
         "sampler": claim.participation.duty(n),

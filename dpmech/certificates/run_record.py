@@ -225,7 +225,7 @@ class RunRecord(Document):
             record = cls(
                 certificate=certificate,
                 steps=run["steps"],
-                executed=Bounds(**run["executed"]),
+                executed=Bounds.from_dict(run["executed"]),
                 sampler=Randomness(**run["sampler"]),
                 noise=Randomness(**run["noise"]),
                 smallest_separation=run["smallest_separation"],
@@ -263,7 +263,7 @@ class RunRecord(Document):
     def _run(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
-            "executed": dataclasses.asdict(self.executed),
+            "executed": self.executed.to_dict(),
             "stopped_by_plan": self.stopped_by_plan,
             "smallest_separation": self.smallest_separation,
             "most_participations": self.most_participations,

@@ -85,7 +85,7 @@ def optimize(
         entry.label
         for found in fits.values()
         for entry, fit, _ in found
-        if fit.calibration is not None and fit.calibration.guarantee == "estimate"
+        if fit.calibration is not None and not fit.calibration.guarantee.rigorous
     ]
     notes = plan_notes(plan.training, grid, plan.delta, estimates=estimates)
     warn(notes)
@@ -142,7 +142,7 @@ def _row(entry: FamilyEntry, fit: Fit, seconds: float, *, objective: str) -> dic
         "family": entry.label,
         objective: fit.error,
         "sigma": None if cal is None else cal.sigma,
-        "guarantee": None if cal is None else cal.guarantee,
+        "guarantee": None if cal is None else str(cal.guarantee),
         "buffers": cost.buffers,
         "bytes_per_parameter": cost.bytes_per_parameter,
         "redrawn": cost.redrawn,
@@ -159,7 +159,7 @@ def _baseline_row(baseline: Baseline, objective: str) -> dict[str, Any]:
         "family": BASELINE,
         objective: None if cal is None else error_of(cal, objective),
         "sigma": None if cal is None else cal.sigma,
-        "guarantee": None if cal is None else cal.guarantee,
+        "guarantee": None if cal is None else str(cal.guarantee),
         "buffers": 0,
         "redrawn": 0,
         "seconds": round(baseline.seconds, 1),

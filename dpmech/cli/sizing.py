@@ -184,7 +184,7 @@ def _numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
         "max_se": cal.max_se(),
         "eps_lower": cal.achieved.lower,
         "eps_upper": cal.achieved.upper,
-        "guarantee": cal.guarantee,
+        "guarantee": str(cal.guarantee),
         "method": cal.method,
         "participation": repr(cal.participation),
         "buffers": cost.buffers,
@@ -216,7 +216,7 @@ def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
     estimates = [
         f"{row['label']} under {row['sampling']}" if several else row["label"]
         for row, cal in pairs
-        if cal is not None and cal.guarantee == "estimate"
+        if cal is not None and not cal.guarantee.rigorous
     ]
     return plan_notes(plan.training, [plan.eps], plan.delta, estimates=estimates)
 

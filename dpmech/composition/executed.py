@@ -5,18 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.accounting import DETERMINISTIC, EXACT, Certified
+from dpmech.accounting import Certified
 from dpmech.calibration import delta, epsilon
 from dpmech.certificates import Claim
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.numerics import Bounds
+from dpmech.numerics import EXACT, Bounds, Kind, Provenance
 
 __all__ = ["executed_epsilon"]
 
 # A budget has eps > 0, so that nothing below it could be verified as one.
 _LEAST = 1e-9
-_CONDITION = "holds only if the number of steps was decided without looking at results"
 _GAPS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
@@ -28,7 +27,7 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
 
     **It holds only if the number of steps was decided without looking at what the run released**: in
     advance, or by an event outside of it, such as a machine that failed. A run that was stopped because of
-    its loss or its accuracy owes the whole claim; `Bounds.method` repeats it. A `Ledger` charges the whole
+    its loss or its accuracy owes the whole claim; `Bounds.by` repeats it. A `Ledger` charges the whole
     claim in any case.
 
     **Guarantee:** that of the claim; the same accountant is used. Under a claim by Certified it is the whole
@@ -56,7 +55,7 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     n = claim.strategy.n
     count = check_integer("steps", steps, minimum=0, maximum=n)
     if count == 0:
-        return Bounds(0.0, 0.0, "nothing was released")
+        return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
     participation, covered = claim.participation.prefix(n, count)
     if covered == n or isinstance(claim.evidence.accountant, Certified):
         return claim.achieved
@@ -69,14 +68,14 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     }
     found = epsilon(strategy, claim.sigma, claim.budget.delta, **setting)
     eps = max(found.upper, _LEAST)
-    if claim.guarantee in {EXACT, DETERMINISTIC}:
+    if claim.guarantee.kind <= Kind.BOUND:
         # The search for eps and delta itself round differently; what is stated has to hold by both.
         steps_up = (eps * (1.0 + gap) for gap in (0.0, *_GAPS))
         met = (one for one in steps_up if _meets(claim, delta(strategy, claim.sigma, one, **setting)))
         eps = next(met, math.inf)
     if eps >= claim.achieved.upper:
         return claim.achieved
-    return Bounds(found.lower, eps, f"{found.method}; {_CONDITION}", found.error)
+    return Bounds(found.lower, eps, found.guarantee, Provenance("release.executed", rests_on=(found.by,)))
 
 
 def _meets(claim: Claim, found: Bounds) -> bool:

@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any, Self
 
-from dpmech.accounting import DETERMINISTIC, EXACT, Method, check_method
+from dpmech.accounting import Method, check_method
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, Document, differences
 from dpmech.composition.currencies import GdpCurrency, check_currency, currency_from
@@ -23,11 +23,9 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_delta, check_eps, check_name
 from dpmech.mechanism import Adjacency, PrivacyBudget
-from dpmech.numerics import Bounds, typed, union_error
+from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, joined, typed
 
 __all__ = ["Ledger"]
-
-_GUARANTEES = (EXACT, DETERMINISTIC, "with probability 1 - beta", "estimate")
 
 
 class Ledger(Document):
@@ -144,13 +142,13 @@ class Ledger(Document):
         self._closed = True
 
     @property
-    def guarantee(self) -> str:
+    def guarantee(self) -> Guarantee:
         """As sure as the least sure entry that the total rests on; exact for announced, unsampled ones."""
         named = [release.certificate.guarantee for release in self._trusted()]
         sampled = any(release.certificate.participation.random for release in self._releases)
         if sampled or (self.mode is Mode.CHOSEN and self._releases):
-            named.append(DETERMINISTIC)
-        return max(named, key=_GUARANTEES.index, default=EXACT)
+            named.append(BOUND)
+        return joined(named)
 
     @property
     def remaining(self) -> Remaining:
@@ -233,14 +231,14 @@ class Ledger(Document):
         """
         checked, how = check_delta(delta), check_method(method)
         if not self._releases:
-            return Bounds(0.0, 0.0, "nothing was released")
+            return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
         return self._labelled(self._total.epsilon(checked, how))
 
     def delta(self, eps: float, *, method: Method | None = None) -> Bounds:
         """Bounds on the total delta at `eps` >= 0; arguments and errors as for `epsilon`."""
         checked, how = check_eps(eps, zero_allowed=True), check_method(method)
         if not self._releases:
-            return Bounds(0.0, 0.0, "nothing was released")
+            return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
         return self._labelled(self._total.delta(checked, how))
 
     @property
@@ -334,7 +332,9 @@ class Ledger(Document):
     def _labelled(self, bounds: Bounds) -> Bounds:
         """The state of a list; and the union bound over the entries that hold with a probability only."""
         if self.mode is Mode.ANNOUNCED:
-            state = "a closed list" if self._closed else "a list that is still open"
-            bounds = dataclasses.replace(bounds, method=f"{bounds.method}; {state}, announced whole")
-        error = union_error(release.certificate.achieved.error for release in self._trusted())
-        return dataclasses.replace(bounds, lower=0.0, error=error) if error > 0.0 else bounds
+            state = Provenance("ledger.closed" if self._closed else "ledger.open")
+            bounds = dataclasses.replace(
+                bounds, by=dataclasses.replace(bounds.by, rests_on=(*bounds.by.rests_on, state))
+            )
+        lower = 0.0 if self.guarantee.error > 0.0 else bounds.lower
+        return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.guarantee)

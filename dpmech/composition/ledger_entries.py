@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dpmech.accounting import GaussianAccountant, PoissonAccountant, accountant_for
-from dpmech.calibration import Calibration
-from dpmech.certificates import Certificate, check_unedited
+from dpmech.certificates import Certificate, Claim, check_unedited
 from dpmech.composition.lot import Join, Lot
 from dpmech.composition.mixed import MixedComposition, SampledPart
 from dpmech.composition.privacy_filters import Price
@@ -82,10 +81,10 @@ def certificate_of(argument: str, claim: object) -> Certificate:
         InvalidParameterError: if it is neither.
         CertificateError: if it was edited after it was computed.
     """
-    if not isinstance(claim, Calibration | Certificate):
+    if not isinstance(claim, Claim):
         raise InvalidParameterError(argument, claim, "a Calibration or a Certificate")
     check_unedited(claim)
-    return claim if isinstance(claim, Certificate) else claim.certificate()
+    return claim.certificate()
 
 
 def part_of(certificate: Certificate) -> Part:
@@ -142,7 +141,7 @@ def check_entry(
             f"{entry.name!r} is for {certificate.adjacency.name}, the ledger for {adjacency.name}",
             supported="one adjacency in a ledger",
         )
-    if certificate.guarantee == "estimate" and no_estimates:
+    if no_estimates and not certificate.guarantee.rigorous:
         raise UnsupportedCombinationError(
             f"the guarantee of {entry.name!r} is an estimate",
             supported="bounds (calibrate with Deterministic() or Certified()), or "

@@ -11,7 +11,7 @@ from dpmech.composition.ledger_entries import Mode, Part, Release, composed, par
 from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import Bounds, rounded_up
+from dpmech.numerics import BOUND, Bounds, Provenance, rounded_up
 
 __all__ = ["AnnouncedTotal", "FilteredTotal", "Total"]
 
@@ -129,12 +129,12 @@ class FilteredTotal(Total):
     def epsilon(self, delta: float, method: Method | None) -> Bounds:
         """Of all that the filter may let through, whatever was spent."""
         self._refuse(method)
-        return Bounds(0.0, self.filter.epsilon(delta), "the whole budget, held by a privacy filter")
+        return Bounds(0.0, self.filter.epsilon(delta), BOUND, Provenance("filter.budget"))
 
     def delta(self, eps: float, method: Method | None) -> Bounds:
         """Of all that the filter may let through, whatever was spent."""
         self._refuse(method)
-        return Bounds(0.0, self.filter.delta(eps), "the whole budget, held by a privacy filter")
+        return Bounds(0.0, self.filter.delta(eps), BOUND, Provenance("filter.budget"))
 
     def summary(self) -> dict[str, Any]:
         """The limits of the filter, and what was spent of them, rounded up."""

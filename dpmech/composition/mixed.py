@@ -21,7 +21,7 @@ from dpmech.accounting import (
     gaussian_epsilon,
 )
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import Bounds, up
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, up
 
 if TYPE_CHECKING:  # the package takes half a second to import, and few need it
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -38,6 +38,9 @@ _NOISE_SHARE = 1e-2
 _CONVERGED = 1e-3
 _TOLERANCE = 4e-4
 _UP = 1.0 + 2.0**-50
+_BASIC = Provenance("claims.basic")
+_MOMENTS = Provenance("rdp.composed")
+_DISTRIBUTIONS = Provenance("pld.composed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +88,12 @@ class MixedComposition:
         left = self._left(delta)
         basic = math.fsum(eps for eps, _ in self.claims) * _UP
         if self._only_claims and (renyi or len(self.claims) == 1 or not self._resolved(left)):
-            return Bounds(0.0, basic, "basic composition of (eps, delta) claims")
+            return Bounds(0.0, basic, BOUND, _BASIC)
         if left == 0.0:
             raise UnattainableBudgetError(math.inf, delta, "the (eps, delta) claims use up all of delta")
         if renyi:
             eps = float(self._moments().get_epsilon(left)) + basic
-            return Bounds(0.0, _finite(eps, "RDP"), "RDP composition, claims by basic composition")
+            return Bounds(0.0, _finite(eps, _MOMENTS), BOUND, _MOMENTS)
         if not self.claims:
             own = self._single_kind()
             if own is not None:
@@ -98,7 +101,7 @@ class MixedComposition:
             if not self.sampled:
                 lower, upper = (1.0 / math.sqrt(value) for value in self.gaussian)
                 ends = gaussian_epsilon(lower, delta, safe=False), gaussian_epsilon(upper, delta, safe=True)
-                return Bounds(*ends, "analytic Gaussian, composed")
+                return Bounds(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         noise = self._noise(left)
         scale = basic + self._pure_scale(left)
         best = math.inf
@@ -110,17 +113,17 @@ class MixedComposition:
                 break
         if self._only_claims:
             best = min(best, basic)
-        return Bounds(0.0, _finite(best, "PLD"), "PLD composition by dp-accounting")
+        return Bounds(0.0, _finite(best, _DISTRIBUTIONS), BOUND, _DISTRIBUTIONS)
 
     def delta(self, eps: float, *, renyi: bool = False) -> Bounds:
         """Bounds on delta at eps >= 0; arguments and errors as for `epsilon`."""
         basic = math.fsum(claim for claim, _ in self.claims) * _UP
         spent = self._spent()
         if self._only_claims and eps >= basic:
-            return Bounds(0.0, spent, "basic composition of (eps, delta) claims")
+            return Bounds(0.0, spent, BOUND, _BASIC)
         if renyi:
             rest = 1.0 if eps < basic else float(self._moments().get_delta(eps - basic))
-            return self._with_claims(rest, "RDP composition, claims by basic composition")
+            return self._with_claims(rest, _MOMENTS)
         if not self.claims:
             own = self._single_kind()
             if own is not None:
@@ -128,7 +131,7 @@ class MixedComposition:
             if not self.sampled:
                 lower, upper = (1.0 / math.sqrt(value) for value in self.gaussian)
                 ends = gaussian_delta(lower, eps)[0], gaussian_delta(upper, eps)[1]
-                return Bounds(*ends, "analytic Gaussian, composed")
+                return Bounds(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         scale = max(eps, 0.1)
         best = math.inf
         for shrink in (1e-3, 2e-4, 4e-5, 1e-5):
@@ -138,7 +141,11 @@ class MixedComposition:
             if converged:
                 break
         noise = self._noise(max(best, self._spent()))
-        return self._with_claims(best + noise, "PLD composition by dp-accounting")
+        return self._with_claims(best + noise, _DISTRIBUTIONS)
+
+    @property
+    def _gaussian_guarantee(self) -> Guarantee:
+        return Bounds.bracket(*self.gaussian, Provenance("gaussian.composed")).guarantee
 
     @property
     def _only_claims(self) -> bool:
@@ -150,7 +157,7 @@ class MixedComposition:
             return None
         part = self.sampled[0]
         sensitivity = 1.0 / part.noise_multiplier
-        bounds = Bounds(sensitivity / _UP, sensitivity * _UP, "1 / noise multiplier")
+        bounds = Bounds.bracket(sensitivity / _UP, sensitivity * _UP, Provenance("sensitivity.of_multiplier"))
         return PoissonAccountant(PoissonRelease(part.sampling_prob, part.steps, bounds, tight=part.tight))
 
     def _spent(self) -> float:
@@ -170,10 +177,10 @@ class MixedComposition:
             )
         return (delta - spent) / (1.0 - spent) / _UP if self.claims else delta
 
-    def _with_claims(self, rest: float, method: str) -> Bounds:
+    def _with_claims(self, rest: float, by: Provenance) -> Bounds:
         spent = self._spent()
         value = min(1.0, (spent + (1.0 - spent) * min(1.0, rest)) * _UP)
-        return Bounds(0.0, _finite(value, method), method)
+        return Bounds(0.0, _finite(value, by), BOUND, by)
 
     @property
     def _rounding(self) -> float:
@@ -238,7 +245,7 @@ class MixedComposition:
         return composed
 
 
-def _finite(value: float, method: str) -> float:
+def _finite(value: float, by: Provenance) -> float:
     if not math.isfinite(value) or value < 0.0:
-        raise NumericalError(f"{method} composition returned {value!r}")
+        raise NumericalError(f"{by} returned {value!r}")
     return value

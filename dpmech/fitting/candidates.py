@@ -294,7 +294,9 @@ class Request:
             cal = with_checksum(
                 dataclasses.replace(
                     cal,
-                    achieved=dataclasses.replace(cal.achieved, error=shared[1]),
+                    achieved=dataclasses.replace(
+                        cal.achieved, guarantee=dataclasses.replace(cal.guarantee, error=shared[1])
+                    ),
                     evidence=dataclasses.replace(cal.evidence, accountant=asked),
                 )
             )

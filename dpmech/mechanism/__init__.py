@@ -1,7 +1,7 @@
 """What runs: a strategy, who takes part when, between which datasets; its sensitivity and its errors."""
 
 from dpmech.mechanism import workloads
-from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unstated
+from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unit, Unstated
 from dpmech.mechanism.mechanism import Mechanism, mechanism_of, sensitivity
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.mechanism.objectives import (
@@ -70,6 +70,7 @@ __all__ = [
     "SingleParticipation",
     "SquareRoot",
     "Strategy",
+    "Unit",
     "Unstated",
     "Workload",
     "check_participation",

@@ -6,7 +6,7 @@ import enum
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta, check_eps
 
-__all__ = ["UNSTATED", "Adjacency", "PrivacyBudget", "Unstated"]
+__all__ = ["UNSTATED", "Adjacency", "PrivacyBudget", "Unit", "Unstated"]
 
 
 class Adjacency(enum.Enum):
@@ -28,6 +28,15 @@ class Adjacency(enum.Enum):
                 "adjacency", value, "one of " + ", ".join(f"Adjacency.{member.name}" for member in cls)
             )
         return value
+
+
+class Unit(enum.Enum):
+    """Whose presence a claim hides.
+
+    `EXAMPLE`: that of one example. Who holds several of them is protected less.
+    """
+
+    EXAMPLE = "example"
 
 
 class Unstated(enum.Enum):

@@ -181,8 +181,8 @@ def sensitivity(
             clip norm in the same steps, and may do so).
 
     Returns:
-        Bounds with lower <= true value <= upper, `method` naming the theorem used. `exact` tells whether
-        they meet. Guarantee: a bracket, rounding included.
+        Bounds with lower <= true value <= upper, rounding included; `by` names the theorem used. Their
+        guarantee is exact where the ends meet, else a bound.
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n.

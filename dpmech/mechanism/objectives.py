@@ -17,11 +17,11 @@ _BLOCK = 64
 _SHORT = 512
 
 
-def per_step_error(strategy: Strategy, *, workload: Workload | None = None) -> FloatArray:
+def per_step_error(strategy: Strategy | Mechanism, *, workload: Workload | None = None) -> FloatArray:
     """Row norms of B = A C^-1: the standard deviation of each output at sigma 1, before sensitivity.
 
     Args:
-        strategy: C.
+        strategy: C; or a Mechanism, whose strategy it is.
         workload: A; None is the prefix sum.
 
     Returns:
@@ -33,9 +33,8 @@ def per_step_error(strategy: Strategy, *, workload: Workload | None = None) -> F
     References:
         lambda_cgd eq. 4-7.
     """
-    check_strategy(strategy)
-    checked = check_workload(workload, strategy.n)
-    return np.sqrt(_row_norms_squared(strategy, checked))
+    own = strategy.strategy if isinstance(strategy, Mechanism) else check_strategy(strategy)
+    return np.sqrt(_row_norms_squared(own, check_workload(workload, own.n)))
 
 
 def rmse(

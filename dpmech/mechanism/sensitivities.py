@@ -7,7 +7,7 @@ sensitivity of the matrix of float64 numbers, rounding of its own sums included;
 numbers may be off.
 """
 
-import dataclasses
+import functools
 import itertools
 import math
 
@@ -20,6 +20,7 @@ from dpmech.numerics import (
     UNIT,
     Bounds,
     FloatArray,
+    Provenance,
     best_separated_sum,
     convolution_rounding,
     norm,
@@ -56,19 +57,19 @@ def _widened(bounds: Bounds, strategy: Strategy, k: int) -> Bounds:
         raise NumericalError(
             f"{strategy!r} over {k} participations: rounding moves its sensitivity by up to {moved:.1e}"
         )
-    return dataclasses.replace(bounds, lower=bounds.lower * (1.0 - moved), upper=bounds.upper * (1.0 + moved))
+    return bounds.widened(moved)
 
 
 def _over_pattern(strategy: Strategy, pattern: Pattern) -> Bounds:
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
     norms = strategy.column_norms()  # also refuses those whose squares leave float64
     if k == 1:
-        return _exact(float(norms.max()), strategy.gram_rounding, "largest column norm")
+        return _exact(float(norms.max()), strategy.gram_rounding, "sensitivity.largest_column")
     if strategy.bands is not None and strategy.bands <= b:
         return _orthogonal_columns(strategy, pattern)
     if strategy.nonnegative and b == 1 and k == n:
         value, off = _together(strategy, 1, n)
-        return _between(value, value, off, "all columns, C >= 0")
+        return _between(value, value, off, "sensitivity.all_columns")
     leftmost = _leftmost(strategy, b, k)
     if leftmost is not None and leftmost.exact:
         return leftmost
@@ -79,9 +80,7 @@ def _over_pattern(strategy: Strategy, pattern: Pattern) -> Bounds:
             f"no sensitivity bound for {strategy!r} with min_sep={b}, max_participations={k} at n={n}",
             supported="n up to about 50,000 / sqrt(max_participations), FixedEpochs, or a Toeplitz strategy",
         )
-    best = min(known, key=lambda bounds: bounds.upper)
-    lower = min(best.upper, max(bounds.lower for bounds in known))
-    return Bounds(lower, best.upper, best.method)
+    return functools.reduce(Bounds.meet, known)
 
 
 def _orthogonal_columns(strategy: Strategy, pattern: Pattern) -> Bounds:
@@ -92,7 +91,7 @@ def _orthogonal_columns(strategy: Strategy, pattern: Pattern) -> Bounds:
     else:
         total = best_separated_sum(weights, pattern.min_sep, pattern.max_participations)
     rounding = 2.0 * strategy.gram_rounding + _chain(pattern.max_participations) + sum_rounding(strategy.n)
-    return _exact(np.sqrt(total), rounding, "at most min_sep bands: squared column norms add")
+    return _exact(np.sqrt(total), rounding, "sensitivity.orthogonal_columns")
 
 
 def _leftmost(strategy: Strategy, b: int, k: int) -> Bounds | None:
@@ -112,15 +111,15 @@ def _leftmost(strategy: Strategy, b: int, k: int) -> Bounds | None:
             lower,
             lower,
             off + (_EQUAL_NORMS + 2.0 * strategy.gram_rounding) * lower,
-            "leftmost columns, column-normalised lambda-CGD (Lemma 8)",
+            "cgd.lem8",
         )
     envelope = np.maximum.accumulate(np.abs(factors.coefs)[::-1])[::-1]
     upper = norm(_spaced_sum(envelope, b, k))
     if factors.scale is None:
-        method = "leftmost columns of the monotone envelope (Theorem 1)"
+        route = "cgd.thm1"
     else:
-        upper, method = upper * factors.scale.max(), "monotone envelope times the largest scale"
-    return _between(lower, upper, off + 2.0 * sum_rounding(strategy.n) * upper, method)
+        upper, route = upper * factors.scale.max(), "sensitivity.scaled_envelope"
+    return _between(lower, upper, off + 2.0 * sum_rounding(strategy.n) * upper, route)
 
 
 def _together(strategy: Strategy, b: int, k: int) -> tuple[float, float]:
@@ -169,9 +168,7 @@ def _evenly_spaced(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     ceiling, floor = _window_quadratics(strategy, pattern.min_sep, pattern.max_participations)
     ceiling, floor = ceiling[: pattern.min_sep], floor[: pattern.min_sep]
     lower = max(float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
-    return _of_squares(
-        strategy, pattern, lower, float(ceiling.max()), "evenly spaced sets, absolute inner products"
-    )
+    return _of_squares(strategy, pattern, lower, float(ceiling.max()), "sensitivity.evenly_spaced")
 
 
 def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
@@ -194,7 +191,7 @@ def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
         _spend_on_windows(n, k)
         ceiling, floor = _window_quadratics(strategy, b, k)
         lower = max(lower, float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
-    return _of_squares(strategy, pattern, lower, upper, "row-wise best separated sets of |C^T C|")
+    return _of_squares(strategy, pattern, lower, upper, "sensitivity.best_rows")
 
 
 def _spend_on_windows(n: int, k: int) -> None:
@@ -239,7 +236,7 @@ def _best_signs(strategy: Strategy, pattern: Pattern, start: int) -> float:
     return float(np.einsum("si,ij,sj->s", signs, gram, signs, optimize=True).max())
 
 
-def _of_squares(strategy: Strategy, pattern: Pattern, lower: float, upper: float, method: str) -> Bounds:
+def _of_squares(strategy: Strategy, pattern: Pattern, lower: float, upper: float, route: str) -> Bounds:
     """Bounds from sums of at most k^2 entries of C^T C, each off by `gram_rounding`.
 
     Relative to the norms of two columns: over the columns of a set these errors add up to at most k times
@@ -248,10 +245,10 @@ def _of_squares(strategy: Strategy, pattern: Pattern, lower: float, upper: float
     k = pattern.max_participations
     entries = strategy.gram_rounding * (1.0 if strategy.nonnegative else k)
     off = 1.01 * (entries + 2.0 * _chain(k) + 2.0 * sum_rounding(strategy.n)) * upper
-    return Bounds(
+    return Bounds.bracket(
         math.sqrt(max(0.0, min(lower, upper) - off)) * (1.0 - 4.0 * UNIT),
         math.sqrt(upper + off) * (1.0 + 4.0 * UNIT),
-        method,
+        Provenance(route),
     )
 
 
@@ -260,13 +257,15 @@ def _chain(k: int) -> float:
     return 1.01 * k * UNIT
 
 
-def _exact(value: float, rounding: float, method: str) -> Bounds:
+def _exact(value: float, rounding: float, route: str) -> Bounds:
     if rounding == 0.0:
-        return Bounds(value, value, method)
-    return _between(value, value, rounding * value, method)
+        return Bounds.rounded(value, 0.0, Provenance(route))
+    return _between(value, value, rounding * value, route)
 
 
-def _between(lower: float, upper: float, off: float, method: str) -> Bounds:
-    return Bounds(
-        max(0.0, (min(lower, upper) - off) * (1.0 - 4.0 * UNIT)), (upper + off) * (1.0 + 4.0 * UNIT), method
+def _between(lower: float, upper: float, off: float, route: str) -> Bounds:
+    return Bounds.bracket(
+        max(0.0, (min(lower, upper) - off) * (1.0 - 4.0 * UNIT)),
+        (upper + off) * (1.0 + 4.0 * UNIT),
+        Provenance(route),
     )

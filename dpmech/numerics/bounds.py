@@ -2,43 +2,45 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_real
+from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind
+from dpmech.numerics.provenance import Provenance
+from dpmech.numerics.rounding import outward, product_down, product_up
 
-__all__ = ["Bounds", "error_of_level", "union_error"]
+__all__ = ["Bounds"]
 
 EXACT_RTOL = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """An interval that holds a true value, and how it was found.
+    """An interval that holds a true value, how sure that is, and how it was found.
 
-    Only `upper` may flow into a noise scale. Where `error` is 0 the interval is a theorem (rounding
-    included); otherwise it fails with at most that probability. The probability itself is kept, not one
-    minus it: 1 - 1e-17 is 1 in float64.
+    Only `upper` may flow into a noise scale. Every operation rounds outward.
 
     Args:
         lower: not above the true value.
         upper: not below the true value; may be infinite.
-        method: the theorem or the accountant, in words.
-        error: the probability that the interval fails, in [0, 1]; 0 for a theorem.
+        guarantee: how sure that is.
+        by: the theorem or the accountant, as data.
 
     Raises:
-        InvalidParameterError: if an end is NaN, lower > upper, or `error` is no probability.
+        InvalidParameterError: if an end is NaN, or lower > upper.
 
     Examples:
-        >>> from dpmech.numerics.bounds import Bounds
-        >>> Bounds(1.0, 1.0, "closed form").exact
-        True
+        >>> import dpmech as dm
+        >>> bounds = dm.sensitivity(dm.Identity(9))
+        >>> bounds.lower, bounds.upper, str(bounds.guarantee), str(bounds.by)
+        (3.0, 3.0, 'exact', 'at most min_sep bands: squared column norms add')
     """
 
     lower: float
     upper: float
-    method: str
-    error: float = 0.0
+    guarantee: Guarantee
+    by: Provenance
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lower", float(self.lower))
@@ -47,19 +49,26 @@ class Bounds:
             raise InvalidParameterError(
                 "(lower, upper)", (self.lower, self.upper), "two numbers, lower <= upper, neither NaN"
             )
-        object.__setattr__(self, "error", check_real("error", self.error, minimum=0.0, maximum=1.0))
+        if not isinstance(self.guarantee, Guarantee):
+            raise InvalidParameterError("guarantee", self.guarantee, "a Guarantee")
+        if not isinstance(self.by, Provenance):
+            raise InvalidParameterError("by", self.by, "a Provenance")
 
-    @property
-    def confidence(self) -> float | None:
-        """The level of the interval, 1 - `error` as float64 rounds it (for display); None for a theorem."""
-        return None if self.error == 0.0 else 1.0 - self.error
+    @classmethod
+    def bracket(cls, lower: float, upper: float, by: Provenance) -> "Bounds":
+        """Two proved ends: exact where they agree to 1e-9, relative, else a bound."""
+        meet = not math.isinf(upper) and upper - lower <= EXACT_RTOL * abs(upper)
+        return cls(lower, upper, EXACT if meet else BOUND, by)
+
+    @classmethod
+    def rounded(cls, value: float, relative: float, by: Provenance) -> "Bounds":
+        """The value >= 0 of a formula with the bound on its relative rounding error that the formula has."""
+        return cls.bracket(*outward(value, value, relative), by)
 
     @property
     def exact(self) -> bool:
-        """Whether the ends agree to 1e-9 relative, and nothing is left to chance."""
-        if self.error > 0.0 or math.isinf(self.upper):
-            return False
-        return self.upper - self.lower <= EXACT_RTOL * abs(self.upper)
+        """Whether a theorem gives the value itself."""
+        return self.guarantee.kind is Kind.EXACT
 
     @property
     def midpoint(self) -> float:
@@ -72,18 +81,54 @@ class Bounds:
         return 0.0 if self.upper == 0.0 else (self.upper - self.lower) / self.upper
 
     def scaled(self, factor: float) -> "Bounds":
-        """Both ends times a positive factor."""
-        return dataclasses.replace(self, lower=self.lower * factor, upper=self.upper * factor)
+        """Both ends, which are >= 0, times a positive factor, rounded outward."""
+        return dataclasses.replace(
+            self, lower=product_down(self.lower, factor), upper=product_up(self.upper, factor)
+        )
 
+    def widened(self, relative: float) -> "Bounds":
+        """Ends >= 0 moved apart by a relative error; an exact value stays one while they agree to 1e-9."""
+        lower, upper = outward(self.lower, self.upper, relative)
+        if self.exact:
+            return Bounds.bracket(lower, upper, self.by)
+        return dataclasses.replace(self, lower=lower, upper=upper)
 
-def error_of_level(level: float) -> float:
-    """1 - level for a confidence level in [0, 1], never below it: exact from 1/2 on, else rounded up."""
-    return 1.0 - level if level >= 0.5 else min(1.0, math.nextafter(1.0 - level, math.inf))
+    def meet(self, other: "Bounds", by: Provenance | None = None) -> "Bounds":
+        """What holds where both do: the intersection, from the one with the lower upper end.
 
+        Args:
+            other: bounds on the same value.
+            by: how it was found; None takes that of the lower upper end.
+        """
+        best = min(self, other, key=lambda one: one.upper)
+        lower = min(max(self.lower, other.lower), best.upper)
+        how = best.by if by is None else by
+        guarantee = self.guarantee & other.guarantee
+        if guarantee.kind <= Kind.BOUND:
+            return Bounds.bracket(lower, best.upper, how)
+        return Bounds(lower, best.upper, guarantee, how)
 
-def union_error(errors: Iterable[float]) -> float:
-    """The probability that any of several statements fails, at most: the sum, rounded up, at most 1."""
-    given = [error for error in errors if error > 0.0]
-    if len(given) < 2:
-        return given[0] if given else 0.0
-    return min(1.0, math.nextafter(math.fsum(given), math.inf))
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "lower": self.lower,
+            "upper": self.upper,
+            "guarantee": self.guarantee.to_dict(),
+            "by": self.by.to_dict(),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Bounds":
+        """Rebuild from `to_dict`.
+
+        Raises:
+            InvalidParameterError: if it is not made of such data.
+        """
+        if set(data) != {"lower", "upper", "guarantee", "by"}:
+            raise InvalidParameterError("bounds", dict(data), "lower, upper, guarantee and by")
+        return Bounds(
+            data["lower"],
+            data["upper"],
+            Guarantee.from_dict(data["guarantee"]),
+            Provenance.from_dict(data["by"]),
+        )

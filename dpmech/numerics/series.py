@@ -16,9 +16,9 @@ from dpmech.exceptions import NumericalError
 from dpmech.numerics.arrays import FloatArray
 from dpmech.numerics.integer_convolution import LONGEST, exact_residual
 from dpmech.numerics.metering import spend
+from dpmech.numerics.rounding import UNIT
 from dpmech.numerics.toeplitz import (
     DIRECT_WORK,
-    UNIT,
     checked_finite,
     convolution_rounding,
     series_product,

@@ -16,9 +16,9 @@ import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics.arrays import FloatArray
+from dpmech.numerics.rounding import UNIT
 
 __all__ = [
-    "UNIT",
     "checked_norms",
     "convolution_rounding",
     "cumulative_sum",
@@ -30,9 +30,6 @@ __all__ = [
     "total",
 ]
 
-
-# The largest relative error of one float64 rounding.
-UNIT = 2.0**-53
 # Below this many multiplications a recursion wins over an FFT, and is the more accurate one.
 DIRECT_WORK = 400_000_000
 _SHORT_FILTER = 64

@@ -2,8 +2,7 @@
 
 import math
 
-from dpmech.calibration import Calibration
-from dpmech.certificates import Certificate, Claim, check_unedited
+from dpmech.certificates import Claim, check_unedited
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.optim.clipping import Clipping, FlatClipping
@@ -18,7 +17,7 @@ def check_claim(value: object) -> Claim:
         InvalidParameterError: if it is something else.
         CertificateError: if it was edited, or put together by hand.
     """
-    if not isinstance(value, Calibration | Certificate):
+    if not isinstance(value, Claim):
         raise InvalidParameterError(
             "calibration", value, "a Calibration from dm.calibrate_sigma, or a Certificate"
         )
@@ -86,5 +85,4 @@ def resolved_batch_size(claim: Claim, expected_batch_size: float | None) -> floa
 
 
 def _certified(claim: Claim, name: str) -> float | None:
-    value: float | None = getattr(claim, name) if isinstance(claim, Certificate) else None
-    return value
+    return {"clip_norm": claim.clip_norm, "expected_batch_size": claim.expected_batch_size}[name]

@@ -34,7 +34,7 @@ class ExecutedSteps:
             "eps": self.claim.budget.eps,
             "delta": self.claim.budget.delta,
             "adjacency": self.claim.adjacency.value,
-            "guarantee": self.claim.guarantee,
+            "guarantee": str(self.claim.guarantee),
             "participation": self.claim.participation.to_dict(),
             "sigma": self.claim.sigma,
             "steps": self.steps,

@@ -27,7 +27,7 @@ from dpmech.accounting import (
 from dpmech.certificates import Certificate
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import BallsInBins, CyclicPoisson, Mechanism, Poisson, Registry
-from dpmech.numerics import Bounds
+from dpmech.numerics import BOUND, Bounds, Provenance
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
 
 __all__ = ["SECOND_ROUTES", "Route", "certified_sensitivity", "repeated_routes", "second_routes"]
@@ -36,6 +36,7 @@ __all__ = ["SECOND_ROUTES", "Route", "certified_sensitivity", "repeated_routes",
 _INTEGRAL_ERROR = 1e-7
 # A package's discretisation may leave this much of sigma open.
 _PACKAGE_SLACK = 4e-3
+_BY_INTEGRAL = Provenance("second.integral")
 # An honest file is refused by its own independent sample once in a million times.
 _SAMPLE_CONFIDENCE = 1.0 - 1e-6
 _SAMPLE_ERRORS = (2e-3, 2e-2)
@@ -101,7 +102,9 @@ def _poisson_routes(
     def contour(sigma: float, eps: float) -> Bounds:
         upper = composed_delta(q, sigma / sensitivity.upper, steps, eps) * (1.0 + _INTEGRAL_ERROR)
         tight = certificate.achieved.lower > 0.0
-        return Bounds(upper * (1.0 - 3.0 * _INTEGRAL_ERROR) if tight else 0.0, min(1.0, upper), "integral")
+        return Bounds(
+            upper * (1.0 - 3.0 * _INTEGRAL_ERROR) if tight else 0.0, min(1.0, upper), BOUND, _BY_INTEGRAL
+        )
 
     other = Pld() if isinstance(certificate.evidence.accountant, Prv) else Prv()
     package = _accountant(certificate, other, None)
@@ -144,7 +147,9 @@ def _integral(sensitivity: Bounds) -> Route:
     def delta(sigma: float, eps: float) -> Bounds:
         lower = gaussian_integral(sigma / sensitivity.lower, eps) if sensitivity.lower > 0.0 else 0.0
         upper = gaussian_integral(sigma / sensitivity.upper, eps)
-        return Bounds(lower * (1.0 - _INTEGRAL_ERROR), min(1.0, upper * (1.0 + _INTEGRAL_ERROR)), "integral")
+        return Bounds(
+            lower * (1.0 - _INTEGRAL_ERROR), min(1.0, upper * (1.0 + _INTEGRAL_ERROR)), BOUND, _BY_INTEGRAL
+        )
 
     return Route("integral of the Gaussian hockey stick", delta, _INTEGRAL_ERROR)
 
@@ -185,7 +190,7 @@ def certified_sensitivity(bracket: Bounds, mechanism: Mechanism) -> Bounds:
     together = bracket.scaled(math.sqrt(participation.releases(mechanism.steps)))
     # The releases of one group need not all reach the largest column norm.
     lower = together.lower if participation.groups is None else bracket.lower
-    return dataclasses.replace(together, lower=lower)
+    return Bounds.bracket(lower, together.upper, together.by)
 
 
 SECOND_ROUTES.add(Poisson, _poisson_routes)

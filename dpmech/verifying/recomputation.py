@@ -1,25 +1,22 @@
 """One certificate's claim, computed anew by second routes."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
 from dpmech.accounting import (
-    DETERMINISTIC,
-    EXACT,
     Certified,
     Deterministic,
     Exact,
     Progress,
-    Rdp,
-    accountant_for,
     gaussian_scale,
 )
 from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import sensitivity
-from dpmech.numerics import Bounds, between, typed, up
+from dpmech.numerics import Bounds, Provenance, between, typed, up
+from dpmech.verifying.labels import by_allocation, label_checks
 from dpmech.verifying.privacy_routes import (
     Route,
     certified_sensitivity,
@@ -37,8 +34,6 @@ _ROUNDING = 1e-9
 _RESOLUTION = 1e-6
 # Above this delta a change of sigma hardly changes it, and nothing can be said about tightness.
 _TELLING_DELTA = 0.9
-# What a calibration takes.
-_RTOL = (1e-6, 0.5)
 _UNFIT = (DpmechError, ArithmeticError, ValueError)
 
 
@@ -70,23 +65,15 @@ class Recomputation:
             yield check
             if not check.ok:
                 return
-            failed = False
-            for check in self._label():
-                failed |= not check.ok
-                yield check
-            if failed:
+            problems = list(label_checks(self.certificate))
+            yield from problems
+            if problems:
                 return
             yield from self._privacy(bracket)
         except WorkLimitError:
             raise
         except (MemoryError, *_UNFIT) as error:
             yield Check("privacy", ok=False, detail=f"could not be recomputed: {error}")
-
-    @property
-    def _allocated(self) -> bool:
-        """Whether chance puts every example into one of several bins."""
-        participation = self.certificate.participation
-        return participation.allocation_bins is not None and not participation.certain
 
     def _sensitivity(self) -> tuple[Check, Bounds]:
         claimed = self.certificate.sensitivity
@@ -96,9 +83,8 @@ class Recomputation:
         if (loose or found.lower < claimed.lower * (1.0 - _ROUNDING)) and _overlap(found, claimed):
             # At this size no second route is tight: the first one again, inside the second's bracket.
             again = certified_sensitivity(sensitivity(mechanism), mechanism)
-            upper = min(found.upper, again.upper)
-            method = f"{again.method}, again; {found.method} agrees"
-            found = Bounds(min(max(found.lower, again.lower), upper), upper, method)
+            by = Provenance("second.agreeing", rests_on=(again.by, found.by))
+            found = again.meet(found, by)
         held = (
             _overlap(found, claimed)
             and found.upper <= claimed.upper * (1.0 + _ROUNDING)
@@ -108,69 +94,52 @@ class Recomputation:
             f"claimed {between(claimed.lower, claimed.upper, 10)}, "
             f"recomputed {between(found.lower, found.upper, 10)}"
         )
-        return Check("sensitivity", ok=held, detail=detail, route=found.method), found
-
-    def _label(self) -> Iterator[Check]:
-        """Does the guarantee follow from the accountant, and is the achieved eps within the budget?"""
-        own = self.certificate
-        used = own.evidence.accountant
-        if own.participation.random:
-            accountant = accountant_for(own.mechanism, used)
-            guarantee = accountant.guarantee
-        else:
-            guarantee = EXACT if isinstance(used, Exact) and own.sensitivity.exact else DETERMINISTIC
-        if own.guarantee != guarantee:
-            yield Check("evidence", ok=False, detail=f"{used!r} gives {guarantee!r}, not {own.guarantee!r}")
-        if not _RTOL[0] <= own.evidence.rtol <= _RTOL[1]:
-            yield Check("evidence", ok=False, detail=f"rtol {own.evidence.rtol!r} is outside of {_RTOL}")
-        if own.achieved.error != used.error:
-            yield Check(
-                "evidence",
-                ok=False,
-                detail=f"{used!r} fails with probability {used.error!r}, not {own.achieved.error!r}",
-            )
-        # Under an allocation all but the moments size sigma for eps and look no further.
-        sized = self._allocated and not isinstance(used, Rdp)
-        if own.achieved.upper > self.eps or (sized and own.achieved.upper != self.eps):
-            yield Check(
-                "evidence", ok=False, detail=f"achieved eps {own.achieved.upper!r}, budget eps {self.eps!r}"
-            )
+        return Check("sensitivity", ok=held, detail=detail, route=str(found.by)), found
 
     def _privacy(self, bracket: Bounds) -> Iterator[Check]:
-        own = self.certificate
-        working: list[Route] = []
-        for route in second_routes(own, bracket, self.rng):
-            self.progress(f"{self.source}: {route.name}")
-            try:
-                bounds = route.delta(own.sigma, self.eps)
-            except WorkLimitError:
-                raise
-            except _UNFIT as error:
-                yield Check("privacy", ok=True, detail=f"route not taken: {error}", route=route.name)
-                continue
-            if not working:
-                self.margin = self._margin(route, bounds)
-            working.append(route)
-            yield self._line(route, bounds, ok=not self._missed(route, bounds))
-            if self._missed(route, bounds):
+        """Delta by other routes, by the claim's own again, and the stated eps by the best of the others."""
+        taken: list[Route] = []
+        for route in second_routes(self.certificate, bracket, self.rng):
+            bounds, check = self._attempt(route)
+            if bounds is not None:
+                if not taken:
+                    self.margin = self._margin(route, bounds)
+                taken.append(route)
+            yield check
+            if not check.ok:
                 return
-        repeated = repeated_routes(own, self.rng)
-        held = False
-        for route in repeated:
+        repeated = yield from self._again()
+        # Samples, the only second route under an allocation, may be out of reach.
+        if not taken and not (repeated and by_allocation(self.certificate.participation)):
+            yield Check("privacy", ok=False, detail="no second route confirms the claim")
+        if taken:
+            yield from self._achieved(taken[0])
+
+    def _attempt(self, route: Route) -> tuple[Bounds | None, Check]:
+        """Delta by one route, which may be unable to say anything."""
+        self.progress(f"{self.source}: {route.name}")
+        try:
+            bounds = route.delta(self.certificate.sigma, self.eps)
+        except WorkLimitError:
+            raise
+        except _UNFIT as error:
+            return None, Check("privacy", ok=True, detail=f"route not taken: {error}", route=route.name)
+        return bounds, self._line(route, bounds, ok=not self._missed(route, bounds))
+
+    def _again(self) -> Generator[Check, None, bool]:
+        """The guarantee anew, until a route meets the claim; returns whether one did."""
+        routes = repeated_routes(self.certificate, self.rng)
+        for route in routes:
             self.progress(f"{self.source}: {route.name}")
-            bounds = route.delta(own.sigma, self.eps)
+            bounds = route.delta(self.certificate.sigma, self.eps)
             held = bounds.upper <= self.delta * (1.0 + _ROUNDING)
-            if held or route is repeated[-1]:
+            if held or route is routes[-1]:
                 yield self._line(route, bounds, ok=held)
             if held:
                 if self.sized:
                     yield from self._tightness(route)
-                break
-        # Samples, the only second route under an allocation, may be out of reach.
-        if not working and not (held and self._allocated):
-            yield Check("privacy", ok=False, detail="no second route confirms the claim")
-        if working:
-            yield from self._achieved(working[0])
+                return True
+        return False
 
     def _margin(self, route: Route, bounds: Bounds) -> float:
         # The middle of a confidence interval says more about the margin than its end.

@@ -98,5 +98,5 @@ class Verification:
 
     def _guarantee(self) -> str | None:
         if self.ledger is not None:
-            return self.ledger.guarantee
-        return None if self.certificate is None else self.certificate.guarantee
+            return str(self.ledger.guarantee)
+        return None if self.certificate is None else str(self.certificate.guarantee)

@@ -1,6 +1,7 @@
 """What a rigorous claim may leave to chance."""
 
 from dpmech.certificates import Certificate
+from dpmech.numerics import Guarantee
 from dpmech.verifying.report import Check
 
 __all__ = ["LARGEST_BETA", "SHARE_OF_DELTA", "rigour_checks", "rigour_problem"]
@@ -12,26 +13,26 @@ LARGEST_BETA = 1e-6
 SHARE_OF_DELTA = 0.01
 
 
-def rigour_problem(guarantee: str, error: float, delta: float) -> str:
+def rigour_problem(guarantee: Guarantee, delta: float) -> str:
     """Why a claim is not rigorous; empty if it is.
 
     Args:
-        guarantee: its label.
-        error: the probability that it fails over dpmech's own sampling, 0 for a theorem.
+        guarantee: how sure it is.
         delta: of the claim.
     """
-    if guarantee == "estimate":
+    if not guarantee.rigorous:
         return "the claim rests on an estimate, a rigorous one was asked for"
     largest = min(LARGEST_BETA, SHARE_OF_DELTA * delta)
-    if error <= largest:
+    if guarantee.error <= largest:
         return ""
     return (
-        f"the claim holds with probability 1 - beta only, beta = {error!r}; where rigour is asked for, beta "
-        f"is at most {LARGEST_BETA:g} and at most delta / {1.0 / SHARE_OF_DELTA:g}, here {largest!r}"
+        f"the claim holds with probability 1 - beta only, beta = {guarantee.error!r}; where rigour is asked "
+        f"for, beta is at most {LARGEST_BETA:g} and at most delta / {1.0 / SHARE_OF_DELTA:g}, "
+        f"here {largest!r}"
     )
 
 
 def rigour_checks(certificate: Certificate) -> tuple[Check, ...]:
     """One failed check where the certificate is not rigorous, else none."""
-    problem = rigour_problem(certificate.guarantee, certificate.achieved.error, certificate.budget.delta)
+    problem = rigour_problem(certificate.guarantee, certificate.budget.delta)
     return (Check("rigour", ok=False, detail=problem),) if problem else ()

@@ -7,6 +7,7 @@ one walks over steps. Up to 12 steps it tries every set. Where C is given by a b
 found again by a recursion of its own.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -14,13 +15,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpmech.mechanism import Adjacency, Mechanism, Pattern, Strategy
-from dpmech.numerics import Bounds, FloatArray, spend
+from dpmech.numerics import UNIT, Bounds, FloatArray, Provenance, spend
 
 __all__ = ["second_bracket"]
 
 # Relative; a sum of m terms one after another adds m roundings.
 _SLACK = 1e-12
-_ROUNDING = 2.0**-53
 _ALL_SETS = 12
 _DENSE_STEPS = 4096
 _LOWER_WORK = 1_000_000_000
@@ -35,17 +35,17 @@ def second_bracket(mechanism: Mechanism) -> Bounds:
         mechanism: what runs; REPLACE_ONE doubles the value.
 
     Returns:
-        The narrowest bracket of the routes that are affordable at this n; `method` names those of its ends.
+        The narrowest bracket of the routes that are affordable at this n; `by` names those of its ends.
         The upper end is infinite where none is.
     """
     factor = 2.0 if mechanism.adjacency is Adjacency.REPLACE_ONE else 1.0
     found = list(_routes(mechanism.strategy, mechanism.pattern))
     if not found:
-        return Bounds(0.0, math.inf, "no second route at this size")
+        return Bounds.bracket(0.0, math.inf, Provenance("second.none"))
     low = max(found, key=lambda bounds: bounds.lower)
     high = min(found, key=lambda bounds: bounds.upper)
-    names = high.method if low.method == high.method else f"{high.method}; from below: {low.method}"
-    return Bounds(min(low.lower, high.upper), high.upper, names).scaled(factor)
+    by = high.by if low.by == high.by else dataclasses.replace(high.by, rests_on=(low.by,))
+    return Bounds.bracket(min(low.lower, high.upper), high.upper, by).scaled(factor)
 
 
 def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
@@ -62,7 +62,7 @@ def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
     norms = _column_norms(strategy, coefs, columns)
     if norms is not None:
         if k == 1:
-            yield _bracket(norms.max(), norms.max(), "largest norm of the explicit columns", math.isqrt(n))
+            yield _bracket(norms.max(), norms.max(), Provenance("second.largest_column"), math.isqrt(n))
             return
         if _orthogonal(coefs, columns, b):
             weights = norms[None, :] ** 2
@@ -71,7 +71,7 @@ def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
                 if pattern.evenly_spaced
                 else float(best_sums(weights, b, k)[0])
             )
-            yield _bracket(value, value, "orthogonal columns, programme over the steps", math.isqrt(n) + k)
+            yield _bracket(value, value, Provenance("second.orthogonal_columns"), math.isqrt(n) + k)
             return
     known = list(_leftmost(strategy, coefs, columns, b, k))
     yield from known
@@ -79,7 +79,7 @@ def _routes(strategy: Strategy, pattern: Pattern) -> Iterator[Bounds]:
         return
     if b == 1 and k == n and np.all(columns >= 0.0):
         value = float(np.linalg.norm(columns.sum(axis=1)))
-        yield _bracket(value, value, "all columns added up, C >= 0")
+        yield _bracket(value, value, Provenance("second.all_columns"))
     elif pattern.evenly_spaced:
         yield _spaced_sets(columns, b)
     else:
@@ -118,9 +118,9 @@ def _columns(strategy: Strategy, coefs: FloatArray | None) -> FloatArray:
     return columns
 
 
-def _bracket(lower: float, upper: float, method: str, terms: int = 0) -> Bounds:
-    slack = _SLACK + terms * _ROUNDING
-    return Bounds(min(lower, upper) * (1.0 - slack), upper * (1.0 + slack), method)
+def _bracket(lower: float, upper: float, by: Provenance, terms: int = 0) -> Bounds:
+    slack = _SLACK + terms * UNIT
+    return Bounds.bracket(min(lower, upper) * (1.0 - slack), upper * (1.0 + slack), by)
 
 
 def _all_sets(columns: FloatArray, pattern: Pattern) -> Bounds:
@@ -143,7 +143,7 @@ def _all_sets(columns: FloatArray, pattern: Pattern) -> Bounds:
         high = max(high, ceiling)
         if ceiling > low:
             low = max(low, _best_signs(part))
-    return _bracket(math.sqrt(low), math.sqrt(high), f"brute force over {len(sets)} sets")
+    return _bracket(math.sqrt(low), math.sqrt(high), Provenance("second.all_sets", {"sets": len(sets)}))
 
 
 def _best_signs(gram: FloatArray) -> float:
@@ -202,17 +202,13 @@ def _leftmost(
         above[j:] += envelope[: n - j]
     lower = float(np.sqrt(np.sum(actual**2)))
     upper = float(np.sqrt(np.sum(above**2)) * scales.max())
-    yield _bracket(lower, upper, "leftmost columns added up (Theorem 1)", terms=k)
+    yield _bracket(lower, upper, Provenance("second.leftmost"), terms=k)
     if n > 1 and factors.scale is not None:
         ratio = float(coefs[1] / coefs[0])
         norms = _column_norms(strategy, coefs, columns)
         geometric = 0.0 <= ratio < 1.0 and np.all(np.abs(coefs[1:] - ratio * coefs[:-1]) <= 1e-14 * coefs[0])
-        if (
-            geometric
-            and norms is not None
-            and np.ptp(norms) <= (1e-13 + 2 * math.isqrt(n) * _ROUNDING) * norms[0]
-        ):
-            yield _bracket(lower, lower, "leftmost columns of equal norm, geometric (Lemma 8)", terms=k)
+        if geometric and norms is not None and np.ptp(norms) <= (1e-13 + 2 * math.isqrt(n) * UNIT) * norms[0]:
+            yield _bracket(lower, lower, Provenance("second.geometric"), terms=k)
 
 
 def _spaced_sets(columns: FloatArray, b: int) -> Bounds:
@@ -226,7 +222,7 @@ def _spaced_sets(columns: FloatArray, b: int) -> Bounds:
         high = max(high, ceiling)
         if ceiling > low:
             low = max(low, _best_signs(part))
-    return _bracket(math.sqrt(low), math.sqrt(high), f"explicit columns of the {b} evenly spaced sets")
+    return _bracket(math.sqrt(low), math.sqrt(high), Provenance("second.evenly_spaced", {"sets": b}))
 
 
 def _all_rows(gram: FloatArray, b: int, k: int) -> Bounds:
@@ -247,7 +243,7 @@ def _all_rows(gram: FloatArray, b: int, k: int) -> Bounds:
             if np.abs(part).sum() > np.abs(gram[np.ix_(widest, widest)]).sum():
                 widest = chosen[first : first + k]
     low = max(low, _best_signs(gram[np.ix_(widest, widest)]))
-    return _bracket(math.sqrt(low), math.sqrt(high), "dense Gram matrix, programme over the steps")
+    return _bracket(math.sqrt(low), math.sqrt(high), Provenance("second.dense_gram"))
 
 
 def best_sums(weights: FloatArray, b: int, k: int) -> FloatArray:

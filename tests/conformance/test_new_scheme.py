@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting import DETERMINISTIC, SCHEMES, Accountant, Scheme, Solution, gaussian_delta
+from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, gaussian_delta
 from dpmech.mechanism import Pattern, forget, kinds, register
 from dpmech.samplers import SAMPLERS, Sampler, SequentialSampler, sampler_for
 from dpmech.verifying import SECOND_ROUTES, Route, gaussian_integral
@@ -42,8 +42,8 @@ class OneStepAccountant(Accountant):
     sensitivity is the norm of that column.
     """
 
-    guarantee = DETERMINISTIC
-    method = "mean over the step"
+    guarantee = dm.Guarantee(dm.Kind.BOUND)
+    by = dm.Provenance("toy.mean_over_the_step")
 
     def __init__(self, mechanism, method, rng):
         if method not in {None, dm.Exact()}:
@@ -55,15 +55,15 @@ class OneStepAccountant(Accountant):
 
     def delta(self, sigma, eps, *, tolerance):
         terms = [gaussian_delta(sigma / norm, eps)[1] for norm in self.norms]
-        return dm.Bounds(0.0, min(1.0, math.fsum(terms) / len(terms) * (1 + 1e-12)), self.method)
+        return dm.Bounds(0.0, min(1.0, math.fsum(terms) / len(terms) * (1 + 1e-12)), self.guarantee, self.by)
 
     def epsilon(self, sigma, delta, *, tolerance):
         upper = _least(lambda eps: self.upper_delta(sigma, eps, tolerance=tolerance) <= delta)
-        return dm.Bounds(0.0, upper, self.method)
+        return dm.Bounds(0.0, upper, self.guarantee, self.by)
 
     def calibrate(self, eps, delta, *, rtol, progress):
         sigma = _least(lambda sigma: self.upper_delta(sigma, eps, tolerance=rtol) <= delta)
-        return Solution(sigma, dm.Bounds(0.0, eps, self.method))
+        return Solution(sigma, dm.Bounds(0.0, eps, self.guarantee, self.by))
 
 
 def _least(met):
@@ -97,7 +97,7 @@ def second_routes(certificate, sensitivity, rng):
 
     def delta(sigma, eps):
         value = math.fsum(gaussian_integral(sigma / norm, eps) for norm in norms) / len(norms)
-        return dm.Bounds(0.0, value * (1 + 1e-7), "integral")
+        return dm.Bounds.bracket(0.0, value * (1 + 1e-7), dm.Provenance("integral"))
 
     return (Route("integral, mean over the step", delta, 1e-7),)
 

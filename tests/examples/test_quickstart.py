@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dpmech.certificates.document import seal_of, to_plain, to_text
-from dpmech.numerics.bounds import Bounds
+from dpmech.numerics import Bounds, Provenance
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -63,9 +63,9 @@ FORGERIES = {
     "steps too few for the participations": {"steps": 45},
     "one participation more": {"most_participations": 11},
     "participations too close": {"smallest_separation": 4},
-    "a smaller eps": {"executed": Bounds(0.9, 1.0, "hoped")},
+    "a smaller eps": {"executed": Bounds.bracket(0.9, 1.0, Provenance("hoped"))},
     "a smaller eps for steps that cost more": {
-        "executed": Bounds(0.9, 1.0, "hoped"),
+        "executed": Bounds.bracket(0.9, 1.0, Provenance("hoped")),
         "stopped_by_plan": True,
         "steps": 45,
         "most_participations": 9,
@@ -81,7 +81,7 @@ def test_forged_records_are_refused(runs, tmp_path):
     for name, entries in FORGERIES.items():
         document = json.loads(text)
         for entry, value in entries.items():
-            plain = {**vars(value)} if isinstance(value, Bounds) else value
+            plain = value.to_dict() if isinstance(value, Bounds) else value
             document["run"][entry] = to_plain(plain)
         document["guarantee"] = document["guarantee"].replace("50 of 50", f"{document['run']['steps']} of 50")
         if "executed" in entries:

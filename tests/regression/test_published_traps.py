@@ -257,7 +257,7 @@ def test_trap_15_the_identity_strategy_knows_its_participation():
 def test_trap_16_prv_models_both_directions_in_a_bounded_domain():
     """The package has the direction mixture against Gaussian only, and a domain that can outgrow memory."""
     q, sigma, eps = 0.3, 1.0, 0.2
-    accountant = PrvAccountant(PoissonRelease(q, 2, dm.Bounds(1.0, 1.0, "one")))
+    accountant = PrvAccountant(PoissonRelease(q, 2, dm.Bounds.bracket(1.0, 1.0, dm.Provenance("one"))))
     found = []
     for side, remove in zip(accountant._sides(sigma), (True, False), strict=True):
         exact = float(oracles.sampled_delta_two_steps(q, sigma, eps, remove=remove, digits=15))

@@ -317,7 +317,7 @@ def test_right_guesses_are_counted_one_by_one(seed, canaries, data):
         for rank, coin in zip(ranks, included, strict=True)
     )
     found = dm.one_run_epsilon(scores, included, 1e-5, guesses=[(high, low)])
-    assert found.method == f"one run, {canaries} canaries, {right} of {high} + {low} guesses right"
+    assert str(found.by) == f"one run, {canaries} canaries, {right} of {high} + {low} guesses right"
 
 
 def test_what_the_bound_says_of_itself():
@@ -325,12 +325,12 @@ def test_what_the_bound_says_of_itself():
     scores = np.where(included, 1.0, -1.0) * np.arange(1, 101)
     found = dm.one_run_epsilon(scores, included, 1e-6)
     assert found.upper == math.inf
-    assert found.confidence == 0.95
-    assert found.method == (
+    assert found.guarantee.error == pytest.approx(0.05)
+    assert str(found.by) == (
         "one run, 100 canaries, 26 of 13 + 13 guesses right, the best of 6 ways to guess with a union bound"
     )
     alone = dm.one_run_epsilon(scores, included, 1e-6, guesses=[(13, 13)])
-    assert alone.method == "one run, 100 canaries, 26 of 13 + 13 guesses right"
+    assert str(alone.by) == "one run, 100 canaries, 26 of 13 + 13 guesses right"
     assert alone.lower > found.lower > 1.0
     # All 26 right: q^26 and the term in delta make up the error.
     assert _p_value(26, 26, 100, alone.lower, 1e-6) == pytest.approx(0.05, rel=1e-6)

@@ -61,7 +61,7 @@ def test_the_certified_eps_holds_and_too_little_noise_is_caught(name):
 
     true = found(1.0, 11)
     assert 0.75 * eps < true.lower <= cal.achieved.upper
-    assert true.confidence == 1.0 - ALPHA
+    assert true.guarantee.error == pytest.approx(ALPHA, rel=1e-6)
     assert found(FAULT, 12).lower > cal.achieved.upper
 
 

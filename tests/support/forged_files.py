@@ -29,12 +29,21 @@ def claimed(strategy, participation=None, method=None):
         changes["participation"] = participation
     if method is not None:
         changes["evidence"] = dataclasses.replace(BASE.evidence, accountant=method)
-        changes["achieved"] = dataclasses.replace(BASE.achieved, error=method.error)
+        changes["achieved"] = dataclasses.replace(BASE.achieved, guarantee=guarantee_of(method))
     return sealed_text(document_of(dataclasses.replace(BASE, **changes)))
 
 
-def consistent(strategy, participation, method, guarantee):
+def guarantee_of(method):
+    """The label that an accountant of this method gives."""
+    if method.error == 0.0:
+        return dm.Guarantee(dm.Kind.BOUND)
+    kind = dm.Kind.ESTIMATE if isinstance(method, dm.Importance) else dm.Kind.PROBABLE
+    return dm.Guarantee(kind, method.error)
+
+
+def consistent(strategy, participation, method, kind):
     """The same with the true sensitivity and the label of this accountant: only its sigma may be false."""
+    by = dm.Provenance("claimed")
     return sealed_text(
         document_of(
             dataclasses.replace(
@@ -43,8 +52,7 @@ def consistent(strategy, participation, method, guarantee):
                 participation=participation,
                 sensitivity=dm.sensitivity(strategy, participation),
                 evidence=dataclasses.replace(BASE.evidence, accountant=method),
-                achieved=dm.Bounds(0.0, BASE.budget.eps, "claimed", method.error),
-                guarantee=guarantee,
+                achieved=dm.Bounds(0.0, BASE.budget.eps, dm.Guarantee(kind, method.error), by),
             )
         )
     )

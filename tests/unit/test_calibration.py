@@ -19,7 +19,7 @@ def test_the_record_holds_every_assumption():
     assert calibration.sensitivity == dm.sensitivity(strategy, schema)
     assert float(calibration) == calibration.sigma
     assert calibration.noise_multiplier == calibration.sigma / calibration.sensitivity.upper
-    assert calibration.guarantee == "exact"
+    assert str(calibration.guarantee) == "exact"
     assert "analytic Gaussian" in calibration.method
     assert "Theorem 1" in calibration.method
     assert calibration.achieved.upper <= 2.0
@@ -44,7 +44,7 @@ def test_the_default_participation_is_every_step():
 
 def test_an_inexact_sensitivity_is_labelled():
     calibration = dm.calibrate_sigma(dm.BandedToeplitz(9, [1.0, 0.5, -0.4]), 1.0, 1e-5)
-    assert calibration.guarantee == "deterministic upper bound"
+    assert str(calibration.guarantee) == "deterministic upper bound"
     assert calibration.achieved.lower < calibration.achieved.upper <= 1.0
 
 
@@ -233,7 +233,7 @@ def test_a_solution_on_the_wrong_side_is_never_returned(monkeypatch):
     from dpmech.accounting.gaussian import GaussianAccountant
 
     for sigma, upper in ((1.0, 1.0000001), (math.nan, 0.5), (0.0, 0.5), (math.inf, 0.5)):
-        solution = Solution(sigma, dm.Bounds(0.0, upper, "wrong"))
+        solution = Solution(sigma, dm.Bounds.bracket(0.0, upper, dm.Provenance("wrong")))
         monkeypatch.setattr(GaussianAccountant, "calibrate", lambda *_, found=solution, **__: found)
         with pytest.raises(dm.NumericalError, match="calibration ended on the wrong side"):
             dm.calibrate_sigma(ONE, 1.0, 1e-5)

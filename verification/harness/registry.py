@@ -6,6 +6,7 @@ The format is described in verification/registry/README.md.
 import dataclasses
 import importlib
 import pkgutil
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -86,10 +87,8 @@ class Statement:
             return
         self._require("kind", f"one of {KINDS}", holds=self.kind in KINDS)
         self._require("line", "a line of the paper's text, from 1", holds=self.line >= 1)
-        terms = [len(term.split()) for term in self.find]
-        self._require(
-            "find", "terms of 1 to 5 words", holds=bool(terms) and 1 <= min(terms) <= max(terms) <= 5
-        )
+        short = all(term and len(re.findall(r"(?<!\\)\b[A-Za-z]{2,}\b", term)) <= 5 for term in self.find)
+        self._require("find", "terms of at most 5 words", holds=bool(self.find) and short)
         self._require("printed", "the printed formula or number", holds=bool(self.printed))
         self._require("hypotheses", 'the printed hypotheses, or "none"', holds=bool(self.hypotheses))
         needed = self.verdict not in {"CONFIRMED", "BEYOND THE PAPER"}

@@ -7,51 +7,68 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
+from verification.harness.nudging import nudge
 from verification.harness.verdict import (
     Verdict,
     judged,
-    judged_arithmetic,
     judged_condition,
     judged_erratum,
     statement,
 )
 from verification.lambda_cgd.optimal import minimiser
-from verification.lambda_cgd.printed_table import TABLE
 from verification.oracles import lambda_cgd as oracle
 from verification.oracles import linear as ref
 
 PAPER = "lambda_cgd"
 
 
-def replayed(seed: int, lam: float, n: int, dimension: int) -> np.ndarray:
-    """Lines 8-29: the noise of every step, from saved generator states, at scale 1."""
-    source = np.random.Philox(seed)
-    generator = np.random.Generator(source)
-    before, found = source.state, np.zeros((n, dimension))
-    for step in range(n):
-        if step > 0:
-            source.state = before
-            found[step] -= lam * generator.normal(size=dimension)
-        before = source.state
-        found[step] += generator.normal(size=dimension)
-    return found
+def scales(lam: float, clip_norm: float, sigma: float) -> tuple[float, float]:
+    """Lines 26 and 29: what multiplies the noise drawn again, and the fresh one."""
+    return clip_norm * sigma * lam, clip_norm * sigma
+
+
+def executed(
+    bits: np.random.BitGenerator,
+    gradients: np.ndarray,
+    weights: tuple[float, float],
+    step_size: float,
+) -> np.ndarray:
+    """Lines 8 to 32 with theta_0 = 0, for given sums of clipped gradients; returns theta_1 .. theta_n."""
+    generator = np.random.Generator(bits)
+    size = gradients.shape[1]
+    states, earlier, theta, path = [bits.state], np.zeros(size), np.zeros(size), []
+    for step, gradient in enumerate(gradients, start=1):
+        if step != 1:
+            bits.state = states[step - 2]
+            earlier = generator.normal(size=size)
+        noisy = gradient - weights[0] * earlier
+        states[step - 1 :] = [bits.state]
+        fresh = generator.normal(size=size)
+        noisy = noisy + weights[1] * fresh
+        theta = theta - step_size * noisy
+        path.append(theta)
+    return np.array(path)
 
 
 @statement("cgd.alg1", paper=PAPER)
-def algorithm_1(*, claim: Callable[[int, float, int, int], np.ndarray] = replayed) -> Verdict:
-    """Replaying the generator gives Z_i - lambda Z_(i-1) exactly: the noise C^-1 Z, without storing Z."""
+def algorithm_1(*, claim: Callable[[float, float, float], tuple[float, float]] = scales) -> Verdict:
+    """Algorithm 1, executed line by line, takes the steps of the matrix mechanism G + zeta sigma C^-1 Z.
+
+    The other side never replays: it draws all of Z at once, solves with a dense C, and adds up.
+    """
+    rng = np.random.default_rng(26)
     worst, cases = 0.0, 0
-    for lam, n, dimension in itertools.product((0.0, 0.5, 0.9), (1, 2, 20), (1, 7)):
-        fresh = np.random.Generator(np.random.Philox(21)).normal(size=(n, dimension))
-        kept = fresh.copy()
-        kept[1:] -= lam * fresh[:-1]
-        found = claim(21, lam, n, dimension)
-        worst = max(worst, float(np.abs(found - kept).max()))
-        # C times the noise is white again.
-        white = ref.lower_toeplitz(lam ** np.arange(n)) @ found
-        worst = max(worst, float(np.abs(white - fresh).max()) - 1e-13)
-        cases += 2
-    return Verdict(judged(worst, 0.0), "Philox: equal to sequential draws bit by bit", cases, worst)
+    kinds = (np.random.Philox, np.random.PCG64, np.random.MT19937)
+    for kind, lam, n, size in itertools.product(kinds, (0.0, 0.5, 0.9), (1, 2, 20), (1, 7)):
+        clip_norm, sigma, step_size = rng.uniform(0.5, 2.0, size=3)
+        gradients = rng.normal(size=(n, size))
+        noise = np.random.Generator(kind(21)).normal(size=(n, size))
+        correlated = np.linalg.solve(ref.lower_toeplitz(lam ** np.arange(n)), noise)
+        steps = -step_size * np.cumsum(gradients + clip_norm * sigma * correlated, axis=0)
+        found = executed(kind(21), gradients, claim(lam, clip_norm, sigma), step_size)
+        worst = max(worst, float(np.abs(found - steps).max()))
+        cases += 1
+    return Verdict(judged(worst, 1e-11), "three generators, dense solve with C, absolute", cases, worst)
 
 
 def bin_as_printed(step: int, n: int, k: int) -> int:
@@ -129,13 +146,16 @@ def section_5_1(*, claim: Callable[[], float] = lambda: 1.0 / math.e) -> Verdict
 
 
 @statement("cgd.tab3", paper=PAPER, expected="NOT REPRODUCED")
-def table_3(*, claim: Callable[[], float] = lambda: 0.977) -> Verdict:
-    """Table 3: the lambda of BandInvMF with p = 2 is 0.977, of BISR with p = 2 it is 0.5."""
+def table_3(*, claim: float = 0.977, right: float = 0.978, bisr: float = 0.5) -> Verdict:
+    """Table 3: the lambda of BandInvMF with p = 2 is 0.977, of BISR with p = 2 it is 0.5.
+
+    Tried: the least RMSE over lambda at n = 3900, b = 390, k = 10, and a fit of BandInvMF with two bands.
+    """
     plan = oracle.Plan()
     best = minimiser(plan, 0.5)
     fitted = oracle.fit(2, plan, inverse=True, starts=oracle.bandinv_start(2))
-    agreement = max(abs(best + fitted.inverse[1]) / 1e-5, abs(ref.inverse_square_root(2)[1] + 0.5) / 1e-15)
-    printed, corrected = abs(claim() - best) / 5e-4, max(abs(0.978 - best) / 5e-4, agreement)
+    agreement = max(abs(best + fitted.inverse[1]) / 1e-5, abs(ref.inverse_square_root(2)[1] + bisr) / 1e-15)
+    printed, corrected = abs(claim - best) / 5e-4, max(abs(right - best) / 5e-4, agreement)
     loss = math.sqrt(oracle.lambda_errors(0.977, plan, 0.5)) / fitted.error - 1.0
     return Verdict(
         judged_erratum(printed, corrected, 1.0, word="NOT REPRODUCED"),
@@ -194,7 +214,7 @@ def table_5_buffers(*, claim: Callable[[str, int], int] = memory) -> Verdict:
     inside = max(abs(claim("BLT", p) - least_memory(buffers(p - 1, n))) for p in sizes)
     outside = min(abs(claim("BLT", p) - least_memory(buffers(p, n))) for p in sizes)
     return Verdict(
-        judged_condition(inside, outside, 0.5),
+        judged_condition(inside, outside, 0.0),
         "rank of the Hankel matrix of C^-1",
         2 * len(sizes),
         float(inside),
@@ -202,105 +222,23 @@ def table_5_buffers(*, claim: Callable[[str, int], int] = memory) -> Verdict:
     )
 
 
-# Tables 1 and 2: seconds an epoch of DP-SGD, then with bandwidth 2, 4, 16 regenerated, and on the CPU.
-SECONDS = {
-    "CIFAR": (
-        (18.9, 18.8, 18.9, 20.1, 18.6, 18.9, 19.4),
-        (133.7, 133.5, 136.9, 144.1, 143.5, 143.1, 149.6),
-        (825.3, 826.9, 829.2, 842.9, 886.9, 897.9, 987.2),
-        (1357.9, 1363.2, 1364.7, 1367.3, 1507.6, 1543.3, 1842.7),
-        (3252.5, 3275.7, 3288.6, 3290.8, 3544.2, 3598.9, 4068.9),
-    ),
-    "IMDB": (
-        (310.2, 317.1, 317.7, 318.8, 322.4, 322.8, 325.9),
-        (14.6, 15.8, 15.6, 20.8, 21.4, 22.1, 25.8),
-        (334.3, 339.1, 342.1, 369.7, 543.3, 554.4, 671.7),
-        (499.0, 508.7, 513.0, 539.2, 846.9, 859.4, 1236.5),
-    ),
-}
-
-
-def overhead(dataset: str, columns: tuple[int, ...]) -> float:
-    """The largest overhead over DP-SGD in per cent; columns 1-3 regenerate, 4-6 buffer."""
-    return max(100.0 * (row[column] / row[0] - 1.0) for row in SECONDS[dataset] for column in columns)
-
-
-def stated_limits() -> tuple[float, float]:
-    """Section 4: less than 2 % on IMDB at bandwidth 2, at most 8 % at bandwidths 4 and 16."""
-    return 2.0, 8.0
-
-
-@statement("cgd.table12", paper=PAPER, expected="COUNTEREXAMPLE")
-def tables_1_2(*, claim: Callable[[], tuple[float, float]] = stated_limits) -> Verdict:
-    """Overhead of regeneration: below 2 % on IMDB at bandwidth 2, at most 8 % at bandwidths 4 and 16."""
-    small = overhead("IMDB", (1,))
-    large = max(overhead(dataset, (2, 3)) for dataset in SECONDS)
-    printed = max(small - claim()[0], large - claim()[1])
-    corrected = max(small - 8.3, large - 42.5)
-    return Verdict(
-        judged_erratum(printed, corrected, 0.0, word="COUNTEREXAMPLE"),
-        "ratios of the printed times, excess in per cent",
-        4 + 18,
-        printed,
-        f"BERT-Tiny: {small:.1f} % at bandwidth 2, {large:.1f} % at 16; both hold on CIFAR-10 "
-        f"({overhead('CIFAR', (1,)):.1f} and {overhead('CIFAR', (2, 3)):.1f} %)",
-    )
-
-
-@statement("cgd.table12_times", paper=PAPER, expected="UNVERIFIABLE")
-def tables_1_2_times(*, claim: Callable[[str, tuple[int, ...]], float] = overhead) -> Verdict:
-    """Run times: below 1 % and at most 8 % on CIFAR-10; CPU buffers about 70 % (p = 2), 147 % (p = 16)."""
-    worst = max(claim("CIFAR", (1,)) - 1.0, claim("CIFAR", (2, 3)) - 8.0)
-    worst = max(worst, abs(claim("IMDB", (4,)) - 70.0) - 0.5, abs(claim("IMDB", (4, 5, 6)) - 147.0) - 1.0)
-    return Verdict(
-        judged_arithmetic(worst, 0.0),
-        "ratios of the printed times, excess in per cent",
-        4,
-        worst,
-        "needs the authors' machines; the CPU buffer on CIFAR-10 costs up to "
-        f"{overhead('CIFAR', (4,)):.1f} % at bandwidth 2, where the text says nearly 10 %",
-    )
-
-
-def printed_rows(lam: float) -> tuple[float, ...]:
-    """A lambda-CGD row of Table 4."""
-    return TABLE["CGD", lam]
-
-
-@statement("cgd.figs", paper=PAPER, expected="UNVERIFIABLE")
-def figures(*, claim: Callable[[float], tuple[float, ...]] = printed_rows) -> Verdict:
-    """Figures 2-5, 7, 8 and the tuned values of Table 3: accuracies of CNN and BERT runs.
-
-    What can be checked is the trend: with amplification a smaller lambda has the least RMSE.
-    """
-    rows = {lam: claim(lam) for lam in (0.9, 0.95, 0.975)}
-    best = [min(rows, key=lambda lam: (rows[lam][column], lam)) for column in range(7)]
-    tuned = (0.95, 0.95, 0.9, 0.9, 0.9, 0.8)
-    rises = sum(later > earlier for row in (best, tuned) for earlier, later in itertools.pairwise(row))
-    above = sum(chosen > least for chosen, least in zip(tuned, best[1:], strict=True))
-    return Verdict(
-        judged_arithmetic(rises + above + (best[0] != 0.975), 0.5),
-        "order of the printed values in Tables 3 and 4",
-        14,
-        float(rises + above),
-        "needs the authors' training runs; the lambda of least amplified RMSE falls with eps (0.975 to 0.9), "
-        "and the tuned one is never above it",
-    )
-
-
 FLIPS: dict[str, Callable[[], Verdict]] = {
-    "cgd.alg1": lambda: algorithm_1(claim=lambda seed, lam, n, d: replayed(seed, -lam, n, d)),
+    "cgd.alg1": lambda: algorithm_1(claim=lambda lam, c, s: (s * lam, c * s)),
     "cgd.alg1_line13": lambda: algorithm_1_line_13(claim=bin_from_one),
     "cgd.alg1_line15": lambda: algorithm_1_line_15(
         claim=lambda size, batch, n: cyclic(size, batch, n + batch)
     ),
     "cgd.sec51": lambda: section_5_1(claim=lambda: 1.0 / 3.0),
-    "cgd.tab3": lambda: table_3(claim=lambda: 0.978),
+    "cgd.tab3": lambda: table_3(claim=0.978),
     "cgd.tab5": lambda: table_5(claim=lambda method, bands: memory(method, bands + 1)),
     "cgd.tab5_blt": lambda: table_5_buffers(claim=lambda _, bands: bands),
-    "cgd.table12": lambda: tables_1_2(claim=lambda: (8.3, 42.5)),
-    "cgd.table12_times": lambda: tables_1_2_times(
-        claim=lambda dataset, columns: 1.1 * overhead(dataset, columns)
-    ),
-    "cgd.figs": lambda: figures(claim=lambda lam: printed_rows(lam)[::-1]),
+}
+
+NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
+    "cgd.alg1": {"line 26": nudge(algorithm_1, index=0), "line 29": nudge(algorithm_1, index=1)},
+    "cgd.alg1_line15": {"counts": nudge(algorithm_1_line_15)},
+    "cgd.sec51": {"share": nudge(section_5_1)},
+    "cgd.tab3": {"lambda": nudge(table_3, "right"), "BISR": nudge(table_3, "bisr")},
+    "cgd.tab5": {"vectors": nudge(table_5)},
+    "cgd.tab5_blt": {"vectors": nudge(table_5_buffers)},
 }

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 
+from verification.harness.nudging import nudge
 from verification.harness.verdict import Verdict, judged, judged_condition, judged_erratum, statement
 from verification.lambda_cgd.printed_table import EPS, TABLE
 from verification.oracles import lambda_cgd as oracle
@@ -37,11 +38,20 @@ def closed_series(family: str, parameter: float) -> tuple[np.ndarray, np.ndarray
     return coefs, ref.series_inverse(coefs)
 
 
+def printed_first(row: tuple[str, float]) -> float:
+    """The first column of Table 4."""
+    return TABLE[row][0]
+
+
 @statement("cgd.tab4_col1", paper=PAPER)
-def table_4_first_column(*, calibrate: Callable[[], float] = gaussian_sigma) -> Verdict:
+def table_4_first_column(
+    *,
+    calibrate: Callable[[], float] = gaussian_sigma,
+    cells: Callable[[tuple[str, float]], float] = printed_first,
+) -> Verdict:
     """Table 4 without amplification, closed-form rows, within 0.1 % of print."""
     sigma = calibrate()
-    rows = {row: values[0] for row, values in TABLE.items() if row[0] in CLOSED}
+    rows = {row: cells(row) for row in TABLE if row[0] in CLOSED}
     ratios = [
         sigma * ref.toeplitz_rmse(*closed_series(*row), PLAN.b, PLAN.k) / printed
         for row, printed in rows.items()
@@ -57,6 +67,7 @@ def table_4_first_column(*, calibrate: Callable[[], float] = gaussian_sigma) -> 
     )
 
 
+@cache
 def fitted_errors() -> dict[tuple[str, float], float]:
     """Least RMSE by eq. 3, for the rows whose fit keeps the hypotheses of Theorem 1."""
     found = {}
@@ -126,27 +137,37 @@ def table_4_inverse(*, claim: Callable[[np.ndarray], float] = formula_sensitivit
     )
 
 
+def printed_inverse() -> float:
+    """BandInvMF with p = b in Table 4, without amplification."""
+    return TABLE["BandInvMF", 390][0]
+
+
 @statement("cgd.tab4_bandinv_b", paper=PAPER, expected="NOT REPRODUCED", full=True)
-def table_4_inverse_full(*, claim: Callable[[np.ndarray], float] = formula_sensitivity) -> Verdict:
-    """Table 4, BandInvMF with p = b: RMSE 7.87, the minimum of eq. 3 nearly."""
+def table_4_inverse_full(*, claim: Callable[[], float] = printed_inverse, right: float = 8.050) -> Verdict:
+    """Table 4, BandInvMF with p = b: RMSE 7.87.
+
+    Tried: the minimum of eq. 3 over all coefficients, whose true sensitivity is larger, and over those with
+    C >= 0, certified over the rows of C^T C. `right` is the RMSE of the latter.
+    """
     free, kept = inverse_fit(PLAN.b, steps=100), inverse_fit(PLAN.b, weight=1e3, steps=100)
     grams = [oracle.gram(one.coefs) for one in (free, kept)]
     scales = [gaussian_sigma() * math.sqrt(oracle.decoder_square(one.inverse)) for one in (free, kept)]
     # A signed sum of columns that the formula does not see; where C >= 0 nearly, none is larger.
     reached = oracle.lower_sensitivity(grams[0], PLAN, [0])
-    printed = reached / claim(free.coefs) - 1.0
+    larger = reached / formula_sensitivity(free.coefs)
     certified = oracle.upper_sensitivity(grams[1], PLAN)
-    corrected = abs(certified / formula_sensitivity(kept.coefs) - 1.0)
     error = scales[1] * certified
-    corrected = max(corrected, (error - 8.06) / 8.06, (TABLE["BandInvMF", 390][0] - error) / error)
+    # What is printed is neither the true RMSE of the minimum of eq. 3 nor that of the best C >= 0.
+    printed = min(abs(value / claim() - 1.0) for value in (scales[0] * reached, error))
+    corrected = max(abs(certified / formula_sensitivity(kept.coefs) - 1.0), abs(error / right - 1.0))
     return Verdict(
-        judged_erratum(printed, corrected, 1e-3, word="NOT REPRODUCED"),
+        judged_erratum(printed, corrected, 3e-3, word="NOT REPRODUCED"),
         "fits; signed sums of columns below, dynamic programming over the rows of C^T C above; relative",
         4,
         printed,
         f"the minimum of eq. 3, {scales[0] * formula_sensitivity(free.coefs):.3f}, has entries down to "
-        f"{free.coefs.min():.3f} and a true RMSE of {scales[0] * reached:.2f} or more; kept >= 0, the fit is "
-        f"certified at {error:.3f}, above the printed 7.87",
+        f"{free.coefs.min():.3f} and {larger:.2f} times its sensitivity, a true RMSE of "
+        f"{scales[0] * reached:.2f} or more; kept >= 0, the fit is certified at {error:.3f}",
     )
 
 
@@ -156,7 +177,7 @@ def misprinted() -> float:
 
 
 @statement("cgd.tab4_amp_bisr16", paper=PAPER, expected="MISPRINT")
-def table_4_misprint(*, claim: Callable[[], float] = misprinted) -> Verdict:
+def table_4_misprint(*, claim: Callable[[], float] = misprinted, meant: float = 30.25) -> Verdict:
     """Table 4, BISR with p = 16 at eps = 1: 20.25."""
     row = TABLE["BISR", 16]
 
@@ -171,7 +192,7 @@ def table_4_misprint(*, claim: Callable[[], float] = misprinted) -> Verdict:
         if name != ("BISR", 16)
         for earlier, later in itertools.pairwise(values[1:])
     )
-    corrected = max(falls(30.25), 30.25 / row[3] / growth - 1.0, row[5] / 30.25 / growth - 1.0)
+    corrected = max(falls(meant), meant / row[3] / growth - 1.0, row[5] / meant / growth - 1.0)
     return Verdict(
         judged_erratum(falls(claim()), max(0.0, corrected), 1e-9, word="MISPRINT"),
         "order of the errors in eps, relative",
@@ -192,6 +213,17 @@ FLIPS: dict[str, Callable[[], Verdict]] = {
         errors=lambda: {row: 1.005 * value for row, value in fitted_errors().items()}
     ),
     "cgd.tab4_bandinv": lambda: table_4_inverse(claim=lambda coefs: 1.01 * formula_sensitivity(coefs)),
-    "cgd.tab4_bandinv_b": lambda: table_4_inverse_full(claim=lambda coefs: 2.0 * formula_sensitivity(coefs)),
+    "cgd.tab4_bandinv_b": lambda: table_4_inverse_full(claim=lambda: 8.050),
     "cgd.tab4_amp_bisr16": lambda: table_4_misprint(claim=lambda: 30.25),
+}
+
+NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
+    "cgd.tab4_col1": {
+        "multiplier": nudge(table_4_first_column, "calibrate"),
+        "cells": nudge(table_4_first_column, "cells"),
+    },
+    "cgd.tab4_col1_fitted": {"cells": nudge(table_4_fitted, "errors")},
+    "cgd.tab4_bandinv": {"sensitivity": nudge(table_4_inverse)},
+    "cgd.tab4_bandinv_b": {"RMSE": nudge(table_4_inverse_full, "right")},
+    "cgd.tab4_amp_bisr16": {"meant": nudge(table_4_misprint, "meant")},
 }

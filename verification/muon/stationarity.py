@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy import integrate, stats
 
-from verification.harness.verdict import Verdict, judged_condition, statement
+from verification.harness.nudging import nudge
+from verification.harness.verdict import Verdict, judged, judged_condition, statement
 from verification.oracles import matrices as ref
 
 PAPER = "muon"
@@ -125,8 +127,58 @@ def theorem_3_4(*, claim: Callable[[dict[str, float], float], float] = printed_b
     )
 
 
+def trace_of(curvature: np.ndarray) -> float:
+    """L of a quadratic tr(W^T S W) / 2: tr S."""
+    return float(np.trace(curvature))
+
+
+@statement("muon.asm3_1", paper=PAPER)
+def assumption_3_1(*, claim: Callable[[np.ndarray], float] = trace_of) -> Verdict:
+    """Quadratics meet ||grad f(X) - grad f(Y)||_* <= L ||X - Y||_op with L = tr S, and with no smaller L."""
+    rng = np.random.default_rng(31)
+    worst, cases = 0.0, 0
+    for size in (1, 2, 4):
+        root = rng.standard_normal((size, size))
+        curvature = root @ root.T
+        for _ in range(50):
+            step = rng.standard_normal((size, int(rng.integers(1, 6))))
+            ratio = ref.nuclear_norm(curvature @ step) / ref.operator_norm(step)
+            worst = max(worst, ratio / claim(curvature) - 1.0)
+            cases += 1
+        reached = ref.nuclear_norm(curvature @ np.eye(size))
+        worst = max(worst, abs(reached / claim(curvature) - 1.0))
+    return Verdict(judged(worst, 1e-12), "random steps; met by orthogonal ones, relative", cases, worst)
+
+
+def noise_square(entries: int, sigma: float, bound: float, size: int) -> float:
+    """E ||Z||^2 = d sigma^2 C^2 / B^2."""
+    return entries * sigma**2 * bound**2 / size**2
+
+
+@statement("muon.asm3_2", paper=PAPER)
+def assumption_3_2(*, claim: Callable[[int, float, float, int], float] = noise_square) -> Verdict:
+    """The noise of Section 2 has E ||Z||^2 = d sigma^2 C^2 / B^2; by the mean of a chi-squared law."""
+    worst, cases = 0.0, 0
+    for entries, sigma, bound, size in ((1, 1.0, 1.0, 1), (12, 2.3395, 0.1, 1024), (600, 0.5, 3.0, 7)):
+        scale = sigma * bound / size
+        mean = integrate.quad(
+            lambda x, d=entries: x * stats.chi2.pdf(x, d), 0.0, entries + 40.0 * math.sqrt(entries) + 100.0
+        )[0]
+        worst = max(worst, abs(mean * scale**2 / claim(entries, sigma, bound, size) - 1.0))
+        cases += 1
+    return Verdict(judged(worst, 1e-6), "quadrature of the chi-squared law, relative", cases, worst)
+
+
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "muon.thm3_4": lambda: theorem_3_4(
         claim=lambda terms, error: printed_bound(terms | {"curvature": 0.0}, error)
     ),
+    "muon.asm3_1": lambda: assumption_3_1(claim=ref.operator_norm),
+    "muon.asm3_2": lambda: assumption_3_2(claim=lambda d, s, c, b: noise_square(d, s, c, b) / d),
+}
+
+NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
+    "muon.thm3_4": {"bound": nudge(theorem_3_4)},
+    "muon.asm3_1": {"L": nudge(assumption_3_1)},
+    "muon.asm3_2": {"square": nudge(assumption_3_2)},
 }

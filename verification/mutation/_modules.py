@@ -96,7 +96,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.moments",
     ],
     "renyi": [
-        "numerics.directed",
+        "numerics.rounding",
         "accounting.renyi_orders",
     ],
     "kernels": [
@@ -114,6 +114,7 @@ GROUPS: dict[str, list[str]] = {
     "verifying": [
         "verifying.documents",
         "verifying.integrals",
+        "verifying.labels",
         "verifying.limits",
         "verifying.privacy_routes",
         "verifying.recomputation",

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from verification.harness.verdict import Verdict, judged, judged_erratum, statement
+from verification.harness.nudging import nudge
+from verification.harness.verdict import Verdict, judged, judged_arithmetic, judged_erratum, statement
 from verification.oracles import noise_share as oracle
 
 PAPER = "noise_share"
@@ -65,31 +66,33 @@ def sharp_gain(kappa: float, curve: float, bias: float, spread: float, theta: fl
     return (1 - theta) * spread * (kappa + curve * (bias + 0.5 * (1 + theta) * spread))
 
 
-@statement("ov.thm10.2", paper=PAPER, expected="COUNTEREXAMPLE")
+@statement("ov.thm10.2", paper=PAPER)
 def theorem_10_gain(*, claim: Callable[[float, float, float, float, float], float] = gain_41) -> Verdict:
-    """With b^2 about beta^2 and V <= beta^2 the gain is at most kappa_U (1 - theta) V + 2 L beta^4."""
+    """With b^2 = beta^2 (1 + c) and V <= beta^2 the gain is at most kappa_U (1 - theta) V + 2 L beta^4.
+
+    The paper has c = o(1); it holds up to c = 1/2, where it is met at theta = 0, V = beta^2.
+    """
     rng = np.random.default_rng(11)
-    printed, corrected, cases = -np.inf, -np.inf, 0
+    worst, sharp, cases = -np.inf, -np.inf, 0
     for case in range(3000):
-        kappa, curve, floor, extra = rng.uniform(0.05, 2, size=4)
-        spread, theta = floor * rng.uniform(), rng.uniform()
+        kappa, curve, floor = rng.uniform(0.05, 2, size=3)
+        extra, spread, theta = 0.5 * rng.uniform(), floor * rng.uniform(), rng.uniform()
         if case == 0:
-            kappa, curve, floor, extra, spread, theta = 1.0, 1.0, 1.0, 0.6, 1.0, 0.0
+            kappa, curve, floor, extra, spread, theta = 1e-9, 1.0, 1.0, 0.5, 1.0, 0.0
         bias = floor * (1 + extra)
         for loss in (lambda u, k=kappa, c=curve: quadratic(k, c, u), Bent(rng, kappa, curve)):
             gain = loss(bias + spread) - loss(bias + theta * spread)
-            printed = max(printed, gain / claim(kappa, curve, floor, spread, theta) - 1.0)
-            corrected = max(corrected, gain / sharp_gain(kappa, curve, bias, spread, theta) - 1.0)
-            wider = kappa * (1 - theta) * spread + curve * (2 + extra) * floor**2
-            corrected = max(corrected, gain / wider - 1.0)
+            worst = max(worst, gain / claim(kappa, curve, floor, spread, theta) - 1.0)
+            sharp = max(sharp, gain / sharp_gain(kappa, curve, bias, spread, theta) - 1.0)
             cases += 1
-    witness = quadratic(1, 1, 2.6) - quadratic(1, 1, 1.6)
+    beyond = quadratic(1, 1, 2.6) - quadratic(1, 1, 1.6)
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
-        "random losses of bounded curvature; violation, relative",
+        judged(max(worst, sharp), 1e-9),
+        "random losses of bounded curvature, c up to 1/2; violation, relative",
         cases,
-        printed,
-        f"Psi = u + u^2/2, beta = V = 1, b^2 = 1.6, theta = 0: the gain is {witness:.2f}, the bound 3.00",
+        worst,
+        f"2 serves for b^2 <= 1.5 beta^2; at c = 0.6 no more (Psi = u + u^2/2, beta = V = 1, theta = 0: "
+        f"{beyond:.2f} against 3)",
     )
 
 
@@ -98,22 +101,37 @@ def gain_42(kappa: float, curve: float, floor: float, theta: float) -> float:
     return (1 - theta) + (2 * curve / kappa * floor if kappa > 0 else floor)
 
 
+def gain_bound(kappa: float, curve: float, floor: float, bias: float, spread: float, theta: float) -> float:
+    """What holds for kappa_U > 0: (1 - theta) (V / beta^2) (1 + (L / kappa_U) (b^2 + V))."""
+    return (1 - theta) * spread / floor * (1 + curve / kappa * (bias + spread))
+
+
+# The witness: Psi = u^2 / 2, theta = 0, V = b^2 = beta^2.
+FLOORS = (1.0, 1e-2, 1e-4)
+
+
 @statement("ov.thm10.2.42", paper=PAPER, expected="COUNTEREXAMPLE")
-def theorem_10_relative(*, claim: Callable[[float, float, float, float], float] = gain_42) -> Verdict:
+def theorem_10_relative(
+    *,
+    claim: Callable[[float, float, float, float], float] = gain_42,
+    right: Callable[[float, float, float, float, float, float], float] = gain_bound,
+) -> Verdict:
     """Relative to the loss at the bias floor the gain is at most 1 - theta + O(beta^2)."""
     rng = np.random.default_rng(12)
     corrected, cases = -np.inf, 0
-    for _ in range(3000):
+    for case in range(3000):
         kappa, curve, floor, extra = rng.uniform(0.05, 2, size=4)
+        if case == 0:
+            kappa, curve, extra = 1.0, 1e-9, 0.0  # here it is met
         spread, theta = floor * rng.uniform(), rng.uniform()
         bias = floor * (1 + extra)
         gain = quadratic(kappa, curve, bias + spread) - quadratic(kappa, curve, bias + theta * spread)
-        bound = (1 - theta) * spread / floor * (1 + curve / kappa * (bias + spread))
+        bound = right(kappa, curve, floor, bias, spread, theta)
         corrected = max(corrected, gain / quadratic(kappa, curve, bias) / bound - 1.0)
         cases += 1
     # kappa_U = 0: the ratio is 3 whatever beta is, however small.
     printed = -np.inf
-    for floor in (1.0, 1e-2, 1e-4):
+    for floor in FLOORS:
         ratio = (quadratic(0, 1, 2 * floor) - quadratic(0, 1, floor)) / quadratic(0, 1, floor)
         printed = max(printed, ratio - claim(0.0, 1.0, floor, 0.0))
         cases += 1
@@ -122,8 +140,20 @@ def theorem_10_relative(*, claim: Callable[[float, float, float, float], float] 
         "constant curvature; violation",
         cases,
         printed,
-        "needs kappa_U > 0: Psi = u^2/2, V = b^2 = beta^2, theta = 0 gives a ratio of 3 for every beta",
+        "at kappa_U = 0, which the theorem allows: Psi = u^2/2, V = b^2 = beta^2, theta = 0 gives a ratio of "
+        "3 for every beta",
     )
+
+
+def _flat_witness() -> dict[str, bool]:
+    grid = np.linspace(0.0, 4.0, 401)
+    values = np.array([quadratic(0.0, 1.0, float(u)) for u in grid])
+    return {
+        "Psi nondecreasing, Psi(0) = 0": bool(np.all(np.diff(values) >= 0.0)) and values[0] == 0.0,
+        "Psi convex, Psi'' <= L": bool(np.all(np.abs(np.diff(values, 2) / 0.01**2 - 1.0) < 1e-6)),
+        "Psi'(0) = kappa_U >= 0": abs(values[1] / 0.01 - 0.005) < 1e-9,
+        "b^2 >= beta^2 > 0, V <= beta^2, theta in (0, 1] or its limit 0": min(FLOORS) > 0.0,
+    }
 
 
 def clipped_reference(clipped: float, full: float) -> float:
@@ -132,7 +162,7 @@ def clipped_reference(clipped: float, full: float) -> float:
     return clipped
 
 
-@statement("ov.asm6", paper=PAPER, expected="COUNTEREXAMPLE")
+@statement("ov.asm6", paper=PAPER, expected="WORDING")
 def assumption_6(*, claim: Callable[[float, float], float] = clipped_reference) -> Verdict:
     """The bias b = E m - g_bar of an average with weights of sum 1 has b^2 >= beta^2 > 0 in steady state."""
     rng = np.random.default_rng(13)
@@ -148,70 +178,89 @@ def assumption_6(*, claim: Callable[[float, float], float] = clipped_reference) 
         corrected = max(corrected, abs((mean - full) ** 2 / floor - 1.0))
         cases += 1
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9, word="COUNTEREXAMPLE"),
+        judged_erratum(printed, corrected, 1e-9, word="WORDING"),
         "stationary clipped gradients; part of the floor that is missing in b^2",
         cases,
         printed,
-        "from the clipped mean the bias is 0; only from the full gradient is it the clipping bias",
+        "from the clipped mean the bias is 0; from the full gradient it is the clipping bias",
     )
 
 
-def averaged(steps: float) -> float:
-    """Variance left after averaging `steps` gradients, in units of Phi."""
-    return 1.0 / steps
+# Steps that an average spans: T = 120, T = 150, and Adam's at beta_1 = 0.9.
+WINDOWS = (120.0, 150.0, 19.0)
 
 
 @statement("ov.asm40", paper=PAPER, expected="UNVERIFIABLE")
-def assumption_40(*, claim: Callable[[float], float] = averaged) -> Verdict:
-    """At the ceiling the averaged variance is below the signal: V <= beta^2, beta^2 about v_true."""
-    measured, debiased = 1.36e-3, 3.1e-3
-    windows = (120.0, 150.0, 19.0)
-    ratios = [claim(steps) / measured for steps in windows]
-    printed = max(ratios) - 1.0
-    # The paper's own figures, and with the debiased median: variance still dominates in every window.
-    corrected = max(
-        abs(averaged(steps) / measured / expected - 1.0) - 0.01
-        for steps, expected in zip(windows, (6.1, 4.9, 38.7), strict=True)
-    )
-    corrected = max(corrected, *(1.0 - averaged(steps) / debiased for steps in windows))
-    shown = ", ".join(f"{ratio:.1f}" for ratio in ratios)
+def assumption_40(*, claim: tuple[float, ...] = (6.11, 4.89, 38.6)) -> Verdict:
+    """V <= beta^2 is assumed. With beta^2 of the size of v_true the paper's figures give V / v_true."""
+    measured = 3e-11 / oracle.PHI_512
+    worst = abs(measured - 1.4e-3) / 0.05e-3 * 0.005
+    for steps, ratio in zip(WINDOWS, claim, strict=True):
+        worst = max(worst, abs(ratio * steps * measured - 1.0))
+    shown = ", ".join(f"{ratio:.1f}" for ratio in claim)
     return Verdict(
-        judged_erratum(printed, corrected, 1e-9, word="UNVERIFIABLE"),
-        "the paper's measured v_true / Phi; excess of V over the signal",
-        len(windows),
-        printed,
-        f"V / v_true is {shown} for windows of 120, 150 and 19 steps: variance dominates, not the signal",
+        judged_arithmetic(worst, 0.005),
+        "1 / (steps times the measured v_true / Phi), relative; the printed 1.4e-3 to its digits",
+        len(WINDOWS) + 1,
+        worst,
+        f"an assumption; the logged v_true / Phi = 1.4e-3 gives V / v_true = {shown} for averages of 120, "
+        "150 and 19 steps, above 1 in all of them",
     )
 
 
-def dominance(rho: float, steps: int) -> float:
-    """The paper: at small rho the variance dominates the bias; here by at least 1."""
-    del steps
-    return 1.0 if rho < 0.1 else 0.0
+# The witness: one-dimensional examples with gradients far above the clip norm 1, noise far below.
+EXAMPLES = np.array([4.0, 5.0, 6.0, 7.0, 5.5, 4.5])
+CLIP, SAMPLED, NOISES, SPANS = 1.0, 1.0, (0.05, 0.01, 1e-3), (10, 120)
+
+
+def share_and_dominance(phi: float, steps: int) -> tuple[float, float]:
+    """Rho, and V / b^2 of the plain average, exactly: all samples of the examples, noise of variance phi."""
+    clipped = np.clip(EXAMPLES, -CLIP, CLIP)
+    draws = list(oracle.poisson_subsets(len(EXAMPLES), SAMPLED))
+    means = np.array([chosen @ clipped / (SAMPLED * len(EXAMPLES)) for chosen, _ in draws])
+    chances = np.array([chance for _, chance in draws])
+    mean = float(chances @ means)
+    sampling = float(chances @ (means - mean) ** 2)
+    rho = phi / (mean**2 + sampling + phi)
+    bias = mean - float(EXAMPLES.mean())
+    return rho, (sampling + phi) / steps / bias**2
 
 
 @statement("ov.thm10.3", paper=PAPER, expected="COUNTEREXAMPLE")
-def theorem_10_transfer(*, claim: Callable[[float, int], float] = dominance) -> Verdict:
-    """As rho -> 0 the estimate becomes variance-limited, so that denoising gains to first order."""
-    printed, corrected, cases = -np.inf, 0.0, 0
-    bias = 0.25  # clip bias that does not depend on the noise
-    for rho in (0.05, 0.01, 1e-3):
-        for steps in (10, 120):
-            spread = rho / (1 - rho) / steps  # noise variance of the average at v_true = 1
-            printed = max(printed, claim(rho, steps) - spread / bias)
-            cases += 1
-    # What is right: if V >> b^2, and Psi is nearly affine there, the gain is kappa_U (1 - theta) V.
+def theorem_10_transfer(*, claim: float = 1.0, right: float = 1.0) -> Verdict:
+    """As rho -> 0 the estimate becomes variance-limited: V / b^2 far above, here at least at, `claim`.
+
+    Right: where V is far above b^2 and Psi nearly affine, the gain is `right` times kappa_U (1 - theta) V.
+    """
+    printed, corrected, notes = -np.inf, 0.0, []
+    for phi in NOISES:
+        for steps in SPANS:
+            rho, dominance = share_and_dominance(phi, steps)
+            printed = max(printed, claim - dominance)
+            notes.append((rho, steps, dominance))
     for spread in (1e-2, 1e-3):
         gain = quadratic(1.0, 0.1, 1e-6 * spread + spread) - quadratic(1.0, 0.1, 1e-6 * spread + 0.3 * spread)
-        corrected = max(corrected, abs(gain / (0.7 * spread) - 1.0) / spread)
-        cases += 1
+        corrected = max(corrected, abs(gain / (right * 0.7 * spread) - 1.0))
+    rho, steps, dominance = notes[-1]
     return Verdict(
-        judged_erratum(printed, corrected, 0.1, word="COUNTEREXAMPLE"),
-        "arithmetic; shortfall of V / b^2",
-        cases,
+        judged_erratum(printed, corrected, 0.005, word="COUNTEREXAMPLE"),
+        "clipped examples, every sample of them; shortfall of V / b^2",
+        len(notes) + 2,
         printed,
-        "rho = 0.001, T = 120, clip bias 0.5: V = 8.3e-6 is far below b^2 = 0.25: small rho is little noise",
+        f"gradients of 4 to 7 clipped to 1, rho = {rho:.2g}, T = {steps}: V / b^2 = {dominance:.2g}; small "
+        "rho means little noise beside the clipped signal, not little bias",
     )
+
+
+def _transfer_witness() -> dict[str, bool]:
+    return {
+        "v_true far above Phi": all(share_and_dominance(phi, 1)[0] < 0.06 for phi in NOISES),
+        "rho -> 0 along the witness": bool(
+            np.all(np.diff([share_and_dominance(p, 1)[0] for p in NOISES]) < 0)
+        ),
+        "large gradients, clipping bias the only bias": float(EXAMPLES.min()) > CLIP,
+        "Psi affine (Lemma 11) is smooth, convex, nondecreasing": quadratic(1.0, 0.0, 2.0) == 2.0,
+    }
 
 
 def descent(eta: float, slope: float, error: float) -> float:
@@ -225,11 +274,13 @@ def lemma_11(*, claim: Callable[[float, float, float], float] = descent) -> Verd
     rng = np.random.default_rng(14)
     worst = -np.inf
     draws = 5000
-    for _ in range(draws):
+    for draw in range(draws):
         root = rng.normal(size=(3, 3))
         hessian = root + root.T  # indefinite
         smooth = float(np.abs(np.linalg.eigvalsh(hessian)).max())
         eta = rng.uniform(0.05, 1.0) / smooth
+        if draw < 20:
+            hessian, eta = smooth * np.eye(3), 1.0 / smooth  # here it is met
         gradient = rng.normal(size=3)
         # m takes two values with unequal chances: every expectation is a sum.
         chances = np.array([0.2, 0.8])
@@ -244,33 +295,49 @@ def lemma_11(*, claim: Callable[[float, float, float], float] = descent) -> Verd
     return Verdict(judged(worst, 1e-12), "random indefinite quadratics; violation, relative", draws, worst)
 
 
-def halving(kappa: float, floor: float) -> float:
-    """The paper's tight case: bound on the relative gain at V = beta^2, theta = 0, L = 0."""
-    del kappa, floor
-    return 1.0
-
-
 @statement("ov.rem13", paper=PAPER)
-def remark_13(*, claim: Callable[[float, float], float] = halving) -> Verdict:
-    """At V = beta^2, theta -> 0 and an affine loss the bound is 1 and attained: the loss can halve."""
+def remark_13(*, claim: float = 1.0) -> Verdict:
+    """At V = beta^2, theta -> 0, affine Psi: relative gain 1, so the loss halves.
+
+    The loss is that of Lemma 11 where it is met: one step of length 1/L on L x^2 / 2 along m = gradient +
+    bias + noise, its mean by Gauss-Hermite nodes.
+    """
+    points, weights = np.polynomial.hermite_e.hermegauss(8)
+    weights = weights / weights.sum()
+
+    def excess(smooth: float, start: float, bias: float, spread: float) -> float:
+        after = start - (smooth * start + bias + np.sqrt(spread) * points) / smooth
+        return float(weights @ (0.5 * smooth * after**2))
+
     worst, cases = 0.0, 0
-    for kappa in (0.1, 1.0, 7.0):
+    for smooth in (0.1, 1.0, 7.0):
         for floor in (1e-3, 1.0):
-            before, after = quadratic(kappa, 0.0, 2 * floor), quadratic(kappa, 0.0, floor)
-            worst = max(worst, abs((before - after) / after - claim(kappa, floor)), abs(after / before - 0.5))
+            before = excess(smooth, 2.0, np.sqrt(floor), floor)
+            after = excess(smooth, 2.0, np.sqrt(floor), 0.0)
+            worst = max(worst, abs((before - after) / after - claim))
             cases += 1
-    return Verdict(judged(worst, 1e-12), "arithmetic, absolute", cases, worst)
+    return Verdict(judged(worst, 1e-9), "Gauss-Hermite nodes of one step, absolute", cases, worst)
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {
-    "ov.thm10.1": lambda: theorem_10_bound(claim=lambda kappa, curve, u: kappa * u + 0.25 * curve * u**2),
+    "ov.thm10.1": lambda: theorem_10_bound(claim=lambda kappa, curve, u: kappa * u + 0.49 * curve * u**2),
     "ov.thm10.2": lambda: theorem_10_gain(
-        claim=lambda kappa, curve, floor, spread, theta: gain_41(kappa, 2 * curve, floor, spread, theta)
+        claim=lambda kappa, curve, floor, spread, theta: gain_41(kappa, 0.9 * curve, floor, spread, theta)
     ),
     "ov.thm10.2.42": lambda: theorem_10_relative(claim=lambda *_: 3.0),
     "ov.asm6": lambda: assumption_6(claim=lambda _, full: full),
-    "ov.asm40": lambda: assumption_40(claim=lambda steps: averaged(steps**3)),
-    "ov.thm10.3": lambda: theorem_10_transfer(claim=lambda *_: 0.0),
-    "ov.lem11": lambda: lemma_11(claim=lambda eta, slope, error: descent(eta, slope, 0.5 * error)),
-    "ov.rem13": lambda: remark_13(claim=lambda *_: 0.5),
+    "ov.asm40": lambda: assumption_40(claim=(6.1, 4.9, 1.0)),
+    "ov.thm10.3": lambda: theorem_10_transfer(claim=0.0),
+    "ov.lem11": lambda: lemma_11(claim=lambda eta, slope, error: descent(eta, slope, 0.9 * error)),
+    "ov.rem13": lambda: remark_13(claim=0.9),
 }
+NUDGES = {
+    "ov.thm10.1": {"bound": nudge(theorem_10_bound)},
+    "ov.thm10.2": {"bound": nudge(theorem_10_gain)},
+    "ov.thm10.2.42": {"bound": nudge(theorem_10_relative, "right")},
+    "ov.asm40": {"ratios": nudge(assumption_40)},
+    "ov.thm10.3": {"gain": nudge(theorem_10_transfer, "right")},
+    "ov.lem11": {"change": nudge(lemma_11)},
+    "ov.rem13": {"gain": nudge(remark_13)},
+}
+WITNESSES = {"ov.thm10.2.42": _flat_witness, "ov.thm10.3": _transfer_witness}

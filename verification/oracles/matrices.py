@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy import optimize
+from scipy import linalg, optimize
 
 # An iteration matrix -> matrix of the same shape.
 Map = Callable[[np.ndarray], np.ndarray]
@@ -48,6 +48,18 @@ def top_value(matrix: np.ndarray) -> float:
     """Largest singular value, from the Gram matrix of the shorter side."""
     short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     return math.sqrt(np.linalg.eigvalsh(short @ short.T)[-1])
+
+
+def top_vectors(matrix: np.ndarray, count: int, side: str) -> np.ndarray:
+    """The first singular vectors of one side as columns, from the Gram matrix of the shorter side."""
+    rows, columns = matrix.shape
+    short = matrix if rows <= columns else matrix.T
+    size = short.shape[0]
+    values, vectors = linalg.eigh(short @ short.T, subset_by_index=(size - count, size - 1))
+    own = vectors[:, ::-1]
+    if (side == "left") == (rows <= columns):
+        return own
+    return short.T @ own / np.sqrt(values[::-1])
 
 
 def cosine(x: np.ndarray, y: np.ndarray) -> float:

@@ -69,6 +69,27 @@ def second_moments(
     return total / (1.0 - beta2**steps), clean / (1.0 - beta2**steps)
 
 
+def exact_moments(
+    beta2: float, phi: float, mean: Callable[[np.ndarray], np.ndarray], nodes: int = 12
+) -> tuple[float, float]:
+    """The same after two steps as exact expectations, by Gauss-Hermite nodes of both noises.
+
+    Returns:
+        E of the bias-corrected second moment, and of the part that the clipped means alone make.
+    """
+    points, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    weights = weights / weights.sum()
+    first, second = np.meshgrid(np.sqrt(phi) * points, np.sqrt(phi) * points, indexing="ij")
+    chances = np.outer(weights, weights)
+    total, clean = np.zeros_like(first), np.zeros_like(first)
+    for past, noise in ((np.zeros_like(first), first), (first, second)):
+        signal = mean(past)
+        total = beta2 * total + (1.0 - beta2) * (signal + noise) ** 2
+        clean = beta2 * clean + (1.0 - beta2) * signal**2
+    scale = 1.0 - beta2**2
+    return float(np.sum(chances * total)) / scale, float(np.sum(chances * clean)) / scale
+
+
 def poisson_subsets(examples: int, rate: float) -> Iterator[tuple[np.ndarray, float]]:
     """Every subset of the examples as a 0/1 vector, with its probability."""
     for bits in itertools.product((0.0, 1.0), repeat=examples):
@@ -94,10 +115,10 @@ def rdp_epsilon(
 
 
 @functools.cache
-def rdp_sigma(eps: float, delta: float, rate: float, steps: int) -> float:
+def rdp_sigma(eps: float, delta: float, rate: float, steps: int, orders: tuple[float, ...] = ORDERS) -> float:
     """The noise multiplier at which Renyi accounting gives eps, by bisection."""
     low, high = 0.05, 2000.0
     while high / low > 1.0 + 1e-5:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if rdp_epsilon(middle, rate, steps, delta) > eps else (low, middle)
+        low, high = (middle, high) if rdp_epsilon(middle, rate, steps, delta, orders) > eps else (low, middle)
     return high

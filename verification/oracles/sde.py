@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpmath import mp
-from scipy import integrate, optimize, special
+from scipy import integrate, optimize, special, stats
 
 # Deviations of averages are counted in standard errors; a true statement passes this with probability
 # 6e-10 at most (two-sided normal).
@@ -90,15 +90,22 @@ def sign_walk(
 
     The iterates live on start + rate * integers, so their law is a vector.
     """
+    return walk_up(lambda x: special.ndtr(-curvature * x / math.sqrt(variance)), rate, start, steps)
+
+
+def walk_up(
+    rising: Callable[[np.ndarray], np.ndarray], rate: float, start: float, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same for any walk that goes up by `rate` with probability rising(x), and else down."""
     position = start + rate * np.arange(-steps, steps + 1)
-    rising = special.ndtr(-curvature * position / math.sqrt(variance))
+    chances = rising(position)
     law = np.zeros(position.size)
     law[steps] = 1.0
     means, squares = [start], [start**2]
     for _ in range(steps):
         moved = np.zeros_like(law)
-        moved[1:] += (law * rising)[:-1]
-        moved[:-1] += (law * (1.0 - rising))[1:]
+        moved[1:] += (law * chances)[:-1]
+        moved[:-1] += (law * (1.0 - chances))[1:]
         law = moved
         means.append(float(law @ position))
         squares.append(float(law @ position**2))
@@ -106,15 +113,36 @@ def sign_walk(
 
 
 def sign_stationary_square(curvature: float, variance: float, rate: float) -> float:
-    """Exact second moment of the same walk in the end, by detailed balance on rate * integers."""
+    """Exact second moment of the sign walk in the end, by detailed balance on rate * integers."""
     spread = math.sqrt(rate * math.sqrt(math.pi * variance / 8.0) / curvature) + rate
+    width = curvature / math.sqrt(variance)
+    return settled_square(lambda x: special.log_ndtr(-width * x), rate, spread)
+
+
+def settled_square(log_rising: Callable[[np.ndarray], np.ndarray], rate: float, spread: float) -> float:
+    """The same for a walk that is symmetric about 0: it falls at x with the chance that it rises at -x."""
     reach = math.ceil(12.0 * spread / rate)
     position = rate * np.arange(-reach, reach + 1)
-    rising = special.log_ndtr(-curvature * position / math.sqrt(variance))
-    falling = special.log_ndtr(curvature * position / math.sqrt(variance))
+    rising = log_rising(position)
+    falling = rising[::-1]
     log_law = np.concatenate([[0.0], np.cumsum(rising[:-1] - falling[1:])])
     law = np.exp(log_law - log_law.max())
     return float(law @ position**2 / law.sum())
+
+
+def clipped_mean_sign(dimension: int, ratio: float, points: np.ndarray) -> np.ndarray:
+    """Mean sign of one coordinate of a clipped private gradient, at its gradients `points`, sigma_gamma = 1.
+
+    E erf(ratio u / sqrt 2) for u = (g + z) / length, where the other coordinates make up the length: their
+    gradients are taken as 0, their squared length as chi-square of d - 1 degrees.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    chi = stats.chi2.ppf((np.arange(41) + 0.5) / 41, dimension - 1)
+    vectors = points[:, None, None] + nodes[None, :, None]
+    directions = vectors / np.sqrt(vectors**2 + chi[None, None, :])
+    signs = special.erf(ratio / math.sqrt(2.0) * directions).mean(axis=2)
+    means: np.ndarray = signs @ (weights / weights.sum())
+    return means
 
 
 def sgd_walk(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import integrate, special
 
+from verification.harness.nudging import nudge
 from verification.harness.verdict import Verdict, judged, judged_condition, judged_erratum, statement
 from verification.oracles import sde as oracle
 
@@ -49,39 +50,42 @@ def one_vector_drift(directions: np.ndarray, lot: int, sigma: float) -> np.ndarr
     return means
 
 
+def numeric_mean_sign(values: np.ndarray, width: float) -> np.ndarray:
+    """E sign(value + width N(0, 1)), from the cumulated normal density on a grid."""
+    grid = np.linspace(-9.0, 9.0, 36_001)
+    density = np.exp(-0.5 * grid**2) / math.sqrt(2.0 * math.pi)
+    below = integrate.cumulative_simpson(density, x=grid, initial=0.0)
+    return 2.0 * np.interp(values / width, grid, below) - 1.0
+
+
 @statement("sde.thmB10.1", paper=PAPER, expected="CONDITIONAL")
 def theorem_b10_clipped(
     *, claim: Callable[[np.ndarray, int, float], np.ndarray] = one_vector_drift
 ) -> Verdict:
     """Mean sign of a clipped private gradient: right for one vector, not for an average over a lot."""
     rng = np.random.default_rng(101)
-    count, lot, sigma = 200_000, 4, 1.5
+    count, lot, sigma = 100_000, 4, 1.5
     mean = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
     directions = oracle.sample_directions(rng, mean, 0.5, count * lot).reshape(count, lot, 5)
-    noise = rng.standard_normal((count, 5))
-
-    def deviation(private: np.ndarray, claimed: np.ndarray) -> float:
-        gaps = np.sign(private) - claimed
-        return float(np.max(np.abs(gaps.mean(axis=0)) / gaps.std(axis=0))) * math.sqrt(count)
-
     single = directions[:, 0]
     inside = max(
-        deviation(single + sigma * noise, claim(single, 1, sigma)),
-        deviation(single + sigma / lot * noise, claim(single, lot, sigma)),
+        float(
+            np.abs(numeric_mean_sign(single, sigma / size).mean(0) - claim(single, size, sigma).mean(0)).max()
+        )
+        for size in (1, lot)
     )
-    averaged = directions.mean(axis=1) + sigma / lot * noise
-    outside = deviation(averaged, claim(single, lot, sigma))
+    averaged = numeric_mean_sign(directions.mean(axis=1), sigma / lot).mean(axis=0)
+    claimed = claim(single, lot, sigma).mean(axis=0)
     shares = special.erf(3.0 * single[:, :2])
     covariance = float(np.cov(shares.T)[0, 1])
     return Verdict(
-        judged_condition(inside, outside, oracle.STANDARD_ERRORS),
-        "sampling, in standard errors",
+        judged_condition(inside, float(np.abs(averaged - claimed).max()), 1e-6),
+        "cumulated density of the noise over sampled directions, absolute",
         2,
         inside,
-        f"needs one vector instead of an average over the lot: at B = 4 the mean sign is "
-        f"{np.sign(averaged)[:, 0].mean():.3f}, the formula gives "
-        f"{claim(single, lot, sigma)[:, 0].mean():.3f}; and the covariance of two coordinates is "
-        f"{covariance:.4f}, not 0 (d = 5)",
+        f"needs one vector instead of an average over the lot: at B = 4 the mean sign is {averaged[0]:.3f}, "
+        f"the formula gives {claimed[0]:.3f}; and the covariance of two coordinates is {covariance:.4f}, not "
+        "0 (d = 5)",
     )
 
 
@@ -95,34 +99,49 @@ def corrected_slope(dimension: int, ratio: float) -> float:
     return ROOT / math.sqrt(dimension) / math.sqrt(1.0 / ratio**2 + 1.0 / dimension)
 
 
+def exact_slope(dimension: int, ratio: float) -> float:
+    """Slope of the mean sign at gradient 0, sigma_gamma = 1: E|X| E[u_1 erf(ratio u_1 / sqrt 2)].
+
+    The direction and the length of a Gaussian vector are independent, and u_1 has the density
+    (1 - u^2)^((d - 3) / 2) up to a constant.
+    """
+    length = math.sqrt(2.0) * math.exp(
+        special.gammaln(0.5 * (dimension + 1)) - special.gammaln(0.5 * dimension)
+    )
+    reach = 12.0 / math.sqrt(dimension)
+
+    def weight(u: float) -> float:
+        return math.exp(0.5 * (dimension - 3) * math.log1p(-u * u))
+
+    mass = integrate.quad(weight, 0.0, reach, epsabs=0.0)[0]
+    found = integrate.quad(
+        lambda u: weight(u) * u * math.erf(ratio * u / math.sqrt(2.0)), 0.0, reach, epsabs=0.0
+    )
+    return float(length * found[0] / mass)
+
+
 @statement("sde.corB11.1", paper=PAPER, expected="CONDITIONAL")
 def corollary_b11_clipped(*, claim: Callable[[int, float], float] = printed_slope) -> Verdict:
-    """Slope of the drift at small gradients while every gradient is clipped."""
-    rng = np.random.default_rng(111)
-    slopes = {}
-    for dimension, ratio in ((1000, 64.0), (10_000, 64.0), (10_000, 400.0)):
-        step = 2.0 / math.sqrt(dimension)
-        total = 0.0
-        # Antithetic pairs: the noise that is odd cancels.
-        for _ in range(4):
-            noise = rng.standard_normal((400_000 // dimension, dimension))
-            for sign in (-1.0, 1.0):
-                vectors = step + sign * noise
-                vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-                total += float(special.erf(ratio / math.sqrt(2.0) * vectors).mean())
-        slopes[dimension, ratio] = total / 8.0 / step
+    """Slope of the drift at small gradients while all is clipped: if B / (sigma sqrt d) is small."""
 
-    def deviation(form: Callable[[int, float], float]) -> float:
-        return max(abs(form(*setting) / slope - 1.0) for setting, slope in slopes.items())
+    def deviation(dimension: int, share: float) -> float:
+        ratio = share * math.sqrt(dimension)
+        return abs(claim(dimension, ratio) / exact_slope(dimension, ratio) - 1.0)
 
-    printed = deviation(claim)
+    inside = max(deviation(dimension, share) for dimension in (1000, 10_000) for share in (0.01, 0.05, 0.1))
+    outside = deviation(10_000, 0.64)
+    corrected = max(
+        abs(corrected_slope(10_000, 100.0 * share) / exact_slope(10_000, 100.0 * share) - 1.0)
+        for share in (0.1, 0.64, 4.0)
+    )
     return Verdict(
-        judged_erratum(printed, deviation(corrected_slope), 0.03, word="CONDITIONAL"),
-        "sampled mean signs, relative",
-        len(slopes),
-        printed,
-        f"d = 1e4, B = 64, sigma_DP = sigma_gamma = 1: slope {slopes[10_000, 64.0]:.4f}, printed "
-        f"{claim(10_000, 64.0):.4f}, corrected {corrected_slope(10_000, 64.0):.4f}",
+        judged_condition(inside, outside, 0.0055),
+        "quadrature over the direction, relative",
+        7,
+        inside,
+        f"needs B / (sigma_DP sqrt d) well below 1: off by {inside:.1%} at 0.1, {outside:.0%} at 0.64 (d = "
+        f"1e4, B = 64, sigma_DP = 1), without bound as sigma_DP vanishes; our form is off by "
+        f"{corrected:.2%} at most",
     )
 
 
@@ -131,25 +150,46 @@ def linear_sign(gradient: float, variance: float) -> float:
     return ROOT * gradient / math.sqrt(variance)
 
 
-@statement("sde.corB11.2", paper=PAPER, expected="CONDITIONAL")
-def corollary_b11_unclipped(*, claim: Callable[[float, float], float] = linear_sign) -> Verdict:
-    """Linear drift while nothing is clipped: for gradients well below the noise."""
+def printed_spread(slope: float, rate: float) -> float:
+    """Stationary E x^2 of eq. 140 at curvature 1, with eta before the diffusion."""
+    return rate**2 / (2.0 * slope + rate**2 * slope**2)
 
-    def deviation(share: float) -> float:
+
+def corrected_spread(slope: float, rate: float) -> float:
+    """With sqrt(eta), as in eq. 108, 139 and 189."""
+    return rate / (2.0 * slope + rate * slope**2)
+
+
+@statement("sde.corB11.2", paper=PAPER, expected="MISPRINT")
+def corollary_b11_unclipped(
+    *,
+    claim: Callable[[float, float], float] = printed_spread,
+    right: Callable[[float, float], float] = corrected_spread,
+    slope: Callable[[float, float], float] = linear_sign,
+) -> Verdict:
+    """Linear drift and diffusion while nothing is clipped, for gradients well below the noise."""
+    worst = 0.0
+    for v in (0.01, 1.0, 30.0):
+        for share in (0.01, 0.1, 0.2, 0.3):
+            gap = slope(share * math.sqrt(v), v) / mean_sign(share * math.sqrt(v), v) - 1.0
+            # The cubic term of the error function, and half a thousandth.
+            worst = max(worst, abs(gap - share**2 / 6.0) - share**4 / 50.0)
+
+    def deviation(form: Callable[[float, float], float]) -> float:
         return max(
-            abs(claim(share * math.sqrt(v), v) / mean_sign(share * math.sqrt(v), v) - 1.0)
-            for v in (0.01, 1.0, 30.0)
+            abs(form(ROOT / math.sqrt(v), 1e-3) / oracle.sign_stationary_square(1.0, v, 1e-3) - 1.0)
+            for v in (0.5, 4.0)
         )
 
-    inside = max(deviation(share) for share in (0.01, 0.1, 0.2, 0.3))
-    outside = deviation(2.0)
+    printed = deviation(claim)
+    far = linear_sign(2.0, 1.0) / mean_sign(2.0, 1.0) - 1.0
     return Verdict(
-        judged_condition(inside, outside, 0.016),
-        "error function, relative",
-        12,
-        inside,
-        f"needs gradients below about 0.3 sqrt V: at 2 sqrt V the slope is {100 * outside:.0f} % too steep. "
-        "Eq. 140 must have sqrt(eta) and dt, and C^2 sigma^2 / B^2 in its condition",
+        judged_erratum(printed, max(deviation(right), worst), 0.004, word="MISPRINT"),
+        "stationary law of the iterates, relative; error function",
+        14,
+        printed,
+        f"with eta before the diffusion the variance is too small by a factor eta; the drift is 1.5 % off at "
+        f"0.3 sqrt V and {100 * far:.0f} % at 2 sqrt V, outside of the condition that the proof prints",
     )
 
 
@@ -157,5 +197,14 @@ FLIPS: dict[str, Callable[[], Verdict]] = {
     "sde.thmB10.2": lambda: theorem_b10_unclipped(claim=lambda g, v: mean_sign(g, v * 1.001)),
     "sde.thmB10.1": lambda: theorem_b10_clipped(claim=lambda u, lot, s: one_vector_drift(u, lot, 1.1 * s)),
     "sde.corB11.1": lambda: corollary_b11_clipped(claim=corrected_slope),
-    "sde.corB11.2": lambda: corollary_b11_unclipped(claim=lambda g, v: 1.02 * linear_sign(g, v)),
+    "sde.corB11.2": lambda: corollary_b11_unclipped(claim=corrected_spread),
+}
+NUDGES = {
+    "sde.thmB10.2": {"mean sign": nudge(theorem_b10_unclipped)},
+    "sde.thmB10.1": {"drift": nudge(theorem_b10_clipped)},
+    "sde.corB11.1": {"slope": nudge(corollary_b11_clipped)},
+    "sde.corB11.2": {
+        "variance": nudge(corollary_b11_unclipped, "right"),
+        "slope": nudge(corollary_b11_unclipped, "slope"),
+    },
 }

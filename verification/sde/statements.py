@@ -5,9 +5,12 @@ from collections.abc import Callable
 
 import numpy as np
 import sympy as sp
+from scipy import special
 
-from verification.harness.verdict import Verdict, judged, judged_condition, statement
+from verification.harness.nudging import nudge
+from verification.harness.verdict import Verdict, judged, judged_condition, judged_proof, statement
 from verification.oracles import sde as oracle
+from verification.sde.certified import ROWS, SAMPLERS, lower_bound
 
 PAPER = "sde"
 
@@ -55,40 +58,65 @@ def unit_constant_rule(sigma: float, delta: float, probability: float, steps: in
 def theorem_3_1(*, claim: Callable[[float, float, int, int], float] = unit_constant_rule) -> Verdict:
     """The rule certifies eps for some constants; with c_2 = 1 only at small eps."""
     inside = max(
-        oracle.gaussian_epsilon(sigma, 1e-5) / claim(sigma, 1e-5, 1, 1) - 1.0 for sigma in (100.0, 33.0, 20.0)
+        oracle.gaussian_epsilon(sigma, 1e-5) / claim(sigma, 1e-5, 1, 1) - 1.0 for sigma in (100.0, 33.0, 10.5)
     )
     full_batch = oracle.gaussian_epsilon(0.5, 1e-5) / claim(0.5, 1e-5, 1, 1)
-    probability, steps = 64 / 246_092, 192_250
-    sampled = oracle.sampled_epsilon(0.5, probability, steps, 1e-6, 2e-4)
-    sampled /= claim(0.5, 1e-6, probability, steps)
+    # StackOverflow at sigma = 0.5, by a certified lower bound.
+    run, sigma = ROWS[2][:2]
+    sampled = min(lower_bound(ROWS[2], sampler) for sampler in SAMPLERS)
+    sampled /= claim(sigma, run.delta, run.lot / run.size, run.steps)
     return Verdict(
         judged_condition(inside, min(full_batch, sampled) - 1.0, 1e-9),
-        "exact eps over the rule's, minus 1",
+        "exact eps of one release, and a lower bound on that of a sampled run, over the rule's, minus 1",
         5,
         inside,
         f"with c_2 = 1 it needs small eps: one full-batch release at sigma = 0.5 costs {full_batch:.2f} "
-        f"times it, StackOverflow at sigma = 0.5 {sampled:.2f} times",
+        f"times it, StackOverflow at sigma = 0.5 more than {sampled:.1f} times",
     )
 
 
-@statement("sde.lemA1", paper=PAPER)
-def lemma_a1(*, claim: Callable[[float, float, int, int], float] = oracle.confluent_mean) -> Verdict:
+def printed_side(value: float, tolerance: float) -> float:
+    """Eq. 14 ends in "< 1 - eps": how far Kummer's function is above."""
+    return value - (1.0 - tolerance)
+
+
+def right_side(value: float, tolerance: float) -> float:
+    """Put right, "> 1 - eps": how far it is below."""
+    return (1.0 - tolerance) - value
+
+
+@statement("sde.lemA1", paper=PAPER, expected="CONFIRMED, MISPRINT IN THE PROOF")
+def lemma_a1(
+    *,
+    claim: Callable[[float, float, int, int], float] = oracle.confluent_mean,
+    line: Callable[[float, float], float] = printed_side,
+) -> Verdict:
     """Mean of a Gaussian vector over a power of its length; mu / (sigma sqrt d) for power 1 and large d."""
-    worst, cases = 0.0, 0
+    holds, cases = 0.0, 0
     for dimension in (2, 5, 50, 1000):
         for norm, scale in ((0.3, 1.0), (2.0, 0.7), (5.0, 1.0)):
             for power in (1, 2):
                 truth = oracle.gaussian_mean_direction(norm, scale, dimension, power)
-                worst = max(worst, abs(claim(norm, scale, dimension, power) / truth - 1.0))
+                holds = max(holds, abs(claim(norm, scale, dimension, power) / truth - 1.0))
                 cases += 1
     for dimension, norm in ((100, 3.0), (1000, 10.0), (10_000, 10.0)):
         z = norm**2 / 2
         error = (norm / math.sqrt(dimension)) / claim(norm, 1.0, dimension, 1) - 1.0
         predicted = 1 / (4 * dimension) + z / (dimension + 2)
-        worst = max(worst, abs(error / predicted - 1.0) - 0.2)
+        holds = max(holds, abs(error / predicted - 1.0) - 0.2)
         cases += 1
+
+    def beyond(side: Callable[[float, float], float]) -> float:
+        settings = ((100, 0.5), (10_000, 50.0))
+        # The tolerance of the lemma exceeds z / (d + 2).
+        return max(side(float(special.hyp1f1(0.5, d / 2 + 1, -z)), 1.05 * z / (d + 2)) for d, z in settings)
+
     return Verdict(
-        judged(worst, 1e-9), "quadrature, relative; and the error of the limit within 20 %", cases, worst
+        judged_proof(holds, beyond(line), beyond(right_side), 1e-9),
+        "quadrature, relative; the error of the limit within 20 %; the two sides of eq. 14",
+        cases + 4,
+        holds,
+        "Kummer's function lies above 1 - eps where z / (d + 2) < eps, which is what the proof needs",
     )
 
 
@@ -141,32 +169,47 @@ def lemma_b3(*, claim: Callable[..., tuple[sp.Expr, sp.Expr]] = increments) -> V
     return Verdict(judged(worst, 1e-12), "symbolic, coefficients up to eta^2", cases, worst)
 
 
-@statement("sde.thmB4", paper=PAPER)
-def theorem_b4(*, claim: float = 1.0) -> Verdict:
-    """The equation follows the iterates weakly to order `claim`: E x and E x^2 up to a fixed time."""
+def measured_order(noise: float) -> float:
+    """The order to which an Ornstein-Uhlenbeck process of variance `noise` follows the iterates of 1.5."""
     errors = []
-    for rate in (0.2, 0.1, 0.05, 0.025, 0.0125):
+    for rate in (4e-3, 2e-3, 1e-3):
         steps = round(2.0 / rate)
         mean, square = oracle.sgd_walk(1.0, 1.5, rate, 1.0, steps)
         time = rate * np.arange(steps + 1)
         flow = np.exp(-time)
-        spread = 0.5 * rate * 1.5 * (1.0 - flow**2)
+        spread = 0.5 * rate * noise * (1.0 - flow**2)
         errors.append(max(float(np.abs(mean - flow).max()), float(np.abs(square - flow**2 - spread).max())))
-    order = float(np.log2(np.array(errors[:-1]) / np.array(errors[1:])).min())
+    return float(np.log2(np.array(errors[:-1]) / np.array(errors[1:])).min())
+
+
+@statement("sde.thmB4", paper=PAPER)
+def theorem_b4(*, claim: float = 1.0) -> Verdict:
+    """The equation follows the iterates weakly to order `claim`: E x and E x^2 up to a fixed time."""
+    order = measured_order(1.5)
     return Verdict(
-        judged(claim - order, 0.05), "claimed order minus measured order", len(errors), claim - order
+        judged(claim - order, 0.004),
+        "claimed order minus measured order",
+        3,
+        claim - order,
+        f"order 1 does not test the covariance: with no noise at all the order is {measured_order(0.0):.3f}",
     )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "sde.def3.3": lambda: definition_3_3(claim=lambda gradient, _: gradient),
     "sde.thm3.1": lambda: theorem_3_1(claim=lambda *arguments: 0.5 * unit_constant_rule(*arguments)),
-    "sde.lemA1": lambda: lemma_a1(
-        claim=lambda norm, scale, dimension, power: oracle.confluent_mean(norm, scale, dimension + 1, power)
-    ),
+    "sde.lemA1": lambda: lemma_a1(line=right_side),
     "sde.lemA2": lambda: lemma_a2(claim=lambda freedom: oracle.student_factor(freedom + 0.1)),
     "sde.lemB3": lambda: lemma_b3(
         claim=lambda drift, slope, noise, rate: increments(drift, 2 * slope, noise, rate)
     ),
     "sde.thmB4": lambda: theorem_b4(claim=2.0),
+}
+NUDGES = {
+    "sde.def3.3": {"update": nudge(definition_3_3)},
+    "sde.thm3.1": {"eps": nudge(theorem_3_1)},
+    "sde.lemA1": {"mean": nudge(lemma_a1)},
+    "sde.lemA2": {"K": nudge(lemma_a2)},
+    "sde.lemB3": {"moments": nudge(lemma_b3)},
+    "sde.thmB4": {"order": nudge(theorem_b4)},
 }

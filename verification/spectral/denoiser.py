@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from verification.harness.nudging import nudge
 from verification.harness.verdict import (
     Verdict,
     judged,
@@ -113,42 +114,43 @@ def random_orthogonal(size: int, rng: np.random.Generator) -> np.ndarray:
     return np.linalg.qr(rng.standard_normal((size, size)))[0]
 
 
-@statement("rmt.eq10", paper=PAPER, expected="CONDITIONAL")
+@statement("rmt.eq10", paper=PAPER)
 def equation_10(*, claim: Callable[[np.ndarray, float, float], np.ndarray] = ref.denoised) -> Verdict:
     """Denoise keeps the norm, passes weak layers bit for bit, and commutes with rotations and transposition.
 
-    Condition: something is left to rescale. At kappa = 1 and a top value equal to the edge, and at zero
-    gradient and noise, it divides 0 by 0. dpmech relies on it in `dpmech.analysis.spectral.denoising`.
+    For kappa > 1, as the paper has it. At kappa = 1 and a top value equal to the edge it divides 0 by 0.
+    dpmech relies on it in `dpmech.analysis.spectral.denoising`.
     """
     rng = np.random.default_rng(10)
-    inside, cases = 0.0, 0
+    worst, cases = 0.0, 0
     for _ in range(200):
         m, n = (int(size) for size in rng.integers(2, 30, size=2))
         sigma = 10.0 ** rng.uniform(-2, 1)
         signal = np.outer(rng.standard_normal(m), rng.standard_normal(n)) * sigma * rng.uniform(0.0, 3.0)
         noisy = signal + sigma * rng.standard_normal((m, n))
         result, size = claim(noisy, sigma, 1.02), float(np.linalg.norm(noisy))
-        inside = max(inside, abs(float(np.linalg.norm(result)) / size - 1.0))
+        worst = max(worst, abs(float(np.linalg.norm(result)) / size - 1.0))
         observed = np.linalg.svd(noisy, compute_uv=False)
         if observed[0] < 1.02 * noise_edge(sigma, m, n):
-            inside = max(inside, float(not np.array_equal(result, noisy)))
+            worst = max(worst, float(not np.array_equal(result, noisy)))
         else:
             rank = int(np.sum(np.linalg.svd(result, compute_uv=False) > 1e-9 * size))
-            inside = max(inside, abs(rank - int(np.sum(observed > noise_edge(sigma, m, n)))))
+            worst = max(worst, abs(rank - int(np.sum(observed > noise_edge(sigma, m, n)))))
         left, right = random_orthogonal(m, rng), random_orthogonal(n, rng)
         turned = left.T @ claim(left @ noisy @ right, sigma, 1.02) @ right.T
-        inside = max(inside, float(np.linalg.norm(turned - result)) / size)
-        inside = max(inside, float(np.linalg.norm(claim(noisy.T, sigma, 1.02).T - result)) / size)
-        inside = max(inside, float(np.linalg.norm(claim(noisy, 0.0, 1.02) - noisy)) / size)
+        worst = max(worst, float(np.linalg.norm(turned - result)) / size)
+        worst = max(worst, float(np.linalg.norm(claim(noisy.T, sigma, 1.02).T - result)) / size)
+        worst = max(worst, float(np.linalg.norm(claim(noisy, 0.0, 1.02) - noisy)) / size)
         cases += 1
     at_edge = claim(np.diag([2.0, 0.0]), 1.0 / math.sqrt(2.0), 1.0 - 1e-15)
-    outside = 0.0 if np.all(np.isfinite(at_edge)) else 1.0
     return Verdict(
-        judged_condition(inside, outside, 1e-9),
-        "identities on random matrices, relative",
+        judged(worst, 1e-9),
+        "identities on random matrices at kappa = 1.02, relative",
         cases,
-        inside,
-        "0 / 0 where kappa = 1 and the top value is the edge, diag(2, 0) at sigma 1 / sqrt 2",
+        worst,
+        "kappa must exceed 1, as it does in the paper: "
+        + ("0 / 0 otherwise" if not np.all(np.isfinite(at_edge)) else "no trouble otherwise")
+        + ", diag(2, 0) at sigma 1 / sqrt 2",
     )
 
 
@@ -160,21 +162,22 @@ def pure_noise_ratios(rows: int, columns: int, draws: int, seed: int) -> np.ndar
 
 
 @statement("rmt.eq10_edge", paper=PAPER, expected="CONDITIONAL")
-def edge_is_the_maximum(*, claim: Callable[[float], float] = lambda edge: edge) -> Verdict:
-    """App. E.2 calls the edge "the maximal singular value of a pure-noise matrix". It is its limit.
+def edge_is_the_maximum(*, claim: float = 1.0) -> Verdict:
+    """App. E.2 calls the edge the maximal singular value of a pure-noise matrix. It is, in the limit.
 
-    The mean is 1 to 2 % below; one draw in seven lies above. With kappa = 1.02 that is 0.8 % on 16 x 768.
+    Margins: the mean of the top value from `claim` edges, and of one draw in seven at 16 x 768.
     """
-    ratios = pure_noise_ratios(16, 768, 3_000, 102)
-    exceeding = float(np.mean(ratios > claim(1.0)))
-    alarm = float(np.mean(ratios > 1.02))
-    corrected = max(abs(float(ratios.mean()) - 1.0), alarm)
+    large, small = pure_noise_ratios(1000, 2000, 6, 103), pure_noise_ratios(16, 768, 3_000, 102)
+    exceeding = float(np.mean(small > claim))
+    alarm = float(np.mean(small > 1.02))
+    inside = abs(float(large.mean()) / claim - 1.0)
     return Verdict(
-        judged_erratum(exceeding, corrected, 0.025, word="CONDITIONAL"),
-        "Monte Carlo 16 x 768, fraction of draws above the edge",
-        len(ratios),
-        exceeding,
-        f"16 x 768: {exceeding:.1%} above the edge, {alarm:.1%} above 1.02 of it; mean {ratios.mean():.3f}",
+        judged_condition(inside, exceeding, 0.006),
+        "Monte Carlo: mean at 1000 x 2000 from the edge, relative; at 16 x 768, fraction above it",
+        large.size + small.size,
+        inside,
+        f"needs large matrices: at 1000 x 2000 the mean is {large.mean():.4f} of it; at 16 x 768 "
+        f"{exceeding:.1%} lie above the edge, {alarm:.1%} above 1.02 of it, mean {small.mean():.3f}",
     )
 
 
@@ -189,18 +192,18 @@ def improvements(multiple: float, draws: int, seed: int, transform: Callable = r
     return np.array(changes)
 
 
-@statement("rmt.eq10_positive", paper=PAPER, expected="COUNTEREXAMPLE")
+@statement("rmt.eq10_positive", paper=PAPER, expected="UNVERIFIABLE")
 def consistently_positive(*, transform: Callable = ref.denoised) -> Verdict:
-    """The improvement of the cosine is called consistently positive. A weak signal makes it negative."""
-    weak, strong = improvements(1.1, 300, 11, transform), improvements(3.0, 60, 30)
-    printed = -float(weak.min())
+    """In the authors' runs the improvement of the cosine is positive throughout; it is for clear signals."""
+    weak, strong = improvements(1.1, 300, 11, transform), improvements(3.0, 60, 30, transform)
     return Verdict(
-        judged_erratum(printed, -float(strong.min()), 0.02, word="COUNTEREXAMPLE"),
-        "Monte Carlo 16 x 768, fall of the cosine",
+        judged_arithmetic(-float(strong.min()), -0.01),
+        "Monte Carlo 16 x 768 at three thresholds, fall of the cosine",
         len(weak) + len(strong),
-        printed,
-        f"four values near 1.1 thresholds: mean {weak.mean():+.4f}, worst {weak.min():+.3f}; "
-        f"3 thresholds: mean {strong.mean():+.3f}, worst {strong.min():+.3f}",
+        -float(strong.min()),
+        f"a measurement on RoBERTa. At 3 thresholds: mean {strong.mean():+.3f}, least {strong.min():+.3f}; "
+        f"at 1.1 thresholds it need not be so, which the paper says: mean {weak.mean():+.4f}, worst "
+        f"{weak.min():+.3f}",
     )
 
 
@@ -245,39 +248,16 @@ def operates_on_each_sample(
     )
 
 
-def kappa_grid() -> tuple[float, ...]:
-    """The values of kappa that were tried."""
-    return 1.01, 1.02, 1.05, 1.1
-
-
-@statement("rmt.figs_1_2_4_to_11", paper=PAPER, expected="UNVERIFIABLE")
-def figures(*, grid: Callable[[], tuple[float, ...]] = kappa_grid) -> Verdict:
-    """Training curves and sweeps over kappa of the authors' runs.
-
-    What arithmetic can check: every kappa tried leaves something to rescale wherever it denoises.
-    """
-    worst, cases = -math.inf, 0
-    for kappa in grid():
-        for rows, columns in ((16, 768), (768, 768), (16, 3072)):
-            top = kappa * noise_edge(1.0, rows, columns)
-            left = closed_shrinker(top, 1.0, rows, columns) if kappa > 1.0 else 0.0
-            worst = max(worst, 0.05 - left / top)
-            cases += 1
-    return Verdict(
-        judged_arithmetic(worst, 0.0),
-        "what is left of the top value at the threshold, against 5 %",
-        cases,
-        worst,
-        "curves of the authors' runs on RoBERTa; neither the runs nor their logs are public",
-    )
-
-
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "rmt.eq8_9": lambda: equations_8_9(claim=lambda y, s, m, n: math.sqrt(max(y**2 - s**2 * (m + n), 0.0))),
     "rmt.eq8_rank": lambda: sum_to_the_rank(claim=estimate_above_edge),
     "rmt.eq10": lambda: equation_10(claim=lambda g, s, k: ref.denoised(g, s, k) * (1.0 + 1e-6)),
-    "rmt.eq10_edge": lambda: edge_is_the_maximum(claim=lambda edge: 1.05 * edge),
+    "rmt.eq10_edge": lambda: edge_is_the_maximum(claim=1.05),
     "rmt.eq10_positive": lambda: consistently_positive(transform=lambda g, *_: g),
     "rmt.conclusion": lambda: operates_on_each_sample(method=update_per_sample),
-    "rmt.figs_1_2_4_to_11": lambda: figures(grid=lambda: (0.98, 1.02)),
+}
+NUDGES = {
+    "rmt.eq8_9": {"coefficient": nudge(equations_8_9)},
+    "rmt.eq10": {"denoised": nudge(equation_10)},
+    "rmt.eq10_edge": {"edge": nudge(edge_is_the_maximum)},
 }

@@ -11,12 +11,12 @@ import math
 import numpy as np
 import scipy
 
-from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.moment_bound import ORDERS, log_moment_bound, log_tail_factor
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.accounting.sigma_search import smallest_sigma
-from dpmech.numerics import Bounds, bisect_boundary
+from dpmech.numerics import BOUND, Bounds, Provenance, bisect_boundary
 
 __all__ = ["AllocationRenyiAccountant", "rough_log_delta"]
 
@@ -33,8 +33,8 @@ class AllocationRenyiAccountant(Accountant):
     def __init__(self, gram: BinGram, sensitivity: Bounds) -> None:
         self.gram = gram
         self.sensitivity = sensitivity
-        self.method = f"Balls-in-Bins moments, {gram.bins} bins, both directions"
-        self.guarantee = DETERMINISTIC
+        self.by = Provenance("bins.moments", {"bins": gram.bins})
+        self.guarantee = BOUND
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
@@ -43,13 +43,13 @@ class AllocationRenyiAccountant(Accountant):
         log_remove = min(log_moment_bound(gram, 1.0, order) + log_tail_factor(order, eps) for order in ORDERS)
         moments = math.exp(min(0.0, max(log_remove, self._log_add(gram, eps)))) * (1.0 + 1e-9)
         unamplified = gaussian_delta(sigma / self.sensitivity.upper, eps)[1]
-        return Bounds(0.0, min(1.0, moments, unamplified), self.method)
+        return Bounds(0.0, min(1.0, moments, unamplified), self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
         high = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
         if self.delta(sigma, 0.0, tolerance=tolerance).upper <= delta:
-            return Bounds(0.0, 0.0, self.method)
+            return Bounds(0.0, 0.0, self.guarantee, self.by)
         upper = bisect_boundary(
             lambda eps: self.delta(sigma, eps, tolerance=tolerance).upper > delta,
             0.0,
@@ -57,7 +57,7 @@ class AllocationRenyiAccountant(Accountant):
             safe=True,
             rtol=1e-6,
         )
-        return Bounds(0.0, upper, self.method)
+        return Bounds(0.0, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that the moments certify, within rtol."""

@@ -5,13 +5,13 @@ import math
 
 import scipy
 
-from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.accounting.poisson.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
 from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import Bounds, bisect_boundary, typed
+from dpmech.numerics import BOUND, Bounds, Provenance, bisect_boundary
 
 __all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
 
@@ -81,8 +81,8 @@ class PoissonAccountant(Accountant):
     def __init__(self, release: PoissonRelease) -> None:
         self.release = release
         self.sensitivity = release.sensitivity
-        self.method = f"PLD, Poisson q={typed(release.sampling_prob)}, {release.steps} steps, both directions"
-        self.guarantee = DETERMINISTIC
+        self.by = Provenance("pld.poisson", {"q": release.sampling_prob, "steps": release.steps})
+        self.guarantee = BOUND
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
@@ -90,7 +90,7 @@ class PoissonAccountant(Accountant):
         allowed = max(tolerance, _WIDEST) * slope
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
             raise self._too_wide(sigma, "delta", lower, upper)
-        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
         """The upper end, however far the lower one may be."""
@@ -143,11 +143,11 @@ class PoissonAccountant(Accountant):
         """Bounds on eps; see the base class."""
         if self.release.steps == 1:
             if self._one_step(sigma, 0.0)[1] <= delta:
-                return Bounds(0.0, 0.0, self.method)
+                return Bounds(0.0, 0.0, self.guarantee, self.by)
             high = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True) + 1e-9
             lower = bisect_boundary(lambda eps: self._one_step(sigma, eps)[0] > delta, 0.0, high, safe=False)
             upper = bisect_boundary(lambda eps: self._one_step(sigma, eps)[1] > delta, 0.0, high, safe=True)
-            return Bounds(min(lower, upper), upper, self.method)
+            return Bounds(min(lower, upper), upper, self.guarantee, self.by)
         target = math.log(delta)
         first, second = sorted(self._directions(sigma), key=lambda side: -side.moments.chernoff_eps(target))
         lower, upper = first.epsilon(delta, tolerance)
@@ -158,7 +158,7 @@ class PoissonAccountant(Accountant):
         upper = max(upper, ceiling)
         if upper - lower > max(tolerance, _WIDEST) * upper + 1e-9:
             raise self._too_wide(sigma, "eps", lower, upper)
-        return Bounds(lower if self.release.tight else 0.0, upper, self.method)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Safeguarded secant on the upper bound; see the base class."""

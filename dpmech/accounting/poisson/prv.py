@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.poisson.accountant import PoissonRelease, saddle_point_sigma
 from dpmech.accounting.poisson.convolution import LossMoments
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import Bounds, FloatArray, spend, typed
+from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, spend
 
 if TYPE_CHECKING:
     from prv_accountant.discrete_privacy_random_variable import DiscretePrivacyRandomVariable
@@ -40,8 +40,8 @@ class PrvAccountant(Accountant):
     def __init__(self, release: PoissonRelease) -> None:
         self.release = release
         self.sensitivity = release.sensitivity
-        self.method = f"PRV, Poisson q={typed(release.sampling_prob)}, {release.steps} steps, both directions"
-        self.guarantee = DETERMINISTIC
+        self.by = Provenance("prv.poisson", {"q": release.sampling_prob, "steps": release.steps})
+        self.guarantee = BOUND
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
@@ -52,7 +52,9 @@ class PrvAccountant(Accountant):
             composed, delta_error, eps_error = side.composed(0.25 * tolerance * eps, math.exp(log_delta))
             lower = max(lower, float(composed.compute_delta_estimate(eps + eps_error)) - delta_error)
             upper = max(upper, float(composed.compute_delta_estimate(eps - eps_error)) + delta_error)
-        return Bounds(max(0.0, lower) if self.release.tight else 0.0, min(1.0, upper), self.method)
+        return Bounds(
+            max(0.0, lower) if self.release.tight else 0.0, min(1.0, upper), self.guarantee, self.by
+        )
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
@@ -69,7 +71,7 @@ class PrvAccountant(Accountant):
             if math.isnan(least) or math.isnan(most):
                 raise NumericalError(f"{self.method} at sigma={sigma!r}, delta={delta!r} gave NaN")
             lower, upper = max(lower, least), max(upper, most)
-        return Bounds(max(0.0, lower) if self.release.tight else 0.0, upper, self.method)
+        return Bounds(max(0.0, lower) if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Safeguarded secant on the upper bound; see the base class."""

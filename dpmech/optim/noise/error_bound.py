@@ -24,7 +24,7 @@ import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import ScaledToeplitz, Strategy
-from dpmech.numerics import FloatArray, trimmed
+from dpmech.numerics import LONGDOUBLE_UNIT, FloatArray, trimmed
 
 __all__ = [
     "LARGEST",
@@ -37,7 +37,6 @@ __all__ = [
 LARGEST = 1e-6  # relative; above it a stream is refused
 
 _UNIT = 2.0**-53
-_WIDE_UNIT = float(np.finfo(np.longdouble).eps) / 2.0
 _SLACK = 1.0 + 1e-6  # for the float64 sums of up to 1e9 terms that the bounds themselves are
 _DIRECT_WORK = 50_000_000
 # Roundings of a row beside those of its terms: the weight, its factor and its share of the row's scale.
@@ -139,7 +138,7 @@ def _residual(factors: ScaledToeplitz) -> float:
             wide = np.zeros(n, np.longdouble)
             wide[: long.size] = long
             product = scipy.signal.lfilter(short.astype(np.longdouble), np.ones(1, np.longdouble), wide)
-            own = (short.size + 2) * _WIDE_UNIT * _condition(factors)
+            own = (short.size + 2) * LONGDOUBLE_UNIT * _condition(factors)
         elif factors.exponentials is not None:
             product, own = _exponentials_product(inverse, *factors.exponentials)
         else:
@@ -164,7 +163,7 @@ def _exponentials_product(
         product = product + weight * response
         memory = min(float(inverse.size), 1.0 / (1.0 - decay))
         own += abs(weight) * _sum(response) * (2.0 * memory + decays.size + 2.0)
-    return np.asarray(product), 2.0 * _WIDE_UNIT * (own + _sum(inverse) * (decays.size + 2.0))
+    return np.asarray(product), 2.0 * LONGDOUBLE_UNIT * (own + _sum(inverse) * (decays.size + 2.0))
 
 
 def _norm(coefs: FloatArray) -> float:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, Randomness, RunRecord
 from dpmech.composition import executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
@@ -215,11 +214,7 @@ class LotOptimizer(PrivateOptimizer):
 
     def _certificate(self) -> Certificate:
         """The certificate with what this run fixed."""
-        if isinstance(self.claim, Calibration):
-            return self.claim.certificate(self.clip_norm, self.expected_batch_size)
-        if not isinstance(self.claim, Certificate):
-            raise InvalidParameterError("calibration", self.claim, "a Calibration or a Certificate")
-        return self.claim.with_terms(self.clip_norm, self.expected_batch_size)
+        return self.claim.certificate(self.clip_norm, self.expected_batch_size)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter

@@ -129,7 +129,7 @@ def make_private(
         _share_weights(inner, process_group)
     trained = [param for param in inner.parameters() if param.requires_grad]
     unchanged = Unchanged(inner, trained, public_buffers)
-    certified = getattr(claim, "expected_batch_size", None)
+    certified = claim.expected_batch_size
     normaliser = sampler.expected_batch_size if certified is None else None
     private = LotOptimizer(
         private_loader,
@@ -212,7 +212,7 @@ def _check_sizes(
         "the loader's batch_size, times processes": (loader.batch_size or 1) * world
         if loader.batch_size != 1 and not isinstance(claim.participation, EveryStep)
         else None,
-        "the certificate's expected_batch_size": getattr(claim, "expected_batch_size", None),
+        "the certificate's expected_batch_size": claim.expected_batch_size,
         "expected_batch_size": given,
     }
     expected = sampler.expected_batch_size

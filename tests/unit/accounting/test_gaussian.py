@@ -93,7 +93,7 @@ def test_a_bracket_on_the_sensitivity_becomes_one_on_eps():
     accountant = dm.calibration.accountant_for(
         dm.Mechanism(dm.BandedToeplitz(6, [1.0, -0.9, 0.5]), dm.MinSep(1, 3)), None
     )
-    accountant.sensitivity = Bounds(1.0, 2.0, "given")
+    accountant.sensitivity = Bounds.bracket(1.0, 2.0, dm.Provenance("given"))
     bounds = accountant.epsilon(2.0, 1e-5, tolerance=1e-3)
     assert bounds.lower == pytest.approx(gaussian_epsilon(2.0, 1e-5, safe=False))
     assert bounds.upper == pytest.approx(gaussian_epsilon(1.0, 1e-5, safe=True))

@@ -6,7 +6,7 @@ import mpmath as mp
 import pytest
 
 from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta, gaussian_epsilon
-from dpmech.numerics.bounds import Bounds
+from dpmech.numerics import Bounds, Provenance
 
 
 def true_delta(sigma, eps):
@@ -44,10 +44,14 @@ def test_delta_of_noise_that_float64_cannot_tell_from_infinite(sigma, a):
 
 @pytest.mark.parametrize(("sigma", "eps"), [(1.3, 1.0), (0.2, 8.0), (5.0, 0.0)])
 def test_both_ends_are_those_of_the_sensitivity_on_that_side(sigma, eps):
-    exact = GaussianAccountant(Bounds(2.0, 2.0, "exact")).delta(sigma, eps, tolerance=1e-3)
+    exact = GaussianAccountant(Bounds.bracket(2.0, 2.0, Provenance("exact"))).delta(
+        sigma, eps, tolerance=1e-3
+    )
     assert exact.lower <= true_delta(sigma / 2.0, eps) <= exact.upper
     assert exact.lower >= exact.upper * (1.0 - 1e-12)
-    wide = GaussianAccountant(Bounds(1.0, 4.0, "bracket")).delta(sigma, eps, tolerance=1e-3)
+    wide = GaussianAccountant(Bounds.bracket(1.0, 4.0, Provenance("bracket"))).delta(
+        sigma, eps, tolerance=1e-3
+    )
     assert float(wide.lower) == pytest.approx(float(true_delta(sigma, eps)), rel=1e-12)
     assert float(wide.upper) == pytest.approx(float(true_delta(sigma / 4.0, eps)), rel=1e-12)
 

@@ -114,7 +114,7 @@ def test_the_evidence_is_recorded():
     evidence = from_plain(sampled.to_dict()["evidence"])
     assert evidence["accountant"] == {"type": "Importance", "rel_error": 0.05, "confidence": 0.999}
     assert evidence["rng_supplied"] is True
-    assert evidence["error"] == evidence["achieved"]["error"] == 1.0 - 0.999
+    assert evidence["achieved"]["guarantee"] == {"kind": "ESTIMATE", "error": 1.0 - 0.999}
     assert evidence["samples"] > 1000
     assert evidence["rtol"] == 1e-3
     certified = issue(participation=dm.BallsInBins(2), method=dm.Certified(1e-6))
@@ -158,7 +158,7 @@ def test_the_trainer_is_told_its_duties():
         repr(CERTIFICATE.sigma), "Divide by 128.0, never by the number",
     ):  # fmt: skip
         assert words in text
-    left_open = trainer_duties(CERTIFICATE, None, None)
+    left_open = trainer_duties(dataclasses.replace(CERTIFICATE, clip_norm=None, expected_batch_size=None))
     assert "at most the clip norm before" in left_open["clipping"]
     assert "Divide by a public constant, never" in left_open["normaliser"]
 
@@ -177,13 +177,13 @@ def test_the_trainer_is_told_its_duties():
 )  # fmt: skip
 def test_every_sampler_is_described(participation, words):
     certificate = dataclasses.replace(CERTIFICATE, participation=participation)
-    assert words in trainer_duties(certificate, None, None)["sampler"]
+    assert words in trainer_duties(certificate)["sampler"]
 
 
 def test_a_schema_of_ones_own_says_its_duty():
     own = mock.MagicMock(spec=dm.Participation)
     own.duty = "Every {} steps.".format
-    duties = trainer_duties(dataclasses.replace(CERTIFICATE, participation=own), None, None)
+    duties = trainer_duties(dataclasses.replace(CERTIFICATE, participation=own))
     assert duties["sampler"] == "Every 6 steps."
 
 
@@ -282,7 +282,14 @@ def edit(path, value):
          r"claim.coefficients.leading\[1\]: claimed -0.8, recomputed -0.9"),
         (["claim", "coefficients", "leading"], {"decimal": [1.0], "hex": ["0x1p+0"]}, "coefficients.leading"),
         (["evidence", "rmse"], {"decimal": 1.0, "hex": (1.0).hex()}, "evidence.rmse: claimed 1.0"),
-        (["evidence", "error"], {"decimal": 0.5, "hex": (0.5).hex()}, "error: claimed 0.5"),
+        (["evidence", "method"], "by trust", "method: claimed 'by trust'"),
+        (
+            ["evidence", "achieved", "by"],
+            {"route": "bins.importance", "facts": {}, "rests_on": []},
+            "method: claimed 'analytic Gaussian",
+        ),
+        (["evidence", "achieved", "by"], {"route": "x", "facts": {}, "rests_on": [{}]}, "does not follow"),
+        (["evidence", "achieved", "guarantee", "kind"], "PROBABLE", "error must be in"),
         (["trainer", "steps"], "As many as you like.", "trainer.steps: claimed"),
     ],
 )  # fmt: skip

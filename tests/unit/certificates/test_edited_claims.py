@@ -30,8 +30,6 @@ EDITS = {
     "budget": dm.PrivacyBudget(1.0, 1e-5),
     "sensitivity": CAL.sensitivity.scaled(0.5),
     "achieved": CAL.achieved.scaled(0.5),
-    "method": "a better one",
-    "guarantee": "deterministic upper bound",
     "evidence": dataclasses.replace(CAL.evidence, rng_supplied=True),
     "checksum": "",
 }
@@ -51,7 +49,13 @@ def set_in_place(claim):
     return changed
 
 
+RELABELLED = {
+    "by": dataclasses.replace(CAL.achieved, by=dm.Provenance("a better one")),
+    "guarantee": dataclasses.replace(CAL.achieved, guarantee=dm.Guarantee(dm.Kind.BOUND)),
+}
 FORGED = {
+    **{f"{kind}: {name}": dataclasses.replace(claim, achieved=value)
+       for kind, claim in CLAIMS.items() for name, value in RELABELLED.items()},
     **{f"{kind}: {name}": dataclasses.replace(claim, **{name: value})
        for kind, claim in CLAIMS.items() for name, value in EDITS.items()},
     "certificate: clip_norm": dataclasses.replace(CERTIFICATE, clip_norm=2.0),
@@ -123,7 +127,7 @@ def test_an_edited_certificate_is_not_saved(name, tmp_path):
     with pytest.raises(dm.CertificateError, match="so that nothing supports it"):
         FORGED[name].save(tmp_path / "certificate.json")
     with pytest.raises(dm.CertificateError, match="so that nothing supports it"):
-        FORGED[name].with_terms(1.0, 5.0)
+        FORGED[name].certificate(1.0, 5.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,11 +140,11 @@ def test_an_edited_claim_enters_no_ledger(name):
 
 
 def test_terms_of_a_run():
-    terms = CAL.certificate().with_terms(2.0, 7.0)
+    terms = CAL.certificate().certificate(2.0, 7.0)
     assert terms == CAL.certificate(2.0, 7.0)
     assert check_unedited(terms).checksum == CAL.certificate(2.0, 7.0).checksum
     with pytest.raises(dm.InvalidParameterError, match="clip_norm"):
-        CERTIFICATE.with_terms(-1.0, 7.0)
+        CERTIFICATE.certificate(-1.0, 7.0)
 
 
 def test_a_forger_can_compute_it_and_verify_finds_out(tmp_path):
@@ -162,9 +166,16 @@ def test_one_bit_of_an_array_changes_the_checksum():
 
 def test_contents_that_spell_alike_are_told_apart():
     bounds = [
-        dm.Bounds(0.0, 1.0, "a"), dm.Bounds(-0.0, 1.0, "a"), dm.Bounds(0.0, 1.0, "a", 0.5),
-        dm.Bounds(0.0, 1.0, "a0"), dm.Bounds(0.0, 1.0, "'a'"),
-    ]  # fmt: skip
+        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a")),
+        dm.Bounds.bracket(-0.0, 1.0, dm.Provenance("a")),
+        dm.Bounds(0.0, 1.0, dm.Guarantee(dm.Kind.PROBABLE, 0.5), dm.Provenance("a")),
+        dm.Bounds(0.0, 1.0, dm.Guarantee(dm.Kind.ESTIMATE, 0.5), dm.Provenance("a")),
+        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a0")),
+        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("'a'")),
+        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a", {"x": 1})),
+        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a", {"x": 1.0})),
+        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a", rests_on=(dm.Provenance("a"),))),
+    ]
     assert len({checksum_of(one) for one in bounds}) == len(bounds)
     assert checksum_of(dm.MinSep(1, None)) != checksum_of(dm.MinSep(1, 1))
     assert checksum_of(dm.BLT(3, [0.5], [0.25])) != checksum_of(dm.BLT(3, [0.25], [0.5]))

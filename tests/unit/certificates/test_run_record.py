@@ -115,7 +115,7 @@ def test_a_stop_says_what_it_owes():
     assert "the whole claim: where it stopped may have been chosen by its results" in looked.headline
     assert planned.executed.upper < claim
     assert "decided without looking at results" in planned.headline
-    assert "only if the number of steps was decided without looking" in planned.executed.method
+    assert "only if the number of steps was decided without looking" in str(planned.executed.by)
     assert "nothing was released" in record("min-sep", 0).headline
     for one in (whole, looked, planned):
         assert dm.RunRecord.from_json(one.to_json()) == one
@@ -298,7 +298,7 @@ FREE = {"fingerprint", "source", "seeded", "processes", "uniqueness", "dataset",
 CHOICES = [*dm.Uniqueness, *dm.Kept]
 
 # Other values that are true as well: a looser lower end, another label, participations further apart.
-TRUE_TOO = {("run", "executed", "lower"), ("run", "executed", "method"), ("run", "smallest_separation")}
+TRUE_TOO = {("run", "executed", "lower"), ("run", "executed", "by", "route"), ("run", "smallest_separation")}
 
 
 def with_altered(path):
@@ -344,7 +344,7 @@ def test_a_resealed_lower_eps_is_recomputed(tmp_path):
 @pytest.mark.parametrize("eps", [0.0, 1e-320])
 def test_a_forged_eps_that_is_no_budget_is_refused(name, eps, tmp_path):
     made = record(name, 6, stopped_by_plan=True)
-    forged = dataclasses.replace(made, executed=dm.Bounds(0.0, eps, made.executed.method))
+    forged = dataclasses.replace(made, executed=dataclasses.replace(made.executed, lower=0.0, upper=eps))
     forged.save(tmp_path / "run.json")
     found = dm.verify(tmp_path / "run.json")
     assert not found.ok

@@ -32,11 +32,11 @@ def allocated(eps=2.0, delta=1e-5, method=None):
     )
 
 
-def uncertain(guarantee, error):
+def uncertain(kind, error):
     """A calibration as a randomised accountant would return it."""
     cal = allocated()
-    achieved = dm.Bounds(0.0, cal.budget.eps, "sampled", error)
-    return with_checksum(dataclasses.replace(cal, achieved=achieved, guarantee=guarantee))
+    achieved = dm.Bounds(0.0, cal.budget.eps, dm.Guarantee(kind, error), dm.Provenance("sampled"))
+    return with_checksum(dataclasses.replace(cal, achieved=achieved))
 
 
 # ---- totals
@@ -46,7 +46,7 @@ def test_an_empty_ledger_has_spent_nothing():
     ledger = dm.Ledger()
     assert ledger.epsilon(1e-5).upper == 0.0
     assert ledger.delta(0.0).upper == 0.0
-    assert ledger.guarantee == "exact"
+    assert str(ledger.guarantee) == "exact"
     assert ledger.releases == ()
 
 
@@ -69,7 +69,7 @@ def test_unsampled_releases_are_one_gaussian_exactly():
     assert found.lower <= exact * (1.0 + 1e-9)
     assert found.upper >= exact * (1.0 - 1e-9)
     assert found.upper == pytest.approx(exact, rel=1e-8)
-    assert ledger.guarantee == "exact"
+    assert str(ledger.guarantee) == "exact"
     # One release alone costs what it was certified for.
     alone = dm.Ledger()
     alone.add("a", first)
@@ -88,7 +88,7 @@ def test_runs_of_one_kind_are_one_longer_run():
     assert found.lower > cal.achieved.upper
     whole_delta = dm.delta(dm.Identity(60), cal.sigma, 1.0, participation=dm.Poisson(0.1))
     assert ledger.delta(1.0).upper == pytest.approx(whole_delta.upper, rel=2e-3)
-    assert ledger.guarantee == "deterministic upper bound"
+    assert str(ledger.guarantee) == "deterministic upper bound"
 
 
 def test_cyclic_sampling_counts_the_releases_of_one_group():
@@ -221,25 +221,25 @@ def test_what_float64_cannot_resolve_is_refused():
 
 
 def test_estimates_enter_only_where_asked_for():
-    cal = uncertain("estimate", 1e-4)
+    cal = uncertain(dm.Kind.ESTIMATE, 1e-4)
     with pytest.raises(dm.UnsupportedCombinationError, match="estimate"):
         dm.Ledger().add("a", cal, lot="a")
     ledger = dm.Ledger(allow_estimates=True)
     ledger.add("a", cal, lot="a")
     ledger.add("b", gaussian(0.1))
-    assert ledger.guarantee == "estimate"
+    assert str(ledger.guarantee) == "estimate"
     total = ledger.epsilon(2e-5)
-    assert total.error == cal.achieved.error == 1e-4
+    assert total.guarantee.error == cal.achieved.guarantee.error == 1e-4
     assert total.lower == 0.0
 
 
 def test_probabilities_of_failure_add_up():
-    cal = uncertain("with probability 1 - beta", 1e-17)
+    cal = uncertain(dm.Kind.PROBABLE, 1e-17)
     ledger = dm.Ledger()
     ledger.add("a", cal, lot="a")
     ledger.add("b", cal, lot="b")
-    assert ledger.guarantee == "with probability 1 - beta"
-    assert 2e-17 <= ledger.epsilon(3e-5).error <= 2e-17 * (1.0 + 1e-15)
+    assert str(ledger.guarantee) == "with probability 1 - beta"
+    assert 2e-17 <= ledger.epsilon(3e-5).guarantee.error <= 2e-17 * (1.0 + 1e-15)
 
 
 def test_adjacencies_do_not_mix():

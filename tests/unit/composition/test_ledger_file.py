@@ -230,7 +230,7 @@ def test_an_honest_ledger_is_verified(name):
     assert ("limit" in named) == (name != "announced")
     data = json.loads(json.dumps(found.to_dict()))
     assert data["ok"] is True
-    assert data["guarantee"] == ALL[name].guarantee
+    assert data["guarantee"] == str(ALL[name].guarantee)
     assert data["ledger"]["mode"] == ALL[name].mode.value
 
 

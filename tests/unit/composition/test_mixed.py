@@ -12,7 +12,7 @@ def test_a_single_claim_keeps_its_eps(delta):
     found = MixedComposition(claims=((1.0, 1e-6),)).epsilon(delta)
     assert 1.0 <= found.upper <= 1.0 + 1e-12
     assert found.lower == 0.0
-    assert "basic composition" in found.method
+    assert "basic composition" in str(found.by)
 
 
 @pytest.mark.parametrize("renyi", [False, True])

@@ -383,37 +383,37 @@ def test_sampled_releases_need_a_currency_that_knows_them():
     assert mixed.releases[0].price[0] == pytest.approx(
         30 * float(exact_sampled(0.1, cal.noise_multiplier, order))
     )
-    assert mixed.guarantee == "deterministic upper bound"
+    assert str(mixed.guarantee) == "deterministic upper bound"
     # Less than three claims of 0.5 cost added up.
     assert mixed.remaining.epsilon(1e-6) > 0.5
 
 
 def test_estimates_matter_only_where_claims_are_trusted():
     cal = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 1.0, 1e-6, participation=dm.BallsInBins(3), rng=1)
-    assert cal.guarantee == "estimate"
+    assert str(cal.guarantee) == "estimate"
     budget = dm.PrivacyBudget(2.0, 1e-5)
     with pytest.raises(dm.UnsupportedCombinationError, match="estimate"):
         dm.Ledger(budget=budget, currency=dm.ClaimCurrency()).add("a", cal, lot="a")
     moments = dm.Ledger(budget=budget, currency=dm.RenyiCurrency())
     moments.add("a", cal, lot="a")
-    assert moments.guarantee == "deterministic upper bound"
-    assert moments.epsilon(1e-5).confidence is None
+    assert str(moments.guarantee) == "deterministic upper bound"
+    assert moments.epsilon(1e-5).guarantee == dm.Guarantee(dm.Kind.BOUND)
     trusting = dm.Ledger(budget=budget, currency=dm.ClaimCurrency(), allow_estimates=True)
     trusting.add("a", cal, lot="a")
-    assert trusting.guarantee == "estimate"
-    assert trusting.epsilon(1e-5).error == cal.achieved.error
+    assert str(trusting.guarantee) == "estimate"
+    assert trusting.epsilon(1e-5).guarantee.error == cal.achieved.guarantee.error
 
 
 def test_betas_add_up_once_an_entry_and_outwards():
     cal = dm.calibrate_sigma(
         dm.LambdaCGD(6, 0.5), 0.5, 1e-6, participation=dm.BallsInBins(3), method=dm.Rdp()
     )
-    achieved = dataclasses.replace(cal.achieved, error=1e-9)
-    sure = with_checksum(dataclasses.replace(cal, achieved=achieved, guarantee="with probability 1 - beta"))
+    achieved = dataclasses.replace(cal.achieved, guarantee=dm.Guarantee(dm.Kind.PROBABLE, 1e-9))
+    sure = with_checksum(dataclasses.replace(cal, achieved=achieved))
     ledger = dm.Ledger(budget=dm.PrivacyBudget(2.0, 1e-5), currency=dm.ClaimCurrency())
     for count in range(3):
         ledger.add(f"{count}", sure, lot=f"{count}")
-    error = Fraction(ledger.epsilon(1e-5).error)
+    error = Fraction(ledger.epsilon(1e-5).guarantee.error)
     assert 3 * Fraction(1e-9) <= error <= 3 * Fraction(1e-9) * (1 + Fraction(1, 2**50))
 
 
@@ -440,10 +440,10 @@ def test_claims_say_nothing_below_the_delta_of_the_budget():
 def test_a_closed_list_takes_nothing_more():
     ledger = dm.Ledger()
     ledger.add("a", gaussian(0.5))
-    assert "still open" in ledger.epsilon(1e-6).method
+    assert "still open" in str(ledger.epsilon(1e-6).by)
     ledger.close()
     assert ledger.closed
-    assert "closed list" in ledger.epsilon(1e-6).method
+    assert "closed list" in str(ledger.epsilon(1e-6).by)
     with pytest.raises(dm.UnsupportedCombinationError, match="Ledger\\(budget="):
         ledger.add("b", gaussian(0.5))
     assert [release.mode.value for release in ledger.releases] == ["announced"]

@@ -351,7 +351,7 @@ def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     assert len(asked) >= 4
     assert sum(shares) <= error * (1.0 + 1e-9)
     assert fit.calibration.evidence.accountant == whole
-    assert fit.calibration.achieved.error == whole.error
+    assert fit.calibration.achieved.guarantee.error == whole.error
     assert dm.verify(fit.calibration.certificate(), rng=3).ok
 
 

@@ -48,7 +48,7 @@ def test_its_sensitivity_is_worked_out_once(monkeypatch):
 
     def counted(strategy, pattern):
         calls.append(pattern)
-        return dm.Bounds(1.0, 1.0, "counted")
+        return dm.Bounds.bracket(1.0, 1.0, dm.Provenance("counted"))
 
     monkeypatch.setattr(module, "pattern_sensitivity", counted)
     own = dm.Mechanism(dm.Identity(5), dm.MinSep(2))
@@ -285,3 +285,10 @@ def test_samplers_take_a_mechanism():
     assert dm.samplers.sampler_for(own, 50, n=12, rng=1).fingerprint() == sampler.fingerprint()
     with pytest.raises(dm.InvalidParameterError, match="n must be left out, or 12"):
         dm.samplers.sampler_for(own, 50, n=11)
+
+
+def test_errors_before_sensitivity_are_those_of_the_strategy():
+    strategy = dm.LambdaCGD(9, 0.5)
+    np.testing.assert_array_equal(
+        dm.per_step_error(dm.Mechanism(strategy, dm.MinSep(3))), dm.per_step_error(strategy)
+    )

@@ -112,7 +112,7 @@ def test_random_schemas(schema, value):
     ],
 )
 def test_the_method_is_named(strategy, schema, words):
-    assert words in dm.sensitivity(strategy, schema).method
+    assert words in str(dm.sensitivity(strategy, schema).by)
 
 
 def rational_examples(n):
@@ -200,7 +200,7 @@ def test_large_problems_fall_back_to_the_cheap_bound_or_refuse(monkeypatch):
     strategy = dm.ColumnNormalized(dm.InverseSquareRoot(10, 3))
     sets = oracle.separated_sets(10, 3, 3)
     bounds = dm.sensitivity(strategy, dm.MinSep(3, 3))
-    assert bounds.method == "monotone envelope times the largest scale"
+    assert str(bounds.by) == "monotone envelope times the largest scale"
     assert bounds.lower <= oracle.sensitivity_ceiling(strategy.to_dense(), sets) <= bounds.upper
     with pytest.raises(
         dm.UnsupportedCombinationError, match="min_sep=3, max_participations=3 at n=10; supported"

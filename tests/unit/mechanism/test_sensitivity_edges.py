@@ -91,6 +91,6 @@ def test_the_leftmost_columns_are_a_lower_end_by_themselves(monkeypatch):
 def test_column_norms_that_count_as_equal_widen_the_bracket():
     # Norms within 1e-14 of one another count as equal: each end allows for that much.
     found = dm.sensitivity(dm.ColumnNormalized(dm.LambdaCGD(20, 0.9)), dm.MinSep(2, 6))
-    assert "Lemma 8" in found.method
+    assert "Lemma 8" in str(found.by)
     assert found.lower > 2.0
     assert found.upper - found.lower >= 2e-14 * found.lower

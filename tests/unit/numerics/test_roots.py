@@ -16,18 +16,21 @@ class Plain(Accountant):
 
     def __init__(self, widen=0.0, lower=True, eps_shift=0.0):
         self.widen, self.lower, self.eps_shift, self.probes = widen, lower, eps_shift, 0
-        self.method, self.guarantee, self.sensitivity = "plain", "exact", Bounds(1.0, 1.0, "one")
+        self.by, self.guarantee = dm.Provenance("plain"), dm.Guarantee(dm.Kind.EXACT)
+        self.sensitivity = Bounds.bracket(1.0, 1.0, dm.Provenance("one"))
 
     def delta(self, sigma, eps, *, tolerance):
         self.probes += 1
         low, high = gaussian_delta(sigma, eps)
-        return Bounds(
-            low * (1 - self.widen) if self.lower else 0.0, min(1.0, high * (1 + self.widen)), "plain"
+        return Bounds.bracket(
+            low * (1 - self.widen) if self.lower else 0.0,
+            min(1.0, high * (1 + self.widen)),
+            dm.Provenance("plain"),
         )
 
     def epsilon(self, sigma, delta, *, tolerance):
         value = gaussian_epsilon(sigma, delta, safe=True) + self.eps_shift
-        return Bounds(0.0, value, "plain")
+        return Bounds.bracket(0.0, value, dm.Provenance("plain"))
 
     def calibrate(self, eps, delta, *, rtol, progress):
         raise NotImplementedError
@@ -74,7 +77,7 @@ def test_disagreement_of_eps_and_delta_raises():
 
 def test_unattainable():
     accountant = Plain()
-    accountant.delta = lambda sigma, eps, *, tolerance: Bounds(0.5, 0.5, "constant")
+    accountant.delta = lambda sigma, eps, *, tolerance: Bounds.bracket(0.5, 0.5, dm.Provenance("constant"))
     with pytest.raises(dm.UnattainableBudgetError, match="sigma would exceed 1e15"):
         solve(accountant)
 
@@ -84,7 +87,11 @@ def test_zero_delta_counts_as_safe():
     truth = accountant.delta
 
     def vanishing(sigma, eps, *, tolerance):
-        return Bounds(0.0, 0.0, "none") if sigma > 2 * EXACT else truth(sigma, eps, tolerance=tolerance)
+        return (
+            Bounds.bracket(0.0, 0.0, dm.Provenance("none"))
+            if sigma > 2 * EXACT
+            else truth(sigma, eps, tolerance=tolerance)
+        )
 
     accountant.delta = vanishing
     assert EXACT <= solve(accountant, start=100.0).sigma <= EXACT * 1.001
@@ -93,7 +100,7 @@ def test_zero_delta_counts_as_safe():
 @pytest.mark.parametrize("fault", [math.nan])
 def test_nan_raises(fault):
     accountant = Plain()
-    accountant.delta = lambda sigma, eps, *, tolerance: Bounds(0.0, fault, "broken")
+    accountant.delta = lambda sigma, eps, *, tolerance: Bounds.bracket(0.0, fault, dm.Provenance("broken"))
     with pytest.raises(dm.InvalidParameterError, match="neither NaN"):
         solve(accountant)
 

@@ -133,51 +133,63 @@ def test_a_looser_claim_is_true_and_its_margin_is_told():
         ("exact", {"participation": dm.EveryStep()}),
         ("exact", {"participation": dm.SingleParticipation()}),
         ("exact", {"adjacency": dm.Adjacency.REPLACE_ONE}),
-        ("exact", {"guarantee": "deterministic upper bound"}),
-        ("signed", {"guarantee": "exact"}),
+        ("exact", {"kind": "BOUND"}),
+        ("signed", {"kind": "EXACT"}),
         ("poisson", {"participation": dm.Poisson(0.11)}),
         ("poisson", {"participation": dm.Poisson(0.09)}),
         ("poisson", {"adjacency": dm.Adjacency.REPLACE_ONE}),
         ("poisson", {"strategy": dm.LambdaCGD(40, 0.5)}),
-        ("poisson", {"guarantee": "exact"}),
+        ("poisson", {"kind": "EXACT"}),
         ("cyclic", {"participation": dm.CyclicPoisson(0.25, 5)}),
         ("cyclic", {"participation": dm.CyclicPoisson(0.2, 4)}),
         ("cyclic", {"participation": dm.CyclicPoisson(0.2, 2)}),
         ("bins", {"participation": dm.BallsInBins(4)}),
         ("bins", {"participation": dm.FixedEpochs(3)}),
-        ("bins", {"guarantee": "deterministic upper bound"}),
-        ("bins", {"guarantee": "with probability 1 - beta"}),
+        ("bins", {"kind": "BOUND"}),
+        ("bins", {"kind": "PROBABLE"}),
         ("bins", {"strategy": dm.BandedToeplitz(24, [1.0, -0.5])}),
-        ("programme", {"guarantee": "exact"}),
+        ("programme", {"kind": "EXACT"}),
     ],
     ids=repr,
 )
 def test_other_resealed_claims_are_refused(name, change):
-    assert not dm.verify(dataclasses.replace(ALL[name], **change), rng=3).ok
+    own = ALL[name]
+    if "kind" in change:
+        kind = dm.Kind[change["kind"]]
+        guarantee = dm.Guarantee(kind, 1e-9 if kind >= dm.Kind.PROBABLE else 0.0)
+        change = {"achieved": dataclasses.replace(own.achieved, guarantee=guarantee)}
+    assert not dm.verify(dataclasses.replace(own, **change), rng=3).ok
+
+
+@pytest.mark.parametrize("kind", ["EXACT", "BOUND"])
+@pytest.mark.parametrize("name", ["exact", "signed"])
+def test_a_sensitivity_is_labelled_by_its_ends(name, kind):
+    own = ALL[name]
+    given = dataclasses.replace(own.sensitivity, guarantee=dm.Guarantee(dm.Kind[kind]))
+    forged = dataclasses.replace(own, sensitivity=given)
+    assert dm.verify(forged, rng=3).ok == (given == own.sensitivity)
 
 
 @pytest.mark.parametrize(
-    ("name", "accountant", "guarantee", "error"),
+    ("name", "accountant", "kind", "error"),
     [
         # A label that the accountant does not give.
-        ("bins", dm.Importance(), "estimate", 0.01),
-        ("bins", dm.Importance(), "estimate", 0.0),
+        ("bins", dm.Importance(), "ESTIMATE", 0.01),
         # An accountant that would not have ended there.
-        ("bins", dm.Rdp(), "deterministic upper bound", 0.0),
-        ("bins", dm.Certified(), "with probability 1 - beta", 0.1),
+        ("bins", dm.Rdp(), "BOUND", 0.0),
+        ("bins", dm.Certified(), "PROBABLE", 0.1),
         # One that does not cover the claim.
-        ("bins", dm.Pld(), "deterministic upper bound", 0.0),
-        ("poisson", dm.Importance(), "estimate", 1.0 - 0.9999),
+        ("bins", dm.Pld(), "BOUND", 0.0),
+        ("poisson", dm.Importance(), "ESTIMATE", 1.0 - 0.9999),
     ],
     ids=repr,
 )
-def test_another_accountant_is_refused(name, accountant, guarantee, error):
+def test_another_accountant_is_refused(name, accountant, kind, error):
     own = ALL[name]
     forged = dataclasses.replace(
         own,
         evidence=dataclasses.replace(own.evidence, accountant=accountant),
-        guarantee=guarantee,
-        achieved=dataclasses.replace(own.achieved, error=error),
+        achieved=dataclasses.replace(own.achieved, guarantee=dm.Guarantee(dm.Kind[kind], error)),
     )
     assert not dm.verify(forged, rng=3).ok
 
@@ -186,7 +198,7 @@ def test_what_no_computation_can_contradict_breaks_the_seal():
     for change in (
         {"clip_norm": 2.0},
         {"expected_batch_size": 20.0},
-        {"method": "better"},
+        {"achieved": dataclasses.replace(EXACT.achieved, by=dm.Provenance("better"))},
         {"versions": (("dpmech", "9.9"),)},
         {"evidence": dataclasses.replace(EXACT.evidence, rng_supplied=True)},
     ):
@@ -373,11 +385,17 @@ def test_a_wrong_sensitivity_is_caught_by_the_second_route(monkeypatch):
 def test_where_no_second_bracket_is_tight_the_first_is_repeated_inside_it(monkeypatch):
     strategy, schema = dm.ColumnNormalized(dm.InverseSquareRoot(40, 4)), dm.MinSep(7, 4)
     certificate = issue(strategy, schema)
-    monkeypatch.setattr(recomputation, "second_bracket", lambda *_: dm.Bounds(2.1, 2.4, "a wide bracket"))
+    monkeypatch.setattr(
+        recomputation,
+        "second_bracket",
+        lambda *_: dm.Bounds.bracket(2.1, 2.4, dm.Provenance("a wide bracket")),
+    )
     found = dm.verify(certificate)
     assert found.ok, found.failures
-    assert any("again; a wide bracket agrees" in route for route in found.routes)
-    monkeypatch.setattr(recomputation, "second_bracket", lambda *_: dm.Bounds(2.3, 2.4, "another one"))
+    assert any("the first route again" in route and "a wide bracket" in route for route in found.routes)
+    monkeypatch.setattr(
+        recomputation, "second_bracket", lambda *_: dm.Bounds.bracket(2.3, 2.4, dm.Provenance("another one"))
+    )
     assert dm.verify(certificate).failures[0].startswith("sensitivity: claimed [2.20")
 
 

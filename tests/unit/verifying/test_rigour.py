@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
 from dpmech.cli import main
-from dpmech.numerics.bounds import error_of_level, union_error
+from dpmech.numerics.guarantee import error_of_level, joined
 from dpmech.numerics.printed import percent
 from dpmech.plans.names import chosen_method
 from dpmech.verifying.rigour import rigour_problem
@@ -27,7 +27,7 @@ def stated(beta, delta=None):
     return with_checksum(
         dataclasses.replace(
             CERTIFIED,
-            achieved=dataclasses.replace(CERTIFIED.achieved, error=beta),
+            achieved=dataclasses.replace(CERTIFIED.achieved, guarantee=dm.Guarantee(dm.Kind.PROBABLE, beta)),
             evidence=dataclasses.replace(CERTIFIED.evidence, accountant=dm.Certified(beta)),
             budget=dm.PrivacyBudget(2.0, CERTIFIED.budget.delta if delta is None else delta),
         )
@@ -49,21 +49,21 @@ def test_a_large_beta_is_not_rigorous(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("guarantee", "error", "delta", "fine"),
+    ("kind", "error", "delta", "fine"),
     [
-        ("exact", 0.0, 1e-300, True),
-        ("deterministic upper bound", 0.0, 1e-5, True),
-        ("estimate", 1e-4, 0.5, False),
-        ("with probability 1 - beta", 0.999999, 1e-5, False),
-        ("with probability 1 - beta", 1e-6, 1e-3, True),
-        ("with probability 1 - beta", math.nextafter(1e-6, 1.0), 1e-3, False),
-        ("with probability 1 - beta", 1e-9, 1e-7, True),
-        ("with probability 1 - beta", 1.01e-9, 1e-7, False),
-        ("with probability 1 - beta", 1e-17, 1e-15, True),
+        ("EXACT", 0.0, 1e-300, True),
+        ("BOUND", 0.0, 1e-5, True),
+        ("ESTIMATE", 1e-4, 0.5, False),
+        ("PROBABLE", 0.999999, 1e-5, False),
+        ("PROBABLE", 1e-6, 1e-3, True),
+        ("PROBABLE", math.nextafter(1e-6, 1.0), 1e-3, False),
+        ("PROBABLE", 1e-9, 1e-7, True),
+        ("PROBABLE", 1.01e-9, 1e-7, False),
+        ("PROBABLE", 1e-17, 1e-15, True),
     ],
 )
-def test_beta_is_at_most_a_millionth_and_a_hundredth_of_delta(guarantee, error, delta, fine):
-    assert (rigour_problem(guarantee, error, delta) == "") is fine
+def test_beta_is_at_most_a_millionth_and_a_hundredth_of_delta(kind, error, delta, fine):
+    assert (rigour_problem(dm.Guarantee(dm.Kind[kind], error), delta) == "") is fine
 
 
 @pytest.mark.parametrize("beta", [0.999999, 1e-17, 5e-324, 1.2345678901234567e-9])
@@ -71,9 +71,12 @@ def test_the_headline_and_the_file_give_beta_to_the_last_digit(beta):
     certificate = stated(beta)
     assert certificate.headline.endswith(f"beta = {beta!r}")
     again = dm.Certificate.from_json(certificate.to_json())
-    assert again.achieved.error == beta
+    assert again.achieved.guarantee.error == beta
     evidence = json.loads(certificate.to_json())["evidence"]
-    assert evidence["error"] == evidence["achieved"]["error"] == {"decimal": beta, "hex": beta.hex()}
+    assert evidence["achieved"]["guarantee"] == {
+        "kind": "PROBABLE",
+        "error": {"decimal": beta, "hex": beta.hex()},
+    }
 
 
 def test_the_level_of_an_estimate_is_told_with_every_digit():
@@ -81,8 +84,9 @@ def test_the_level_of_an_estimate_is_told_with_every_digit():
     level = 1.0 - 1e-8
     estimate = dataclasses.replace(
         certificate,
-        guarantee="estimate",
-        achieved=dataclasses.replace(certificate.achieved, error=error_of_level(level)),
+        achieved=dataclasses.replace(
+            certificate.achieved, guarantee=dm.Guarantee(dm.Kind.ESTIMATE, error_of_level(level))
+        ),
     )
     assert "99.999999 % confidence" in estimate.headline
     assert percent(0.9999) == "99.99"
@@ -91,7 +95,7 @@ def test_the_level_of_an_estimate_is_told_with_every_digit():
 def test_a_calibration_at_the_smallest_betas_is_wide_not_wrong():
     """Beta below 1e-308 used to overflow on the way, 1e-17 to be stored as a confidence of 1."""
     cal = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 0.1, method=dm.Certified(1e-17), **SETTING)
-    assert cal.achieved.error == 1e-17
+    assert cal.achieved.guarantee.error == 1e-17
     assert "beta 1e-17" in cal.method
     assert cal.sigma > 0.9 * CERTIFIED.sigma * 0.1
 
@@ -99,24 +103,30 @@ def test_a_calibration_at_the_smallest_betas_is_wide_not_wrong():
 @pytest.mark.parametrize("error", [7.0, -0.1, math.nan, math.inf, "0.1", True, None])
 def test_what_is_no_probability_is_refused(error):
     with pytest.raises(dm.InvalidParameterError, match="error must be a finite number in"):
-        dm.Bounds(0.0, 1.0, "m", error)
-    with pytest.raises(TypeError):
-        dm.Bounds(0.0, 1.0, "m", confidence=error)
+        dm.Guarantee(dm.Kind.PROBABLE, error)
+    with pytest.raises(dm.InvalidParameterError, match="0 for EXACT and BOUND"):
+        dm.Guarantee(dm.Kind.BOUND, 0.1)
+    with pytest.raises(dm.InvalidParameterError, match="for PROBABLE and ESTIMATE"):
+        dm.Guarantee(dm.Kind.ESTIMATE)
 
 
 def test_rigorous_calibrations_choose_a_beta_that_verify_accepts():
     schema = dm.BallsInBins(4)
     for delta in (1e-3, 1e-5, 1e-9):
         method = chosen_method("certified", schema, rigorous=True, delta=delta)
-        assert rigour_problem("with probability 1 - beta", method.error, delta) == ""
+        assert rigour_problem(dm.Guarantee(dm.Kind.PROBABLE, method.error), delta) == ""
     assert chosen_method("certified", schema, rigorous=False, delta=1e-9) == dm.Certified()
+
+
+def probable(error):
+    return dm.Guarantee(dm.Kind.PROBABLE, error) if error > 0.0 else dm.Guarantee(dm.Kind.EXACT)
 
 
 @given(st.lists(st.floats(0.0, 1.0, allow_subnormal=True), max_size=8))
 def test_a_union_is_never_below_the_sum(errors):
     from fractions import Fraction
 
-    total, exact = union_error(errors), sum(map(Fraction, errors), Fraction(0))
+    total, exact = joined(map(probable, errors)).error, sum(map(Fraction, errors), Fraction(0))
     assert 0.0 <= total <= 1.0
     assert Fraction(total) >= min(exact, Fraction(1))
     assert total <= float(exact) * (1.0 + 1e-14) + 1e-323

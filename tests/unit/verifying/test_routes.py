@@ -91,7 +91,7 @@ def test_brute_force_is_brute_force(strategy, schema):
     assert found.upper == pytest.approx(sensitivity_ceiling(matrix, sets), rel=1e-11)
     assert found.lower <= sensitivity_floor(matrix, sets) * (1 + 1e-11)
     assert found.lower >= 0.8 * found.upper
-    assert "brute force over" in found.method
+    assert "brute force over" in str(found.by)
 
 
 @pytest.mark.parametrize("schema", [*PATTERNS, dm.MinSep(14), dm.MinSep(1, 5)], ids=repr)
@@ -132,7 +132,7 @@ def test_without_an_affordable_route_the_bracket_is_open():
     opaque = mock.create_autospec(dm.Strategy, instance=True, n=5000, factored=None)
     found = second_bracket(dm.Mechanism(opaque, dm.MinSep(500, 7)))
     assert (found.lower, found.upper) == (0.0, math.inf)
-    assert "no second route" in found.method
+    assert "no second route" in str(found.by)
 
 
 def test_replace_one_doubles_the_bracket():
@@ -295,7 +295,7 @@ def test_no_second_route_is_the_first(strategy, schema, method, seconds, repeats
 
 
 def test_the_certified_sensitivity_composes_only_what_is_not_sampled():
-    bracket = dm.Bounds(1.0, 2.0, "x")
+    bracket = dm.Bounds.bracket(1.0, 2.0, dm.Provenance("x"))
     assert certified_sensitivity(bracket, dm.Mechanism(dm.Identity(9), dm.Poisson(0.5))) == bracket
     assert certified_sensitivity(bracket, dm.Mechanism(dm.Identity(9), dm.MinSep(2))) == bracket
     whole = certified_sensitivity(bracket, dm.Mechanism(dm.Identity(9), dm.Poisson(1.0)))

@@ -144,18 +144,20 @@ def test_objects_have_the_same_budget(tripwires):
         dm.verify(dear)
 
 
-BOUND = "deterministic upper bound"
+BOUND, EXACT = dm.Kind.BOUND, dm.Kind.EXACT
 MIDDLING = {
-    "many bins": (dm.LambdaCGD(1500, 0.5), dm.BallsInBins(1500), dm.Importance(), "estimate", 100.0, 1e8),
+    "many bins": (
+        dm.LambdaCGD(1500, 0.5), dm.BallsInBins(1500), dm.Importance(), dm.Kind.ESTIMATE, 100.0, 1e8,
+    ),
     "the programme": (dm.LambdaCGD(24, 0.5), BINS, dm.Deterministic(2e-4), BOUND, 0.6, 4e9),
     "certified sampling": (
-        dm.LambdaCGD(24, 0.5), BINS, dm.Certified(1e-300), "with probability 1 - beta", 0.6, 4e9,
+        dm.LambdaCGD(24, 0.5), BINS, dm.Certified(1e-300), dm.Kind.PROBABLE, 0.6, 4e9,
     ),
-    "every step": (dm.LambdaCGD(10**5, 0.5), dm.EveryStep(), dm.Exact(), "exact", 20.0, 4e9),
+    "every step": (dm.LambdaCGD(10**5, 0.5), dm.EveryStep(), dm.Exact(), EXACT, 20.0, 4e9),
     "signed columns": (
         dm.BandedToeplitz(1500, [1.0, -0.5, 0.4]), dm.MinSep(2, 700), dm.Exact(), BOUND, 300.0, 1e7,
     ),
-    "a matrix": (dm.Dense(np.eye(100)), dm.EveryStep(), dm.Exact(), "exact", 300.0, 1e5),
+    "a matrix": (dm.Dense(np.eye(100)), dm.EveryStep(), dm.Exact(), EXACT, 300.0, 1e5),
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from dpmech.accounting.accountant import DETERMINISTIC, Accountant, Progress, Solution
+from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.ring.bound import LARGEST_EPS, RingResult, ring_delta
 from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
@@ -14,7 +14,7 @@ from dpmech.accounting.balls_in_bins.sampling import ImportanceAccountant
 from dpmech.accounting.methods import Deterministic, Importance
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import Bounds, FloatArray, safe_root, signed, up
+from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, safe_root, signed, up
 
 __all__ = ["DeterministicAccountant"]
 
@@ -36,14 +36,14 @@ class DeterministicAccountant(Accountant):
         self.gram = gram
         self.sensitivity = sensitivity
         self.settings = method
-        self.method = f"Balls-in-Bins convex-order programme, {gram.bins} bins"
-        self.guarantee = DETERMINISTIC
+        self.by = Provenance("bins.programme", {"bins": gram.bins})
+        self.guarantee = BOUND
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
         del tolerance
         ring = self._ring(sigma, eps)
-        return Bounds(0.0, self._search(ring, sigma, eps).delta, self._described(ring))
+        return Bounds(0.0, self._search(ring, sigma, eps).delta, self.guarantee, self._described(ring))
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
@@ -56,14 +56,14 @@ class DeterministicAccountant(Accountant):
         ring = self._ring(sigma, guess)
         first = self._search(ring, sigma, guess)
         if self._again(ring, sigma, 0.0, first) <= delta:
-            return Bounds(0.0, 0.0, self._described(ring))
+            return Bounds(0.0, 0.0, self.guarantee, self._described(ring))
 
         def excess(log_eps: float) -> float:
             upper = self._again(ring, sigma, math.exp(log_eps), first)
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 
         root = safe_root(excess, math.log(guess), step=0.01, resolution=max(tolerance, 1e-3))
-        return Bounds(0.0, math.exp(root), self._described(ring))
+        return Bounds(0.0, math.exp(root), self.guarantee, self._described(ring))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that the programme certifies; the search starts at an estimate.
@@ -109,7 +109,7 @@ class DeterministicAccountant(Accountant):
             if bounds.upper > delta:
                 log_sigma += 0.1 * rtol - 1.2 * gap
                 continue
-            safe = Solution(sigma, Bounds(0.0, eps, bounds.method))
+            safe = Solution(sigma, Bounds(0.0, eps, self.guarantee, bounds.by))
             if gap <= max(rtol, _CLOSE):
                 break
             log_sigma -= gap - 0.3 * max(rtol, _CLOSE)
@@ -131,13 +131,11 @@ class DeterministicAccountant(Accountant):
             ring.scaled(sigma**-2), eps, rel_error=self.settings.rel_error, grid=first.grids
         ).delta
 
-    def _described(self, ring: RingGram) -> str:
-        """The method, with how far the ring is above the Gram matrix of the strategy."""
+    def _described(self, ring: RingGram) -> Provenance:
+        """The programme, with how far the ring is above the Gram matrix of the strategy."""
         excess = float(np.sum(ring.profile() - self.profile) / np.sum(self.profile))
-        return (
-            f"{self.method}, dominating ring of decay {ring.decay:.4g} "
-            f"(entries over-stated by {100.0 * excess:.2g} % in the mean)"
-        )
+        facts = {"bins": self.gram.bins, "decay": float(ring.decay), "excess": excess}
+        return Provenance("bins.programme", facts)
 
     def _guide(self) -> ImportanceAccountant:
         # Only where the search starts depends on these samples, so that their seed may be fixed.

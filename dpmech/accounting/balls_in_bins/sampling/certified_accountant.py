@@ -10,7 +10,7 @@ from dpmech.accounting.balls_in_bins.sampling.reach import _SMALLEST_EPS, delta_
 from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.methods import Certified, Importance
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import Bounds, typed, up
+from dpmech.numerics import Bounds, Guarantee, Kind, Provenance, up
 
 __all__ = ["CertifiedAccountant"]
 
@@ -37,8 +37,8 @@ class CertifiedAccountant(Accountant):
         self.sizing = ImportanceAccountant(
             gram, sensitivity, Importance(0.05, executor=method.executor), self.rng
         )
-        self.method = f"Balls-in-Bins certified sampling, {gram.bins} bins, beta {typed(method.beta)}"
-        self.guarantee = "with probability 1 - beta"
+        self.by = Provenance("bins.certified", {"bins": gram.bins, "beta": method.beta})
+        self.guarantee = Guarantee(Kind.PROBABLE, method.error)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
@@ -82,4 +82,4 @@ class CertifiedAccountant(Accountant):
         )
 
     def _upper(self, value: float) -> Bounds:
-        return Bounds(0.0, value, self.method, self.settings.error)
+        return Bounds(0.0, value, self.guarantee, self.by)

@@ -1,5 +1,6 @@
 """Balls-in-Bins by sampling: the estimate with its interval, and the rigorous finite-sample bound."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -20,7 +21,7 @@ from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_log_delta, gau
 from dpmech.accounting.methods import Importance
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import UnattainableBudgetError
-from dpmech.numerics import Bounds, percent, safe_root, signed, up
+from dpmech.numerics import Bounds, Guarantee, Kind, Provenance, safe_root, signed, up
 
 __all__ = ["ImportanceAccountant"]
 
@@ -45,11 +46,8 @@ class ImportanceAccountant(Accountant):
         self.sensitivity = sensitivity
         self.settings = method
         self.rng = np.random.default_rng() if rng is None else rng
-        self.method = (
-            f"Balls-in-Bins importance sampling, {gram.bins} bins, "
-            f"two-sided {percent(method.confidence)} % interval"
-        )
-        self.guarantee = "estimate"
+        self.by = Provenance("bins.importance", {"bins": gram.bins, "confidence": method.confidence})
+        self.guarantee = Guarantee(Kind.ESTIMATE, method.error)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Confidence interval for delta, as wide as the method's rel_error makes it."""
@@ -63,7 +61,8 @@ class ImportanceAccountant(Accountant):
         """Confidence interval for eps: where the ends of the interval for delta cross `delta`."""
         unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
         if unamplified <= _SMALLEST_EPS:
-            return Bounds(0.0, unamplified, f"{self.method}; bounded without sampling", self.settings.error)
+            by = dataclasses.replace(self.by, rests_on=(Provenance("bins.unamplified"),))
+            return Bounds(0.0, unamplified, self.guarantee, by)
         guess = max(self.rough_epsilon(sigma, delta), _SMALLEST_EPS)
         estimate = self._estimator(sigma, guess)
         if guess == _SMALLEST_EPS and estimate(sigma, guess).upper <= delta:
@@ -222,7 +221,8 @@ class ImportanceAccountant(Accountant):
         return 0.0
 
     def _interval(self, lower: float, upper: float, estimate: Estimate) -> Bounds:
-        return Bounds(lower, upper, f"{self.method}, {estimate.carriers}", self.settings.error)
+        by = dataclasses.replace(self.by, facts={**self.by.facts, **estimate.carriers})
+        return Bounds(lower, upper, self.guarantee, by)
 
 
 def _interpolated(probes: list[tuple[float, float]]) -> float:

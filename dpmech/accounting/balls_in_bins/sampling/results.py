@@ -103,9 +103,8 @@ class Estimate:
         return self.deciding.relative_error
 
     @property
-    def carriers(self) -> str:
-        """Which parts of the proposal carried the direction that decides, the largest shares first."""
+    def carriers(self) -> dict[str, float | str]:
+        """The direction that decides, and which parts of the proposal carried it, the largest share first."""
         shares = sorted(self.deciding.carried.items(), key=lambda item: -item[1])
-        shown = [f"{name} {share:.0%}" for name, share in shares[:CARRIERS] if share >= LEAST_SHOWN]
-        direction = "REMOVE" if self.deciding is self.remove else "ADD"
-        return f"{direction} carried by " + "; ".join(shown)
+        shown = {name: float(share) for name, share in shares[:CARRIERS] if share >= LEAST_SHOWN}
+        return {"direction": "REMOVE" if self.deciding is self.remove else "ADD"} | shown

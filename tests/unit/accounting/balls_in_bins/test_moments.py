@@ -10,7 +10,7 @@ import scipy.special
 from dpmech.accounting.balls_in_bins.gram import DenseGram
 from dpmech.accounting.balls_in_bins.moment_bound import ORDERS
 from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant, rough_log_delta
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, Provenance
 from tests.support.bins_oracles import gaussian, quadrature
 
 TWO = np.array([[1.1, 0.3], [0.3, 0.8]])
@@ -30,7 +30,7 @@ def uneven(bins, square):
 def accountant(matrix):
     """With the Gram matrix at sigma 1, and the sensitivity that its diagonal has."""
     top = math.sqrt(matrix.diagonal().max())
-    return AllocationRenyiAccountant(DenseGram(matrix), Bounds(top, top, "given"))
+    return AllocationRenyiAccountant(DenseGram(matrix), Bounds.bracket(top, top, Provenance("given")))
 
 
 def log_moment(matrix, order):

@@ -51,7 +51,7 @@ def test_corners_against_an_independent_accountant(eps, delta, q, steps, interva
     calibration = calibrated(eps, delta, q, steps)
     sigma = calibration.sigma
     assert calibration.achieved.upper <= eps
-    assert calibration.guarantee == "deterministic upper bound"
+    assert str(calibration.guarantee) == "deterministic upper bound"
     bounds = dm.delta(dm.Identity(steps), sigma, eps, participation=dm.Poisson(q))
     assert bounds.upper <= delta * (1 + 1e-9)
     # The independent upper bound is a little loose, by its grid; the faults below are not covered by that.
@@ -202,7 +202,7 @@ def sides(release, sigma, eps):
 
 
 def test_dropping_the_remove_direction_would_be_seen():
-    release = PoissonRelease(0.01, 100, Bounds(1.0, 1.0, "given"))
+    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
     directions = sides(release, 1.0, 0.3)
     assert directions[True][0] > 10 * directions[False][1]
     assert PoissonAccountant(release).delta(1.0, 0.3, tolerance=1e-3).lower > 10 * directions[False][1]
@@ -210,7 +210,7 @@ def test_dropping_the_remove_direction_would_be_seen():
 
 def test_each_direction_is_bounded_by_the_result():
     for q, steps, sigma in ((0.9, 3, 2.0), (0.5, 50, 8.0), (0.1, 10, 1.0)):
-        release = PoissonRelease(q, steps, Bounds(1.0, 1.0, "given"))
+        release = PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
         for eps in (0.01, 0.1, 0.5):
             bounds = PoissonAccountant(release).delta(sigma, eps, tolerance=1e-3)
             for lower, _ in sides(release, sigma, eps).values():
@@ -242,7 +242,7 @@ def test_scaling_the_strategy_scales_sigma(scale):
 def test_impossible_tolerance_is_an_error(monkeypatch):
     monkeypatch.setattr(poisson, "_FINEST", 0.01)
     monkeypatch.setattr(poisson, "_WIDEST", 1e-12)
-    release = PoissonRelease(0.01, 100, Bounds(1.0, 1.0, "given"))
+    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
     accountant = PoissonAccountant(release)
     with pytest.raises(dm.NumericalError, match=r"delta at sigma=1\.0 is only known to lie in"):
         accountant.delta(1.0, 1.0, tolerance=1e-13)
@@ -251,14 +251,14 @@ def test_impossible_tolerance_is_an_error(monkeypatch):
 
 
 def test_loose_release_has_no_lower_bound():
-    release = PoissonRelease(0.01, 100, Bounds(1.0, 1.0, "given"), tight=False)
+    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.Provenance("given")), tight=False)
     accountant = PoissonAccountant(release)
     assert accountant.delta(1.0, 1.0, tolerance=1e-3).lower == 0.0
     assert accountant.epsilon(1.0, 1e-5, tolerance=1e-3).lower == 0.0
 
 
 def test_first_guess_is_close():
-    release = PoissonRelease(0.01, 1000, Bounds(1.0, 1.0, "given"))
+    release = PoissonRelease(0.01, 1000, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
     guess = poisson.saddle_point_sigma(release, 1.0, 1e-6)
     assert math.log(guess / calibrated(1.0, 1e-6, 0.01, 1000).sigma) == pytest.approx(0.0, abs=0.02)
 

@@ -8,9 +8,9 @@ import pytest
 from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.poisson.accountant import PoissonAccountant, PoissonRelease
 from dpmech.accounting.poisson.prv import PrvAccountant
-from dpmech.numerics.bounds import Bounds
+from dpmech.numerics import Bounds, Provenance
 
-ONE = Bounds(1.0, 1.0, "one")
+ONE = Bounds.bracket(1.0, 1.0, Provenance("one"))
 
 
 def hockey_stick(log_growth, sigma):

@@ -25,7 +25,7 @@ class TestCalibration:
         again = dm.delta(cal.strategy, cal.sigma, 2.0, participation=SCHEMA, method=METHOD)
         assert again.upper <= 1e-4
         assert again.method == cal.method
-        assert cal.guarantee == "deterministic upper bound"
+        assert str(cal.guarantee) == "deterministic upper bound"
         below = dm.delta(cal.strategy, cal.sigma * 0.99, 2.0, participation=SCHEMA, method=METHOD)
         assert below.upper > 1e-4
         sampled = dm.calibrate_sigma(cal.strategy, 2.0, 1e-4, participation=SCHEMA, rng=3)
@@ -48,7 +48,9 @@ class TestCalibration:
         monkeypatch.setattr(
             programmed.DeterministicAccountant,
             "delta",
-            lambda self, sigma, eps, tolerance: dm.Bounds(0.0, 1.0, "a bound that is of no use"),
+            lambda self, sigma, eps, tolerance: dm.Bounds.bracket(
+                0.0, 1.0, dm.Provenance("a bound that is of no use")
+            ),
         )
         with pytest.raises(NumericalError, match="confirmed"):
             calibrated()

@@ -13,6 +13,7 @@ from dpmech.accounting.balls_in_bins.ring import accountant as programmed
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.exceptions import NumericalError
+from dpmech.numerics import BOUND
 from tests.support.bins_oracles import gaussian
 
 
@@ -36,15 +37,14 @@ class TestRing:
         assert np.sum(above) <= 0.05 * np.sum(one.profile)
         assert np.sum(above) > 1e-6
 
-    def test_the_text_says_by_how_much_it_over_states(self):
+    def test_it_is_told_by_how_much_the_ring_over_states(self):
         one = small_accountant()
         ring = dataclasses.replace(one._ring(1.0, 1.0), constant=0.25)
-        excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
-        assert excess > 1.0
-        assert (
-            f"decay {ring.decay:.4g} (entries over-stated by {excess:.2g} % in the mean)"
-            in one._described(ring)
-        )
+        facts = one._described(ring).facts
+        excess = (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
+        assert excess > 0.01
+        assert facts["excess"] == pytest.approx(excess, rel=1e-12)
+        assert (facts["bins"], facts["decay"]) == (4, ring.decay)
 
 
 class Closed(programmed.DeterministicAccountant):
@@ -53,6 +53,7 @@ class Closed(programmed.DeterministicAccountant):
     def __init__(self, off):
         self.off = off
         self.settings = dm.Deterministic()
+        self.guarantee = BOUND
 
     def _guide(self):
         return types.SimpleNamespace(
@@ -64,7 +65,7 @@ class Closed(programmed.DeterministicAccountant):
         return RingGram(1, 0.0, 1.0, 0.5, 0.0)
 
     def _described(self, ring):
-        return f"{ring.bins} bin"
+        return dm.Provenance("known", {"bins": ring.bins})
 
 
 class TestEpsilon:
@@ -97,10 +98,13 @@ class Known(programmed.DeterministicAccountant):
 
     def __init__(self, cliff=0.0):
         self.cliff = cliff
+        self.guarantee = BOUND
 
     def delta(self, sigma, eps, *, tolerance):
         del tolerance
-        return dm.Bounds(0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, "known")
+        return dm.Bounds.bracket(
+            0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, dm.Provenance("known")
+        )
 
 
 class TestConfirmation:

@@ -48,7 +48,7 @@ def test_probes_of_one_call_share_beta(monkeypatch):
     monkeypatch.setattr(certified_accountant, "certify_delta", refuse)
     gram = CirculantGram([1.0, 0.2, 0.1, 0.2])
     accountant = CertifiedAccountant(
-        gram, Bounds(1.0, 1.0, "one"), dm.Certified(1e-4), np.random.default_rng(1)
+        gram, Bounds.bracket(1.0, 1.0, dm.Provenance("one")), dm.Certified(1e-4), np.random.default_rng(1)
     )
     monkeypatch.setattr(accountant.sizing, "rough_epsilon", lambda sigma, delta: 1.0)
     monkeypatch.setattr(
@@ -68,7 +68,7 @@ def test_probes_of_one_call_share_beta(monkeypatch):
     shares.clear()
     bounds = accountant.delta(0.5, 1.0, tolerance=1e-3)
     assert shares == [1e-4]
-    assert bounds.confidence == 1.0 - 1e-4
+    assert bounds.guarantee == dm.Guarantee(dm.Kind.PROBABLE, 1e-4)
 
 
 def test_both_directions_of_a_certified_bound_share_beta(monkeypatch):

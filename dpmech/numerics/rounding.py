@@ -1,0 +1,121 @@
+"""Rounding in a chosen direction, and what this platform's floats can do.
+
+One operation of float64 rounds to nearest, so that the float next to its result, in the wanted direction,
+is on the safe side of the true one.
+"""
+
+import math
+import sys
+from collections.abc import Iterable
+from fractions import Fraction
+
+import numpy as np
+
+from dpmech.exceptions import NumericalError
+
+__all__ = [
+    "LONGDOUBLE_BITS",
+    "LONGDOUBLE_UNIT",
+    "UNIT",
+    "next_down",
+    "next_up",
+    "outward",
+    "product_down",
+    "product_up",
+    "rounded_down",
+    "rounded_up",
+    "sum_down",
+    "sum_up",
+]
+
+# Half the distance of 1 to the next float: the relative error of one rounded operation.
+UNIT = sys.float_info.epsilon / 2.0
+# The significand of C's long double here: 64 bits, 113, or 53 where it is float64; and its unit.
+LONGDOUBLE_BITS = int(np.finfo(np.longdouble).nmant) + 1
+LONGDOUBLE_UNIT = float(np.finfo(np.longdouble).eps) / 2.0
+
+
+def next_up(value: float) -> float:
+    """The float above: not below what one rounded operation, which gave `value`, should have given."""
+    return math.nextafter(value, math.inf)
+
+
+def next_down(value: float) -> float:
+    """The float below."""
+    return math.nextafter(value, -math.inf)
+
+
+def sum_up(values: Iterable[float]) -> float:
+    """Not below the sum, and at most one float above it; 0 for none, exact for one."""
+    return _summed(values, math.inf)
+
+
+def sum_down(values: Iterable[float]) -> float:
+    """Not above the sum, and at most one float below it."""
+    return _summed(values, -math.inf)
+
+
+def product_up(one: float, other: float) -> float:
+    """The smallest float that is not below the product; infinite beyond the largest."""
+    product = one * other
+    if math.isinf(product) or math.isnan(product):
+        return product
+    return next_up(product) if Fraction(product) < Fraction(one) * Fraction(other) else product
+
+
+def product_down(one: float, other: float) -> float:
+    """The largest float that is not above the product; for finite ones the largest of all at most."""
+    product = one * other
+    if math.isnan(product) or (math.isinf(product) and (math.isinf(one) or math.isinf(other))):
+        return product
+    if product == math.inf:
+        return sys.float_info.max
+    if product == -math.inf:
+        return product
+    return next_down(product) if Fraction(product) > Fraction(one) * Fraction(other) else product
+
+
+def outward(lower: float, upper: float, relative: float) -> tuple[float, float]:
+    """Ends >= 0 moved apart by a relative error, rounding included; where it is 0, as they are.
+
+    Args:
+        lower: >= 0.
+        upper: >= lower.
+        relative: bound on the relative error of each end, in [0, 1).
+    """
+    if relative == 0.0:
+        return lower, upper
+    return (
+        max(0.0, product_down(lower, next_down(1.0 - relative))),
+        product_up(upper, next_up(1.0 + relative)),
+    )
+
+
+def rounded_up(value: Fraction) -> float:
+    """The smallest float that is not below `value`.
+
+    Raises:
+        NumericalError: beyond the range of float64.
+    """
+    try:
+        nearest = float(value)
+    except OverflowError:
+        raise NumericalError("a sum leaves the range of float64") from None
+    found = nearest if Fraction(nearest) >= value else next_up(nearest)
+    if math.isinf(found):
+        raise NumericalError("a sum leaves the range of float64")
+    return found
+
+
+def rounded_down(value: Fraction) -> float:
+    """The largest float that is not above `value`; errors as for `rounded_up`."""
+    return -rounded_up(-value)
+
+
+def _summed(values: Iterable[float], direction: float) -> float:
+    given = [value for value in values if value != 0.0]
+    if len(given) < 2:
+        return given[0] if given else 0.0
+    # `fsum` rounds the exact sum once, to nearest.
+    total = math.fsum(given)
+    return total if math.isinf(total) else math.nextafter(total, direction)

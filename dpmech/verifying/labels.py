@@ -1,0 +1,58 @@
+"""What a certificate says of itself: whether its labels follow from its numbers and from its accountant."""
+
+from collections.abc import Iterator
+
+from dpmech.accounting import Exact, Rdp, accountant_for
+from dpmech.certificates import Certificate
+from dpmech.mechanism import Participation
+from dpmech.numerics import BOUND, Bounds
+from dpmech.verifying.report import Check
+
+__all__ = ["by_allocation", "label_checks"]
+
+# What a calibration takes.
+_RTOL = (1e-6, 0.5)
+
+
+def label_checks(certificate: Certificate) -> Iterator[Check]:
+    """One failed check for every label that does not hold; none where all do.
+
+    Raises:
+        UnsupportedCombinationError: where no theorem covers the claim.
+    """
+    problems = (_of_sensitivity, _of_guarantee, _of_tolerance, _of_achieved)
+    for detail in filter(None, (problem(certificate) for problem in problems)):
+        yield Check("evidence", ok=False, detail=detail)
+
+
+def by_allocation(participation: Participation) -> bool:
+    """Whether chance puts every example into one of several bins."""
+    return participation.allocation_bins is not None and not participation.certain
+
+
+def _of_sensitivity(own: Certificate) -> str:
+    stated = own.sensitivity
+    due = Bounds.bracket(stated.lower, stated.upper, stated.by).guarantee
+    return "" if stated.guarantee == due else f"the sensitivity is {due!r}, not {stated.guarantee!r}"
+
+
+def _of_guarantee(own: Certificate) -> str:
+    used = own.evidence.accountant
+    if own.participation.random:
+        due = accountant_for(own.mechanism, used).guarantee
+    else:
+        due = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
+    return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
+
+
+def _of_tolerance(own: Certificate) -> str:
+    rtol = own.evidence.rtol
+    return "" if _RTOL[0] <= rtol <= _RTOL[1] else f"rtol {rtol!r} is outside of {_RTOL}"
+
+
+def _of_achieved(own: Certificate) -> str:
+    upper, eps = own.achieved.upper, own.budget.eps
+    # Under an allocation all but the moments size sigma for eps and look no further.
+    sized = by_allocation(own.participation) and not isinstance(own.evidence.accountant, Rdp)
+    fits = upper == eps if sized else upper <= eps
+    return "" if fits else f"achieved eps {upper!r}, budget eps {eps!r}"

@@ -1,0 +1,74 @@
+import itertools
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpmech as dm
+from dpmech.numerics import joined
+from dpmech.numerics.guarantee import error_of_level
+
+KINDS = st.sampled_from(dm.Kind)
+
+
+@st.composite
+def guarantees(draw):
+    kind = draw(KINDS)
+    return dm.Guarantee(kind, draw(st.floats(5e-324, 1.0)) if kind >= dm.Kind.PROBABLE else 0.0)
+
+
+def test_kinds_are_ordered_the_surest_first():
+    assert dm.Kind.EXACT < dm.Kind.BOUND < dm.Kind.PROBABLE < dm.Kind.ESTIMATE
+
+
+def test_the_four_phrases():
+    said = [str(dm.Guarantee(kind, 0.5 if kind >= dm.Kind.PROBABLE else 0.0)) for kind in sorted(dm.Kind)]
+    assert said == ["exact", "deterministic upper bound", "with probability 1 - beta", "estimate"]
+
+
+@given(guarantees(), guarantees())
+def test_joining_takes_the_less_sure_kind_and_adds_the_errors_upward(one, other):
+    both = one & other
+    assert both.kind == max(one.kind, other.kind)
+    exact = Fraction(one.error) + Fraction(other.error)
+    assert Fraction(both.error) >= min(exact, Fraction(1))
+    assert both.error <= float(exact) * (1 + 1e-15) + 1e-323
+    assert both == other & one
+
+
+def test_what_rests_on_nothing_is_exact():
+    assert joined([]) == dm.Guarantee(dm.Kind.EXACT)
+    one = dm.Guarantee(dm.Kind.PROBABLE, 1e-17)
+    assert joined([one]) == one
+    assert joined([one, dm.Guarantee(dm.Kind.BOUND)]) == one
+
+
+def test_only_an_estimate_is_not_rigorous():
+    found = {kind: dm.Guarantee(kind, 0.5 if kind >= dm.Kind.PROBABLE else 0.0).rigorous for kind in dm.Kind}
+    assert [kind for kind, rigorous in found.items() if not rigorous] == [dm.Kind.ESTIMATE]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [*itertools.product(["EXACT", "BOUND"], [1e-9, 1.0]), ("PROBABLE", 0.0), ("ESTIMATE", 0.0)],
+)
+def test_an_error_goes_with_its_kind(kind, error):
+    with pytest.raises(dm.InvalidParameterError, match="error"):
+        dm.Guarantee(dm.Kind[kind], error)
+
+
+@pytest.mark.parametrize("kind", ["EXACT", "exact", 0, None])
+def test_a_kind_is_a_kind(kind):
+    with pytest.raises(dm.InvalidParameterError, match="kind must be one of EXACT, BOUND"):
+        dm.Guarantee(kind)
+
+
+@given(guarantees())
+def test_plain_data_and_back(one):
+    assert dm.Guarantee.from_dict(one.to_dict()) == one
+
+
+@pytest.mark.parametrize("level", [0.5, 0.7, 0.99, 1.0 - 2.0**-53])
+def test_the_error_of_a_level_of_a_half_or_more_is_exact(level):
+    assert Fraction(error_of_level(level)) == 1 - Fraction(level)

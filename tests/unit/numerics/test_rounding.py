@@ -1,0 +1,78 @@
+import math
+import sys
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpmech as dm
+from dpmech.numerics import rounding
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300)
+
+
+@given(st.lists(FINITE, max_size=6))
+def test_directed_sums_enclose_the_exact_one(values):
+    exact = sum(map(Fraction, values), Fraction(0))
+    low, high = rounding.sum_down(values), rounding.sum_up(values)
+    assert Fraction(low) <= exact <= Fraction(high)
+    # At most one float on either side of the sum rounded to nearest.
+    assert high <= math.nextafter(math.nextafter(low, math.inf), math.inf)
+
+
+@given(FINITE, FINITE)
+def test_directed_products_are_the_nearest_floats_on_their_side(one, other):
+    exact = Fraction(one) * Fraction(other)
+    low, high = rounding.product_down(one, other), rounding.product_up(one, other)
+    if math.isfinite(low):
+        assert Fraction(low) <= exact
+        assert low == high or math.nextafter(low, math.inf) == high
+    if math.isfinite(high):
+        assert Fraction(high) >= exact
+
+
+def test_products_beyond_the_largest_float():
+    assert rounding.product_up(1e200, 1e200) == math.inf
+    assert rounding.product_down(1e200, 1e200) == sys.float_info.max
+    assert rounding.product_up(math.inf, 2.0) == rounding.product_down(math.inf, 2.0) == math.inf
+
+
+@given(st.floats(0.0, 1e300), st.floats(0.0, 0.99))
+def test_outward_ends_enclose_the_relative_error(value, relative):
+    low, high = rounding.outward(value, value, relative)
+    assert Fraction(low) <= Fraction(value) * (1 - Fraction(relative))
+    assert Fraction(high) >= Fraction(value) * (1 + Fraction(relative))
+    assert (low, high) == (value, value) or relative > 0.0
+
+
+@given(st.fractions(min_value=-(10**12), max_value=10**12))
+def test_rationals_are_rounded_to_the_float_on_their_side(value):
+    high, low = rounding.rounded_up(value), rounding.rounded_down(value)
+    assert Fraction(low) <= value <= Fraction(high)
+    assert low == high or math.nextafter(low, math.inf) == high
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 3), Fraction(2, 3), Fraction(-1, 3), Fraction(1, 10**320)])
+def test_rounding_has_a_direction_and_goes_to_the_next_float(value):
+    assert Fraction(rounding.rounded_down(value)) < value < Fraction(rounding.rounded_up(value))
+    assert rounding.rounded_up(value) == math.nextafter(rounding.rounded_down(value), math.inf)
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 4), Fraction(0), Fraction(-3), Fraction(5e-324)])
+def test_floats_stay(value):
+    assert rounding.rounded_up(value) == rounding.rounded_down(value) == value
+
+
+def test_what_leaves_the_range_is_refused():
+    for value in (Fraction(10) ** 400, Fraction(math.nextafter(math.inf, 0.0)) + Fraction(1, 3)):
+        with pytest.raises(dm.NumericalError, match="float64"):
+            rounding.rounded_up(value)
+        with pytest.raises(dm.NumericalError, match="float64"):
+            rounding.rounded_down(-value)
+
+
+def test_what_the_platform_can_do():
+    assert rounding.UNIT == 2.0**-53
+    assert rounding.LONGDOUBLE_BITS >= 53
+    assert rounding.LONGDOUBLE_UNIT == 2.0**-rounding.LONGDOUBLE_BITS
