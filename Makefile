@@ -56,8 +56,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 # COV holds options of pytest-cov; the full gate sets them (.ci/run).
 COV ?=
 
+# Fewer examples of every property; the full gate and the slow tests draw all of them.
 tests: $(VENV)/.dev
-	$(PYTEST) -m "not slow" $(COV)
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(PYTEST) -m "not slow" $(COV)
 
 slow: $(VENV)/.dev
 	$(PYTEST) -m slow $(COV)
@@ -67,7 +68,7 @@ verification: $(VENV)/.dev
 
 # All statements but the amplified Table 4, which takes twenty minutes more.
 verification-full: $(VENV)/.dev
-	$(BIN)/python -m verification --full --skip cgd.tab4_amp
+	$(BIN)/python -m verification --full $(foreach part,cgd.tab4_amp $(addprefix cgd.tab4_amp_,full bandmf blt bandinv),--skip $(part))
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -n -W -q docs docs/_build/html

@@ -7,7 +7,15 @@ author = "the dpmech authors"
 copyright = "the dpmech authors"
 release = metadata.version("dpmech")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinxcontrib.bibtex",
+]
+bibtex_bibfiles = ["references.bib"]
+bibtex_reference_style = "author_year"
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "examples"]

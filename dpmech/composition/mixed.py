@@ -21,7 +21,7 @@ from dpmech.accounting import (
     gaussian_epsilon,
 )
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, up
+from dpmech.numerics import BOUND, Bounds, Guarantee, Ladder, Provenance, up
 
 if TYPE_CHECKING:  # the package takes half a second to import, and few need it
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -36,6 +36,8 @@ _ORDERS = [*np.linspace(1.1, 1.9, 9), *range(2, 65), *(int(order) for order in n
 _NOISE_PER_STEP = 1e-15
 _NOISE_SHARE = 1e-2
 _CONVERGED = 1e-3
+# Lattice steps as shares of the eps to be resolved.
+_SHARES = Ladder((1e-3, 2e-4, 4e-5, 1e-5))
 _TOLERANCE = 4e-4
 _UP = 1.0 + 2.0**-50
 _BASIC = Provenance("claims.basic")
@@ -104,13 +106,10 @@ class MixedComposition:
                 return Bounds(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         noise = self._noise(left)
         scale = basic + self._pure_scale(left)
-        best = math.inf
-        for shrink in (1e-3, 2e-4, 4e-5, 1e-5):
-            found = float(self._distribution(shrink * scale).get_epsilon_for_delta(left - noise))
-            converged = best - found <= _CONVERGED * found
-            best = min(best, found)
-            if converged:
-                break
+        best = _SHARES.settle(
+            lambda share: float(self._distribution(share * scale).get_epsilon_for_delta(left - noise)),
+            goal=math.log1p(_CONVERGED),
+        ).upper
         if self._only_claims:
             best = min(best, basic)
         return Bounds(0.0, _finite(best, _DISTRIBUTIONS), BOUND, _DISTRIBUTIONS)
@@ -133,13 +132,10 @@ class MixedComposition:
                 ends = gaussian_delta(lower, eps)[0], gaussian_delta(upper, eps)[1]
                 return Bounds(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         scale = max(eps, 0.1)
-        best = math.inf
-        for shrink in (1e-3, 2e-4, 4e-5, 1e-5):
-            found = float(self._distribution(shrink * scale).get_delta_for_epsilon(eps))
-            converged = best - found <= _CONVERGED * found
-            best = min(best, found)
-            if converged:
-                break
+        best = _SHARES.settle(
+            lambda share: float(self._distribution(share * scale).get_delta_for_epsilon(eps)),
+            goal=math.log1p(_CONVERGED),
+        ).upper
         noise = self._noise(max(best, self._spent()))
         return self._with_claims(best + noise, _DISTRIBUTIONS)
 

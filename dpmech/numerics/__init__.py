@@ -6,6 +6,7 @@ from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind, error_of_le
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.numerics.printed import between, down, percent, times, typed, up
 from dpmech.numerics.provenance import Fact, Provenance
+from dpmech.numerics.refinement import Ladder, Reached, Settled, log_gap, relative_gap, rung_below
 from dpmech.numerics.roots import bisect_boundary, safe_root, signed
 from dpmech.numerics.rounding import (
     LONGDOUBLE_BITS,
@@ -49,7 +50,10 @@ __all__ = [
     "Guarantee",
     "IntArray",
     "Kind",
+    "Ladder",
     "Provenance",
+    "Reached",
+    "Settled",
     "Work",
     "best_separated_sum",
     "between",
@@ -64,6 +68,7 @@ __all__ = [
     "error_of_terms",
     "is_short",
     "joined",
+    "log_gap",
     "metered",
     "next_down",
     "next_up",
@@ -72,8 +77,10 @@ __all__ = [
     "percent",
     "product_down",
     "product_up",
+    "relative_gap",
     "rounded_down",
     "rounded_up",
+    "rung_below",
     "safe_root",
     "series_inverse",
     "series_product",

@@ -1,5 +1,9 @@
-"""Roots that end on the safe side."""
+"""Roots that end on the safe side: one bracket, narrowed by probes that each say on which side they are.
 
+Searches that enter a guarantee end here. (scipy.optimize.brentq, elsewhere, finds points to start from.)
+"""
+
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -8,6 +12,7 @@ from dpmech.exceptions import NumericalError
 __all__ = ["bisect_boundary", "safe_root", "signed"]
 
 _MAX_PROBES = 60
+_MAX_HALVINGS = 200
 
 _LARGEST = math.log(1e15)
 
@@ -32,58 +37,96 @@ def safe_root(excess: Callable[[float], float], start: float, *, step: float, re
         OverflowError: if no safe point lies below log 1e15.
         NumericalError: after 60 probes.
     """
-    low, high, low_value, high_value = _bracket(excess, start, step)
+    narrow = _Bracket(excess, *_bracket(excess, start, step))
     for probe in range(_MAX_PROBES):
-        if high - low <= resolution:
-            return high
-        slope = (high_value - low_value) / (high - low)
-        middle = 0.5 * (low + high)
-        if probe % 4 != 3 and 0.0 < slope < math.inf:
-            middle = low - low_value / slope + 0.5 * resolution
-        margin = 0.4 * resolution
-        middle = min(max(middle, low + margin), high - margin)
-        value = excess(middle)
-        if value < 0.0:
-            low, low_value = middle, value
-            continue
-        high, high_value = middle, value
-        if high - low > resolution and value < resolution * max(slope, 0.1):
+        if narrow.width <= resolution:
+            return narrow.high
+        slope = narrow.slope
+        narrow.probe(resolution, by_secant=probe % 4 != 3)
+        if narrow.width > resolution and 0.0 <= narrow.newest < resolution * max(slope, 0.1):
             # Close from above: a probe just below closes the bracket.
-            below = high - 0.9 * resolution
-            value = excess(below)
-            if value < 0.0:
-                low, low_value = below, value
-            else:
-                high, high_value = below, value
+            narrow.at(narrow.high - 0.9 * resolution)
     raise NumericalError(f"no root found within {_MAX_PROBES} probes: the bound is not monotone enough")
+
+
+def bisect_boundary(
+    above: Callable[[float], bool], low: float, high: float, *, safe: bool, rtol: float = 1e-14
+) -> float:
+    """The point where `above` turns from True (at low) to False (at high), within rtol.
+
+    It ends where `above` is False if `safe`, else where it is True. Of a comparison only the sign is known:
+    the secant has no slope, and every probe halves the bracket.
+    """
+
+    def excess(point: float) -> float:
+        return -math.inf if above(point) else math.inf
+
+    narrow = _Bracket(excess, low, high, -math.inf, math.inf)
+    for _ in range(_MAX_HALVINGS):
+        if narrow.width <= rtol * narrow.high or not narrow.low < narrow.middle < narrow.high:
+            break
+        narrow.probe(0.0, by_secant=False)
+    return narrow.high if safe else narrow.low
+
+
+@dataclasses.dataclass
+class _Bracket:
+    """Two points around the root of an increasing function: unsafe at `low`, safe at `high`."""
+
+    excess: Callable[[float], float]
+    low: float
+    high: float
+    low_value: float
+    high_value: float
+    newest: float = math.nan
+
+    @property
+    def width(self) -> float:
+        return self.high - self.low
+
+    @property
+    def middle(self) -> float:
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def slope(self) -> float:
+        return (self.high_value - self.low_value) / self.width
+
+    def probe(self, resolution: float, *, by_secant: bool) -> None:
+        """Look at the middle, or half the resolution above where the secant has its root, not near an end."""
+        point = self.middle
+        if by_secant and 0.0 < self.slope < math.inf:
+            point = self.low - self.low_value / self.slope + 0.5 * resolution
+        margin = 0.4 * resolution
+        self.at(min(max(point, self.low + margin), self.high - margin))
+
+    def at(self, point: float) -> None:
+        """Look at one point inside, which becomes an end."""
+        self.newest = _number(self.excess(point), point)
+        if self.newest < 0.0:
+            self.low, self.low_value = point, self.newest
+        else:
+            self.high, self.high_value = point, self.newest
 
 
 def _bracket(
     excess: Callable[[float], float], start: float, step: float
 ) -> tuple[float, float, float, float]:
     """Points on both sides of the root, and the excess there, by doubling steps."""
-    here, value = start, excess(start)
+    here, value = start, _number(excess(start), start)
     while True:
         other = here - step if value >= 0.0 else here + step
         if other > _LARGEST:
             raise OverflowError
-        other_value = excess(other)
+        other_value = _number(excess(other), other)
         if (other_value >= 0.0) != (value >= 0.0):
             return (other, here, other_value, value) if value >= 0.0 else (here, other, value, other_value)
         here, value = other, other_value
         step *= 2.0
 
 
-def bisect_boundary(
-    above: Callable[[float], bool], low: float, high: float, *, safe: bool, rtol: float = 1e-14
-) -> float:
-    """The point where `above` turns from True (at low) to False (at high), within rtol."""
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if not low < middle < high or high - low <= rtol * high:
-            break
-        if above(middle):
-            low = middle
-        else:
-            high = middle
-    return high if safe else low
+def _number(value: float, point: float) -> float:
+    """The value; NaN says nothing about the side it is on, and must not end as a safe one."""
+    if math.isnan(value):
+        raise NumericalError(f"the bound at {point!r} is not a number")
+    return value

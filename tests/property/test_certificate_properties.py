@@ -1,5 +1,6 @@
 """Certificates under edits: any change of a file is refused, and no false claim is ever verified."""
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import dpmech as dm
 from dpmech.certificates.document import from_plain, seal_of, to_text
 from dpmech.numerics import metering
+from tests.support import saved
 from tests.support.generators import finite, participations, strategies, strategy_and_participation
 from tests.support.oracles import epoch_sets, gaussian_delta, sensitivity_ceiling, separated_sets
 
@@ -35,10 +37,8 @@ DOCUMENTS = [
     issue(dm.LambdaCGD(10, 0.9), dm.MinSep(4, 2)).to_dict(),
     issue(dm.ColumnNormalized(dm.BLT(8, [0.9, 0.5], [0.2, 0.1])), dm.FixedEpochs(4)).to_dict(),
     issue(dm.Dense([[1.0, 0.0], [-0.5, 2.0]]), dm.EveryStep()).to_dict(),
-    issue(dm.Identity(20), dm.Poisson(0.2)).to_dict(),
-    dm.calibrate_sigma(dm.LambdaCGD(8, 0.5), 2.0, 1e-3, participation=dm.BallsInBins(4), rng=1)
-    .certificate()
-    .to_dict(),
+    saved.certificate("poisson").to_dict(),
+    saved.certificate("bins 8").to_dict(),
 ]
 LEAVES = [(index, path) for index, document in enumerate(DOCUMENTS) for path in leaves(document)]
 
@@ -104,6 +104,9 @@ def test_a_changed_number_of_the_claim_is_refused_even_with_a_new_seal(edit):
     index, path, document = edit
     if document == DOCUMENTS[index] or FREE & set(map(str, path)) or path[0] == "seal":
         return
+    with contextlib.suppress(dm.CertificateError):
+        if from_plain(document) == from_plain(DOCUMENTS[index]):
+            return  # another spelling of the same number, as in "001.0p+0"
     with pytest.raises(dm.CertificateError):
         dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
 

@@ -105,8 +105,9 @@ def test_intervals_of_thirty_random_problems_cover():
     assert faulty >= 15
 
 
-def test_intervals_cover_at_their_level():
-    eps, runs, confidence = 3.5, 100, 0.9
+@pytest.mark.parametrize("runs", [24, pytest.param(100, marks=pytest.mark.slow)])
+def test_intervals_cover_at_their_level(runs):
+    eps, confidence = 3.5, 0.9
     remove, add = quadrature(THREE, eps)
     gram = DenseGram(THREE)
     missed, faulty = np.zeros(2), 0
@@ -122,8 +123,9 @@ def test_intervals_cover_at_their_level():
     assert scipy.stats.binom.sf(faulty - 1, runs, 1.2 * each) < ALPHA
 
 
-def test_certified_bounds_hold_at_their_level():
-    eps, runs, beta = 3.5, 40, 0.1
+@pytest.mark.parametrize("runs", [14, pytest.param(40, marks=pytest.mark.slow)])
+def test_certified_bounds_hold_at_their_level(runs):
+    eps, beta = 3.5, 0.1
     truth = max(quadrature(THREE, eps))
     gram = DenseGram(THREE)
     uppers = [

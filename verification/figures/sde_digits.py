@@ -68,7 +68,7 @@ class Problem:
     def minimum(self) -> tuple[float, np.ndarray]:
         """The smallest loss, and where."""
         shape = self.features.shape[1], CLASSES
-        found = optimize.minimize(
+        found = optimize.minimize(  # type: ignore[call-overload] # whose stubs want a jac of known type
             lambda flat: self.loss(flat.reshape(shape)),
             np.zeros(self.dimension),
             jac=lambda flat: self.gradient(flat.reshape(shape)).ravel(),

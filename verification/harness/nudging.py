@@ -1,6 +1,7 @@
 """A claim moved by 1 % must turn its verdict: calls of a check with one number multiplied by a factor."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,9 @@ Numbers = float | np.ndarray | tuple["Numbers", ...] | dict[object, "Numbers"]
 
 
 def nudge(
-    check: Callable[..., Verdict], argument: str = "claim", index: object = None
+    check: Callable[..., Verdict],
+    argument: str = "claim",
+    index: Any = None,  # noqa: ANN401 - a key, a place, or an index of an array
 ) -> Callable[[float], Verdict]:
     """The check as a function of a factor on one of its claims.
 
@@ -23,7 +26,7 @@ def nudge(
     Returns:
         A function from the factor to the verdict of the check.
     """
-    default = check.__kwdefaults__[argument]
+    default = (check.__kwdefaults__ or {})[argument]
 
     def moved(factor: float) -> Verdict:
         if callable(default):
@@ -33,7 +36,7 @@ def nudge(
     return moved
 
 
-def _times(value: Numbers, factor: float, index: object) -> Numbers:
+def _times(value: Numbers, factor: float, index: Any) -> Numbers:  # noqa: ANN401 - as above
     if isinstance(value, dict):
         return {key: _times(one, factor, None) if index in {None, key} else one for key, one in value.items()}
     if isinstance(value, tuple):

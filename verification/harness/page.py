@@ -64,7 +64,7 @@ def write_pages(
     _write(folder / "verification.md", _index(list(names), entries, papers))
     for name in names:
         own = [entry for entry in entries.values() if entry.paper == name]
-        _write(folder / f"verification_{name}.md", _paper_page(own, papers.get(name), outcomes))
+        _write(folder / f"verification_{name}.md", _paper_page(own, papers[name], outcomes))
     _write(folder / "errata.md", _errata(entries, papers))
 
 
@@ -78,17 +78,15 @@ def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Pa
     lines += ["", "| paper | statements | page |", "|---|---|---|"]
     counts = Counter(entry.paper for entry in entries.values())
     for name in names:
-        title = papers[name].title if name in papers else name
-        lines.append(f"| {_plain(title)} | {counts[name]} | [{name}](verification_{name}.md) |")
+        lines.append(f"| {_plain(papers[name].title)} | {counts[name]} | [{name}](verification_{name}.md) |")
     lines += ["", "```{toctree}", ":hidden:", ""]
     lines += [f"verification_{name}" for name in names]
     return [*lines, "```"]
 
 
-def _paper_page(own: list[Statement], paper: Paper | None, outcomes: dict[str, Outcome]) -> list[str]:
-    lines = [f"# {_plain(paper.title if paper else own[0].paper)}", ""]
-    if paper:
-        lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
+def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]) -> list[str]:
+    lines = [f"# {_plain(paper.title)}", ""]
+    lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
     lines += ["What the words mean stands in [verification](verification.md); what we believe is right, by"]
     lines += ["consequence, in [errata](errata.md).", ""]
     for word in STATUSES:
@@ -106,10 +104,8 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
     if entry.remark:
         lines += [_plain(entry.remark), ""]
     lines += ["<details><summary>as printed, and how it was checked</summary>", ""]
-    if entry.printed:
-        lines.append(f"- printed: {_plain(entry.printed)}")
-    if entry.hypotheses:
-        lines.append(f"- hypotheses: {_plain(entry.hypotheses)}")
+    lines.append(f"- printed: {_plain(entry.printed)}")
+    lines.append(f"- hypotheses: {_plain(entry.hypotheses)}")
     if entry.garbled:
         lines.append("- the text that we have is damaged here; the formula is our reading of it")
     if outcome is None:
@@ -135,7 +131,7 @@ def _errata(entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str
             continue
         lines += [f"## {heading}", "", f"{WORDS[word][0].upper()}{WORDS[word][1:]}.", ""]
         for name in dict.fromkeys(entry.paper for entry in group):
-            lines += [f"### {_plain(papers[name].title if name in papers else name)}", ""]
+            lines += [f"### {_plain(papers[name].title)}", ""]
             for entry in group:
                 if entry.paper == name:
                     lines += [*_erratum(entry), ""]

@@ -19,8 +19,6 @@ FOLDER = Path(__file__).parents[1] / "registry"
 # A folder of statements for each paper.
 PAPERS = ("lambda_cgd", "muon", "noise_share", "sde", "spectral")
 KINDS = ("theorem", "lemma", "proof line", "definition", "prose", "table", "figure")
-# Entries that still lack the fields; nothing may be added, and the file goes when it is empty.
-UNCONVERTED = "unconverted.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Statement:
         verdict: one of the ten words of `verification.harness.verdict`.
         statement: what it says, in our words.
         location: section, theorem, equation, table: where a reader finds it.
-        kind: one of KINDS; empty only for an entry that is not converted.
+        kind: one of KINDS.
         line: line of the paper's text near which it stands.
         find: numbers, symbols or terms of at most five words that stand near that line.
         printed: the printed formula or number; a paraphrase of prose.
@@ -69,11 +67,11 @@ class Statement:
     verdict: str
     statement: str
     location: str
-    kind: str = ""
-    line: int = 0
-    find: tuple[str, ...] = ()
-    printed: str = ""
-    hypotheses: str = ""
+    kind: str
+    line: int
+    find: tuple[str, ...]
+    printed: str
+    hypotheses: str
     garbled: bool = False
     changes_number: bool = False
     remark: str = ""
@@ -83,8 +81,6 @@ class Statement:
         self._require("verdict", f"one of {STATUSES}", holds=self.verdict in STATUSES)
         self._require("statement", "a sentence in our words", holds=bool(self.statement))
         self._require("location", "where it stands", holds=bool(self.location))
-        if not self.converted:
-            return
         self._require("kind", f"one of {KINDS}", holds=self.kind in KINDS)
         self._require("line", "a line of the paper's text, from 1", holds=self.line >= 1)
         short = all(term and len(re.findall(r"(?<!\\)\b[A-Za-z]{2,}\b", term)) <= 5 for term in self.find)
@@ -108,11 +104,6 @@ class Statement:
         )
         self._require("loose", "a reason for every direction", holds=all(self.loose.values()))
 
-    @property
-    def converted(self) -> bool:
-        """Whether the entry has the fields."""
-        return bool(self.kind)
-
     def _require(self, name: str, accepted: str, *, holds: bool) -> None:
         if not holds:
             raise ValueError(f"{self.id}: {name} must be {accepted}, got {getattr(self, name)!r}")
@@ -130,43 +121,32 @@ def registry(folder: Path = FOLDER) -> dict[str, Statement]:
             paper's file.
     """
     found: dict[str, Statement] = {}
-    waiting = unconverted(folder)
     for path in sorted(folder.glob("*.toml")):
         for entry in _read(path)["statement"]:
-            lists = {name: tuple(entry[name]) for name in ("find",) if name in entry}
-            item = Statement(**entry | lists)
+            try:
+                item = Statement(**entry | {"find": tuple(entry["find"])})
+            except (KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{path.name}: {entry.get('id')} lacks a field or has another one"
+                ) from error
             if item.id in found:
                 raise ValueError(f"{item.id} stands twice in the registry")
             if item.paper != path.stem:
                 raise ValueError(f"{item.id} of {item.paper} stands in {path.name}")
-            if item.converted == (item.id in waiting):
-                raise ValueError(
-                    f"{item.id}: an entry has `kind` and the other fields, or stands in {UNCONVERTED}"
-                )
             found[item.id] = item
-    if gone := waiting - set(found):
-        raise ValueError(f"{UNCONVERTED} names what is not in the registry: {sorted(gone)}")
     return found
 
 
-def unconverted(folder: Path = FOLDER) -> set[str]:
-    """The ids that still lack the fields."""
-    path = folder / UNCONVERTED
-    return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
-
-
 def papers(folder: Path = FOLDER) -> dict[str, Paper]:
-    """Every paper that names its source, by short name.
+    """Where the statements come from, by short name.
 
     Raises:
         ValueError: if a field is missing or has another type.
     """
     found = {}
     for path in sorted(folder.glob("*.toml")):
-        entry = _read(path).get("paper")
-        if entry is None:
-            continue
         try:
+            entry = _read(path)["paper"]
             found[path.stem] = Paper(path.stem, **entry | {"authors": tuple(entry["authors"])})
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path.name}: [paper] takes title, authors, year and source") from error

@@ -35,7 +35,7 @@ def executed(
 ) -> np.ndarray:
     """Lines 8 to 32 with theta_0 = 0, for given sums of clipped gradients; returns theta_1 .. theta_n."""
     generator = np.random.Generator(bits)
-    size = gradients.shape[1]
+    size = int(gradients.shape[1])
     states, earlier, theta, path = [bits.state], np.zeros(size), np.zeros(size), []
     for step, gradient in enumerate(gradients, start=1):
         if step != 1:

@@ -78,8 +78,8 @@ def theorem_1(*, claim: Callable[[np.ndarray, int, int], float] = leftmost_norm)
                 cases += 1
     # A gap in the coefficients, a sign, and four participations of a signed C.
     outside = []
-    for coefs, count in (((1.0, 0.0, 1.0), 2), ((1.0, -0.5), 2), ((1.0, -0.9, 0.0, 0.0), 4)):
-        matrix = ref.lower_toeplitz(np.array(coefs))
+    for entries, count in (((1.0, 0.0, 1.0), 2), ((1.0, -0.5), 2), ((1.0, -0.9, 0.0, 0.0), 4)):
+        matrix = ref.lower_toeplitz(np.array(entries))
         outside.append(oracle.signed_sensitivity(matrix, 1, count) / claim(matrix, 1, count))
     return Verdict(
         judged(worst, 1e-12),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy import integrate, stats
@@ -66,7 +67,7 @@ def quadratic_run(
     return total, terms, error
 
 
-def thm3_4_runs() -> list[dict[str, object]]:
+def thm3_4_runs() -> list[dict[str, Any]]:
     """Runs on small quadratics; the first meets the bound with equality (one step, rate |g| / L)."""
     quiet = {"beta": 0.0, "sigma": 0.0, "clip_norm": 1e6, "size": 1, "spread": 0.0, "runs": 1}
     noisy = {"sigma": 1.0, "size": 4, "spread": 0.5, "runs": 20, "horizon": 40}

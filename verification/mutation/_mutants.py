@@ -3,6 +3,7 @@
 import ast
 import copy
 import dataclasses
+import typing
 from collections.abc import Iterator
 
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
@@ -202,4 +203,4 @@ def _replaced(tree: ast.Module, node: ast.AST, replacement: ast.AST) -> ast.Modu
     memo: dict[int, object] = {}
     twin = copy.deepcopy(tree, memo)
     node = memo[id(node)]  # type: ignore[assignment]
-    return ast.fix_missing_locations(Exchange().visit(twin))
+    return ast.fix_missing_locations(typing.cast(ast.Module, Exchange().visit(twin)))

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import coverage
 import pytest
@@ -202,7 +203,7 @@ class Recorder:
             data_file=None, include=[str(ROOT / PACKAGE / "*")], config_file=False
         )
         self._context = ""
-        self._caches: list[Cached] = []
+        self._caches: list[Cached[Any]] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -268,7 +269,7 @@ class Recorder:
         self._coverage.switch_context(context)
 
 
-def _caches_of_tests() -> Iterator[Cached]:
+def _caches_of_tests() -> "Iterator[Cached[Any]]":  # the class itself takes no arguments
     for module in list(sys.modules.values()):
         if str(getattr(module, "__file__", None) or "").startswith(f"{ROOT / 'tests'}{os.sep}"):
             yield from (value for value in vars(module).values() if isinstance(value, Cached))

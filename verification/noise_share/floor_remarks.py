@@ -90,8 +90,8 @@ def remark_nonconvex(*, claim: Callable[[float, float, int, float, float], float
     # h x^2 / 2 in closed form: E x_k^2 = (1 - gamma h)^(2k) x_0^2 + gamma^2 Phi (1 - r^k) / (1 - r).
     for product in (0.05, 0.5, 1.0):
         ratio = (1 - product) ** 2
-        steps = np.arange(2000)
-        second = ratio**steps + product**2 * 0.3 * (1 - ratio**steps) / (1 - ratio)
+        ages = np.arange(2000)
+        second = ratio**ages + product**2 * 0.3 * (1 - ratio**ages) / (1 - ratio)
         worst = max(worst, float(np.mean(second)) / claim(product, 1.0, 2000, 0.5, 0.3) - 1.0)
         cases += 1
     return Verdict(

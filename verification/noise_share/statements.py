@@ -3,6 +3,7 @@
 dpmech.analysis.noise_share.share and dpmech.analysis.noise_share.moment_scatter compute what is checked here.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 
@@ -55,6 +56,10 @@ def inflated(clean: np.ndarray, phi: float) -> np.ndarray:
     return clean + phi
 
 
+def _fed_back(feedback: float, past: np.ndarray) -> np.ndarray:
+    return 0.5 + feedback * past
+
+
 @statement("ov.thm1", paper=PAPER)
 def theorem_1(*, claim: Callable[[np.ndarray, float], np.ndarray] = inflated) -> Verdict:
     """E v_t = v_true + Phi at every step, with no independence across steps (a closed loop is allowed)."""
@@ -63,7 +68,7 @@ def theorem_1(*, claim: Callable[[np.ndarray, float], np.ndarray] = inflated) ->
         for beta2 in (0.0, 0.9, BETA2):
             for feedback in (0.0, -0.8):
                 noisy, clean = oracle.second_moments(
-                    beta2, steps, 0.6, draws, lambda past, f=feedback: 0.5 + f * past, seed=steps
+                    beta2, steps, 0.6, draws, functools.partial(_fed_back, feedback), seed=steps
                 )
                 gap = noisy - claim(clean, 0.6)
                 error = float(np.std(gap)) / np.sqrt(draws)
@@ -113,13 +118,17 @@ def share(phi: float, clean: float) -> float:
     return phi / (clean + phi)
 
 
+def _zeros(past: np.ndarray) -> np.ndarray:
+    return np.zeros_like(past)
+
+
 @statement("ov.thm3.def", paper=PAPER)
 def theorem_3_definition(*, claim: Callable[[float, float], float] = share) -> Verdict:
     """Rho = Phi / E v_hat, E v_hat from the recursion, is Phi / (v + Phi), in (0, 1], 1 only at v = 0."""
     worst, cases = 0.0, 0
     for phi in (1e-8, 0.6, 30.0):
         for beta2 in (0.0, 0.9, BETA2):
-            for loop in (*LOOPS, np.zeros_like):
+            for loop in (*LOOPS, _zeros):
                 expected, clean = oracle.exact_moments(beta2, phi, loop)
                 rho = claim(phi, clean)
                 worst = max(worst, abs(rho * expected / phi - 1.0), rho - 1.0)

@@ -161,8 +161,11 @@ def fit_buffers(plan: Plan, start: np.ndarray) -> Fitted:
             denominator, numerator, impulse
         )
 
+    def log_error(x: np.ndarray) -> float:
+        return float(np.log(rmse(*series(x), plan)))
+
     found = optimize.minimize(
-        lambda x: np.log(rmse(*series(x), plan)),
+        log_error,
         start,
         method="Nelder-Mead",
         options={"maxiter": 4000, "maxfev": 4000, "xatol": 1e-7, "fatol": 1e-12, "adaptive": True},

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 from mpmath import mp
@@ -39,7 +40,7 @@ def gaussian_sigma(eps: float, delta: float) -> float:
     """The smallest noise multiplier of the Gaussian mechanism, by bisection in 40-digit arithmetic."""
     with mp.workdps(40):
 
-        def excess(sigma: object) -> object:
+        def excess(sigma: Any) -> Any:  # noqa: ANN401 - mpmath has no types
             a = 1 / (2 * sigma) - eps * sigma
             b = -1 / (2 * sigma) - eps * sigma
             return mp.ncdf(a) - mp.exp(eps) * mp.ncdf(b) - delta

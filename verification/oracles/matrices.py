@@ -10,7 +10,9 @@ from scipy import linalg, optimize
 Map = Callable[[np.ndarray], np.ndarray]
 
 
-def spectrum_of(values: np.ndarray, rows: int, columns: int, rng: np.random.Generator) -> tuple:
+def spectrum_of(
+    values: np.ndarray, rows: int, columns: int, rng: np.random.Generator
+) -> tuple[np.ndarray, ...]:
     """Random orthonormal U (m x r), the values, and V (n x r) of a signal."""
     left = np.linalg.qr(rng.standard_normal((rows, len(values))))[0]
     right = np.linalg.qr(rng.standard_normal((columns, len(values))))[0]

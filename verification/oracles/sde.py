@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from mpmath import mp
@@ -22,7 +23,7 @@ def gaussian_mean_direction(norm: float, scale: float, dimension: int, power: in
     with mp.workdps(25):
         m, s, k = mp.mpf(norm), mp.mpf(scale), mp.mpf(power)
 
-        def integrand(root: object) -> object:
+        def integrand(root: Any) -> Any:  # noqa: ANN401 - mpmath has no types
             t = root**2
             wide = 1 + 2 * t * s**2
             return 2 * root ** (k - 1) * wide ** (-mp.mpf(dimension) / 2 - 1) * mp.exp(-t * m**2 / wide)
@@ -187,7 +188,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     with mp.workdps(40):
         s = mp.mpf(sigma)
 
-        def excess(eps: object) -> object:
+        def excess(eps: Any) -> Any:  # noqa: ANN401 - mpmath has no types
             return mp.ncdf(1 / (2 * s) - eps * s) - mp.exp(eps) * mp.ncdf(-1 / (2 * s) - eps * s) - delta
 
         low, high = mp.mpf(0), mp.mpf(200)

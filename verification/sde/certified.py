@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from mpmath import mp
 
@@ -63,12 +64,12 @@ def listed(row: Row) -> float:
     return row[2]
 
 
-def _normal(value: object) -> object:
+def _normal(value: Any) -> Any:  # noqa: ANN401 - mpmath has no types
     """P(N(0, 1) > value)."""
     return mp.ncdf(-value)
 
 
-def _largest(run: Run, sampler: str, sigma: float, threshold: float) -> tuple[object, object]:
+def _largest(run: Run, sampler: str, sigma: float, threshold: float) -> tuple[Any, Any]:
     """Probabilities that some step exceeds the threshold, with the example and without (at most that)."""
     tails = [_normal((mp.mpf(threshold) - hits) / sigma) for hits in range(4)]
     if sampler == "shuffled":
@@ -85,7 +86,7 @@ def _largest(run: Run, sampler: str, sigma: float, threshold: float) -> tuple[ob
     return 1 - (1 - one) ** run.steps, run.steps * tails[0]
 
 
-def _sum(run: Run, sampler: str, sigma: float, threshold: float) -> tuple[object, object]:
+def _sum(run: Run, sampler: str, sigma: float, threshold: float) -> tuple[Any, Any]:
     """The same for the sum over all steps; the number of hits is binomial, or fixed."""
     deviation = mp.mpf(sigma) * mp.sqrt(run.steps)
     without = _normal(threshold / deviation)

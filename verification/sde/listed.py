@@ -81,8 +81,8 @@ def _other_lists_deviation() -> float:
         worst, abs(_quadratic(10_000, 1e-4) - 0.03) - 5e-4, abs(_quadratic(10_000, 2e-4) - 0.06) - 1e-3
     )
     multipliers = [0.01] + [0.2 * step / 7 for step in range(1, 8)]
-    listed = (6.78, 2.38, 1.19, 0.79, 0.59, 0.48, 0.40, 0.34)
-    for sigma, eps in zip(multipliers, listed, strict=True):
+    printed = (6.78, 2.38, 1.19, 0.79, 0.59, 0.48, 0.40, 0.34)
+    for sigma, eps in zip(multipliers, printed, strict=True):
         worst = max(worst, abs(_quadratic(50_000, 1e-4) / sigma - eps) - 0.01)
     return worst
 

@@ -84,7 +84,8 @@ def theorem_b9(*, claim: Callable[..., tuple[float, float]] = moments_b9) -> Ver
     rng = np.random.default_rng(90)
     worst = 0.0
     for _ in range(20):
-        x, h, time, rate = float(rng.normal()), *np.exp(rng.normal(size=3)).tolist()
+        x = float(rng.normal())
+        h, time, rate = np.exp(rng.normal(size=3)).tolist()
         scale, lot, clip = np.exp(rng.normal(size=3)).tolist()
         rule = (0.1, 50.0, 1e-5, 2.0)
         sigma = rule[0] * math.sqrt(rule[1] * math.log(1 / rule[2])) / rule[3]

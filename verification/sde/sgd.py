@@ -132,7 +132,7 @@ def theorem_b6_clipped(
 ) -> Verdict:
     """Loss while all gradients are clipped, on f = |x|^2 / 2, where the constants make an equality."""
     dimension, rate, spread = 1000, 0.02, 0.05
-    losses = {}
+    losses: dict[tuple[float, int], float] = {}
     for clip in (2.0, 0.5):
         found = clipped_losses(dimension, rate, clip, spread, 4001)
         losses |= {(clip, step): float(found[step]) for step in (300, 1500, 4000)}

@@ -55,7 +55,7 @@ def unit_constant_rule(sigma: float, delta: float, probability: float, steps: in
 
 
 @statement("sde.thm3.1", paper=PAPER, expected="CONDITIONAL")
-def theorem_3_1(*, claim: Callable[[float, float, int, int], float] = unit_constant_rule) -> Verdict:
+def theorem_3_1(*, claim: Callable[[float, float, float, int], float] = unit_constant_rule) -> Verdict:
     """The rule certifies eps for some constants; with c_2 = 1 only at small eps."""
     inside = max(
         oracle.gaussian_epsilon(sigma, 1e-5) / claim(sigma, 1e-5, 1, 1) - 1.0 for sigma in (100.0, 33.0, 10.5)

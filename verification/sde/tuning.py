@@ -1,5 +1,6 @@
 """The SDE paper on which optimizer to take, and on learning rates (Theorems 4.5 to 4.7)."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -142,8 +143,7 @@ def _judge(
     """
     growth = bound(WIDE, rate(WIDE)) / bound(BASE, rate(BASE)) / (claim(WIDE) / claim(BASE))
     corrected = max(
-        abs(right(s) / oracle.minimum_over_rates(lambda eta, s=s: bound(s, eta))[1] - 1.0)
-        for s in (BASE, WIDE)
+        abs(right(s) / oracle.minimum_over_rates(functools.partial(bound, s))[1] - 1.0) for s in (BASE, WIDE)
     )
     return growth, corrected, bound(BASE, rate(BASE)) / claim(BASE)
 

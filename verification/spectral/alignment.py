@@ -211,10 +211,10 @@ def corollary_i2(*, claim: Callable[[float, float, float], float] = stated_gap) 
         scale = abs(bounds[0]) + abs(bounds[1]) + rate * low * sizes
         worst = max(worst, abs(bounds[0] - bounds[1] - gap) / scale)
         cases += 1
-    gradient, scale = np.ones(2), np.array([10.0, 0.1])
+    gradient, scales = np.ones(2), np.array([10.0, 0.1])
     steps = [np.array([np.cos(angle), np.sin(angle)]) for angle in (1.2, 0.2)]
     larger, smaller = [ref.cosine(gradient, step) for step in steps]
-    gains = [float(gradient @ (scale * step)) for step in steps]
+    gains = [float(gradient @ (scales * step)) for step in steps]
     return Verdict(
         judged(worst, 1e-12),
         "the defined bounds from vectors, relative",

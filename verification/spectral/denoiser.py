@@ -181,7 +181,9 @@ def edge_is_the_maximum(*, claim: float = 1.0) -> Verdict:
     )
 
 
-def improvements(multiple: float, draws: int, seed: int, transform: Callable = ref.denoised) -> np.ndarray:
+def improvements(
+    multiple: float, draws: int, seed: int, transform: Callable[..., np.ndarray] = ref.denoised
+) -> np.ndarray:
     """Change of the cosine with the signal, 16 x 768, four values near `multiple` thresholds."""
     rows, columns = 16, 768
     values = multiple * np.array([1.0, 0.99, 0.98, 0.97]) * (rows * columns) ** 0.25
@@ -193,7 +195,7 @@ def improvements(multiple: float, draws: int, seed: int, transform: Callable = r
 
 
 @statement("rmt.eq10_positive", paper=PAPER, expected="UNVERIFIABLE")
-def consistently_positive(*, transform: Callable = ref.denoised) -> Verdict:
+def consistently_positive(*, transform: Callable[..., np.ndarray] = ref.denoised) -> Verdict:
     """In the authors' runs the improvement of the cosine is positive throughout; it is for clear signals."""
     weak, strong = improvements(1.1, 300, 11, transform), improvements(3.0, 60, 30, transform)
     return Verdict(

@@ -125,7 +125,7 @@ def noise_of_one_entry(*, claim: Callable[[float, float, int], float] = entry_no
             for rate in (0.05, 0.5):
                 gradients = 3.0 * clip_norm * rng.standard_normal((60, 4))
                 lot = gradients[rng.random(60) < rate]
-                total = sum(clipped(gradient, clip_norm) for gradient in lot)
+                total = np.sum([clipped(gradient, clip_norm) for gradient in lot], axis=0)
                 entries = np.array([(total[0] + sigma * clip_norm * point) / len(lot) for point in points])
                 mean = float(weights @ entries)
                 spread = math.sqrt(float(weights @ (entries - mean) ** 2))
@@ -165,7 +165,7 @@ def equation_3(*, claim: Callable[[float, float, int, int], float] = ref.inflati
             value = multiple * threshold(1.0, rows, columns)
             count = 200 if rows * columns < 50_000 else 30
             draws = ref.noisy_draws(np.array([value]), rows, columns, 1.0, draws=count, seed=rows)
-            mean = np.mean([ref.top_value(noisy) for *_, noisy in draws])
+            mean = float(np.mean([ref.top_value(noisy) for *_, noisy in draws]))
             limit = claim(value, 1.0, rows, columns) if multiple > 1.0 else edge(1.0, rows, columns)
             worst = max(worst, abs(mean / limit - 1.0) / tolerance)
             cases += count

@@ -8,15 +8,18 @@ import scipy
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.accounting.poisson.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
-from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
+from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import BOUND, Bounds, Provenance, bisect_boundary
+from dpmech.numerics import BOUND, Bounds, Ladder, Provenance, bisect_boundary, log_gap, relative_gap
 
 __all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
 
 _ULP = 2.0**-52
-_FINEST = 1e-6
+# The first and the finest step, in standard deviations of one tilted loss.
+_FIRST, _FINEST = 0.04, 1e-6
+# How much of the tolerance a lattice may use up; the rest is for the search around it.
+_OF_DELTA, _OF_EPS = 0.5, 0.25
 # Below this delta no lattice is needed: Chernoff's bound says enough.
 _NOTHING = 1e-300
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
@@ -192,65 +195,51 @@ class _Direction:
         self.moments = LossMoments(*self.loss.sampled(), self.steps)
 
     def delta(self, eps: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper delta, with a lattice chosen for `tolerance` as a change of sigma."""
+        """Lower and upper delta, on lattices as fine as `tolerance`, a change of sigma, asks for."""
         theta = self.moments.tilt_for_eps(eps)
-        log_delta = self.moments.chernoff_log_delta(eps)
-        allowed = tolerance * max(1.0, theta * eps)
-        for shrink in (0.5, 0.2, 0.05, 0.01):
-            lower, upper, reached = self._compose(theta, log_delta, shrink * allowed)
+        loss, ladder = self._lattices(theta, self.moments.chernoff_log_delta(eps))
+
+        def interval(step: float) -> tuple[float, float]:
+            lower, upper = self._composed(loss, step, theta)
             least, most = lower.delta(eps)[0], upper.delta(eps)[1]
-            if not reached or (least > 0.0 and math.log(most / least) <= allowed):
-                break
-        return min(least, most), most
+            return min(least, most), most
+
+        found = ladder.climb(interval, log_gap, goal=_OF_DELTA * tolerance * max(1.0, theta * eps))
+        return found.lower, found.upper
 
     def epsilon(self, delta: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper eps, with a lattice chosen for `tolerance`, relative."""
+        """Lower and upper eps, on lattices as fine as `tolerance`, relative, asks for."""
         theta = self.moments.tilt_for_delta(math.log(delta))
-        guess = self.moments.chernoff_eps(math.log(delta))
-        for shrink in (0.5, 0.2, 0.05, 0.01):
-            lower, upper, reached = self._compose(
-                theta, math.log(delta), shrink * tolerance * max(1e-2, theta * guess)
-            )
+        loss, ladder = self._lattices(theta, math.log(delta))
+
+        def interval(step: float) -> tuple[float, float]:
+            lower, upper = self._composed(loss, step, theta)
             most = upper.upper_epsilon(delta)
-            least = lower.lower_epsilon(delta, most)
-            if not reached or most - least <= tolerance * most:
-                break
-        return least, most
+            return lower.lower_epsilon(delta, most), most
 
-    def _compose(
-        self, theta: float, log_delta: float, allowed: float
-    ) -> tuple[ComposedLoss, ComposedLoss, bool]:
-        """Composed lower and upper lattices; whether their log-moments at theta differ by `allowed` at most.
+        found = ladder.climb(interval, relative_gap, goal=_OF_EPS * tolerance)
+        return found.lower, found.upper
 
-        That difference is what log delta moves by. It falls like the square of the lattice step once
-        the step resolves the loss, and in proportion to it before.
+    def _lattices(self, theta: float, log_delta: float) -> tuple[Loss, Ladder]:
+        """The loss without tails that do not matter, and the steps of its lattices.
+
+        The gap between the ends falls like the square of the step once the step resolves the loss, and in
+        proportion to it before.
         """
         # Outputs so rare that they change delta by less than one part in 1e9 count as tails.
         tail = max(min(log_delta, -1.0) - 21.0 - math.log(self.steps), -725.0)
         reach = min(38.0, -float(scipy.special.ndtri_exp(tail)))
         loss = dataclasses.replace(self.loss, reach=reach)
         spread = math.sqrt(self.moments.cumulants(theta)[2])
-        finest = max(loss.finest_step(), _FINEST * spread)
+        least, most = self.moments.window(theta, LOG_WRAP)
+        finest = max(loss.finest_step(), _FINEST * spread, (most - least) / (0.9 * MAX_LENGTH))
         if finest > _COARSEST:
             raise NumericalError(f"the losses of {loss!r} are too large for a lattice")
-        step = min(max(0.04 * spread, finest), _COARSEST)
-        best: tuple[float, LatticeLoss, LatticeLoss] | None = None
-        while True:
-            upper, lower = upper_lattice(loss, step), lower_lattice(loss, step)
-            high = LossMoments.of(upper, self.steps).cumulants(theta)[0]
-            low = LossMoments.of(lower, self.steps).cumulants(theta)[0]
-            gap = self.steps * (high - low)
-            if best is None or gap < best[0]:
-                best = (gap, lower, upper)
-            # Between the steps where a few cells hold the bulk and those that resolve it, the lower lattice
-            # may get worse before it gets better. Where a finer one would be too long, the best has to do.
-            least, most = LossMoments.of(upper, self.steps).window(theta, LOG_WRAP)
-            shorter = max(finest, step * min(0.7, max(0.15, 0.8 * allowed / max(gap, allowed))))
-            if best[0] <= allowed or step <= finest or most - least > 0.9 * MAX_LENGTH * shorter:
-                lower, upper = best[1], best[2]
-                return (
-                    compose(lower, self.steps, theta),
-                    compose(upper, self.steps, theta),
-                    best[0] <= allowed,
-                )
-            step = shorter
+        return loss, Ladder.down(min(_FIRST * spread, _COARSEST), finest)
+
+    def _composed(self, loss: Loss, step: float, theta: float) -> tuple[ComposedLoss, ComposedLoss]:
+        """The composed lower and upper lattice."""
+        return (
+            compose(lower_lattice(loss, step), self.steps, theta),
+            compose(upper_lattice(loss, step), self.steps, theta),
+        )

@@ -241,7 +241,8 @@ def gain_bound(
 ) -> float:
     """(1 - theta) V (kappa_U + L (b^2 + (1 + theta) V / 2)): what multiplying the variance by theta can gain.
 
-    Sharp: attained by kappa_U u + L u^2 / 2. The paper's constant 2 L beta^4 holds only for b^2 = beta^2.
+    Sharp: attained by kappa_U u + L u^2 / 2. The paper's 2 L beta^4 for the part of L serves up to
+    b^2 = 1.5 beta^2, for V <= beta^2.
 
     Args:
         slope: kappa_U >= 0.

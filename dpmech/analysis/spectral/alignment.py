@@ -2,8 +2,8 @@
 
 Two statements hold. Blocks whose cosine with the target does not fall, at equal norm, make a whole whose
 cosine does not fall; without equal norms it can. And one preconditioned step on a quadratic makes at least
-the progress that `progress_bound` gives, which grows with the cosine. The bound that is usually printed,
-with p_min times the cosine, is false (spectral rmt.propI1_bound), and a larger cosine does not by itself
+the progress that `progress_bound` gives, which grows with the cosine. The bound with p_min times the
+cosine does not hold in general (spectral rmt.propI1_bound), and a larger cosine does not by itself
 mean more progress once coordinates are scaled differently (rmt.corI2).
 """
 
@@ -170,7 +170,7 @@ def progress_bound(
         InvalidParameterError: on a bad argument.
 
     References:
-        spectral rmt.propI1_bound, rmt.corI2 (both corrected).
+        spectral rmt.propI1_bound (corrected), rmt.corI2 (with that bound).
     """
     aligned = check_real("alignment", alignment, minimum=-1.0, maximum=1.0)
     steepness = check_real("gradient_norm", gradient_norm, minimum=0.0)

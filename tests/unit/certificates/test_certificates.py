@@ -13,6 +13,7 @@ import dpmech as dm
 from dpmech.certificates.claim import with_checksum
 from dpmech.certificates.document import differences, from_plain, parse, seal_of, to_plain, to_text
 from dpmech.certificates.duties import trainer_duties
+from tests.support import saved
 
 STRATEGIES = [
     dm.Identity(6),
@@ -88,14 +89,13 @@ def test_the_fingerprint_is_that_of_the_claim():
 def test_the_guarantee_is_the_first_line():
     assert CERTIFICATE.to_json().splitlines()[0] == '{"guarantee": "exact",'
     assert str(CERTIFICATE).splitlines()[0] == "exact"
-    schema = dm.BallsInBins(2)
-    estimate = issue(participation=schema, rng=1)
+    estimate = saved.certificate("bins")
     first = estimate.to_json().splitlines()[0]
     assert first.startswith('{"guarantee": "ESTIMATE: not a bound, the end of a two-sided 99.99 % ')
     assert str(estimate).startswith("ESTIMATE")
-    certified = issue(participation=schema, rng=1, method=dm.Certified(1e-6))
-    assert "beta = 1e-06" in certified.to_json().splitlines()[0]
-    bound = issue(participation=schema, method=dm.Rdp())
+    certified = saved.certificate("bins certified 6")
+    assert "beta = 1e-05" in certified.to_json().splitlines()[0]
+    bound = saved.certificate("bins moments")
     assert bound.to_json().startswith('{"guarantee": "deterministic upper bound",')
 
 

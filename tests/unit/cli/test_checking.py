@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import dpmech as dm
 from dpmech import cli
 from dpmech.certificates.claim import with_checksum
+from tests.support import saved
 
 ROOT = pathlib.Path(__file__).parents[3]
 PLAN = ["--strategy", "lambda-cgd", "--lam", "0.9", "--dataset-size", "120", "--batch-size", "10",
@@ -63,6 +64,17 @@ def test_bad_input_of_calibrate(arguments, words, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_only_a_bound_is_rigorous():
+    estimate, bound = saved.path_of("bins"), saved.path_of("bins moments")
+    assert run("verify", estimate, bound, "--seed", 1).exit_code == 0
+    result = run("verify", "--rigorous", estimate, bound, "--seed", 1)
+    assert result.exit_code == 1
+    first, second = result.stdout.splitlines()
+    assert first.startswith(f"{estimate}: REFUSED: rigour: the claim rests on an estimate")
+    assert second.startswith(f"{bound}: VERIFIED: deterministic upper bound; sigma margin ")
+
+
+@pytest.mark.slow
 def test_rigorous_sizes_with_a_bound_and_only_that_is_rigorous(tmp_path):
     estimate, bound = tmp_path / "estimate.json", tmp_path / "bound.json"
     plan = [*PLAN, "--sampling", "balls-in-bins", "--rtol", "0.003"]

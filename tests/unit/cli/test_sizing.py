@@ -155,13 +155,20 @@ published = 19.72
 def test_compare_plan_shows_computed_beside_published(tmp_path):
     path = tmp_path / "plan.toml"
     path.write_text(PLAN)
-    table = run("compare", "--plan", str(path))
-    assert table.exit_code == 0, table.output
-    assert "-0.03 %" in table.stdout
-    assert "published rmse" in table.stdout
     document = json.loads(run("compare", "--plan", str(path), "--json").stdout)
     assert [round(row["rmse"], 2) for row in document["strategies"]] == [83.83, 19.71]
     assert [row["published_rmse"] for row in document["strategies"]] == [83.85, 19.72]
+
+
+def test_a_table_has_differences_from_print_and_options_override_the_plan(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace("50000", "1280"))
+    document = json.loads(run("compare", "--plan", str(path), "--json").stdout)
+    table = run("compare", "--plan", str(path))
+    assert table.exit_code == 0, table.output
+    assert "published rmse" in table.stdout
+    for row in document["strategies"]:
+        assert f"{100.0 * (row['rmse'] / row['published_rmse'] - 1.0):+.2f} %" in table.stdout
     overridden = json.loads(run("compare", "--plan", str(path), "--eps", "4", "--json").stdout)
     assert overridden["plan"]["eps"] == 4.0
     assert overridden["strategies"][0]["sigma"] > document["strategies"][0]["sigma"]

@@ -12,15 +12,12 @@ from dpmech.certificates.claim import with_checksum
 from dpmech.certificates.document import from_plain, seal_of, to_plain
 from dpmech.cli import main
 from dpmech.composition import currencies
-from tests.support import forged_files
+from tests.support import forged_files, saved
 
 BUDGET = dm.PrivacyBudget(8.0, 1e-5)
 PLAIN = dm.calibrate_sigma(dm.Identity(1), 1.0, 1e-6).certificate()
 OTHER = dm.calibrate_sigma(dm.LambdaCGD(9, 0.7), 0.5, 1e-6, participation=dm.MinSep(3)).certificate()
-SAMPLED = dm.calibrate_sigma(dm.Identity(30), 1.0, 1e-6, participation=dm.Poisson(0.1)).certificate()
-BINS = dm.calibrate_sigma(
-    dm.LambdaCGD(6, 0.5), 1.0, 1e-6, participation=dm.BallsInBins(3), method=dm.Rdp()
-).certificate()
+SAMPLED, BINS = saved.certificate("poisson 30"), saved.certificate("bins moments 6")
 
 
 def announced():

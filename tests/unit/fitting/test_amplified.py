@@ -96,8 +96,16 @@ def test_the_direction_that_decides_is_named():
     assert not rough.add
 
 
-@pytest.mark.parametrize("eps", [4.0, 0.3])
-@pytest.mark.parametrize("strategy", [dm.LambdaCGD(16, 0.8), dm.BandedToeplitz(16, [1.0, 0.5])], ids=repr)
+@pytest.mark.parametrize(
+    ("strategy", "eps"),
+    [
+        (dm.LambdaCGD(16, 0.8), 4.0),
+        (dm.BandedToeplitz(16, [1.0, 0.5]), 0.3),
+        pytest.param(dm.LambdaCGD(16, 0.8), 0.3, marks=pytest.mark.slow),
+        pytest.param(dm.BandedToeplitz(16, [1.0, 0.5]), 4.0, marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
 def test_rough_sigma_is_close_to_the_calibrated_one(strategy, eps):
     cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=dm.BallsInBins(8), rng=2)
     sizer = RoughSizer(8, eps, DELTA)
@@ -179,7 +187,7 @@ class TestSearch:
             RoughSizer(bins, eps, 1e-4), dm.workloads.prefix_sum(n), Objective.RMSE, lambda line: None
         )
 
-    @pytest.mark.parametrize("eps", [6.0, 0.5])
+    @pytest.mark.parametrize("eps", [pytest.param(6.0, marks=pytest.mark.slow), 0.5])
     def test_a_path_ends_at_its_minimum(self, eps):
         search = self.search(eps)
         best = search.along(dm.LambdaCGD(12, 0.99))
@@ -188,7 +196,10 @@ class TestSearch:
 
     @pytest.mark.parametrize(
         "start",
-        [dm.BandedToeplitz(12, [1.0, 0.9, 0.8]), dm.BandedInverse(12, [1.0, -0.8, 0.0])],
+        [
+            pytest.param(dm.BandedToeplitz(12, [1.0, 0.9, 0.8]), marks=pytest.mark.slow),
+            dm.BandedInverse(12, [1.0, -0.8, 0.0]),
+        ],
         ids=repr,
     )
     def test_no_change_of_a_coefficient_is_a_gain(self, start):
@@ -218,6 +229,7 @@ class TestSearch:
                 other = search.sized(family.strategy(moved), best.rough.sigma)
                 assert other.error >= 0.997 * best.error
 
+    @pytest.mark.slow
     def test_a_dense_strategy_gains_from_unequal_columns(self):
         search = self.search(1.0)
         start = search.along(dm.Dense(dm.BandedToeplitz(12, [1.0, 0.5, 0.3]).to_dense()))

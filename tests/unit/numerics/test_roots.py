@@ -6,6 +6,7 @@ import dpmech as dm
 from dpmech.accounting.accountant import Accountant
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.accounting.sigma_search import smallest_sigma
+from dpmech.numerics import bisect_boundary, safe_root
 from dpmech.numerics.bounds import Bounds
 
 EXACT = gaussian_sigma(1.0, 1e-5)
@@ -111,3 +112,30 @@ def test_a_sigma_whose_epsilon_is_just_above_is_raised_a_little(shift):
     solution = solve(Plain(eps_shift=shift))
     assert solution.achieved.upper <= 1.0
     assert EXACT <= solution.sigma <= EXACT * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("place", ["start", "bracket", "inside"])
+def test_a_bound_that_is_no_number_never_ends_a_search(place):
+    """NaN compares as not below zero: it would pass for a safe point."""
+    bad = {"start": (0.9, 1.1), "bracket": (-2.0, 0.5), "inside": (0.2, 0.35)}[place]
+
+    def excess(x):
+        return math.nan if bad[0] <= x <= bad[1] else x - 0.3
+
+    with pytest.raises(dm.NumericalError, match="not a number"):
+        safe_root(excess, 1.0, step=1.0 if place != "inside" else 2.0, resolution=1e-6)
+
+
+@pytest.mark.parametrize("root", [1e-12, 0.3, 7.77, 1e6])
+def test_a_comparison_is_halved_down_to_the_last_digits(root):
+    for safe in (True, False):
+        asked = []
+
+        def above(x, asked=asked):
+            asked.append(x)
+            return x < root
+
+        found = bisect_boundary(above, 0.0, 1e7, safe=safe)
+        assert found == pytest.approx(root, rel=1e-13)
+        assert (found >= root) is safe
+        assert len(asked) < 120

@@ -1,7 +1,5 @@
 """Ordinary mistakes by which one example would move the sum by more than the clip norm, each refused."""
 
-import weakref
-
 import numpy as np
 import pytest
 import torch
@@ -30,6 +28,7 @@ from dpmech.optim import (
     make_private,
     save_checkpoint,
 )
+from tests.support.training import linear, private_run, regression, squared_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -39,31 +38,13 @@ mse = nn.functional.mse_loss
 
 
 def dataset(*shape, size=SIZE):
-    rng = torch.Generator().manual_seed(3)
-    return TensorDataset(torch.randn(size, *shape, generator=rng), torch.randn(size, *shape[:-1], 1))
+    return regression(size, *shape)
 
 
-def linear():
-    torch.manual_seed(0)
-    return nn.Linear(3, 1, bias=False)
-
-
-RUNS = weakref.WeakSet()  # optimizers of earlier runs: two live ones with one seed are refused
-
-
-def made(model=None, loader=None, *, loss=None, cal=CAL, lr=0.1, **options):
+def made(model=None, loader=None, *, cal=CAL, **options):
     model = linear() if model is None else model
-    loader = DataLoader(dataset(3)) if loader is None else loader
-    sgd = torch.optim.SGD(model.parameters(), lr=lr)
-    for earlier in RUNS:
-        earlier.close()
-    parts = make_private(model, sgd, loader, cal, loss=loss, **({"generator": 1, "rng": 2} | options))
-    RUNS.add(parts[1])
-    return parts
-
-
-def example_loss(model, x, y):
-    return mse(model(x), y)
+    options = {"generator": 1, "rng": 2} | options
+    return private_run(cal, model, dataset(3) if loader is None else loader, **options)
 
 
 def step(model, optimizer, batch):
@@ -129,7 +110,7 @@ def test_examples_packed_by_a_collate_function(functional):
         return rows.view(-1, 2, 3).sum(1), torch.zeros(len(rows) // 2, 1)
 
     loader = DataLoader(dataset(3), collate_fn=packed)
-    model, optimizer, loader = made(loader=loader, loss=example_loss if functional else None)
+    model, optimizer, loader = made(loader=loader, loss=squared_error if functional else None)
     batch = next(iter(loader))
     if functional:
         model.backward(*batch)
@@ -144,7 +125,7 @@ def test_padding_and_left_out_examples_have_weight_zero():
         rows = torch.stack([x for x, _ in examples])
         return torch.cat([rows, torch.zeros(3, 3)]), torch.zeros(len(rows) + 3, 1)
 
-    model, optimizer, loader = made(loader=DataLoader(dataset(3), collate_fn=padded), loss=example_loss)
+    model, optimizer, loader = made(loader=DataLoader(dataset(3), collate_fn=padded), loss=squared_error)
     batches = iter(loader)
     weights = torch.ones(11)
     weights[8:] = 0.0
@@ -162,7 +143,7 @@ def test_gaps_of_a_dataset_are_no_examples():
     data = CanaryData(dataset(3), 24, target=torch.zeros(1), rng=4)
     torch.manual_seed(0)
     model = nn.Linear(data.width, 1, bias=False)
-    model, optimizer, loader = made(model, DataLoader(data), loss=example_loss)
+    model, optimizer, loader = made(model, DataLoader(data), loss=squared_error)
     handed = []
     for x, y in loader:
         handed.append(loader.progress.handed)
@@ -227,7 +208,7 @@ def test_examples_under_two_indices(build):
     data = build()
     cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)  # lots of any size
     with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
-        made(loader=DataLoader(data, batch_size=4), cal=cal, loss=example_loss)
+        made(loader=DataLoader(data, batch_size=4), cal=cal, loss=squared_error)
 
 
 class Foreign(torch.utils.data.Dataset):
@@ -336,7 +317,7 @@ def test_after_a_failed_update_lots_and_rows_still_belong_together(tmp_path):
     model = linear()
     sgd = Failing(model.parameters(), lr=0.1)
     model, optimizer, loader = make_private(
-        model, sgd, DataLoader(dataset(3)), CAL, loss=example_loss, generator=1, rng=2
+        model, sgd, DataLoader(dataset(3)), CAL, loss=squared_error, generator=1, rng=2
     )
     batches = iter(loader)
     model.backward(*next(batches))
@@ -357,7 +338,7 @@ def test_after_a_failed_update_lots_and_rows_still_belong_together(tmp_path):
 
 
 def test_rows_that_ran_ahead_are_refused():
-    model, optimizer, loader = made(loss=example_loss)
+    model, optimizer, loader = made(loss=squared_error)
     optimizer._stream.step()  # a row that no lot got
     model.backward(*next(iter(loader)))
     with pytest.raises(dm.UnsupportedCombinationError, match="1 rows of noise were spent on 0 lots"):
@@ -375,9 +356,9 @@ def test_a_closure_without_backward_makes_no_step():
 
 
 def test_a_refused_sum_is_not_counted():
-    model, optimizer, loader = made(loss=example_loss)
+    model, optimizer, loader = made(loss=squared_error)
     x, y = next(iter(loader))
-    other = clipped_gradients(model.module, example_loss, (x, y), 3.0)
+    other = clipped_gradients(model.module, squared_error, (x, y), 3.0)
     with pytest.raises(dm.InvalidParameterError, match="clipping of the sum"):
         optimizer.accumulate(other)
     model.backward(x, y)
@@ -389,16 +370,16 @@ def test_an_optimizer_is_made_private_once():
     model = linear()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(dm.InvalidParameterError, match="clip_norm"):
-        make_private(model, sgd, DataLoader(dataset(3)), CAL, clip_norm=-1.0, loss=example_loss)
+        make_private(model, sgd, DataLoader(dataset(3)), CAL, clip_norm=-1.0, loss=squared_error)
     make_private(
-        model, sgd, DataLoader(dataset(3)), CAL, loss=example_loss
+        model, sgd, DataLoader(dataset(3)), CAL, loss=squared_error
     )  # the failure left nothing behind
     with pytest.raises(dm.InvalidParameterError, match="made private already"):
-        make_private(model, sgd, DataLoader(dataset(3)), CAL, loss=example_loss)
+        make_private(model, sgd, DataLoader(dataset(3)), CAL, loss=squared_error)
 
 
 def test_a_layer_frozen_on_the_way_stays():
-    model, optimizer, loader = made(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), loss=example_loss)
+    model, optimizer, loader = made(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), loss=squared_error)
     batches = iter(loader)
     model.backward(*next(batches))
     optimizer.step()
@@ -406,7 +387,7 @@ def test_a_layer_frozen_on_the_way_stays():
     frozen.requires_grad_(False)
     before, moved = frozen.weight.clone(), model.module[1].weight.clone()
     x, y = next(batches)
-    own = clipped_gradients(model.module, example_loss, (x, y), optimizer.clipping)
+    own = clipped_gradients(model.module, squared_error, (x, y), optimizer.clipping)
     optimizer.accumulate(own)
     optimizer.step()
     assert torch.equal(frozen.weight, before)
@@ -417,11 +398,11 @@ def test_a_layer_frozen_on_the_way_stays():
 
 
 def test_other_settings_after_a_checkpoint(tmp_path):
-    model, optimizer, loader = made(loss=example_loss)
+    model, optimizer, loader = made(loss=squared_error)
     model.backward(*next(iter(loader)))
     optimizer.step()
     save_checkpoint(tmp_path / "run.pt", model, optimizer, loader)
-    model, optimizer, loader = made(loss=example_loss, lr=0.3)
+    model, optimizer, loader = made(loss=squared_error, lr=0.3)
     load_checkpoint(tmp_path / "run.pt", model, optimizer, loader)
     assert optimizer.param_groups[0]["lr"] == 0.1
     batches = iter(loader)
@@ -488,7 +469,7 @@ def test_micro_batches_of_torch_func_are_added_in_float64():
     x = torch.zeros(3000, 3)
     x[:, 0] = torch.linspace(0.5, 1.0, 3000)
     batch = x, torch.full((3000, 1), -0.05)
-    found = clipped_gradients(model, example_loss, batch, 1.0, microbatch_size=1).sums[0]
+    found = clipped_gradients(model, squared_error, batch, 1.0, microbatch_size=1).sums[0]
     assert found.dtype == torch.float64
     truth = (2 * 0.05 * x[:, 0].double()).sum()
     assert abs(float(found[0, 0]) - float(truth)) < 2e-5
@@ -498,10 +479,10 @@ def test_messages_and_reprs_show_no_data():
     model = linear()
     secret = torch.full((2, 3), 0.123456)
     with pytest.raises(dm.InvalidParameterError, match=r"batch must be") as caught:
-        clipped_gradients(model, example_loss, (secret, torch.zeros(3, 1)), 1.0)
+        clipped_gradients(model, squared_error, (secret, torch.zeros(3, 1)), 1.0)
     assert "0.1235" not in str(caught.value)
     with pytest.raises(dm.InvalidParameterError, match="weights") as caught:
-        clipped_gradients(model, example_loss, (secret, torch.zeros(2, 1)), 1.0, weights=secret[:, 0])
+        clipped_gradients(model, squared_error, (secret, torch.zeros(2, 1)), 1.0, weights=secret[:, 0])
     assert "0.1235" not in str(caught.value)
     total = ClippedSum([model.weight], [secret[:1]], FlatClipping(1.0))
     assert "0.1235" not in repr(total)
@@ -511,7 +492,7 @@ def test_a_wrapped_model_with_a_loss_of_one_example():
     from opacus.grad_sample import GradSampleModule
 
     with pytest.raises(dm.UnsupportedCombinationError, match="GradSampleModule with a loss"):
-        made(GradSampleModule(linear()), loss=example_loss)
+        made(GradSampleModule(linear()), loss=squared_error)
 
 
 class FullyShardedDataParallel(nn.Sequential):
@@ -520,7 +501,7 @@ class FullyShardedDataParallel(nn.Sequential):
 
 def test_fsdp_of_the_first_kind():
     with pytest.raises(dm.UnsupportedCombinationError, match="FSDP1"):
-        made(nn.Sequential(FullyShardedDataParallel(linear())), loss=example_loss)
+        made(nn.Sequential(FullyShardedDataParallel(linear())), loss=squared_error)
 
 
 # ---- processes that come or go
@@ -529,7 +510,7 @@ def test_fsdp_of_the_first_kind():
 def test_processes_that_come_late(monkeypatch):
     from dpmech.optim import processes as agreement
 
-    model, optimizer, loader = made(loss=example_loss)
+    model, optimizer, loader = made(loss=squared_error)
     model.backward(*next(iter(loader)))
     monkeypatch.setattr(agreement, "processes", lambda group: 2)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"1 processes shared .* now there are 2"):

@@ -19,6 +19,7 @@ from dpmech.optim import (
     clipped_gradients,
 )
 from dpmech.optim.clipping.nonfinite import NonFiniteGradientsWarning
+from tests.support import training
 from tests.support.drawn_noise import DrawnNoise
 
 N = 6
@@ -29,15 +30,11 @@ def calibration(strategy=None):
 
 
 def parameters(dtype=torch.float32):
-    rng = torch.Generator().manual_seed(1)
-    return [torch.nn.Parameter(torch.randn(shape, generator=rng).to(dtype)) for shape in [(3, 2), (4,), ()]]
+    return training.parameters([(3, 2), (4,), ()], dtype)
 
 
 def give_samples(params, seed, examples=5):
-    rng = torch.Generator().manual_seed(seed)
-    for param in params:
-        samples = torch.randn(examples, *param.shape, generator=rng) * 2.0
-        param.grad_sample = samples.to(param.dtype)
+    training.give_samples(params, seed, examples, scale=2.0)
 
 
 def private(params=None, *, lr=0.1, cal=None, inner=torch.optim.SGD, **options):

@@ -1,12 +1,15 @@
 """The pages say of each statement where it stands, what is printed and what is right."""
 
+from pathlib import Path
+
 import pytest
 
 from verification.harness.outcomes import load_outcomes, save_outcomes
 from verification.harness.page import write_pages
-from verification.harness.registry import Paper, Statement
-from verification.harness.verdict import Check, Verdict
+from verification.harness.registry import Paper, Statement, papers, registry
+from verification.harness.verdict import STATUSES, Check, Verdict
 
+ROOT = Path(__file__).parents[3]
 PAPER = Paper("x", "On Things_with | bars", ("A. Uthor",), 2026, "arXiv 1")
 
 
@@ -87,3 +90,23 @@ def test_errata_are_sorted_by_consequence(tmp_path):
 def test_a_damaged_text_is_named(tmp_path):
     page = written(tmp_path, [entry("x.a", "MISPRINT", garbled=True)], {})["verification_x"]
     assert "damaged" in page
+
+
+def test_the_pages_on_file_are_those_of_the_registry(tmp_path):
+    write_pages(tmp_path, registry(), papers(), load_outcomes())
+    for path in tmp_path.glob("*.md"):
+        assert path.read_text() == (ROOT / "docs" / path.name).read_text(), (
+            f"python -m verification: {path.name}"
+        )
+
+
+def test_the_outcomes_on_file_are_the_verdicts():
+    entries = registry()
+    for name, outcome in load_outcomes().items():
+        assert outcome["status"] == entries[name].verdict, name
+
+
+def test_the_first_pages_count_no_verdicts():
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text()
+        assert [word for word in STATUSES if word in text] == []

@@ -7,19 +7,16 @@ from pathlib import Path
 import pytest
 
 from verification.harness.registry import (
-    UNCONVERTED,
     Statement,
     nudges,
     papers,
     registry,
-    unconverted,
     witnesses,
 )
 from verification.harness.verdict import CHECKS, UNSETTLED, InconclusiveError
 
 ROOT = Path(__file__).parents[3]
 REGISTRY = registry()
-CONVERTED = {name: entry for name, entry in REGISTRY.items() if entry.converted}
 NUDGES = nudges()
 WITNESSES = witnesses()
 WINDOW = 10
@@ -70,36 +67,35 @@ def test_an_entry_that_lacks_something_is_refused(changes, message):
 
 
 def toml(**changes):
-    fields = {"id": "x.a", "paper": "x", "verdict": "CONFIRMED", "statement": "t", "location": "s"} | changes
-    return "[[statement]]\n" + "".join(f'{name} = "{value}"\n' for name, value in fields.items())
+    def value(held):
+        return f"[{', '.join(map(value, held))}]" if isinstance(held, tuple) else repr(held)
+
+    return "[[statement]]\n" + "".join(f"{name} = {value(one)}\n" for name, one in (ENTRY | changes).items())
 
 
 def test_a_registry_with_mistakes_is_refused(tmp_path):
-    (tmp_path / UNCONVERTED).write_text("x.a\n")
     (tmp_path / "x.toml").write_text(toml())
-    assert registry(tmp_path) == {"x.a": Statement("x.a", "x", "CONFIRMED", "t", "s")}
+    assert registry(tmp_path) == {"x.a": Statement(**ENTRY)}
     (tmp_path / "x.toml").write_text(toml() * 2)
     with pytest.raises(ValueError, match="stands twice"):
         registry(tmp_path)
     (tmp_path / "x.toml").write_text(toml(paper="y"))
     with pytest.raises(ValueError, match=r"stands in x\.toml"):
         registry(tmp_path)
-    (tmp_path / "x.toml").write_text(toml(id="x.b"))
-    with pytest.raises(ValueError, match=r"x\.b: an entry has `kind`"):
-        registry(tmp_path)
-    (tmp_path / UNCONVERTED).write_text("x.a\nx.gone\n")
-    (tmp_path / "x.toml").write_text(toml())
-    with pytest.raises(ValueError, match=r"names what is not in the registry: \['x\.gone'\]"):
-        registry(tmp_path)
-    (tmp_path / "x.toml").write_text('[paper]\ntitle = "T"\n')
-    with pytest.raises(ValueError, match="title, authors, year and source"):
-        papers(tmp_path)
+    for wrong in (toml(erratum="e"), toml().replace("find = ", "found = "), toml().replace("kind", "sort")):
+        (tmp_path / "x.toml").write_text(wrong)
+        with pytest.raises(ValueError, match=r"x\.a lacks a field or has another one"):
+            registry(tmp_path)
+    for wrong in ('[paper]\ntitle = "T"\n', toml()):
+        (tmp_path / "x.toml").write_text(wrong)
+        with pytest.raises(ValueError, match="title, authors, year and source"):
+            papers(tmp_path)
 
 
-def test_a_paper_whose_entries_are_converted_names_its_source():
-    waiting = {REGISTRY[name].paper for name in unconverted()}
-    for paper in {entry.paper for entry in REGISTRY.values()} - waiting:
-        source = papers()[paper]
+def test_every_paper_names_its_source():
+    sources = papers()
+    assert {entry.paper for entry in REGISTRY.values()} == set(sources)
+    for source in sources.values():
         assert source.title
         assert source.authors
         assert 2020 <= source.year <= 2030
@@ -125,21 +121,40 @@ def texts():
 TEXTS = texts()
 
 
-@pytest.mark.parametrize("name", sorted(CONVERTED))
+def misplaced(entry, lines):
+    """What of a location does not stand in these lines."""
+    near = " ".join(" ".join(lines[max(0, entry.line - 1 - WINDOW) : entry.line + WINDOW]).split())
+    wrong = [term for term in entry.find if term not in near]
+    whole = letters(" ".join(lines))
+    wrong += [
+        f"{kind} {number}"
+        for kind, number in LABEL.findall(entry.location)
+        if letters(kind + number) not in whole
+    ]
+    text = "\n".join(lines)
+    numbers = EQUATION.findall(entry.location)
+    wrong += [
+        f"eq. {number}" for number in numbers if not re.search(rf"\({number}\)|\\tag\{{{number}\}}", text)
+    ]
+    return wrong if entry.line <= len(lines) else [*wrong, f"line {entry.line}"]
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_a_location_is_found_in_the_text_of_the_paper(name):
-    entry = CONVERTED[name]
+    entry = REGISTRY[name]
     if entry.paper not in TEXTS:
         pytest.skip("the papers' texts are not here; DPMECH_PAPERS names their folder")
-    lines = TEXTS[entry.paper]
-    assert entry.line <= len(lines)
-    near = " ".join(" ".join(lines[max(0, entry.line - 1 - WINDOW) : entry.line + WINDOW]).split())
-    for term in entry.find:
-        assert term in near, f"{term!r} does not stand near line {entry.line}"
-    whole = letters(" ".join(lines))
-    for kind, number in LABEL.findall(entry.location):
-        assert letters(kind + number) in whole
-    for number in EQUATION.findall(entry.location):
-        assert re.search(rf"\({number}\)|\\tag\{{{number}\}}", "\n".join(lines)), f"no equation {number}"
+    assert misplaced(entry, TEXTS[entry.paper]) == []
+
+
+def test_a_wrong_location_is_seen():
+    lines = ["**Theorem 1.** *Let*", "$$x \\leq 2 \\quad (3)$$", *[""] * 30, "Table 4"]
+    right = ENTRY | {"location": "Theorem 1, eq. 3", "line": 2, "find": ("x \\leq 2",)}
+    assert misplaced(Statement(**right), lines) == []
+    assert misplaced(Statement(**right | {"location": "Theorem 2"}), lines) == ["Theorem 2"]
+    assert misplaced(Statement(**right | {"location": "eq. 4"}), lines) == ["eq. 4"]
+    assert misplaced(Statement(**right | {"find": ("Table 4",)}), lines) == ["Table 4"]
+    assert misplaced(Statement(**right | {"line": 50, "find": ("Table 4",)}), lines) == ["Table 4", "line 50"]
 
 
 def outcome(claim, factor):
@@ -149,16 +164,16 @@ def outcome(claim, factor):
         return UNSETTLED
 
 
-@pytest.mark.parametrize("name", sorted(CONVERTED))
+@pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_an_entry_names_its_numbers_or_says_that_it_has_none(name):
-    assert bool(NUDGES.get(name)) != ("no number" in CONVERTED[name].loose)
+    assert bool(NUDGES.get(name)) != ("no number" in REGISTRY[name].loose)
     known = {f"{claim} {way}" for claim in NUDGES.get(name, {}) for way in ("up", "down")}
-    assert set(CONVERTED[name].loose) <= known | {"up", "down", "no number"}
+    assert set(REGISTRY[name].loose) <= known | {"up", "down", "no number"}
 
 
 NUDGED = [
     pytest.param(name, claim, marks=[pytest.mark.slow] if CHECKS[name].full else [], id=f"{name}-{claim}")
-    for name in sorted(CONVERTED)
+    for name in sorted(REGISTRY)
     for claim in NUDGES.get(name, {})
 ]
 
@@ -166,7 +181,7 @@ NUDGED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "claim"), NUDGED)
 def test_a_claim_moved_by_one_per_cent_turns_the_verdict(name, claim):
-    check, loose = CHECKS[name], CONVERTED[name].loose
+    check, loose = CHECKS[name], REGISTRY[name].loose
     assert outcome(NUDGES[name][claim], 1.0) == check.expected
     for way, factor in (("up", 1.01), ("down", 0.99)):
         turned = outcome(NUDGES[name][claim], factor) != check.expected
@@ -174,11 +189,11 @@ def test_a_claim_moved_by_one_per_cent_turns_the_verdict(name, claim):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name, entry in CONVERTED.items() if entry.verdict == "COUNTEREXAMPLE")
+    "name", sorted(name for name, entry in REGISTRY.items() if entry.verdict == "COUNTEREXAMPLE")
 )
 def test_a_witness_satisfies_the_printed_hypotheses(name):
     held = WITNESSES[name]()
-    assert held or CONVERTED[name].hypotheses == "none"
+    assert held or REGISTRY[name].hypotheses == "none"
     assert all(held.values()), [hypothesis for hypothesis, holds in held.items() if not holds]
 
 

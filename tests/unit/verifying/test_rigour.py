@@ -16,9 +16,10 @@ from dpmech.numerics.guarantee import error_of_level, joined
 from dpmech.numerics.printed import percent
 from dpmech.plans.names import chosen_method
 from dpmech.verifying.rigour import rigour_problem
+from tests.support import saved
 
 SETTING = {"participation": dm.BallsInBins(2), "rng": 1}
-CERTIFIED = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-3, method=dm.Certified(1e-5), **SETTING)
+CERTIFIED = saved.calibration("bins certified 6")
 BETA_TOO_LARGE = "rigour: the claim holds with probability 1 - beta only, beta = 1e-05; where rigour is asked"
 
 

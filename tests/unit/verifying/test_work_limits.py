@@ -15,6 +15,7 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.numerics import metering, series
 from dpmech.numerics.metering import Work, metered, spend
+from tests.support import saved
 from tests.support.forged_files import (
     BASE,
     BINS,
@@ -186,7 +187,7 @@ def test_what_depends_on_more_than_the_fields_is_counted_before_it_begins(name, 
 
 
 def test_every_part_of_a_check_under_poisson_sampling_is_counted():
-    poisson = dm.calibrate_sigma(dm.Identity(40), 2.0, 1e-5, participation=dm.Poisson(0.1)).certificate()
+    poisson = saved.certificate("poisson 40")
     for seconds, words in ((0.01, "contour"), (3.0, "by PRV")):
         with pytest.raises(dm.WorkLimitError, match=words):
             dm.verify(poisson, max_seconds=seconds)

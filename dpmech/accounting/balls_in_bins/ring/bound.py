@@ -21,6 +21,7 @@ from dpmech.accounting.balls_in_bins.ring.shared_factor import Found, bound_on
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_real
+from dpmech.numerics import Ladder, rung_below
 
 __all__ = ["Direction", "RingGram", "RingGrid", "RingResult", "dominating_ring", "ring_delta"]
 
@@ -31,6 +32,7 @@ FINEST_STEP = 0.02
 MOST_S_NODES = 16384
 MOST_WHITE_NODES = 384
 TEST_STEPS = (0.5, 0.25)
+REL_ERROR = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +72,9 @@ def ring_delta(
     Args:
         ring: the Gram matrix, or one that dominates it.
         eps: in [0, 500].
-        rel_error: how far above the truth of the ring delta may lie, relative to it, in (0, 10]. It steers
-            the effort; the result is an upper bound whether or not the aim is met (see `excess`).
+        rel_error: how far above the truth of the ring delta may lie, relative to it, in (0, 10]; taken
+            down to 0.05 times a power of two. It steers the effort; the result is an upper bound whether or
+            not the aim is met (see `excess`).
         direction: REMOVE, ADD or BOTH, or the value of one.
         grid: the grid to use instead of searching for one, for both directions or for each.
 
@@ -92,7 +95,10 @@ def ring_delta(
         0.126937
     """
     eps = check_real("eps", eps, minimum=0.0, maximum=LARGEST_EPS)
-    rel_error = check_real("rel_error", rel_error, minimum=0.0, maximum=10.0, open_minimum=True)
+    # every grid follows from a rung, so that a little less error asked for is the same bound or a new search
+    rel_error = rung_below(
+        check_real("rel_error", rel_error, minimum=0.0, maximum=10.0, open_minimum=True), REL_ERROR
+    )
     wanted = _directions(direction)
     searches = [_Search(_simplified(ring), eps, one, rel_error) for one in wanted]
     for search in searches:
@@ -230,17 +236,19 @@ class _Search:
         self, name: str, grid: RingGrid, most: int, goal: float, floor: float
     ) -> tuple[RingGrid, float]:
         """Double one resolution, on a coarse y grid, until the next doubling would gain less than `goal`."""
-        old = self.run(grid)[0]
-        error = math.inf
-        while getattr(grid, name) * 2 <= most and self.best > floor:
-            finer = dataclasses.replace(grid, **{name: 2 * getattr(grid, name)})
-            new = self.run(finer)[0]
-            error = max(math.log(old / new), 0.0) if new > 0.0 else 0.0
-            # the error falls like 1/n at first, like 1/n^2 later: between error / 3 and error is left
-            if error <= goal:
-                return (grid if error <= 0.5 * goal else finer), error
-            grid, old = finer, new
-        return grid, error
+
+        def with_nodes(count: float) -> RingGrid:
+            if name == "s_nodes":
+                return dataclasses.replace(grid, s_nodes=int(count))
+            return dataclasses.replace(grid, white_nodes=int(count))
+
+        doublings = Ladder.up(getattr(grid, name), most)
+        found = doublings.settle(
+            lambda count: self.run(with_nodes(count))[0], goal=goal, stop=lambda _: self.best <= floor
+        )
+        # the error falls like 1/n at first, like 1/n^2 later: between gain / 3 and gain is left
+        enough = found.before if found.gain <= 0.5 * goal else found.resolution
+        return with_nodes(enough), found.gain
 
     def _y_step(self, grid: RingGrid, goal: float) -> tuple[RingGrid, float]:
         """Step of y for a relative error of `goal`: ln delta is linear in the square of the step."""

@@ -6,7 +6,6 @@ import warnings
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import (
@@ -14,10 +13,10 @@ from dpmech.optim import (
     FlatClipping,
     NonFiniteGradientsWarning,
     PrivateOptimizer,
-    make_private,
     save_checkpoint,
 )
 from dpmech.optim.clipping.lot_sum import Accumulator
+from tests.support.training import classification, cross_entropy, linear, private_run, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -27,29 +26,14 @@ F = torch.nn.functional
 
 
 def data(bad=()):
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(SIZE, 3, generator=rng)
-    x[list(bad)] = math.nan
-    return TensorDataset(x, torch.randint(2, (SIZE,), generator=rng))
+    dataset = classification(SIZE)
+    dataset.tensors[0][list(bad)] = math.nan
+    return dataset
 
 
 def made(dataset, *, functional=True, **options):
-    torch.manual_seed(1)
-    model = torch.nn.Linear(3, 2)
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss = (lambda f, x, y: F.cross_entropy(f(x), y)) if functional else None
-    return make_private(model, sgd, DataLoader(dataset), CAL, loss=loss, **options)
-
-
-def train(model, optimizer, loader):
-    while optimizer.steps_left:
-        for x, y in loader:
-            if hasattr(model, "backward"):
-                model.backward(x, y)
-            else:
-                optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+    loss = cross_entropy if functional else None
+    return private_run(CAL, linear(3, 2, bias=True, seed=1), dataset, loss=loss, **options)
 
 
 def quietly(*parts):

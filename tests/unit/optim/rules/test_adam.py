@@ -7,30 +7,14 @@ from hypothesis import strategies as st
 from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.rules.adam import AdamBC
 from dpmech.optim.rules.sign import SignSGD
+from tests.support.training import apply_gradients, normal_gradients, parameters
 
 SHAPES = [(7, 5), (11,), (), (2, 3, 4)]
 
 
 def gradients(steps, seed=0, shapes=SHAPES):
-    rng = np.random.default_rng(seed)
-    return [
-        [rng.standard_normal(shape) * 10.0 ** rng.uniform(-3, 1) for shape in shapes] for _ in range(steps)
-    ]
-
-
-def parameters(dtype, shapes=SHAPES, seed=1):
-    rng = np.random.default_rng(seed)
-    return [torch.nn.Parameter(torch.tensor(rng.standard_normal(shape), dtype=dtype)) for shape in shapes]
-
-
-def drive(optimizer, params, grads, phis=None):
-    for t, step in enumerate(grads):
-        for param, grad in zip(params, step, strict=True):
-            param.grad = torch.tensor(grad, dtype=param.dtype)
-        if phis is not None:
-            optimizer.param_groups[0]["phi"] = phis[t]
-        optimizer.step()
-    return [param.detach().double().numpy() for param in params]
+    """Of all orders of magnitude from 1e-3 to 10."""
+    return normal_gradients(shapes, steps, seed=seed, scale=lambda rng: 10.0 ** rng.uniform(-3, 1))
 
 
 def reference(params, grads, phis, *, lr, betas, eps, floor, subtract, low_pass, decay, decoupled):
@@ -65,11 +49,11 @@ def reference(params, grads, phis, *, lr, betas, eps, floor, subtract, low_pass,
 @pytest.mark.parametrize("maximize", [True, False])
 def test_without_noise_and_floor_it_is_torchs_adam(dtype, tolerance, weight_decay, decoupled, maximize):
     grads = gradients(60)
-    mine, theirs = parameters(dtype), parameters(dtype)
+    mine, theirs = parameters(SHAPES, dtype), parameters(SHAPES, dtype)
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
     common = {"lr": 1e-3, "weight_decay": weight_decay, "maximize": maximize}
-    a = drive(AdamBC(mine, floor=0.0, decoupled_weight_decay=decoupled, **common), mine, grads)
-    b = drive(kind(theirs, **common), theirs, grads)
+    a = apply_gradients(AdamBC(mine, floor=0.0, decoupled_weight_decay=decoupled, **common), mine, grads)
+    b = apply_gradients(kind(theirs, **common), theirs, grads)
     for x, y in zip(a, b, strict=True):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
@@ -88,7 +72,7 @@ def test_it_is_the_definition(betas, floor, subtract, low_pass, decay, decoupled
     rng = np.random.default_rng(seed)
     # Below every squared gradient would never bind, above all would always: some of each.
     phis = [(10.0 ** rng.uniform(-6, 0, len(SHAPES))).tolist() for _ in range(6)]
-    params = parameters(torch.float64)
+    params = parameters(SHAPES, torch.float64)
     expected = reference(
         params,
         grads,
@@ -113,15 +97,15 @@ def test_it_is_the_definition(betas, floor, subtract, low_pass, decay, decoupled
         weight_decay=decay,
         decoupled_weight_decay=decoupled,
     )
-    for x, y in zip(drive(optimizer, params, grads, phis), expected, strict=True):
+    for x, y in zip(apply_gradients(optimizer, params, grads, phis), expected, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9)
 
 
 def test_the_current_phi_is_not_what_is_subtracted():
-    params = parameters(torch.float64)
+    params = parameters(SHAPES, torch.float64)
     optimizer = AdamBC(params, betas=(0.9, 0.9))
     phis = [1.0, 1.81, 1.81]
-    drive(optimizer, params, gradients(3), phis)
+    apply_gradients(optimizer, params, gradients(3), phis)
     state = optimizer.state[params[0]]
     weights = np.array([0.81, 0.9, 1.0])
     average = state["phi_average"] / (1 - 0.9**3)
@@ -134,10 +118,10 @@ def test_both_betas_zero_is_sign_descent(dtype):
     grads = gradients(20)
     grads[3][0][2, 2] = 0.0
     grads[5][0][1, 1] = -1e-30
-    mine, theirs = parameters(dtype), parameters(dtype)
+    mine, theirs = parameters(SHAPES, dtype), parameters(SHAPES, dtype)
     adam = AdamBC(mine, lr=0.01, betas=(0.0, 0.0), eps=0.0, floor=0.0, subtract_noise=False)
-    a = drive(adam, mine, grads)
-    b = drive(SignSGD(theirs, lr=0.01), theirs, grads)
+    a = apply_gradients(adam, mine, grads)
+    b = apply_gradients(SignSGD(theirs, lr=0.01), theirs, grads)
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if i == 0 and dtype == torch.float32:
             # The square of 1e-30 underflows in float32: that coordinate stands still instead of moving by lr.
@@ -156,11 +140,11 @@ def test_sign_descent_moves_by_the_rate_and_keeps_nan():
 
 
 def test_sign_descent_with_momentum_and_decay():
-    params = parameters(torch.float64, [(4, 4)])
+    params = parameters([(4, 4)], torch.float64)
     start = params[0].detach().numpy().copy()
     grads = gradients(5, shapes=[(4, 4)])
     optimizer = SignSGD(params, lr=0.1, momentum=0.7, weight_decay=0.2)
-    found = drive(optimizer, params, grads)[0]
+    found = apply_gradients(optimizer, params, grads)[0]
     p = start
     for t in range(5):
         average = sum(0.7 ** (t - s) * grads[s][0] for s in range(t + 1))
@@ -169,15 +153,17 @@ def test_sign_descent_with_momentum_and_decay():
 
 
 def test_zero_gradients_stand_still_and_a_bound_floor_is_momentum_sgd():
-    params = parameters(torch.float32, [(3, 3)])
+    params = parameters([(3, 3)], torch.float32)
     start = params[0].detach().clone()
-    drive(AdamBC(params, eps=0.0, floor=0.0, subtract_noise=False), params, [[np.zeros((3, 3))]] * 3)
+    apply_gradients(
+        AdamBC(params, eps=0.0, floor=0.0, subtract_noise=False), params, [[np.zeros((3, 3))]] * 3
+    )
     assert torch.equal(params[0], start)
 
     grads = gradients(4, shapes=[(3, 3)])
-    params = parameters(torch.float64, [(3, 3)])
+    params = parameters([(3, 3)], torch.float64)
     start = params[0].detach().numpy().copy()
-    found = drive(AdamBC(params, lr=0.1, eps=0.0, floor=1e6), params, grads, [1.0] * 4)[0]
+    found = apply_gradients(AdamBC(params, lr=0.1, eps=0.0, floor=1e6), params, grads, [1.0] * 4)[0]
     steps = [
         sum(0.9 ** (t - s) * grads[s][0] for s in range(t + 1)) / sum(0.9**s for s in range(t + 1))
         for t in range(4)
@@ -186,20 +172,20 @@ def test_zero_gradients_stand_still_and_a_bound_floor_is_momentum_sgd():
 
 
 def test_subtracting_to_zero_without_floor_and_eps_is_refused():
-    params = parameters(torch.float32, [(3,)])
+    params = parameters([(3,)], torch.float32)
     optimizer = AdamBC(params, eps=0.0, floor=0.0)
-    drive(optimizer, params, [[np.ones(3)]], [0.0])
+    apply_gradients(optimizer, params, [[np.ones(3)]], [0.0])
     with pytest.raises(InvalidParameterError, match="not both zero where noise is subtracted"):
-        drive(optimizer, params, [[np.ones(3)]], [1.0])
+        apply_gradients(optimizer, params, [[np.ones(3)]], [1.0])
 
 
 def test_bfloat16_parameters_lose_nothing_but_their_own_rounding():
     grads = gradients(1)
     grads = [[torch.tensor(g).bfloat16().double().numpy() for g in grads[0]]]
-    narrow = parameters(torch.bfloat16)
+    narrow = parameters(SHAPES, torch.bfloat16)
     wide = [torch.nn.Parameter(param.detach().float()) for param in narrow]
-    drive(AdamBC(narrow, lr=0.1), narrow, grads, [1e-6])
-    drive(AdamBC(wide, lr=0.1), wide, grads, [1e-6])
+    apply_gradients(AdamBC(narrow, lr=0.1), narrow, grads, [1e-6])
+    apply_gradients(AdamBC(wide, lr=0.1), wide, grads, [1e-6])
     for a, b in zip(narrow, wide, strict=True):
         assert torch.equal(a, b.bfloat16())
 

@@ -8,6 +8,7 @@ from dpmech.optim.rules.adam import AdamBC
 from dpmech.optim.rules.muon import Muon
 from dpmech.optim.rules.orthogonalize import QUINTIC_COEFS
 from dpmech.optim.rules.sign import SignSGD
+from tests.support.training import apply_gradients, normal_gradients, parameters
 
 RULES = {
     "adam": lambda params: AdamBC(params, lr=0.01, low_pass=0.5, weight_decay=0.1),
@@ -18,23 +19,15 @@ RULES = {
 SHAPES = [(3, 4), (4, 3), (4, 4), (2, 3, 2), (5,), ()]
 
 
-def make(rule, dtype=torch.float32, shapes=SHAPES):
-    generator = torch.Generator().manual_seed(3)
-    params = [
-        torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype))
-        for shape in shapes
-    ]
+def make(rule, dtype=torch.float32):
+    params = parameters(SHAPES, dtype, seed=3)
     return params, RULES[rule](params)
 
 
 def run(optimizer, params, steps, phi=0.04, first=0):
-    for step in range(first, first + steps):
-        generator = torch.Generator().manual_seed(100 + step)
-        for param in params:
-            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param.dtype)
-        for group in optimizer.param_groups:
-            group["phi"] = phi
-        optimizer.step()
+    """Steps `first` to `first + steps` of one sequence of gradients; returns the weights."""
+    grads = normal_gradients(SHAPES, first + steps)[first:]
+    apply_gradients(optimizer, params, grads, [phi] * steps)
     return [param.detach().clone() for param in params]
 
 

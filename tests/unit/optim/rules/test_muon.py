@@ -11,26 +11,20 @@ from dpmech.exceptions import HorizonError, InvalidParameterError, UnsupportedCo
 from dpmech.optim.rules.momentum_noise import momentum_noise_ratios
 from dpmech.optim.rules.muon import Muon, MuonScale, extrapolated
 from dpmech.optim.rules.orthogonalize import QUINTIC_COEFS, orthogonalize, taylor_coefs
+from tests.support import training
 
 SHAPES = [(4, 6), (6, 4), (4, 6), (5, 5), (3, 2, 4), (7,), ()]
 
 
-def parameters(dtype=torch.float64, shapes=SHAPES):
-    rng = np.random.default_rng(1)
-    return [torch.nn.Parameter(torch.tensor(rng.standard_normal(shape), dtype=dtype)) for shape in shapes]
+def parameters(shapes=SHAPES):
+    return training.parameters(shapes, torch.float64)
 
 
-def drive(optimizer, params, steps, phi=0.0, seed=0):
-    rng = np.random.default_rng(seed)
-    seen = []
-    for step in range(steps):
-        seen.append([rng.standard_normal(param.shape) for param in params])
-        for param, grad in zip(params, seen[-1], strict=True):
-            param.grad = torch.tensor(grad, dtype=param.dtype)
-        for group in optimizer.param_groups:
-            group["phi"] = phi[step] if isinstance(phi, list) else phi
-        optimizer.step()
-    return seen
+def drive(optimizer, params, steps, phi=0.0):
+    """Make steps with normal gradients, which are returned; `phi` is of all steps, or a list of each."""
+    grads = training.normal_gradients([param.shape for param in params], steps)
+    training.apply_gradients(optimizer, params, grads, phi if isinstance(phi, list) else [phi] * steps)
+    return grads
 
 
 def newton_schulz(matrix, coefs, steps):

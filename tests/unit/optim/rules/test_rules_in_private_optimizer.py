@@ -16,8 +16,10 @@ from dpmech.optim.rules.diagnostics import noise_share
 from dpmech.optim.rules.momentum_noise import momentum_noise_ratios
 from dpmech.optim.rules.muon import Muon
 from dpmech.optim.rules.sign import SignSGD
+from tests.support.training import give_samples, parameters
 
 STEPS, BATCH = 8, 4
+SHAPES = [(6, 9), (9, 6), (5,)]
 STRATEGY = dm.LambdaCGD(STEPS, 0.7)
 RULES = {
     "corr-sgd": lambda params: torch.optim.SGD(params, lr=0.1),
@@ -39,14 +41,6 @@ def calibrated(strategy):
     return dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=dm.SingleParticipation())
 
 
-def parameters(dtype):
-    generator = torch.Generator().manual_seed(0)
-    return [
-        torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
-        for shape in [(6, 9), (9, 6), (5,)]
-    ]
-
-
 def private(rule, params, strategy=STRATEGY):
     inner = RULES[rule](params)
     return PrivateOptimizer(inner, calibrated(strategy), 1.0, BATCH, generator=7), inner
@@ -54,23 +48,20 @@ def private(rule, params, strategy=STRATEGY):
 
 def advance(optimizer, params, first, last):
     for step in range(first, last):
-        generator = torch.Generator().manual_seed(50 + step)
-        for param in params:
-            samples = torch.randn((BATCH, *param.shape), generator=generator)
-            param.grad_sample = samples.to(param.dtype)
+        give_samples(params, 50 + step, BATCH)
         optimizer.step()
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kill_and_resume_with_the_denoiser(rule, dtype):
-    params = parameters(dtype)
+    params = parameters(SHAPES, dtype)
     optimizer, inner = private(rule, params)
     attach_denoiser(inner)
     advance(optimizer, params, 0, STEPS)
     optimizer.close()
 
-    killed = parameters(dtype)
+    killed = parameters(SHAPES, dtype)
     optimizer, inner = private(rule, killed)
     attach_denoiser(inner)
     advance(optimizer, killed, 0, 3)
@@ -80,7 +71,7 @@ def test_kill_and_resume_with_the_denoiser(rule, dtype):
 
     file.seek(0)
     state, values = torch.load(file, weights_only=False)
-    resumed = parameters(dtype)
+    resumed = parameters(SHAPES, dtype)
     for param, value in zip(resumed, values, strict=True):
         param.data.copy_(value)
     optimizer, inner = private(rule, resumed)
@@ -93,7 +84,7 @@ def test_kill_and_resume_with_the_denoiser(rule, dtype):
 
 
 def test_phi_reaches_the_rule():
-    params = parameters(torch.float32)
+    params = parameters(SHAPES, torch.float32)
     optimizer, inner = private("adam-bc", params)
     advance(optimizer, params, 0, 5)
     cal = calibrated(STRATEGY)
@@ -108,7 +99,7 @@ def test_phi_reaches_the_rule():
 
 
 def test_muon_bc_refuses_correlated_noise_without_ratios():
-    params = parameters(torch.float32)
+    params = parameters(SHAPES, torch.float32)
     optimizer = PrivateOptimizer(Muon(params, probes=1), calibrated(STRATEGY), 1.0, BATCH, generator=7)
     with pytest.raises(UnsupportedCombinationError, match="momentum_noise_ratios"):
         advance(optimizer, params, 0, 2)
@@ -118,7 +109,7 @@ def test_muon_bc_refuses_correlated_noise_without_ratios():
 def test_without_correlation_it_is_the_uncorrelated_rule(rule):
     results = []
     for strategy in (dm.LambdaCGD(STEPS, 0.0), dm.Identity(STEPS)):
-        params = parameters(torch.float32)
+        params = parameters(SHAPES, torch.float32)
         optimizer, _ = private(rule, params, strategy)
         advance(optimizer, params, 0, STEPS)
         optimizer.close()
@@ -144,6 +135,6 @@ def test_corr_sgd_sums_the_noise_that_the_theory_says():
 
 
 def test_the_denoiser_refuses_the_private_wrapper():
-    optimizer, _ = private("adam-bc", parameters(torch.float32))
+    optimizer, _ = private("adam-bc", parameters(SHAPES, torch.float32))
     with pytest.raises(InvalidParameterError, match="the inner torch optimizer of a PrivateOptimizer"):
         attach_denoiser(optimizer)

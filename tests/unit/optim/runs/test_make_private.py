@@ -1,11 +1,10 @@
 import copy
 import dataclasses
-import weakref
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
@@ -14,7 +13,6 @@ from dpmech.optim import (
     FlatClipping,
     LotOptimizer,
     LotSampler,
-    PerExampleModel,
     PerLayerClipping,
     PrivateLoader,
     PrivateOptimizer,
@@ -25,6 +23,8 @@ from dpmech.optim import (
 )
 from dpmech.optim.runs.per_example_model import check_model
 from dpmech.samplers import BallsInBinsSampler, SequentialSampler
+from tests.support import saved
+from tests.support.training import classification, classifier, cross_entropy, private_run, train, weights
 
 # Opacus' hooks, where the input of the first layer needs no gradient.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -45,7 +45,7 @@ def calibration(participation=None, strategy=None, eps=8.0):
 CAL = calibration()
 CALS = {
     "min-sep": CAL,
-    "bins": calibration(dm.BallsInBins(4)),
+    "bins": saved.calibration("bins"),
     "poisson": calibration(dm.Poisson(0.1), dm.Identity(N)),
     "cyclic": calibration(dm.CyclicPoisson(0.5, 4), dm.SquareRoot(N, 2)),
     "every": calibration(dm.EveryStep()),
@@ -53,50 +53,13 @@ CALS = {
 
 
 def data():
-    rng = torch.Generator().manual_seed(0)
-    return TensorDataset(torch.randn(SIZE, 3, generator=rng), torch.randint(2, (SIZE,), generator=rng))
-
-
-def module():
-    torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
-
-
-def example_loss(model, x, target):
-    return F.cross_entropy(model(x), target)
-
-
-RUNS = weakref.WeakSet()  # optimizers of earlier runs: two live ones with one seed are refused
+    return classification(SIZE)
 
 
 def made(cal=CAL, *, model=None, loader=None, functional=True, **options):
-    model = module() if model is None else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(data()) if loader is None else loader
-    options = {"generator": 1, "rng": 2, "loss": example_loss if functional else None} | options
-    for earlier in RUNS:
-        earlier.close()
-    parts = make_private(model, optimizer, loader, cal, **options)
-    RUNS.add(parts[1])
-    return parts
-
-
-def train(model, optimizer, loader, steps=None):
-    while optimizer.steps_left:
-        for x, target in loader:
-            if isinstance(model, PerExampleModel):
-                model.backward(x, target)
-            else:
-                optimizer.zero_grad()
-                F.cross_entropy(model(x), target).backward()
-            optimizer.step()
-            if steps is not None and optimizer.record.steps == steps:
-                return weights(model)
-    return weights(model)
-
-
-def weights(model):
-    return torch.cat([param.detach().flatten() for param in model.parameters()])
+    options = {"generator": 1, "rng": 2, "loss": cross_entropy if functional else None} | options
+    model = classifier() if model is None else model
+    return private_run(cal, model, data() if loader is None else loader, **options)
 
 
 # ---- what is trained
@@ -109,7 +72,7 @@ def test_a_run_is_that_of_sampler_and_private_optimizer(name):
     model, optimizer, private_loader = made(cal, loader=loader)
     found = train(model, optimizer, private_loader)
     optimizer.close()
-    reference = module()
+    reference = classifier()
     by_hand = PrivateOptimizer(
         torch.optim.SGD(reference.parameters(), lr=0.1),
         cal,
@@ -119,7 +82,7 @@ def test_a_run_is_that_of_sampler_and_private_optimizer(name):
     x, target = data().tensors
     for step in range(N):
         lot = torch.from_numpy(private_loader.sampler.indices(step))
-        by_hand.accumulate(clipped_gradients(reference, example_loss, (x[lot], target[lot]), 1.0))
+        by_hand.accumulate(clipped_gradients(reference, cross_entropy, (x[lot], target[lot]), 1.0))
         by_hand.step()
     torch.testing.assert_close(found, weights(reference), rtol=1e-6, atol=1e-7)
     record = optimizer.run_record()
@@ -156,7 +119,7 @@ def test_lot_complete_tells_schedulers_when_to_step():
 def test_a_grad_sample_module_is_kept():
     from opacus.grad_sample import GradSampleModule
 
-    wrapped = GradSampleModule(module())
+    wrapped = GradSampleModule(classifier())
     model, _, _ = made(model=wrapped, functional=False)
     assert model is wrapped
 
@@ -164,15 +127,15 @@ def test_a_grad_sample_module_is_kept():
 def test_padding_is_left_out():
     x, target = data().tensors
     weights_of = torch.tensor([1.0] * 4 + [0.0] * 3)
-    model = module()
-    padded = clipped_gradients(model, example_loss, (x[:7], target[:7]), 1.0, weights=weights_of)
-    plain = clipped_gradients(model, example_loss, (x[:4], target[:4]), 1.0)
+    model = classifier()
+    padded = clipped_gradients(model, cross_entropy, (x[:7], target[:7]), 1.0, weights=weights_of)
+    plain = clipped_gradients(model, cross_entropy, (x[:4], target[:4]), 1.0)
     assert padded.examples == 4
     for one, other in zip(padded.sums, plain.sums, strict=True):
         torch.testing.assert_close(one, other)
     for bad in (torch.full((7,), 0.5), torch.ones(6), [1] * 7):
         with pytest.raises(dm.InvalidParameterError, match="weights"):
-            clipped_gradients(model, example_loss, (x[:7], target[:7]), 1.0, weights=bad)
+            clipped_gradients(model, cross_entropy, (x[:7], target[:7]), 1.0, weights=bad)
 
 
 def test_a_batch_of_padding_alone_is_no_forgotten_one():
@@ -203,8 +166,8 @@ def test_wrapped_models_are_themselves():
     model, _, _ = made()
     x = data().tensors[0]
     torch.testing.assert_close(model(x), model.module(x))
-    assert list(model.state_dict()) == list(module().state_dict())
-    model.load_state_dict(module().state_dict())
+    assert list(model.state_dict()) == list(classifier().state_dict())
+    model.load_state_dict(classifier().state_dict())
 
 
 # ---- stopping early
@@ -346,7 +309,7 @@ def test_steps_belong_to_lots():
 
 def test_hooks_run_once_a_step():
     """Torch wraps `step` of every class that was ever instantiated."""
-    PrivateOptimizer(torch.optim.SGD(module().parameters(), lr=0.1), CAL, expected_batch_size=5)
+    PrivateOptimizer(torch.optim.SGD(classifier().parameters(), lr=0.1), CAL, expected_batch_size=5)
     model, optimizer, loader = made()
     seen = []
     optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
@@ -521,7 +484,7 @@ def test_sizes_may_be_rounded(size):
     ],
 )
 def test_bad_arguments(change, match):
-    model = module()
+    model = classifier()
     given = {
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
@@ -537,10 +500,10 @@ def test_bad_arguments(change, match):
 
 
 def test_parameters_that_the_optimizer_leaves_out():
-    model = module()
+    model = classifier()
     optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     with pytest.raises(dm.InvalidParameterError, match="without 2"):
-        make_private(model, optimizer, DataLoader(data()), CAL, loss=example_loss)
+        make_private(model, optimizer, DataLoader(data()), CAL, loss=cross_entropy)
 
 
 def test_data_parallel_models_are_refused(monkeypatch):
@@ -550,7 +513,11 @@ def test_data_parallel_models_are_refused(monkeypatch):
 
     with pytest.raises(dm.UnsupportedCombinationError, match="averages gradients before"):
         make_private(
-            Fake(), torch.optim.SGD(module().parameters(), lr=0.1), DataLoader(data()), CAL, loss=example_loss
+            Fake(),
+            torch.optim.SGD(classifier().parameters(), lr=0.1),
+            DataLoader(data()),
+            CAL,
+            loss=cross_entropy,
         )
 
 
@@ -563,7 +530,7 @@ def test_without_opacus(monkeypatch):
 
 
 def test_a_loader_of_another_certificate():
-    model = module()
+    model = classifier()
     loader = PrivateLoader(DataLoader(data()), SequentialSampler(SIZE, dm.MinSep(2), N))
     with pytest.raises(dm.CertificateError, match="certified is MinSep"):
         LotOptimizer(loader, torch.optim.SGD(model.parameters(), lr=0.1), CAL, expected_batch_size=5)
@@ -597,7 +564,7 @@ def test_forged_claims_are_refused_in_the_record():
 
 
 def test_models_are_not_copied():
-    model = module()
+    model = classifier()
     before = copy.deepcopy(model.state_dict())
     private, optimizer, loader = made(model=model)
     train(private, optimizer, loader, steps=1)

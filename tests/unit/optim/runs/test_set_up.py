@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import types
-import weakref
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ import dpmech as dm
 from dpmech.optim import CanaryData, clipped_gradients, load_checkpoint, make_private, save_checkpoint
 from dpmech.optim.runs.fingerprints import code as code_prints
 from dpmech.optim.runs.fingerprints.code import Printer
+from tests.support.training import classification, classifier, private_run
 
 F = nn.functional
 CAL = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
@@ -27,32 +27,17 @@ SIZE = 40
 
 
 def data(size=SIZE):
-    rng = torch.Generator().manual_seed(0)
-    return TensorDataset(torch.randn(size, 3, generator=rng), torch.randint(2, (size,), generator=rng))
-
-
-def network(*middle):
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(3, 4), *(middle or (nn.Tanh(),)), nn.Linear(4, 2))
+    return classification(size)
 
 
 def plain_loss(model, x, target):
     return F.cross_entropy(model(x), target)
 
 
-RUNS = weakref.WeakSet()  # optimizers of earlier runs: two live ones with one key are refused
-
-
 def made(dataset=None, model=None, loss=plain_loss, **options):
-    model = network() if model is None else model
-    options = {"generator": 1} | options
     loader = DataLoader(data() if dataset is None else dataset, **options.pop("loader", {}))
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    for earlier in RUNS:
-        earlier.close()
-    parts = make_private(model, sgd, loader, CAL, 1.0, loss=loss, **options)
-    RUNS.add(parts[1])
-    return parts
+    options = {"generator": 1, "clip_norm": 1.0, "loss": loss} | options
+    return private_run(CAL, classifier() if model is None else model, loader, **options)
 
 
 def moved(path, before, after, **options):
@@ -296,7 +281,7 @@ def test_a_closure_over_the_model_is_no_other_loss(tmp_path):
     """Its weights differ when it is built without a seed, and come from the checkpoint."""
 
     def case(seed):
-        model = network()
+        model = classifier()
         nn.init.normal_(model[0].weight, generator=torch.Generator().manual_seed(seed))
 
         def loss(given, x, target):
@@ -369,18 +354,21 @@ def of_another_class():
 
 
 def frozen():
-    model = network()
+    model = classifier()
     model[0].weight.requires_grad_(False)
     return model
 
 
 MODELS = {
-    "class": (lambda: network(nn.Tanh()), lambda: network(nn.ReLU())),
-    "setting": (lambda: network(nn.Dropout(0.1)), lambda: network(nn.Dropout(0.2))),
-    "attribute": (lambda: network(Scale(1.0)), lambda: network(Scale(2.0))),
-    "forward": (lambda: network(Scale(1.0)), lambda: network(of_another_class())),
-    "buffer": (lambda: network(Masked(1.0, 1.0, 1.0, 1.0)), lambda: network(Masked(1.0, 1.0, 1.0, 0.0))),
-    "frozen": (network, frozen),
+    "class": (lambda: classifier(nn.Tanh()), lambda: classifier(nn.ReLU())),
+    "setting": (lambda: classifier(nn.Dropout(0.1)), lambda: classifier(nn.Dropout(0.2))),
+    "attribute": (lambda: classifier(Scale(1.0)), lambda: classifier(Scale(2.0))),
+    "forward": (lambda: classifier(Scale(1.0)), lambda: classifier(of_another_class())),
+    "buffer": (
+        lambda: classifier(Masked(1.0, 1.0, 1.0, 1.0)),
+        lambda: classifier(Masked(1.0, 1.0, 1.0, 0.0)),
+    ),
+    "frozen": (classifier, frozen),
 }
 
 
@@ -402,8 +390,8 @@ def test_heads_of_attention_are_no_part_of_its_repr():
 
 def test_values_that_a_checkpoint_restores_are_no_other_model(tmp_path):
     one, other = (
-        network(Masked(1.0, 1.0, 1.0, 1.0, persistent=True)),
-        network(Masked(0.0, 1.0, 1.0, 1.0, persistent=True)),
+        classifier(Masked(1.0, 1.0, 1.0, 1.0, persistent=True)),
+        classifier(Masked(0.0, 1.0, 1.0, 1.0, persistent=True)),
     )
     nn.init.zeros_(other[0].weight)
     *_, loader = moved(tmp_path / "run.pt", {"model": one}, {"model": other.eval()})
@@ -637,7 +625,7 @@ def doubled(_, inputs, output):
 
 
 def with_hook(kind, hook):
-    model = network()
+    model = classifier()
     register = {
         "forward": model.register_forward_hook,
         "before": model[0].register_forward_pre_hook,
@@ -665,7 +653,7 @@ def test_hooks_of_gradients_belong_to_the_model():
     # torch.func knows none, Opacus does.
     prints = []
     for factor in (2.0, 3.0, 3.0):
-        model = network()
+        model = classifier()
         model[0].register_full_backward_hook(lambda _, before, after, factor=factor: (factor * before[0],))
         prints.append(Printer(model).model(model))
     assert prints[0] != prints[1] == prints[2]
@@ -682,7 +670,7 @@ def test_another_optimizer_does_not_go_on(tmp_path):
     kinds = torch.optim.Adam, torch.optim.RAdam
     runs = []
     for kind in kinds:
-        model = network()
+        model = classifier()
         loader = DataLoader(data())
         runs.append(make_private(model, kind(model.parameters()), loader, CAL, 1.0, loss=plain_loss))
     model, optimizer, loader = runs[0]

@@ -14,10 +14,12 @@ import dpmech as dm
 pytest.importorskip("opacus")
 
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from dpmech.optim import load_checkpoint, make_private, save_checkpoint
 from dpmech.optim.runs.contents import Fingerprinter, same
+from tests.support import training
+from tests.support.training import private_run, regression, squared_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -94,28 +96,16 @@ WAYS = {
 
 
 def dataset():
-    rng = torch.Generator().manual_seed(3)
-    x = torch.randn(SIZE, 3, generator=rng)
-    return TensorDataset(x, x.sum(1, keepdim=True))
-
-
-def example_loss(model, x, y):
-    return (model(x) - y).square().sum()
+    return regression(SIZE, 3)
 
 
 def made(model, mode, **options):
-    params = [param for param in model.parameters() if param.requires_grad]
-    sgd = torch.optim.SGD(params, lr=0.1)
-    loss = example_loss if mode == "loss" else None
-    return make_private(model, sgd, DataLoader(dataset()), CAL, loss=loss, **options)
+    loss = squared_error if mode == "loss" else None
+    return private_run(CAL, model, dataset(), loss=loss, **options)
 
 
 def backward(private, batch):
-    x, y = batch
-    if hasattr(private, "backward"):
-        private.backward(x, y)
-    else:
-        nn.functional.mse_loss(private(x), y).backward()
+    training.backward(private, batch, squared_error)
 
 
 def keep(model, x):
@@ -315,7 +305,7 @@ def test_hooks_of_the_torch_optimizer_belong_to_the_step():
     model = Model()
     sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     sgd.register_step_post_hook(lambda *_: model.body.weight.data.clamp_(-0.1, 0.1))
-    private, optimizer, loader = make_private(model, sgd, DataLoader(dataset()), CAL, loss=example_loss)
+    private, optimizer, loader = make_private(model, sgd, DataLoader(dataset()), CAL, loss=squared_error)
     for batch in loader:
         private.backward(*batch)
         optimizer.step()
@@ -634,7 +624,7 @@ def test_what_was_written_before_is_not_taken_over(mode):
             torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1),
             DataLoader(dataset()),
             CAL,
-            loss=None if mode == "opacus" else example_loss,
+            loss=None if mode == "opacus" else squared_error,
         )
 
 

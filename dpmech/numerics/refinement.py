@@ -1,0 +1,181 @@
+"""Refinement on fixed ladders of resolutions: what is found depends on the rung that was reached alone.
+
+A tolerance decides how far down a ladder is climbed, never where its rungs stand. So a tighter one gives the
+same numbers wherever the same rung suffices, and otherwise an interval inside the earlier one.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from dpmech.exceptions import InvalidParameterError, NumericalError
+
+__all__ = ["Ladder", "Reached", "Settled", "log_gap", "relative_gap", "rung_below"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """The intersection of the intervals of all rungs down to one.
+
+    Attributes:
+        lower: the largest lower end.
+        upper: the smallest upper end.
+        resolution: the rung.
+        met: whether the gap is as small as asked; if not, the ladder ended.
+    """
+
+    lower: float
+    upper: float
+    resolution: float
+    met: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Settled:
+    """Where upper bounds stopped to gain.
+
+    Attributes:
+        upper: the smallest one.
+        resolution: the last rung.
+        before: the rung before it; the same where only one was tried.
+        gain: by how much, in log, the last rung lowered the bound; infinite where only one was tried.
+    """
+
+    upper: float
+    resolution: float
+    before: float
+    gain: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """A fixed sequence of resolutions, the coarsest first.
+
+    Args:
+        rungs: strictly monotone, positive and finite: steps that fall, or numbers of nodes that grow.
+
+    Raises:
+        InvalidParameterError: if they are not.
+
+    Examples:
+        >>> Ladder.down(1.0, 0.2)
+        Ladder(rungs=(1.0, 0.5, 0.25, 0.2))
+        >>> Ladder((1.0, 0.5)).climb(lambda h: (2.0 - h, 2.0 + h), relative_gap, goal=0.6)
+        Reached(lower=1.5, upper=2.5, resolution=0.5, met=True)
+    """
+
+    rungs: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        pairs = list(zip(self.rungs, self.rungs[1:], strict=False))
+        falls, grows = all(a > b for a, b in pairs), all(a < b for a, b in pairs)
+        positive = all(0.0 < rung < math.inf for rung in self.rungs)
+        if not (self.rungs and positive and (falls or grows)):
+            raise InvalidParameterError("rungs", self.rungs, "strictly monotone positive numbers")
+
+    @classmethod
+    def down(cls, first: float, last: float) -> "Ladder":
+        """First, half of it, and so on; last ends it, and is the only rung where it is not below first."""
+        rungs = []
+        rung = first
+        while rung > last:
+            rungs.append(rung)
+            rung *= 0.5
+        return cls((*rungs, last))
+
+    @classmethod
+    def up(cls, first: float, last: float) -> "Ladder":
+        """First, twice it, and so on, as long as it is at most last; first at least."""
+        rungs = [first]
+        while 2.0 * rungs[-1] <= last:
+            rungs.append(2.0 * rungs[-1])
+        return cls(tuple(rungs))
+
+    def climb(
+        self,
+        interval: Callable[[float], tuple[float, float]],
+        gap: Callable[[float, float], float],
+        *,
+        goal: float,
+    ) -> Reached:
+        """Take rung after rung until the gap between the ends is at most the goal, or the ladder ends.
+
+        Args:
+            interval: ends around the value sought, at a resolution.
+            gap: how far they are apart, by the measure of the goal.
+            goal: >= 0.
+
+        Raises:
+            NumericalError: if intervals do not meet, or an end is NaN.
+        """
+        lower, upper = -math.inf, math.inf
+        for rung in self.rungs:
+            least, most = (_number(end, rung) for end in interval(rung))
+            lower, upper = max(lower, least), min(upper, most)
+            if not lower <= upper:
+                raise NumericalError(
+                    f"bounds at resolution {rung!r}, [{least!r}, {most!r}], leave nothing of those before it"
+                )
+            if gap(lower, upper) <= goal:
+                return Reached(lower, upper, rung, met=True)
+        return Reached(lower, upper, rung, met=False)
+
+    def settle(
+        self,
+        upper: Callable[[float], float],
+        *,
+        goal: float,
+        stop: Callable[[float], bool] = lambda _: False,
+    ) -> Settled:
+        """Take rung after rung until one lowers an upper bound by no more than the goal, in log.
+
+        Args:
+            upper: an upper bound at a resolution, >= 0.
+            goal: >= 0.
+            stop: told the smallest bound before each further rung; ends the climb.
+
+        Raises:
+            NumericalError: if a bound is NaN.
+        """
+        best = _number(upper(self.rungs[0]), self.rungs[0])
+        before = last = self.rungs[0]
+        gain = math.inf
+        for rung in self.rungs[1:]:
+            if stop(best):
+                break
+            before, last = last, rung
+            found = _number(upper(rung), rung)
+            gain = math.log(best / found) if 0.0 < found < best else 0.0
+            best = min(best, found)
+            if gain <= goal:
+                break
+        return Settled(best, last, before, gain)
+
+
+def _number(value: float, resolution: float) -> float:
+    if math.isnan(value):
+        raise NumericalError(f"the bound at resolution {resolution!r} is not a number")
+    return value
+
+
+def relative_gap(lower: float, upper: float) -> float:
+    """(upper - lower) / upper; 0 where both are 0."""
+    return 0.0 if upper == lower else (upper - lower) / upper
+
+
+def log_gap(lower: float, upper: float) -> float:
+    """Log of upper / lower, for ends >= 0; 0 where both are 0."""
+    if upper == lower:
+        return 0.0
+    return math.log(upper / lower) if lower > 0.0 else math.inf
+
+
+def rung_below(goal: float, anchor: float) -> float:
+    """The largest anchor 2^k that is at most `goal`, both > 0; goals below 1e-250 count as that."""
+    goal = max(goal, 1e-250)
+    power = math.floor(math.log2(goal / anchor))
+    while math.ldexp(anchor, power) > goal:
+        power -= 1
+    while math.ldexp(anchor, power + 1) <= goal:
+        power += 1
+    return math.ldexp(anchor, power)

@@ -1,0 +1,134 @@
+"""Ladders: fixed rungs, nested intervals, and results that a tolerance moves only from rung to rung."""
+
+import itertools
+import math
+
+import pytest
+
+import dpmech as dm
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.numerics import Ladder, Settled, log_gap, relative_gap, rung_below
+
+
+def around_two(step):
+    """A bracket whose ends are no function of the step alone that would nest by itself."""
+    return 2.0 - step * (1.0 + 0.5 * math.sin(1.0 / step)), 2.0 + step * (1.0 + 0.5 * math.cos(1.0 / step))
+
+
+def test_rungs_halve_and_the_last_one_is_the_finest():
+    assert Ladder.down(1.0, 0.2).rungs == (1.0, 0.5, 0.25, 0.2)
+    assert Ladder.down(1.0, 0.25).rungs == (1.0, 0.5, 0.25)
+    assert Ladder.down(0.1, 0.2).rungs == (0.2,)
+    assert Ladder.up(3, 24).rungs == (3, 6, 12, 24)
+    assert Ladder.up(3, 23).rungs == (3, 6, 12)
+    assert Ladder.up(30, 23).rungs == (30,)
+
+
+@pytest.mark.parametrize("rungs", [(), (1.0, 1.0), (1.0, 0.5, 0.7), (1.0, 0.0), (math.inf, 1.0), (-1.0,)])
+def test_rungs_that_are_no_ladder_are_refused(rungs):
+    with pytest.raises(InvalidParameterError, match="rungs"):
+        Ladder(rungs)
+
+
+def test_a_tighter_goal_is_the_same_rung_and_value_or_a_nested_interval():
+    ladder = Ladder.down(1.0, 1e-4)
+    before = None
+    for goal in [2.0 * 0.97**k for k in range(250)]:
+        found = ladder.climb(around_two, relative_gap, goal=goal)
+        assert found.met
+        assert relative_gap(found.lower, found.upper) <= goal
+        # by hand: the intersection over all rungs down to the one that was reached, and not one rung more
+        ends = [around_two(rung) for rung in ladder.rungs if rung >= found.resolution]
+        assert (found.lower, found.upper) == (max(a for a, _ in ends), min(b for _, b in ends))
+        if len(ends) > 1:
+            shorter = max(a for a, _ in ends[:-1]), min(b for _, b in ends[:-1])
+            assert relative_gap(*shorter) > goal
+        if before is not None:
+            assert before.lower <= found.lower <= 2.0 <= found.upper <= before.upper
+            assert (found.resolution == before.resolution) == (found == before)
+        before = found
+    assert before.resolution < 1e-2
+
+
+def test_the_end_of_the_ladder_says_that_the_goal_was_missed():
+    found = Ladder((1.0, 0.5)).climb(around_two, relative_gap, goal=1e-9)
+    assert not found.met
+    assert found.resolution == 0.5
+
+
+def test_bounds_that_contradict_each_other_are_no_number():
+    with pytest.raises(NumericalError, match=r"resolution 0\.5"):
+        Ladder((1.0, 0.5)).climb(lambda h: (h, h + 0.1), relative_gap, goal=1e-3)
+    for ends in ((math.nan, 1.0), (0.0, math.nan)):
+        with pytest.raises(NumericalError, match="not a number"):
+            Ladder((1.0,)).climb(lambda h, ends=ends: ends, relative_gap, goal=1e-3)
+    with pytest.raises(NumericalError, match="not a number"):
+        Ladder((2.0, 1.0)).settle({2.0: 1.0, 1.0: math.nan}.get, goal=0.0)
+
+
+def test_settling_ends_where_a_rung_gains_too_little():
+    seen = []
+
+    def upper(nodes):
+        seen.append(nodes)
+        return 1.0 + 1.0 / nodes
+
+    found = Ladder.up(1, 1024).settle(upper, goal=0.06)
+    assert seen == [1, 2, 4, 8, 16]
+    assert found == Settled(1.0 + 1 / 16, 16, 8, pytest.approx(math.log((1 + 1 / 8) / (1 + 1 / 16))))
+    assert Ladder.up(1, 4).settle(upper, goal=0.0).resolution == 4
+    assert Ladder((1.0,)).settle(upper, goal=1.0) == Settled(2.0, 1.0, 1.0, math.inf)
+    assert Ladder.up(1, 1024).settle(upper, goal=0.0, stop=lambda best: best < 1.3).upper == 1.25
+
+
+def test_settling_keeps_the_best_bound_and_takes_a_worse_one_for_no_gain():
+    found = Ladder((3.0, 2.0, 1.0)).settle({3.0: 0.5, 2.0: 0.7, 1.0: 0.1}.get, goal=0.1)
+    assert found == Settled(0.5, 2.0, 3.0, 0.0)
+
+
+def test_gaps():
+    assert relative_gap(1.0, 4.0) == 0.75
+    assert relative_gap(0.0, 0.0) == log_gap(0.0, 0.0) == 0.0
+    assert log_gap(1.0, 4.0) == pytest.approx(math.log(4.0))
+    assert log_gap(0.0, 1.0) == math.inf
+
+
+@pytest.mark.parametrize("goal", [0.05, 0.1, 0.0999999, 10.0, 1e-5, 0.2, 0.07, 0.05 * (1 - 2**-53)])
+def test_the_rung_below_a_goal(goal):
+    rung = rung_below(goal, 0.05)
+    assert rung <= goal < 2.0 * rung
+    assert math.log2(rung / 0.05) == round(math.log2(rung / 0.05))
+
+
+@pytest.mark.parametrize(
+    ("q", "steps", "sigma", "eps", "delta"), [(0.2, 60, 2.0, 1.0, 1e-5), (0.3, 12, 3.0, 1.5, 1e-8)]
+)
+def test_poisson_bounds_move_only_from_rung_to_rung(q, steps, sigma, eps, delta):
+    """Public bounds under ever tighter tolerances: equal or nested, never a number of their own."""
+    from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
+    from dpmech.numerics import Bounds
+
+    accountant = PoissonAccountant(PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.Provenance("one"))))
+    for ask in (
+        lambda tolerance: accountant.delta(sigma, eps, tolerance=tolerance),
+        lambda tolerance: accountant.epsilon(sigma, delta, tolerance=tolerance),
+    ):
+        found = [ask(0.02 * 0.65**k) for k in range(14)]
+        ends = [(one.lower, one.upper) for one in found]
+        for (low, high), (lower, upper) in itertools.pairwise(ends):
+            assert low <= lower <= upper <= high
+            # an end moves with the rung, and then both do
+            assert (low == lower) == (high == upper)
+        # 14 tolerances over a factor 270 are 4 to 6 rungs, as the gap falls like the square of the step
+        assert 3 <= len(set(ends)) <= 8
+        assert relative_gap(*ends[-1]) < 0.1 * relative_gap(*ends[0])
+
+
+def test_deterministic_bounds_depend_on_the_rung_of_the_aim():
+    strategy, bins = dm.LambdaCGD(12, 0.5), dm.BallsInBins(4)
+    asked = [
+        dm.delta(strategy, 1.5, 1.0, participation=bins, method=dm.Deterministic(rel_error)).upper
+        for rel_error in (0.7, 0.4, 0.3)
+    ]
+    assert asked[0] == asked[1]
+    assert asked[2] < asked[0]
