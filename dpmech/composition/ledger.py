@@ -70,7 +70,7 @@ class Ledger(Document):
         >>> test = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-6, participation=dm.SingleParticipation())
         >>> ledger.add("accuracy", test)
         >>> ledger.close()
-        >>> round(ledger.epsilon(3e-6).upper, 2), ledger.guarantee
+        >>> round(ledger.epsilon(3e-6).upper, 2), str(ledger.guarantee)
         (2.53, 'deterministic upper bound')
         >>> project = dm.Ledger(budget=dm.PrivacyBudget(1.0, 1e-5))
         >>> project.add("accuracy", test)

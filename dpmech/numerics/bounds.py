@@ -32,9 +32,9 @@ class Bounds:
 
     Examples:
         >>> import dpmech as dm
-        >>> bounds = dm.sensitivity(dm.Identity(9))
+        >>> bounds = dm.sensitivity(dm.Identity(9), dm.SingleParticipation())
         >>> bounds.lower, bounds.upper, str(bounds.guarantee), str(bounds.by)
-        (3.0, 3.0, 'exact', 'at most min_sep bands: squared column norms add')
+        (1.0, 1.0, 'exact', 'largest column norm')
     """
 
     lower: float

@@ -174,7 +174,7 @@ class TestMethods:
         truth = self.truth(sigma, eps)
         estimate = dm.delta(self.strategy, sigma, eps, participation=self.participation, rng=5)
         assert estimate.lower <= truth <= estimate.upper
-        assert estimate.confidence == 0.9999
+        assert estimate.guarantee.error == pytest.approx(1e-4, rel=1e-9)
         assert estimate.upper / estimate.lower < 1.25
         for method, looseness in ((dm.Certified(), 1.5), (dm.Deterministic(), 1.25), (dm.Rdp(), 100.0)):
             bound = dm.delta(

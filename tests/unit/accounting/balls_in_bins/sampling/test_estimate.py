@@ -281,7 +281,8 @@ def test_the_same_bins_with_a_factor_are_not():
     remove, add = identity_delta(0.25, 50, 0.5)
     assert result.remove.lower < remove < result.remove.upper
     assert result.add.lower < add < result.add.upper
-    assert result.carriers.startswith("REMOVE carried by all bins")
+    assert list(result.carriers.items())[:1] == [("direction", "REMOVE")]
+    assert list(result.carriers)[1].startswith("all bins")
     assert abs(result.remove.tail_shape) < 0.5
 
 

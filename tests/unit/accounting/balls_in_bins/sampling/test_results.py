@@ -26,7 +26,7 @@ def test_the_larger_direction_decides(remove, add):
     assert estimate.deciding.delta == max(remove, add)
     if remove >= add:
         assert estimate.relative_error == 0.2
-        assert estimate.carriers == "REMOVE carried by most 72%; some 28%"
+        assert list(estimate.carriers.items()) == [("direction", "REMOVE"), ("most", 0.716), ("some", 0.28)]
     else:
         assert estimate.relative_error == 0.1
-        assert estimate.carriers == "ADD carried by a 51%; b 30%; c 15%"
+        assert list(estimate.carriers.items()) == [("direction", "ADD"), ("a", 0.51), ("b", 0.3), ("c", 0.15)]
