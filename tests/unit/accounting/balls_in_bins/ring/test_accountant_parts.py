@@ -13,7 +13,7 @@ from dpmech.accounting.balls_in_bins.ring import accountant as programmed
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND
+from dpmech.numerics import BOUND, up
 from tests.support.bins_oracles import gaussian
 
 
@@ -37,14 +37,18 @@ class TestRing:
         assert np.sum(above) <= 0.05 * np.sum(one.profile)
         assert np.sum(above) > 1e-6
 
-    def test_it_is_told_by_how_much_the_ring_over_states(self):
+    def test_the_text_says_by_how_much_it_over_states(self):
         one = small_accountant()
         ring = dataclasses.replace(one._ring(1.0, 1.0), constant=0.25)
-        facts = one._described(ring).facts
-        excess = (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
-        assert excess > 0.01
-        assert facts["excess"] == pytest.approx(excess, rel=1e-12)
-        assert (facts["bins"], facts["decay"]) == (4, ring.decay)
+        excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
+        assert excess > 1.0
+        by = one._described(ring)
+        assert by.facts == {
+            "bins": one.gram.bins,
+            "decay": ring.decay,
+            "excess": pytest.approx(0.01 * excess),
+        }
+        assert f"decay {ring.decay:.4g} (entries over-stated by {up(excess, 2)} % in the mean)" in str(by)
 
 
 class Closed(programmed.DeterministicAccountant):
