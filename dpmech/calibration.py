@@ -139,9 +139,7 @@ def calibrate_sigma(
     if not (math.isfinite(solution.sigma) and solution.sigma > 0.0 and solution.achieved.upper <= budget.eps):
         raise NumericalError(f"calibration ended on the wrong side: {solution!r} for {budget!r}")
     found = Calibration(
-        strategy=mechanism.strategy,
-        participation=mechanism.participation,
-        adjacency=mechanism.adjacency,
+        mechanism=mechanism,
         budget=budget,
         sigma=solution.sigma,
         sensitivity=accountant.sensitivity,

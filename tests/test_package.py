@@ -9,6 +9,7 @@ import types
 import pytest
 
 import dpmech as dm
+from dpmech.mechanism import kinds
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "dpmech"
@@ -189,6 +190,49 @@ def test_a_face_says_what_its_package_is_for_and_lists_its_names(path):
         node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
     ]
     assert sorted(imported) == sorted(ast.literal_eval(listed[0]) if listed else [])
+
+
+PARTICIPATIONS = {kind.__name__ for kind in kinds()}
+
+
+def matched_classes(source):
+    """Participations whose class some code asks for: by isinstance, by match, or by type()."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        asked = []
+        if isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"isinstance", "issubclass"}:
+            asked = [node.args[1]]
+        elif isinstance(node, ast.Compare) and any(
+            isinstance(one, ast.Call) and getattr(one.func, "id", "") == "type" for one in ast.walk(node)
+        ):
+            asked = [node]
+        names = {getattr(one, "id", getattr(one, "attr", "")) for part in asked for one in ast.walk(part)}
+        found |= names & PARTICIPATIONS
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_asks_which_class_a_participation_has(path):
+    assert matched_classes(path.read_text(encoding="utf-8")) == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "isinstance(x, Poisson)",
+        "isinstance(x, MinSep | Poisson)",
+        "isinstance(x, (dm.Poisson, int))",
+        "match x:\n    case Poisson(q):\n        pass",
+        "match x:\n    case MinSep() | dm.Poisson():\n        pass",
+        "type(x) is Poisson",
+        "type(x) in {MinSep, Poisson}",
+    ],
+)
+def test_the_test_of_classes_can_fail(source):
+    assert "Poisson" in matched_classes(source)
+    assert matched_classes(source.replace("Poisson", "int").replace("MinSep", "str")) == set()
 
 
 def test_nothing_stands_flat_that_has_a_room():

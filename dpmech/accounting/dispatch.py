@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def accountant_for(
     Raises:
         UnsupportedCombinationError: if no theorem covers it.
     """
-    if not mechanism.participation.random:
+    if not (mechanism.participation.random or mechanism.participation.per_release):
         return _unsampled(mechanism.sensitivity, method)
     return _scheme(mechanism.participation).accountant(mechanism, method, rng)
 
@@ -84,7 +85,7 @@ def _scheme(participation: Participation) -> Scheme:
     scheme = SCHEMES.find(participation)
     if scheme is None:
         raise UnsupportedCombinationError(
-            f"no accountant is registered for {participation!r}, which chance decides",
+            f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, CyclicPoisson and BallsInBins",
         )
     return scheme
@@ -152,7 +153,11 @@ def _balls_in_bins(
 ) -> Accountant:
     strategy, bounds = mechanism.strategy, mechanism.sensitivity
     bins = mechanism.participation.allocation_bins
-    if bins is None or mechanism.certain:
+    if bins is None:
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} puts nobody into bins", supported="BallsInBins"
+        )
+    if mechanism.certain:
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
@@ -181,7 +186,7 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
         return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps)
     if mechanism.certain:
         # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
-        bounds = release.sensitivity.scaled(math.sqrt(release.steps))
+        bounds = _repeated(release.sensitivity, release.steps)
         if not release.tight:
             bounds = Bounds.bracket(release.sensitivity.lower, bounds.upper, bounds.by)
         return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
@@ -192,6 +197,16 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
     raise UnsupportedCombinationError(
         f"{method!r} does not apply to Poisson sampling", supported="method=None, Pld(), Prv() or Rdp()"
     )
+
+
+def _repeated(bounds: Bounds, steps: int) -> Bounds:
+    """sqrt(steps) times the bounds, rounded outward."""
+    lower, upper = math.sqrt(steps) * bounds.lower, math.sqrt(steps) * bounds.upper
+    while Fraction(lower) ** 2 > Fraction(bounds.lower) ** 2 * steps:
+        lower = math.nextafter(lower, 0.0)
+    while Fraction(upper) ** 2 < Fraction(bounds.upper) ** 2 * steps:
+        upper = math.nextafter(upper, math.inf)
+    return dataclasses.replace(bounds, lower=lower, upper=upper)
 
 
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))

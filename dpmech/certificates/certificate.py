@@ -23,7 +23,7 @@ from dpmech.certificates.document import (
 from dpmech.certificates.duties import trainer_duties
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import Adjacency, Participation, PrivacyBudget, Strategy, Unit, decoder_work
+from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy, Unit, decoder_work
 from dpmech.numerics import Bounds, FloatArray, Kind, percent, spend, typed, up
 
 __all__ = ["Certificate"]
@@ -31,6 +31,8 @@ __all__ = ["Certificate"]
 _METHODS: dict[str, type[Method]] = {
     kind.__name__: kind for kind in (Certified, Deterministic, Exact, Importance, Pld, Prv, Rdp)
 }
+# The entries of a claim that say what runs.
+_MECHANISM = ("strategy", "participation", "adjacency")
 # What a noise scale is computed with.
 _PACKAGES = ("dpmech", "numpy", "scipy", "numba", "dp-accounting", "prv-accountant")
 # Coefficients beyond this many are left to the definition, which is always complete.
@@ -52,8 +54,7 @@ class Certificate(Claim, Document):
         versions: (package, version) of what the numbers were computed with.
 
     Raises:
-        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0, or the
-            participation does not fit n.
+        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0.
     """
 
     versions: tuple[tuple[str, str], ...] = ()
@@ -227,9 +228,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the certificate that a document was written from."""
     _check_sizes(claim["strategy"], claim["n"])
     return {
-        "strategy": Strategy.from_dict(claim["strategy"]),
-        "participation": Participation.from_dict(claim["participation"]),
-        "adjacency": Adjacency(claim["adjacency"]),
+        "mechanism": Mechanism.from_dict({name: claim[name] for name in _MECHANISM}),
         "budget": PrivacyBudget(claim["eps"], claim["delta"]),
         "sigma": claim["sigma"],
         "sensitivity": Bounds.from_dict(evidence["sensitivity"]),

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import functools
 import hashlib
 import json
 import platform
@@ -58,9 +57,7 @@ class Claim(abc.ABC):
     """A noise scale, and everything its guarantee rests on: a Calibration or a Certificate.
 
     Attributes:
-        strategy: C.
-        participation: who takes part when: the sampler must realise exactly this.
-        adjacency: between which datasets the budget holds.
+        mechanism: what runs; the sampler must realise exactly its participation.
         budget: the (eps, delta) asked for.
         sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1. The sensitivity is
             inside it.
@@ -74,9 +71,7 @@ class Claim(abc.ABC):
             where the claim was put together by hand. Training refuses a claim that it does not fit.
     """
 
-    strategy: Strategy
-    participation: Participation
-    adjacency: Adjacency
+    mechanism: Mechanism
     budget: PrivacyBudget
     sigma: float
     sensitivity: Bounds
@@ -94,15 +89,24 @@ class Claim(abc.ABC):
             if value is not None:
                 checked = check_real(name, value, minimum=0.0, open_minimum=True)
                 object.__setattr__(self, name, checked)
-        self.participation.pattern(self.strategy.n)
 
     def __float__(self) -> float:
         return self.sigma
 
-    @functools.cached_property
-    def mechanism(self) -> Mechanism:
-        """Strategy, participation and adjacency as one object."""
-        return Mechanism(self.strategy, self.participation, self.adjacency)
+    @property
+    def strategy(self) -> Strategy:
+        """C."""
+        return self.mechanism.strategy
+
+    @property
+    def participation(self) -> Participation:
+        """Who takes part when."""
+        return self.mechanism.participation
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Between which datasets the budget holds."""
+        return self.mechanism.adjacency
 
     @abc.abstractmethod
     def certificate(

@@ -42,8 +42,8 @@ _ULP = 2.0**-52
 _LARGEST_ORDER = 10_000
 # The noise that goes with it is the largest that dpmech calibrates.
 _SMALLEST_MU = 1e-15
-# How far below the exact value an eps is stated, so that a release calibrated to it still fits.
-_GAPS = (1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+# How far below the exact value an eps is stated at least, so that a release calibrated to it still fits.
+_GAP = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,7 @@ class RenyiCurrency(Currency):
     def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
         """Limit: the largest divergence that meets the budget."""
         order = best_order(budget.eps, budget.delta) if self.order is None else self.order
-        room = -1.0 if order is None else budget_at(order, budget.eps, budget.delta)
-        if order is None or room <= 0.0:
+        if order is None or (room := budget_at(order, budget.eps, budget.delta)) <= 0.0:
             raise InvalidParameterError(
                 "order", self.order, f"an order at which {budget!r} leaves room (larger for small eps)"
             )
@@ -237,22 +236,13 @@ class _ClaimFilter(PrivacyFilter):
         return self.budget.delta if eps >= self.budget.eps else 1.0
 
     def _eps(self, left: Price) -> float:
-        if not self.squared:
-            return left[0]
-        eps = _root(rounded_down(Fraction(left[0]) * 2))
-        # What the price of this eps is rounded up to must fit.
-        while eps > 0.0 and rounded_up(Fraction(eps) ** 2 / 2) > left[0]:
-            eps = math.nextafter(eps, 0.0)
-        return eps
+        # Half the square of the root is at most what is left, a float: so is what it is rounded up to.
+        return _root(2.0 * left[0]) if self.squared else left[0]
 
 
 def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:
     """(sensitivity / sigma)^2 of an unsampled release, exactly."""
-    ratio = Fraction(accountant.sensitivity.upper) / Fraction(claim.sigma)
-    if claim.participation.per_release:
-        # Sampled with certainty: sqrt(T) was rounded to nearest, twice.
-        ratio *= 1 + Fraction(2.0 * _ULP)
-    return ratio * ratio
+    return (Fraction(accountant.sensitivity.upper) / Fraction(claim.sigma)) ** 2
 
 
 def _squared_mu(eps: float, delta: float) -> float:
@@ -276,10 +266,9 @@ def _calibrated_epsilon(mu: float, delta: float) -> float:
     if mu <= _SMALLEST_MU:
         return 0.0
     exact = gaussian_epsilon(1.0 / mu, delta, safe=False)
-    for gap in _GAPS:
-        eps = exact * (1.0 - gap)
-        if eps <= 0.0:
-            break
+    gap = _GAP
+    while (eps := exact * (1.0 - gap)) > 0.0:
+        gap *= 10.0
         try:
             sigma = gaussian_sigma(eps, delta)
         except (UnattainableBudgetError, NumericalError):

@@ -1,7 +1,6 @@
 """executed_epsilon: what a run costs that stopped before its last step."""
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -56,27 +55,17 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     count = check_integer("steps", steps, minimum=0, maximum=n)
     if count == 0:
         return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
-    participation, covered = claim.participation.prefix(n, count)
-    if covered == n or isinstance(claim.evidence.accountant, Certified):
+    executed = claim.mechanism.prefix(count)
+    if executed.steps == n or isinstance(claim.evidence.accountant, Certified):
         return claim.achieved
-    strategy = claim.strategy.prefix(covered)
-    setting: dict[str, Any] = {
-        "participation": participation,
-        "adjacency": claim.adjacency,
-        "method": claim.evidence.accountant,
-        "rng": rng,
-    }
-    found = epsilon(strategy, claim.sigma, claim.budget.delta, **setting)
+    method = claim.evidence.accountant
+    found = epsilon(executed, claim.sigma, claim.budget.delta, method=method, rng=rng)
     eps = max(found.upper, _LEAST)
     if claim.guarantee.kind <= Kind.BOUND:
         # The search for eps and delta itself round differently; what is stated has to hold by both.
         steps_up = (eps * (1.0 + gap) for gap in (0.0, *_GAPS))
-        met = (one for one in steps_up if _meets(claim, delta(strategy, claim.sigma, one, **setting)))
-        eps = next(met, math.inf)
+        deltas = ((one, delta(executed, claim.sigma, one, method=method, rng=rng)) for one in steps_up)
+        eps = next((one for one, there in deltas if there.upper <= claim.budget.delta), math.inf)
     if eps >= claim.achieved.upper:
         return claim.achieved
     return Bounds(found.lower, eps, found.guarantee, Provenance("release.executed", rests_on=(found.by,)))
-
-
-def _meets(claim: Claim, found: Bounds) -> bool:
-    return found.upper <= claim.budget.delta

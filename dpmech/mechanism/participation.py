@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 
 __all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
@@ -109,8 +109,16 @@ class Participation(abc.ABC):
         return None
 
     def releases(self, n: int) -> int:
-        """How many releases an example may join whose losses compose: 1 where all are accounted as one."""
-        del n
+        """How many releases an example may join whose losses compose: 1 where all are accounted as one.
+
+        Raises:
+            UnsupportedCombinationError: from a schema accounted release by release that does not say it.
+        """
+        if self.per_release:
+            raise UnsupportedCombinationError(
+                f"{self!r} is accounted release by release, and does not say how many of {n} steps count",
+                supported="a participation with `releases` of its own",
+            )
         return 1
 
     def prefix(self, n: int, steps: int) -> tuple["Participation", int]:

@@ -208,8 +208,6 @@ def _window_quadratics(strategy: Strategy, b: int, k: int) -> tuple[FloatArray, 
     n = strategy.n
     ceiling, equal, alternating = np.zeros(n), np.zeros(n), np.zeros(n)
     for m in range(k):
-        if m * b >= n:
-            break
         entries = np.pad(strategy.gram_diagonal(m * b), (0, m * b)) * (2.0 if m else 1.0)
         total = windowed_sums(entries, b, k - m)
         ceiling += windowed_sums(np.abs(entries), b, k - m)

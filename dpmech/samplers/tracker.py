@@ -105,14 +105,14 @@ class ParticipationTracker:
 
         For Poisson and CyclicPoisson only the steps: how often examples came is what sampling keeps secret.
         For BallsInBins what the checked rule implies for an example of bin 0, since realised values could
-        tell which bins are empty.
+        tell which bins are empty; for another random participation likewise what its pattern implies.
         """
         if self._participation.per_release:
             return {"steps": self._steps}
-        bins = self._participation.allocation_bins
-        if bins is not None:
-            smallest = bins if self._steps > bins else None
-            most = -(-self._steps // bins)
+        if self._participation.random:
+            apart = self._pattern.min_sep
+            most = min(-(-self._steps // apart), self._pattern.max_participations)
+            smallest = apart if most > 1 else None
         else:
             smallest, most = self._smallest, int(self._counts.max())
         return {"steps": self._steps, "smallest_separation": smallest, "most_participations": most}

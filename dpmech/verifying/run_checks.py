@@ -62,8 +62,7 @@ def stopped_certificate(record: RunRecord) -> Certificate | None:
     accountant = accountant_for(executed, own.evidence.accountant)
     return dataclasses.replace(
         own,
-        strategy=executed.strategy,
-        participation=executed.participation,
+        mechanism=executed,
         budget=PrivacyBudget(record.executed.upper, own.budget.delta),
         sensitivity=accountant.sensitivity,
         achieved=record.executed,

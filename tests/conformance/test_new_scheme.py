@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, gaussian_delta
+from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, accountant_for, gaussian_delta
 from dpmech.mechanism import Pattern, forget, kinds, register
 from dpmech.samplers import SAMPLERS, Sampler, SequentialSampler, sampler_for
 from dpmech.verifying import SECOND_ROUTES, Route, gaussian_integral
@@ -236,3 +236,33 @@ def test_without_a_second_route_no_claim_is_confirmed(registered):
         SECOND_ROUTES.add(OneStep, second_routes)
     assert not found.ok
     assert any("no second route confirms the claim" in line for line in found.failures)
+
+
+# ---- the schemes that dpmech has
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.random], ids=lambda kind: kind.__name__)
+def test_every_scheme_has_its_lines(kind):
+    schema = kind.planned(2, 3, 0.25, dict.fromkeys(kind.plan_settings, 3))
+    mechanism = dm.Mechanism(dm.Identity(6), schema)
+    assert not mechanism.certain
+    scheme = SCHEMES.find(schema)
+    bound = accountant_for(mechanism, scheme.rigorous or scheme.default)
+    assert bound.guarantee.rigorous
+    assert SECOND_ROUTES.find(schema) is not None
+    sampler = sampler_for(mechanism, 12, rng=1)
+    assert type(sampler) is SAMPLERS.find(schema)
+    assert (sampler.participation, sampler.n) == (schema, 6)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in kinds() if not kind.random], ids=lambda kind: kind.__name__
+)
+def test_what_is_not_random_needs_no_lines(kind):
+    schema = kind.planned(2, 3, 0.25, dict.fromkeys(kind.plan_settings))
+    mechanism = dm.Mechanism(dm.Identity(6), schema)
+    assert mechanism.certain
+    assert SCHEMES.find(schema) is SECOND_ROUTES.find(schema) is SAMPLERS.find(schema) is None
+    assert accountant_for(mechanism, None).sensitivity == mechanism.sensitivity
+    sampler = sampler_for(mechanism, 12, batch_size=4 if schema.unrestricted else None)
+    assert isinstance(sampler, SequentialSampler)

@@ -14,6 +14,7 @@ import dpmech as dm
 from dpmech.certificates.document import from_plain, seal_of, to_text
 from dpmech.numerics import metering
 from tests.support import saved
+from tests.support.forged_files import changed
 from tests.support.generators import finite, participations, strategies, strategy_and_participation
 from tests.support.oracles import epoch_sets, gaussian_delta, sensitivity_ceiling, separated_sets
 
@@ -153,10 +154,10 @@ def test_no_false_claim_is_verified(data):
     elif change == "delta":
         forged = dataclasses.replace(own, budget=dm.PrivacyBudget(own.budget.eps, factor * own.budget.delta))
     elif change == "strategy":
-        forged = dataclasses.replace(own, strategy=data.draw(strategies(strategy.n)))
+        forged = changed(own, strategy=data.draw(strategies(strategy.n)))
     else:
         other = data.draw(participations(strategy.n))
-        forged = dataclasses.replace(own, participation=dm.EveryStep() if other.random else other)
+        forged = changed(own, participation=dm.EveryStep() if other.random else other)
     if true_delta(forged) > forged.budget.delta * (1 + 1e-5):
         found = dm.verify(forged)
         assert not found.ok, change

@@ -22,6 +22,12 @@ def sealed_text(document):
     return json.dumps(document | {"seal": seal_of(document)}, separators=(",", ":"))
 
 
+def changed(claim, **entries):
+    """The claim with other entries, those of its mechanism among them."""
+    own = {name: entries.pop(name) for name in ("strategy", "participation", "adjacency") if name in entries}
+    return dataclasses.replace(claim, mechanism=dataclasses.replace(claim.mechanism, **own), **entries)
+
+
 def claimed(strategy, participation=None, method=None):
     """The text of a certificate with this strategy, participation and accountant."""
     changes = {"strategy": strategy}
@@ -30,7 +36,7 @@ def claimed(strategy, participation=None, method=None):
     if method is not None:
         changes["evidence"] = dataclasses.replace(BASE.evidence, accountant=method)
         changes["achieved"] = dataclasses.replace(BASE.achieved, guarantee=guarantee_of(method))
-    return sealed_text(document_of(dataclasses.replace(BASE, **changes)))
+    return sealed_text(document_of(changed(BASE, **changes)))
 
 
 def guarantee_of(method):
@@ -46,7 +52,7 @@ def consistent(strategy, participation, method, kind):
     by = dm.Provenance("claimed")
     return sealed_text(
         document_of(
-            dataclasses.replace(
+            changed(
                 BASE,
                 strategy=strategy,
                 participation=participation,

@@ -101,7 +101,7 @@ def exponentials_error(factors: ScaledToeplitz) -> float:
         memory = min(float(inverse.size), 1.0 / (1.0 - decay))
         carried = 2.0 * _gamma(2) * memory
         response = scipy.signal.lfilter([0.0, 1.0], [1.0, -decay], inverse)
-        total += abs(weight) * _sum(response) * (row + carried) / (1.0 - min(carried, 0.5))
+        total += abs(weight) * _sum(response) * (row + carried) / (1.0 - carried)
     return total * _over(_residual(factors))
 
 

@@ -16,7 +16,6 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
 )
 from dpmech.guards import check_real
-from dpmech.mechanism import EveryStep
 from dpmech.optim.certified_settings import check_claim
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.noise import Generator, NoiseMode
@@ -162,7 +161,7 @@ def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
             "the loader makes batches of its own", supported="DataLoader(dataset, batch_size=...)"
         )
     if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
-        if isinstance(claim.participation, EveryStep):
+        if claim.participation.unrestricted:
             return  # no assumption, so nothing that shuffling could break
         raise UnsupportedCombinationError(
             "the loader shuffles: an example that ends one epoch may begin the next, so no separation of its "
@@ -183,7 +182,7 @@ def _sampler(
     """The certificate's lots, with the key of rank 0."""
     count = check_dataset(loader)
     shuffled = isinstance(loader.sampler, RandomSampler)
-    if isinstance(claim.participation, EveryStep):
+    if claim.participation.unrestricted:
         sampler: Sampler = SequentialSampler(
             count,
             claim.participation,
@@ -210,7 +209,7 @@ def _check_sizes(
         # 1 is what a DataLoader has where nobody said anything.
         # Under EveryStep the lots were made from it.
         "the loader's batch_size, times processes": (loader.batch_size or 1) * world
-        if loader.batch_size != 1 and not isinstance(claim.participation, EveryStep)
+        if loader.batch_size != 1 and not claim.participation.unrestricted
         else None,
         "the certificate's expected_batch_size": claim.expected_batch_size,
         "expected_batch_size": given,

@@ -1,8 +1,11 @@
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.dispatch import effective_method
+from dpmech.accounting.dispatch import SCHEMES, accountant_for, effective_method
 from dpmech.accounting.methods import Exact, Importance, Method, Pld
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
@@ -149,12 +152,86 @@ def test_nothing_random_is_accounted_exactly(participation, expected):
 
 
 def test_the_excess_of_the_programme_is_at_most_ten():
+    assert dm.Deterministic().rel_error == 0.05
     assert dm.Deterministic(10.0).rel_error == 10.0
+    assert dm.Deterministic(1e-3).rel_error == 1e-3
+    with pytest.raises(dm.InvalidParameterError, match="rel_error"):
+        dm.Deterministic(0.0)
     with pytest.raises(dm.InvalidParameterError, match="rel_error"):
         dm.Deterministic(10.5)
+
+
+def test_the_error_of_a_sample_is_at_most_a_half():
+    assert dm.Importance(0.5).rel_error == 0.5
+    assert dm.Importance(1e-4).rel_error == 1e-4
+    for bad in (0.51, 0.9e-4):
+        with pytest.raises(dm.InvalidParameterError, match="rel_error"):
+            dm.Importance(bad)
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 1.5, -1e-9])
 def test_beta_is_a_probability(beta):
     with pytest.raises(dm.InvalidParameterError, match="beta"):
         dm.Certified(beta)
+
+
+@pytest.mark.parametrize("coefs", [[1.0], [1.0, 0.5], [3.0, 0.1], [0.01, 0.1]])
+def test_certain_sampling_multiplies_a_release_by_a_root_rounded_outward(coefs):
+    for steps in range(1, 60):
+        strategy, participation = dm.BandedToeplitz(3 * steps, coefs), dm.CyclicPoisson(1.0, 3)
+        one = dm.sensitivity(strategy, participation)
+        whole = accountant_for(dm.Mechanism(strategy, participation), None).sensitivity
+        assert whole.lower > 0.0
+        lower, upper = Fraction(whole.lower) ** 2, Fraction(whole.upper) ** 2
+        assert lower <= steps * Fraction(one.lower) ** 2 <= steps * Fraction(one.upper) ** 2 <= upper
+        assert upper - lower <= steps * (Fraction(one.upper) ** 2 - Fraction(one.lower) ** 2) + Fraction(
+            steps, 10**14
+        )
+        if steps in {1, 4, 49}:
+            assert whole.upper == math.isqrt(steps) * one.upper
+
+
+@pytest.mark.parametrize("size", [0.25, 1.0, 4.0])
+def test_noise_is_equal_at_every_step_to_a_part_in_1e14(size):
+    # 40 units of rounding are 0.9e-14, and 54 are 1.2e-14.
+    equal, unequal = (dm.Diagonal([size, size * (1.0 + units * 2.0**-52)]) for units in (40, 54))
+    found = accountant_for(dm.Mechanism(equal, dm.Poisson(0.1)), None)
+    assert found.sensitivity.upper >= equal.entries.max()
+    with pytest.raises(dm.UnsupportedCombinationError, match="independent, equal noise"):
+        accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1)), None)
+
+
+@pytest.mark.parametrize(("units", "tight"), [(40, True), (54, False)])
+def test_groups_are_tight_where_columns_are_equal_to_a_part_in_1e14(units, tight):
+    strategy = dm.Diagonal([4.0, 4.0 * (1.0 - units * 2.0**-52)])
+    found = accountant_for(dm.Mechanism(strategy, dm.CyclicPoisson(0.1, 1)), None)
+    assert found.release.tight is tight
+
+
+def test_the_programme_is_exact_for_independent_noise_only():
+    found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.Exact())
+    assert found.settings.rel_error == 0.005
+    for strategy in (dm.BandedToeplitz(6, [1.0, 0.5]), dm.LambdaCGD(6, 0.5)):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"Exact\(\) for Identity"):
+            accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), dm.Exact())
+
+
+def test_what_a_method_leaves_to_chance_by_default():
+    assert (dm.Importance().rel_error, dm.Importance().confidence) == (0.02, 0.9999)
+    assert dm.Certified().error == 1e-9
+    assert [method.error for method in (dm.Pld(), dm.Prv(), dm.Rdp(), dm.Exact(), dm.Deterministic())] == [
+        0.0
+    ] * 5
+    for bad in (0.0, 1.0, 1.5):
+        with pytest.raises(dm.InvalidParameterError, match="confidence"):
+            dm.Importance(confidence=bad)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "other", "message"),
+    [(dm.Poisson(0.5), dm.BallsInBins(2), "not sampled release by release"),
+     (dm.BallsInBins(2), dm.Poisson(0.5), "puts nobody into bins")],
+)  # fmt: skip
+def test_a_scheme_refuses_what_it_is_not_for(scheme, other, message):
+    with pytest.raises(dm.UnsupportedCombinationError, match=message):
+        SCHEMES.find(scheme).accountant(dm.Mechanism(dm.Identity(6), other), None, None)

@@ -14,6 +14,7 @@ from dpmech.certificates.claim import with_checksum
 from dpmech.certificates.document import differences, from_plain, parse, seal_of, to_plain, to_text
 from dpmech.certificates.duties import trainer_duties
 from tests.support import saved
+from tests.support.forged_files import changed
 
 STRATEGIES = [
     dm.Identity(6),
@@ -81,7 +82,7 @@ def test_the_fingerprint_is_that_of_the_claim():
         {"budget": dm.PrivacyBudget(2.0, 2e-5)},
         {"sigma": math.nextafter(CERTIFICATE.sigma, 9.0)},
     ]
-    found = {dataclasses.replace(CERTIFICATE, **change).fingerprint() for change in changes}
+    found = {changed(CERTIFICATE, **change).fingerprint() for change in changes}
     assert len(found | {CERTIFICATE.fingerprint()}) == 6
     assert dataclasses.replace(CERTIFICATE, clip_norm=2.0).fingerprint() == CERTIFICATE.fingerprint()
 
@@ -176,14 +177,14 @@ def test_the_trainer_is_told_its_duties():
     ],
 )  # fmt: skip
 def test_every_sampler_is_described(participation, words):
-    certificate = dataclasses.replace(CERTIFICATE, participation=participation)
+    certificate = changed(CERTIFICATE, participation=participation)
     assert words in trainer_duties(certificate)["sampler"]
 
 
 def test_a_schema_of_ones_own_says_its_duty():
     own = mock.MagicMock(spec=dm.Participation)
     own.duty = "Every {} steps.".format
-    duties = trainer_duties(dataclasses.replace(CERTIFICATE, participation=own))
+    duties = trainer_duties(changed(CERTIFICATE, participation=own))
     assert duties["sampler"] == "Every 6 steps."
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import dpmech as dm
 from dpmech.certificates.checksums import checksum_of
 from dpmech.certificates.claim import check_unedited, with_checksum
+from tests.support.forged_files import changed
 
 torch = pytest.importorskip("torch")
 
@@ -56,7 +57,7 @@ RELABELLED = {
 FORGED = {
     **{f"{kind}: {name}": dataclasses.replace(claim, achieved=value)
        for kind, claim in CLAIMS.items() for name, value in RELABELLED.items()},
-    **{f"{kind}: {name}": dataclasses.replace(claim, **{name: value})
+    **{f"{kind}: {name}": changed(claim, **{name: value})
        for kind, claim in CLAIMS.items() for name, value in EDITS.items()},
     "certificate: clip_norm": dataclasses.replace(CERTIFICATE, clip_norm=2.0),
     "certificate: expected_batch_size": dataclasses.replace(CERTIFICATE, expected_batch_size=10.0),
@@ -157,7 +158,7 @@ def test_one_bit_of_an_array_changes_the_checksum():
     matrix = np.tril(np.ones((40, 40)))
     cal = dm.calibrate_sigma(dm.Dense(matrix), 1.0, 1e-5, participation=dm.SingleParticipation())
     matrix[30, 7] = np.nextafter(1.0, 2.0)
-    other = dataclasses.replace(cal, strategy=dm.Dense(matrix))
+    other = changed(cal, strategy=dm.Dense(matrix))
     with pytest.raises(dm.CertificateError):
         check_unedited(other)
     assert checksum_of(dm.Dense(matrix)) != checksum_of(cal.strategy)

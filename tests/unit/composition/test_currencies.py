@@ -3,11 +3,16 @@
 import types
 from fractions import Fraction
 
+import mpmath
+import numpy as np
 import pytest
 
 import dpmech as dm
 from dpmech.accounting.dispatch import accountant_for
-from dpmech.composition.currencies import _squared_ratio
+from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.composition import currencies
+from dpmech.composition.currencies import _calibrated_epsilon, _root, _squared_mu, _squared_ratio
+from tests.support import oracles
 
 
 @pytest.mark.parametrize(("eps", "delta"), [(1.0, 1e-5), (0.1, 1e-9), (8.0, 1e-6)])
@@ -27,7 +32,7 @@ def test_a_price_of_certain_sampling_is_not_below_its_fraction(sigma):
     for steps in range(2, 120):
         strategy, certain = dm.Identity(steps), dm.Poisson(1.0)
         accountant = accountant_for(dm.Mechanism(strategy, certain), None)
-        claim = types.SimpleNamespace(sigma=sigma, participation=certain)
+        claim = types.SimpleNamespace(sigma=sigma)
         price, exact = _squared_ratio(accountant, claim), Fraction(steps) / Fraction(sigma) ** 2
         assert exact <= price
         assert price <= exact * (1 + Fraction(1, 10**14))
@@ -39,3 +44,139 @@ def test_nothing_remains_where_no_noise_of_float64_would_do():
     assert claims.remaining(spent).mu == 0.0
     half = tuple(Fraction(limit) / 2 for limit in claims.limits)
     assert claims.remaining(half).mu > 0.0
+
+
+def test_an_order_is_at_most_ten_thousand():
+    assert dm.RenyiCurrency(10_000).order == 10_000
+    with pytest.raises(dm.InvalidParameterError, match=r"order must be .*10001"):
+        dm.RenyiCurrency(10_001)
+
+
+def test_curves_of_a_gaussian_budget_are_those_of_no_more_noise(monkeypatch):
+    asked = []
+    monkeypatch.setattr(currencies, "gaussian_epsilon", lambda sigma, *_, **__: asked.append(sigma) or 1.0)
+    monkeypatch.setattr(currencies, "gaussian_delta", lambda sigma, *_: (asked.append(sigma), (0.0, 0.1))[1])
+    for eps in np.linspace(0.1, 9.0, 40):
+        whole = dm.GdpCurrency().filter(dm.PrivacyBudget(2.0, 1e-5))
+        whole = type(whole)(whole.currency, whole.budget, (float(eps) ** 2 / 7.0,))
+        asked.clear()
+        whole.curve_epsilon(1e-6)
+        whole.curve_delta(1.0)
+        assert len(asked) == 2
+        for sigma in asked:
+            exact = 1 / Fraction(whole.limits[0])
+            assert exact * (1 - Fraction(1, 10**14)) <= Fraction(sigma) ** 2 <= exact
+
+
+def test_sampled_releases_are_priced_at_no_more_noise_than_they_have(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        currencies, "sampled_divergence", lambda q, s, order: asked.append((q, s, order)) or 0.125
+    )
+    filtering = dm.RenyiCurrency(8).filter(dm.PrivacyBudget(4.0, 1e-5))
+    strategy, participation = dm.BandedToeplitz(30, [1.0, 0.5, 0.3]), dm.CyclicPoisson(0.1, 3)
+    release = accountant_for(dm.Mechanism(strategy, participation), None).release
+    for sigma in np.linspace(0.7, 5.0, 50):
+        claim = types.SimpleNamespace(mechanism=dm.Mechanism(strategy, participation), sigma=float(sigma))
+        assert filtering.price("a", claim) == (1.25,)
+        q, s, order = asked[-1]
+        exact = Fraction(float(sigma)) / Fraction(release.sensitivity.upper)
+        assert (q, order) == (0.1, 8)
+        assert exact * (1 - Fraction(1, 10**14)) <= Fraction(s) <= exact
+
+
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.1, 1.0, 7.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
+def test_what_is_left_is_told_so_that_a_calibrated_release_fits(mu, delta):
+    eps = _calibrated_epsilon(mu, delta)
+    exact = oracles.gaussian_delta(1 / mpmath.mpf(mu), 0.0)
+    if eps == 0.0:
+        assert exact <= delta * (1 + 1e-3)
+        return
+    # Of the noise that is calibrated to it, sensitivity over sigma is at most mu, for any sensitivity.
+    assert 1 / Fraction(gaussian_sigma(eps, delta)) <= Fraction(mu)
+    # And a millionth more would not do.
+    assert oracles.gaussian_delta(1 / mpmath.mpf(mu), eps * (1 + 1e-6)) <= delta
+    assert oracles.gaussian_delta(1 / mpmath.mpf(mu), eps * (1 - 1e-6)) > delta
+
+
+@pytest.mark.parametrize(
+    "raised", [None, dm.NumericalError("no digits"), dm.UnattainableBudgetError(1.0, 0.1, "")]
+)
+def test_an_eps_is_told_once_its_noise_is_enough_and_lower_ones_are_tried_before(monkeypatch, raised):
+    ulp = 2.0**-52
+    # Sigmas in units of 1 / mu: too small, too near for one more rounding, and enough.
+    given = iter([1.0 - 4 * ulp, 1.0, 1.0 + 6 * ulp, raised, 1.0 + 9 * ulp])
+    asked = []
+
+    def sigma(eps, delta):
+        asked.append(eps)
+        found = next(given)
+        if isinstance(found, Exception):
+            raise found
+        return 2.0 * (found or 1.0)
+
+    monkeypatch.setattr(currencies, "gaussian_sigma", sigma)
+    eps = _calibrated_epsilon(0.5, 1e-5)
+    exact = currencies.gaussian_epsilon(2.0, 1e-5, safe=False)
+    assert eps == asked[-1]
+    assert asked == pytest.approx([exact * (1.0 - 10.0**-k) for k in (12, 11, 10, 9, 8)], rel=1e-14)
+
+
+def test_no_eps_is_told_where_no_noise_is_enough(monkeypatch):
+    asked = []
+    monkeypatch.setattr(currencies, "gaussian_sigma", lambda eps, delta: asked.append(eps) or 1.0)
+    assert _calibrated_epsilon(0.5, 1e-5) == 0.0
+    assert 12 <= len(asked) <= 13
+    assert min(asked) > 0.0
+
+
+def test_nothing_is_told_to_be_left_below_the_least_mu():
+    assert _calibrated_epsilon(0.0, 1e-5) == _calibrated_epsilon(1e-15, 1e-5) == 0.0
+
+
+@pytest.mark.parametrize(("eps", "delta"), [(0.05, 1e-9), (1.0, 1e-5), (6.0, 1e-3)])
+def test_the_limit_of_a_budget_is_the_last_float_that_meets_it(eps, delta):
+    squared = _squared_mu(eps, delta)
+    with mpmath.workdps(40):
+        assert oracles.gaussian_delta(1 / mpmath.sqrt(mpmath.mpf(squared)), eps) <= delta
+        # What float64 adds for its own rounding is all that is lost.
+        assert oracles.gaussian_delta(1 / mpmath.sqrt(mpmath.mpf(squared) * (1 + 1e-11)), eps) > delta
+
+
+def test_roots_are_the_last_float_below():
+    for value in (2.0, 3.0, 1e-300, 7e200, 0.25, 1.0 + 2.0**-52, *np.random.default_rng(1).random(50)):
+        root = Fraction(_root(float(value)))
+        assert root**2 <= Fraction(float(value))
+        assert Fraction(float(np.nextafter(float(root), np.inf))) ** 2 > Fraction(float(value))
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-6])
+def test_a_claim_that_takes_all_of_eps_or_all_of_delta_leaves_nothing(slack):
+    filtering = dm.ClaimCurrency(slack).filter(dm.PrivacyBudget(2.0, 1e-5))
+    eps, delta = map(Fraction, filtering.limits)
+    for spent in ((eps, Fraction(0)), (Fraction(0), delta), (eps, delta)):
+        assert filtering.remaining(spent).mu == 0.0
+    assert filtering.remaining((eps, Fraction(0))).epsilon(1e-6) == 0.0
+    assert filtering.remaining((Fraction(0), delta)).epsilon(1e-6) == 0.0
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-6])
+def test_what_claims_leave_is_exactly_what_is_accepted(slack):
+    filtering = dm.ClaimCurrency(slack).filter(dm.PrivacyBudget(2.0, 1e-5))
+    rng = np.random.default_rng(2)
+    for part in (*rng.random(40), 0.0):
+        spent = (Fraction(filtering.limits[0]) * Fraction(float(part)), Fraction(0))
+        left = filtering.remaining(spent)
+        eps = left.epsilon(1e-6)
+        price = filtering.price("a", types.SimpleNamespace(budget=dm.PrivacyBudget(eps, 1e-6)))
+        assert filtering.fits(tuple(one + Fraction(other) for one, other in zip(spent, price, strict=True)))
+        more = dm.PrivacyBudget(eps * (1.0 + 1e-14), 1e-6)
+        price = filtering.price("a", types.SimpleNamespace(budget=more))
+        assert not filtering.fits(
+            tuple(one + Fraction(other) for one, other in zip(spent, price, strict=True))
+        )
+        assert left.epsilon(2e-5) == 0.0
+        # mu is that of the Gaussian release which this is the claim of.
+        exact = oracles.gaussian_delta(1 / mpmath.mpf(left.mu), eps)
+        assert exact == pytest.approx(left.left[1], rel=1e-6)

@@ -225,6 +225,16 @@ class Weekly(dm.Participation):
         return cls(1)
 
 
+def test_accounted_by_release_it_must_say_how_many(monkeypatch):
+    assert Weekly(1).releases(12) == 1
+    monkeypatch.setattr(Weekly, "per_release", True)
+    with pytest.raises(dm.UnsupportedCombinationError, match="does not say how many of 12 steps count"):
+        Weekly(1).releases(12)
+    # Its sensitivity is that of one release: not one Gaussian mechanism.
+    with pytest.raises(dm.UnsupportedCombinationError, match="no accountant is registered"):
+        dm.calibrate_sigma(dm.Mechanism(dm.Identity(12), Weekly(1)), 1.0, 1e-5)
+
+
 def test_registered_for_a_while():
     before = kinds()
     with pytest.raises(dm.InvalidParameterError, match="participation must be a mapping with type in"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.numerics import series
 from dpmech.numerics.integer_convolution import exact_residual
 from dpmech.numerics.series import _column_error, error_of_terms
 from dpmech.numerics.toeplitz import checked_norms
@@ -68,3 +69,90 @@ def test_a_residual_of_one_term_is_covered(rho, rate):
     error = _column_error(g, lambda weights: rho * float(weights[0]))
     missed = float(np.linalg.norm(truth - g) / np.linalg.norm(g))
     assert missed * (1.0 - 1e-6) <= error <= missed * 1.0001 + 1e-15
+
+
+# ---- the bounds as the docstrings have them, with units large enough to be seen
+
+UNIT, TINY, OF_PRODUCT = 2.0**-20, 2.0**-15, 2.0**-9
+
+
+@pytest.fixture
+def visible(monkeypatch):
+    monkeypatch.setattr(series, "UNIT", UNIT)
+    monkeypatch.setattr(series, "_TINY", TINY)
+    monkeypatch.setattr(series, "convolution_rounding", lambda a, b: OF_PRODUCT)
+
+
+@pytest.mark.usefixtures("visible")
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("exactly", [True, False])
+@pytest.mark.parametrize("rate", [1.0, 0.8])
+def test_what_a_residual_leaves_open_is_the_sum_of_its_parts(direct, exactly, rate):
+    rng = np.random.default_rng(4)
+    f = np.array([1.5, 0.0, -0.75, 0.25])
+    g, r, d = rng.standard_normal(7), 0.01 * rng.standard_normal(7), -0.01 * rng.random(7)
+    bound = series._unaccounted(f, g, r, d, direct=direct, exactly=exactly, relative=1e-3, left=0.125)
+    weights = rate ** np.arange(7.0)
+
+    def size(x):
+        return float(sum(abs(value) * rate**t for t, value in enumerate(x)))
+
+    gamma = 1.01 * (3 + 4) * UNIT  # three terms of f, the 1, and three more roundings
+    parts = {
+        "the residual's own rounding": 2 * UNIT * size(r),
+        "what was left out of it": 0.125,
+        "products that vanish": TINY * (1 + size(f)) * size(np.ones(7)),
+        "coefficients that are off": 1e-3 * size(f) * size(g + d),
+        "its sums": 0.0 if exactly else 2.5 * gamma**2 * size(f) * size(g),
+        "the step": gamma * size(f) * size(d) if direct else size(r) ** 2 + size(f) * 7 * OF_PRODUCT,
+    }
+    assert bound(weights) == pytest.approx(1.01 * sum(parts.values()), rel=1e-12)
+
+
+@pytest.mark.usefixtures("visible")
+@pytest.mark.parametrize("signs", [(1.0, 1.0), (1.0, -0.2, 3.0), (1.0, 0.1, 0.1, -2.0)])
+@pytest.mark.parametrize("rate", [0.9, 1.2, 1e7])
+def test_columns_of_growing_series_are_off_by_a_weighted_residual(signs, rate):
+    n = 24
+    g = np.array([signs[t % len(signs)] * rate**t for t in range(n)])
+    rho = 0.25
+
+    def bound(weights):
+        # Without weights nothing is known; with them a quarter.
+        return rho * float(weights[-1] / weights[-1]) if weights[-1] < 1.0 or rate < 1.0 else 2.0
+
+    error = _column_error(g, bound)
+    modulus = np.abs(g)
+    grows = float((modulus[n // 2 :].max() / modulus[0]) ** (1.0 / n))
+    if grows <= 1.0:
+        assert error == pytest.approx(rho / (1 - rho) + 1.01 * UNIT, rel=1e-12)
+        return
+    ceiling = [max(modulus[u] * grows ** (t - u) for u in range(t + 1)) for t in range(n)]
+    scale = max(ceiling)
+    squares = [math.fsum((c / scale) ** 2 for c in ceiling[: m + 1]) for m in range(n)]
+    below = [math.fsum((float(c) / scale) ** 2 for c in modulus[: m + 1]) for m in range(n)]
+    kept = [m for m in range(n) if below[m] > 0.0]
+    by_norm = math.sqrt(max(squares[m] / below[m] for m in kept)) * (1 + n * UNIT)
+    by_entry = max(c / float(value) for c, value in zip(ceiling, modulus, strict=True))
+    expected = rho / (1 - rho) * min(by_norm, by_entry) + 1.01 * UNIT
+    assert error == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("lags", [(1, 2), (1, 1100), (3, 1024, 1500), (1023, 1024, 2047, 2048)])
+@pytest.mark.parametrize("n", [900, 3000])
+def test_a_recursion_solves_for_near_and_far_coefficients(lags, n):
+    rng = np.random.default_rng(len(lags))
+    f = np.zeros(max(lags) + 1)
+    f[0] = 1.5
+    f[list(lags)] = 0.9 * rng.uniform(-1.0, 1.0, len(lags)) / len(lags)
+    x = rng.standard_normal(n)
+    y = series._recursion(f, x)
+    assert np.convolve(f, y)[:n] == pytest.approx(x, abs=1e-12)
+
+
+def test_exact_products_serve_short_series_as_well(monkeypatch):
+    monkeypatch.setattr(series, "_TERMS_WORK", 0)
+    monkeypatch.setattr(series, "_TERMS", 0)
+    found, error = series.bounded_inverse(np.array([1.0, -0.5]), 50)
+    assert found == pytest.approx(0.5 ** np.arange(50), rel=1e-15, abs=0.0)
+    assert error <= 1e-15

@@ -144,3 +144,22 @@ def test_a_million_multiplications_stay_within_the_slack(lam, n):
         exact = mp.sqrt((1 - mp.mpf(lam) ** (2 * n)) / (1 - mp.mpf(lam) ** 2))
         assert mp.mpf(bounds.lower) <= exact <= mp.mpf(bounds.upper)
     assert bounds.exact
+
+
+@pytest.mark.parametrize(("p", "q"), [(100, 157), (100, 158), (1, 2), (3, 900)])
+def test_the_rounding_of_a_convolution_grows_with_the_levels_of_its_transform(p, q):
+    # 256, 512, 2 and 1024 points: twice the 17.9 L + 2.3 roundings of the theorem, and a little more.
+    levels = {257 - 1: 8, 258 - 1: 9, 2: 1, 902: 10}[p + q - 1]
+    a, b = np.linspace(1.0, 2.0, p), np.linspace(-3.0, 5.0, q)
+    expected = (36 * levels + 8) * 2.0**-53 * float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    assert linalg.convolution_rounding(a, b) == pytest.approx(expected, rel=1e-12, abs=0.0)
+    assert expected >= 2 * (17.9 * levels + 2.3) * 2.0**-53 * float(np.linalg.norm(a) * np.linalg.norm(b))
+
+
+def test_a_recursion_is_short_up_to_fifty_million_multiplications():
+    coefs = np.zeros(80)
+    coefs[:50] = 1.0
+    assert linalg.is_short(coefs, 10**6)
+    assert not linalg.is_short(coefs, 10**6 + 1)
+    coefs[50] = 1.0
+    assert not linalg.is_short(coefs, 10**6)

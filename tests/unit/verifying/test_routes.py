@@ -271,7 +271,7 @@ PLAIN = dm.calibrate_sigma(dm.Identity(6), 1.0, 1e-5).certificate()
 
 def routes(strategy, schema, method):
     evidence = dataclasses.replace(PLAIN.evidence, accountant=method)
-    certificate = dataclasses.replace(PLAIN, strategy=strategy, participation=schema, evidence=evidence)
+    certificate = dataclasses.replace(PLAIN, mechanism=dm.Mechanism(strategy, schema), evidence=evidence)
     bracket = certified_sensitivity(
         second_bracket(dm.Mechanism(strategy, schema)), dm.Mechanism(strategy, schema)
     )

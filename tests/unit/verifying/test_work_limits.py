@@ -24,6 +24,7 @@ from tests.support.forged_files import (
     LARGE,
     SCALES,
     TOO_DEAR,
+    changed,
     consistent,
     nested,
 )
@@ -140,7 +141,7 @@ def test_the_budget_can_be_raised_and_lowered(tmp_path):
 
 
 def test_objects_have_the_same_budget(tripwires):
-    dear = dataclasses.replace(BASE, strategy=dm.BLT(10**7, DECAYS, SCALES))
+    dear = changed(BASE, strategy=dm.BLT(10**7, DECAYS, SCALES))
     with pytest.raises(dm.WorkLimitError):
         dm.verify(dear)
 
@@ -244,7 +245,7 @@ def test_memory_is_estimated_on_the_high_side():
         tracemalloc.start()
         if fresh.factored is not None:
             _ = fresh.factored.inverse_coefs
-        dataclasses.replace(BASE, strategy=fresh, participation=dm.SingleParticipation())._derived()
+        changed(BASE, strategy=fresh, participation=dm.SingleParticipation())._derived()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak <= decoder_work(strategy).memory, strategy

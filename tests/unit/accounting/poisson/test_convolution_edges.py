@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from dpmech.accounting.poisson import lattice as losses
-from dpmech.accounting.poisson.convolution import LossMoments, compose
+from dpmech.accounting.poisson.convolution import ComposedLoss, LossMoments, compose
 from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, merge_cells
 
 LOPSIDED = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
@@ -100,6 +100,10 @@ def test_merged_cells_of_a_bell_lose_no_mass(step, shift):
     values = nodes + shift * step
     masses = merged_lattice(total, nodes, values)
     assert masses.sum() == pytest.approx(1.0, abs=1e-5)
+    if abs(shift) < 0.3:
+        # Nor any of the other law's, up to what lies in the tails: no more is lost than the cells are wide.
+        kept, whole = float(masses @ np.exp(-nodes)), float(total @ np.exp(-values))
+        assert kept == pytest.approx(whole, rel=1e-4)
     for eps in np.linspace(-8.0 * step, 8.0 * step, 20):
         assert curve(masses, nodes, eps) <= curve(total, values, eps) + 1e-13
         assert curve(masses, nodes, eps) >= curve(total, values - step, eps) - 1e-5
@@ -138,3 +142,83 @@ def test_a_lower_lattice_moves_its_cells_by_the_definition(monkeypatch, step):
         # P-mass minus e^node Q-mass, where the merged loss is `distance` above its node.
         found = moved(mass, -mass * np.expm1(-distance), up)
         assert found == pytest.approx(-mass * np.expm1(up * step - distance), rel=1e-12)
+
+
+THREE = LatticeLoss(0.5, -2, np.array([0.3, 0.1, 0.2, 0.25, 0.0, 0.15]), 0.0)
+
+
+def log_moment(theta):
+    """Log E e^(theta L) of THREE, whose masses sum to one."""
+    return math.log(sum(m * math.exp(theta * x) for m, x in zip(THREE.masses, THREE.losses(), strict=True)))
+
+
+def test_cumulants_are_those_of_the_tilted_law():
+    losses = THREE.losses()
+    for theta in (0.0, 0.7, 3.0):
+        weights = THREE.masses * np.exp(theta * losses)
+        mean = float(weights @ losses / weights.sum())
+        spread = float(weights @ (losses - mean) ** 2 / weights.sum())
+        expected = (math.log(float(weights.sum())), mean, spread)
+        assert LossMoments.of(THREE, 5).cumulants(theta) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("times", [1, 5, 200])
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+def test_chernoff_bounds_are_least_over_all_tilts(times, part):
+    moments = LossMoments.of(THREE, times)
+    tilts = np.linspace(1e-3, 40.0, 40_000)
+    logs = np.array([log_moment(theta) for theta in tilts])
+    eps = part * times * float(THREE.losses()[-1])
+    least = float((times * logs - tilts * eps).min())
+    assert moments.chernoff_log_delta(eps) == pytest.approx(min(0.0, least), rel=1e-5, abs=1e-9)
+    log_delta = -part * times * 1.5
+    least = float(((times * logs - log_delta) / tilts).min())
+    assert moments.chernoff_eps(log_delta) == pytest.approx(max(0.0, least), rel=1e-4)
+    # They bound what the sum of that many losses has.
+    composed = convolved(THREE.masses, times)
+    sums = times * -1.0 + 0.5 * np.arange(composed.size)
+    for bound, at in ((moments.chernoff_log_delta(eps), eps), (log_delta, moments.chernoff_eps(log_delta))):
+        assert curve(composed, sums, at) <= math.exp(bound) * (1.0 + 1e-9)
+
+
+def test_below_their_mean_chernoff_bounds_say_nothing():
+    moments = LossMoments.of(THREE, 10)
+    assert moments.chernoff_log_delta(0.0) <= 0.0
+    assert moments.tilt_for_eps(10 * moments.cumulants(0.0)[1] - 1.0) == 0.0
+    assert moments.chernoff_log_delta(10 * moments.cumulants(0.0)[1] - 1.0) == 0.0
+
+
+@pytest.mark.parametrize("times", [1, 7, 3000])
+@pytest.mark.parametrize("theta", [0.0, 0.4])
+def test_what_a_composition_may_be_off_by_is_the_sum_of_its_roundings(times, theta):
+    loss = LatticeLoss(0.5, -2, THREE.masses, 1e-7)
+    found = compose(loss, times, theta)
+    length = found.losses.size
+    tilted = THREE.masses * np.exp(theta * THREE.losses() - log_moment(theta))
+    # Every mass stands where its index is, modulo the length.
+    spectrum = np.abs(np.fft.fft(np.bincount(np.arange(tilted.size) % length, tilted, length)))
+    raised = float((spectrum ** (times - 1)).sum()) / length
+    ulp = 2.0**-52
+    transforms = 8 * ulp * (math.log2(length) + 4) * raised * (times + 2)
+    angles = 4 * math.pi * ulp * times * raised
+    # With an even length one frequency of it counts twice.
+    expected = transforms + angles
+    assert expected * (1.0 - 1e-9) <= found.error <= expected * (1.0 + 1.001 / length)
+    assert found.relative == pytest.approx(times * 64 * ulp + 1e-12, rel=1e-12, abs=0.0)
+    assert found.wrapped == pytest.approx(2e-15, rel=1e-9, abs=0.0)
+    assert found.infinite_mass == pytest.approx(1.0 - (1.0 - 1e-7) ** times, rel=1e-8)
+    assert found.log_scale == pytest.approx(times * log_moment(theta), rel=1e-12, abs=1e-13)
+    assert (found.losses[1] - found.losses[0], found.theta) == (0.5, theta)
+
+
+def test_a_composed_loss_is_read_with_all_that_it_may_be_off_by():
+    losses, masses = np.array([-1.0, 0.0, 1.0, 2.0]), np.array([0.4, 0.3, 0.2, 0.1])
+    read = ComposedLoss(losses, masses, 0.3, 0.5, 1e-3, 2e-3, 5e-3, 1e-2)
+    for eps in (-0.5, 0.0, 0.25, 1.5):
+        above = losses > eps
+        weights = (1.0 - np.exp(eps - losses[above])) * np.exp(-0.5 * (losses[above] - eps))
+        value, slack = float(masses[above] @ weights), 1e-3 * float(weights.sum()) + 2e-3
+        scale = math.exp(0.3 - 0.5 * eps)
+        lower, upper = read.delta(eps)
+        assert lower == pytest.approx((value - slack) * scale * 0.99, rel=1e-12)
+        assert upper == pytest.approx((value + slack) * scale * 1.01 + 5e-3, rel=1e-12)

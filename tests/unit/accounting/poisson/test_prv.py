@@ -1,7 +1,13 @@
+import math
+
+import numpy as np
 import pytest
+from prv_accountant.domain import Domain
+from scipy import special
 
 import dpmech as dm
-from dpmech.accounting.poisson.prv import PrvAccountant
+from dpmech.accounting.poisson.lattice import Loss
+from dpmech.accounting.poisson.prv import PrvAccountant, _PrivacyLoss
 from tests.support import oracles as oracle
 
 GRID = [(8.0, 1e-5, 1 / 390, 3900), (0.5, 1e-6, 0.01, 1000), (0.05, 1e-6, 0.01, 1000), (2.0, 1e-8, 0.2, 50)]
@@ -66,3 +72,72 @@ def test_a_single_step_more_is_seen():
     steps = dm.epsilon(dm.Identity(10), 1.0, 1e-6, participation=schema)
     more = dm.epsilon(dm.Identity(11), 1.0, 1e-6, participation=schema, method=dm.Prv())
     assert more.lower > steps.upper
+
+
+# ---- what the error theorem asks of the domain
+
+
+@pytest.mark.parametrize("remove", [True, False])
+@pytest.mark.parametrize("steps", [1, 400])
+@pytest.mark.parametrize("wanted", [1e-9, 0.05])
+def test_the_domain_has_the_tails_and_the_mesh_of_the_theorem(monkeypatch, remove, steps, wanted):
+    asked = []
+
+    def noted(low, high, mesh):
+        asked.append((low, high, mesh))
+        raise InterruptedError
+
+    monkeypatch.setattr(Domain, "create_aligned", noted)
+    q, s, delta = 0.05, 0.9, 1e-5
+    side = _PrivacyLoss(Loss(q, s, remove=remove), steps)
+    with pytest.raises(InterruptedError):
+        side.composed(wanted, delta)
+    ((low, high, mesh),) = asked
+    allowed = 1e-3 * delta  # delta_error
+    # Single tails of at most allowed / (8 T), tails of the sum of at most allowed / 8 each, by Chernoff.
+    reach = -float(special.ndtri(allowed / (8 * steps)))
+    outputs = np.array([-reach * s, 1.0 + reach * s])
+    single = np.log1p(q * np.expm1((outputs - 0.5) / s**2))
+    window = side.moments.window(0.0, math.log(allowed / 8))
+    extent = 1.01 * max(*np.abs(single), *map(abs, window)) + wanted
+    assert (-low, high) == pytest.approx((extent, extent), rel=1e-12)
+    steepness = math.sqrt(steps / 2 * math.log(12 / allowed))
+    # As fine as asked, or as 2^20 points allow.
+    assert mesh == pytest.approx(max(wanted / steepness, 2 * extent / 2**20), rel=1e-12)
+
+
+def test_what_a_composed_variable_may_be_off_by_is_told():
+    side = _PrivacyLoss(Loss(0.05, 0.9, remove=True), 20)
+    _, delta_error, eps_error = side.composed(0.05, 1e-5)
+    assert delta_error == pytest.approx(1e-3 * 1e-5 + 4 * 2.0**-52 * 20, rel=1e-12, abs=0.0)
+    assert eps_error == 0.05
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_the_law_of_one_loss_is_that_of_its_outputs(remove):
+    q, s = 0.2, 0.8
+    side = _PrivacyLoss(Loss(q, s, remove=remove), 3)
+    x = np.array([-2.0, -0.3, 0.4, 1.7])
+    ratio = np.log1p(q * np.expm1((x - 0.5) / s**2))
+    pure = special.ndtr(x / s)
+    if remove:
+        mixed = (1 - q) * pure + q * special.ndtr((x - 1) / s)
+        assert side._cdf(ratio) == pytest.approx(mixed, rel=1e-9)
+        assert side._cdf(np.array([math.log1p(-q) - 1e-3])).tolist() == [0.0]
+    else:
+        assert side._cdf(-ratio) == pytest.approx(1 - pure, rel=1e-9)
+        assert side._cdf(np.array([1e-3 - math.log1p(-q)])).tolist() == [1.0]
+    side.low, side.high = sorted(float(one) for one in (ratio if remove else -ratio)[[0, 3]])
+    low, high = (side._cdf(np.array([end]))[0] for end in (side.low, side.high))
+    inner = np.sort(ratio if remove else -ratio)[1:3]
+    expected = (side._cdf(inner[1:])[0] - side._cdf(inner[:1])[0]) / (high - low)
+    assert side.probability(inner[:1], inner[1:]) == pytest.approx([expected], rel=1e-12)
+    # Clipped to the domain.
+    assert side.probability(np.array([-50.0]), np.array([50.0])) == pytest.approx([1.0], rel=1e-12)
+    # The mean given the domain, by the trapezoidal rule on outputs.
+    ends = np.sort(x[[0, 3]])
+    grid = np.linspace(ends[0], ends[1], 400_001)
+    losses = np.log1p(q * np.expm1((grid - 0.5) / s**2)) * (1 if remove else -1)
+    density = np.exp(-0.5 * (grid / s) ** 2)
+    density = density * (1 + q * np.expm1((grid - 0.5) / s**2)) if remove else density
+    assert side.mean() == pytest.approx(float(losses @ density / density.sum()), abs=3e-4)

@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 
+import dpmech as dm
 from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients
-from dpmech.optim.clipping.clipped_sum import clip_and_sum
+from dpmech.optim.clipping import lot_sum
+from dpmech.optim.clipping.clipped_sum import _squared_norms, clip_and_sum
+from dpmech.optim.clipping.grad_samples import Intake
 from dpmech.optim.clipping.lot_sum import Accumulator
 from dpmech.optim.clipping.styles import Blocks
 
@@ -46,3 +49,92 @@ def test_a_sum_holds_what_it_was_given_and_nothing_else():
     param = torch.zeros(2)
     plain = ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0))
     assert (plain.examples, plain.dropped, plain.left_out, plain.reduced) == (None, 0, 0, False)
+
+
+@pytest.mark.parametrize("count", [1, 5, 1024, 1025, 5000])
+def test_every_square_may_have_lost_the_least_normal_number(count):
+    # Where a processor takes subnormal numbers for zero, squares below 2^-126 vanish.
+    assert _squared_norms(torch.zeros(2, count)).tolist() == [count * 2.0**-126] * 2
+
+
+def test_a_clipped_gradient_has_the_clip_norm_less_the_rounding_of_float32():
+    sample = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
+    clipped, _, _ = clip_and_sum([sample[:1]], Blocks((0,), (1.0,)))
+    assert float(clipped[0].norm()) == pytest.approx(1.0 - 2.0**-14, rel=1e-9)
+    # A shorter one stays as it is.
+    same, _, _ = clip_and_sum([sample[1:]], Blocks((0,), (1.0,)))
+    assert same[0].tolist() == [0.3, 0.4]
+
+
+def test_gradients_are_taken_as_they_are_unless_a_scale_is_given():
+    param = torch.zeros(2, requires_grad=True)
+    param.grad = torch.tensor([0.3, 0.4])
+    taken = ClippedSum.from_grads([param], FlatClipping(1.0))
+    assert torch.equal(taken.sums[0], torch.tensor([0.3, 0.4]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_sum_keeps_its_precision_and_several_are_added_in_float64(dtype):
+    param = torch.zeros(1)
+    value = torch.tensor([1.0 + (2.0**-40 if dtype == torch.float64 else 0.0)], dtype=dtype)
+    lot = Accumulator([param], FlatClipping(2.0), 1.0, None)
+    lot.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))
+    (found,) = lot.take()
+    assert found.dtype == dtype
+    assert torch.equal(found, value)
+    for _ in range(2):
+        lot.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))
+    assert torch.equal(lot.take()[0], value.double() + value.double())
+
+
+@pytest.mark.parametrize(("world", "dtype"), [(1, torch.float32), (2, torch.float64)])
+def test_sums_of_several_processes_are_wide_before_they_are_added(monkeypatch, world, dtype):
+    added = []
+    monkeypatch.setattr(lot_sum, "processes", lambda group: world)
+    monkeypatch.setattr(lot_sum, "check_processes", lambda *_: None)
+    monkeypatch.setattr(lot_sum, "add_over", lambda sums, group: added.extend(sums))
+    param = torch.zeros(2)
+    lot = Accumulator([param], FlatClipping(1.0), 1.0, None)
+    lot.add_clipped(ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0)))
+    lot.take()
+    assert [one.dtype for one in added] == [dtype]
+
+
+def test_the_sum_of_a_sharded_parameter_comes_from_all_processes(monkeypatch):
+    param = torch.zeros(2)
+    part = ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0))
+    monkeypatch.setattr(lot_sum, "is_sharded", lambda param: True)
+    for world in (1, 2):
+        monkeypatch.setattr(lot_sum, "processes", lambda group, world=world: world)
+        lot = Accumulator([param], FlatClipping(1.0), 1.0, None)
+        if world == 1:
+            lot.add_clipped(part)
+            continue
+        with pytest.raises(dm.InvalidParameterError, match="reduced must be True for the sum of a sharded"):
+            lot.add_clipped(part)
+
+
+@pytest.mark.parametrize(
+    ("grad", "refused"),
+    [(None, False), ([0.0, 0.0], False), ([0.0, 1e-30], True), ([0.0, 1.0], True), ([1.0, 1.0], True)],
+)
+def test_a_gradient_without_rows_of_examples_is_refused_where_it_is_not_zero(grad, refused):
+    param = torch.zeros(2, requires_grad=True)
+    intake = Intake([param], [])
+    param.grad = None if grad is None else torch.tensor(grad)
+    if not refused:
+        assert intake.take() == [None]
+        return
+    with pytest.raises(dm.UnsupportedCombinationError, match="has a gradient but no per-example"):
+        intake.take()
+
+
+def test_a_lot_may_hold_no_example():
+    param = torch.zeros(2, requires_grad=True)
+    intake = Intake([param], [])
+    param.grad_sample = [torch.zeros(0, 2), torch.zeros(0, 2)]
+    (taken,) = intake.take(examples=0)
+    assert taken.shape == (0, 2)
+    param.grad_sample = [torch.zeros(0, 2)]
+    with pytest.raises(dm.InvalidParameterError, match=r"examples must be .*-1"):
+        intake.take(examples=-1)

@@ -65,6 +65,13 @@ def test_seeds_repeat_and_generators_move_on():
     assert torch_keys[0] == noise_key(torch.Generator().manual_seed(3)) != torch_keys[1]
 
 
+def test_a_numpy_generator_gives_two_words_and_no_more():
+    one, other = np.random.default_rng(3), np.random.default_rng(3)
+    noise_key(one)
+    other.bit_generator.random_raw(2)
+    assert one.bit_generator.state == other.bit_generator.state
+
+
 def test_a_torch_generator_gives_all_64_bits_of_its_seed():
     """Trap: a CPU generator keeps 32 bits of its seed, so seeds 2^32 apart draw the same numbers."""
     low, high = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5 + 2**32)
@@ -208,6 +215,34 @@ def test_cuda_checks_what_a_draw_used(monkeypatch, step):
 def test_cuda_refuses_more_than_63_bits(fake_cuda):
     with pytest.raises(dm.InvalidParameterError, match="63 bits of offset"):
         CudaNormals((7, 8), fake_cuda, sizes=(10**12,), n=10**9, shards=10**3)
+
+
+@pytest.mark.parametrize(("step", "accepted"), [(8, True), (12, False)])
+def test_cuda_may_use_all_that_is_reserved_and_no_more(monkeypatch, step, accepted):
+    monkeypatch.setattr(generators, "fill_normal", fake_normal)
+    source = CudaNormals((7, 8), FakeCuda(step), sizes=(100,), n=5, shards=1)
+    assert source.reserved(100) == 8
+    if accepted:
+        source.fill(torch.empty(100), 0, 0, 0, 0)
+        return
+    with pytest.raises(dm.NumericalError, match="12 offsets of the generator, 8 are reserved"):
+        source.fill(torch.empty(100), 0, 0, 0, 0)
+
+
+def test_cuda_takes_all_63_bits(fake_cuda):
+    row = 2 * CudaNormals.reserved(CudaNormals.chunk)  # the fingerprint, and one chunk
+    most = (2**63 - 1) // row
+    CudaNormals((7, 8), fake_cuda, sizes=(1,), n=most, shards=1)
+    with pytest.raises(dm.InvalidParameterError, match="63 bits of offset"):
+        CudaNormals((7, 8), fake_cuda, sizes=(1,), n=most + 1, shards=1)
+
+
+def test_cuda_reserves_four_offsets_for_128_values():
+    assert [CudaNormals.reserved(size) for size in (0, 127, 128, 1280)] == [8, 8, 12, 48]
+
+
+def test_counters_take_all_32_bits_of_a_chunk_and_a_shard():
+    assert HostNormals((1, 2)).counter(0, 0, 2**32 - 1, 2**32 - 1) == (0, 2**64 - 1, 0, 0)
 
 
 def test_torch_fills_with_its_own_generator():

@@ -7,6 +7,7 @@ import torch
 
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, PerLayerClipping
+from dpmech.optim.noise import stream as stream_module
 from dpmech.optim.noise.normals import CudaNormals, HostNormals
 from tests.support.drawn_noise import DrawnNoise
 
@@ -88,6 +89,26 @@ def test_rows_are_those_of_the_noising_matrix(strategy, mode):
         scale = np.abs(matrix) @ np.abs(z) + 1e-300
         assert np.max(np.abs(drawn[index] - matrix @ z) / scale) < 1e-12  # normals of either kind
     assert drawn[2].shape == (strategy.n, 0)
+
+
+def test_a_seed_gives_the_same_numbers_whatever_the_size_of_a_parameter():
+    # Chunks of 2^15 values, each with counters of its own: saved runs rest on it.
+    cal = calibration(dm.Identity(1))
+    stream = NoiseStream(cal, [torch.zeros(2**15 + 3)], 0.5, 11)
+    z = independent_rows(stream.state_dict()["key"], 1, 0, 2**15 + 3, np.float32)
+    assert all_rows(stream)[0] == pytest.approx(z * cal.sigma * 0.5, rel=1e-12)
+
+
+def test_offsets_of_a_gpu_are_laid_out_for_whole_parameters_and_all_shards(monkeypatch):
+    made = []
+    stream = NoiseStream(calibration(dm.Identity(N)), [torch.zeros(2, 3), torch.zeros(5)], 1.0, 11)
+    slots = stream._slots
+    monkeypatch.setattr(stream_module, "CudaNormals", lambda *args, **options: made.append((args, options)))
+    monkeypatch.setattr(stream_module.torch, "Generator", lambda device: device)
+    stream._slots = [dataclasses.replace(slots[0], shards=4, local_shape=(1, 3)), slots[1]]
+    device = torch.device("cuda", 0)
+    stream._source(device, (1, 2))
+    assert made == [(((1, 2), device), {"sizes": (6, 5), "n": N, "shards": 4})]
 
 
 @every_device
