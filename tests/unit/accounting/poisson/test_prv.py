@@ -1,4 +1,5 @@
 import math
+import types
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ from prv_accountant.domain import Domain
 from scipy import special
 
 import dpmech as dm
+from dpmech.accounting.poisson.accountant import PoissonRelease
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.accounting.poisson.prv import PrvAccountant, _PrivacyLoss
 from tests.support import oracles as oracle
@@ -141,3 +143,27 @@ def test_the_law_of_one_loss_is_that_of_its_outputs(remove):
     density = np.exp(-0.5 * (grid / s) ** 2)
     density = density * (1 + q * np.expm1((grid - 0.5) / s**2)) if remove else density
     assert side.mean() == pytest.approx(float(losses @ density / density.sum()), abs=3e-4)
+
+
+@pytest.mark.parametrize("tight", [True, False])
+def test_bounds_are_read_where_the_errors_leave_them(monkeypatch, tight):
+    def side(size):
+        composed = types.SimpleNamespace(
+            compute_delta_estimate=lambda eps: size * math.exp(-eps),
+            compute_epsilon=lambda *_: (1.0 - size, 2.0, 3.0 + size),
+        )
+        moments = types.SimpleNamespace(saddle_log_delta=lambda eps: -9.0, chernoff_eps=lambda log: 1.0)
+        return types.SimpleNamespace(moments=moments, composed=lambda *_: (composed, 1e-3, 0.25))
+
+    release = PoissonRelease(0.1, 5, dm.sensitivity(dm.Identity(5), dm.Poisson(0.1)), tight=tight)
+    accountant = PrvAccountant(release)
+    monkeypatch.setattr(accountant, "_sides", lambda sigma: (side(0.4), side(0.5), side(0.3)))
+    found = accountant.delta(1.0, 1.0, tolerance=0.1)
+    # The worst direction, eps off by 0.25 and delta by 1e-3 either way.
+    assert found.upper == pytest.approx(0.5 * math.exp(-0.75) + 1e-3, rel=1e-12)
+    assert found.lower == (pytest.approx(0.5 * math.exp(-1.25) - 1e-3, rel=1e-12) if tight else 0.0)
+    found = accountant.epsilon(1.0, 1e-2, tolerance=0.1)
+    assert (found.lower, found.upper) == (0.7 if tight else 0.0, 3.5)
+    # Where nothing is left at eps = 0, no eps is needed.
+    found = accountant.epsilon(1.0, 0.9, tolerance=0.1)
+    assert (found.lower, found.upper) == (0.0, 0.0)

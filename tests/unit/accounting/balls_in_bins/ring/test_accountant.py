@@ -1,17 +1,11 @@
 """The deterministic accountant of Balls-in-Bins: what it returns stands by itself, and above the truth."""
 
-import dataclasses
-import math
-
 import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profile
 from dpmech.accounting.balls_in_bins.ring import accountant as programmed
-from dpmech.accounting.gaussian import gaussian_delta, gaussian_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import up
 from tests.support.generators import random_bins_problem
 
 METHOD = dm.Deterministic(0.3)
@@ -60,84 +54,6 @@ class TestCalibration:
         )
         with pytest.raises(NumericalError, match="confirmed"):
             calibrated()
-
-
-def small_accountant(rel_error=0.3):
-    """Four bins of BISR, which no ring has exactly, at three epochs."""
-    strategy = dm.InverseSquareRoot(12, 3)
-    return programmed.DeterministicAccountant(
-        ring_profile(strategy, 4),
-        bin_gram(strategy, 4),
-        dm.sensitivity(strategy, dm.BallsInBins(4)),
-        dm.Deterministic(rel_error),
-    )
-
-
-class TestRing:
-    @pytest.mark.parametrize("sigma", [0.4, 1.0, 3.0])
-    def test_the_ring_is_at_sigma_one_whatever_sigma_it_was_fitted_at(self, sigma):
-        one = small_accountant()
-        above = one._ring(sigma, 1.0).profile() - one.profile
-        assert np.all(above >= 0.0)
-        assert np.sum(above) <= 0.05 * np.sum(one.profile)
-        assert np.sum(above) > 1e-6
-
-    def test_the_text_says_by_how_much_it_over_states(self):
-        one = small_accountant()
-        ring = dataclasses.replace(one._ring(1.0, 1.0), constant=0.25)
-        excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
-        assert excess > 1.0
-        by = one._described(ring)
-        assert by.facts == {
-            "bins": one.gram.bins,
-            "decay": ring.decay,
-            "excess": pytest.approx(0.01 * excess),
-        }
-        assert f"decay {ring.decay:.4g} (entries over-stated by {up(excess, 2)} % in the mean)" in str(by)
-
-
-class TestEpsilon:
-    @pytest.mark.parametrize("sigma", [0.8, 2.0])
-    def test_it_is_where_the_bound_on_delta_meets_the_one_asked_for(self, sigma):
-        one = small_accountant()
-        eps = one.epsilon(sigma, 1e-3, tolerance=1e-3)
-        assert eps.lower == 0.0
-        assert one.delta(sigma, eps.upper, tolerance=1e-3).upper <= 1e-3 * 1.05
-        assert one.delta(sigma, 0.97 * eps.upper, tolerance=1e-3).upper > 1e-3
-
-    def test_it_is_nothing_where_delta_allows_all(self):
-        found = small_accountant().epsilon(40.0, 0.1, tolerance=1e-3)
-        assert (found.lower, found.upper) == (0.0, 0.0)
-
-
-class Known(programmed.DeterministicAccountant):
-    """One Gaussian, with a worse bound below `cliff`."""
-
-    def __init__(self, cliff=0.0):
-        self.cliff, self.guarantee = cliff, dm.Guarantee(dm.Kind.BOUND)
-
-    def delta(self, sigma, eps, *, tolerance):
-        del tolerance
-        return dm.Bounds.bracket(
-            0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, dm.Provenance("known")
-        )
-
-
-class TestConfirmation:
-    ROOT = gaussian_sigma(1.0, 1e-5)
-
-    @pytest.mark.parametrize("off", [-0.03, -0.001, 0.0, 0.001, 0.03])
-    def test_it_ends_just_above_the_root(self, off):
-        found = Known()._confirmed(math.log(self.ROOT) + off, 1.0, 1e-5, 1e-3, lambda _: None)
-        assert self.ROOT * (1.0 - 1e-12) <= found.sigma <= self.ROOT * 1.0011
-        assert found.achieved.upper == 1.0
-
-    def test_a_bound_that_jumps_ends_on_the_safe_side(self):
-        probes = []
-        cliff = self.ROOT * 1.01
-        found = Known(cliff)._confirmed(math.log(self.ROOT * 1.02), 1.0, 1e-5, 1e-3, probes.append)
-        assert found.sigma >= cliff
-        assert len(probes) > 1
 
 
 @pytest.mark.slow

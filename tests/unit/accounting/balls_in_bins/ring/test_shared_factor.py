@@ -77,7 +77,7 @@ def test_every_node_has_its_level_its_weight_and_its_cap(direction):
 
 
 @pytest.mark.parametrize(
-    ("y_step", "variance"), [(0.3, 1.0), (5.0, 1.0), (0.01, 1.0), (0.3, 40.0), (0.01, 1e-3)]
+    ("y_step", "variance"), [(0.3, 1.0), (5.0, 1.0), (0.01, 1.0), (0.3, 40.0), (0.01, 1e-3), (5.0, 1e-12)]
 )
 def test_slack_for_rounding_grows_with_the_bins_and_with_fine_steps(y_step, variance):
     """Second differences over a step h lose 1e-14 / h^2 of a weight, and over a small deviation more."""

@@ -1,0 +1,84 @@
+"""Every part of a mixture beside one that is plain: draws and densities of the part must belong together."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpmech.accounting.balls_in_bins.gram import CirculantGram, DenseGram
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
+from tests.support.bins_oracles import quadrature
+
+COUNT = 8_000
+SIGMAS = 6.12  # two-sided 1e-9
+UNEVEN = np.array([[1.4, 0.5, 0.1], [0.5, 1.1, 0.6], [0.1, 0.6, 1.7]])
+GRAMS = {
+    "dense": (DenseGram(UNEVEN), UNEVEN),
+    "circulant": (CirculantGram(np.array([1.3, 0.4, 0.4])), 0.9 * np.eye(3) + 0.4),
+    "independent": (DenseGram(np.diag([1.2, 1.2, 1.2])), 1.2 * np.eye(3)),
+}
+EPS = 0.7
+
+
+def mean_weight(proposal, alphas, seed):
+    """Mean and standard error of the weights f / sum_j alpha_j D_j, which is delta for any alphas."""
+    one = proposal.reweighted(alphas)
+    payoffs, densities = one.block(np.random.SeedSequence([2026, seed]), COUNT)
+    with np.errstate(divide="ignore"):
+        weights = np.exp(one.log_weights(payoffs, densities))
+    return float(weights.mean()), float(weights.std()) / math.sqrt(COUNT)
+
+
+def halves(size, part, plain):
+    alphas = np.zeros(size)
+    alphas[plain] += 0.5
+    alphas[part] += 0.5
+    return alphas
+
+
+@pytest.mark.parametrize("name", GRAMS)
+def test_every_part_of_remove_beside_the_nominal_one(name):
+    """On {L > eps} the nominal part has a density above 1, so that weights are at most 2."""
+    gram, matrix = GRAMS[name]
+    truth = quadrature(matrix, EPS)[0]
+    proposal = RemoveProposal.at(gram, EPS)
+    for part, label in enumerate(proposal.names):
+        mean, error = mean_weight(proposal, halves(len(proposal.names), part, 0), part)
+        assert error < 0.04 * truth, label
+        assert abs(mean - truth) < SIGMAS * error, label
+
+
+@pytest.mark.parametrize("name", GRAMS)
+def test_every_part_of_add_beside_the_first_one(name):
+    gram, matrix = GRAMS[name]
+    truth = quadrature(matrix, EPS)[1]
+    proposal = AddProposal.at(gram, EPS)
+    for part, label in enumerate(proposal.names):
+        mean, error = mean_weight(proposal, halves(len(proposal.names), part, 0), part)
+        assert error < 0.04 * truth, label
+        assert abs(mean - truth) < SIGMAS * error, label
+
+
+@pytest.mark.parametrize("name", GRAMS)
+@pytest.mark.parametrize("family", [RemoveProposal, AddProposal])
+def test_no_weight_is_above_its_bound(family, name):
+    proposal = family.at(GRAMS[name][0], EPS)
+    payoffs, densities = proposal.block(np.random.SeedSequence(7), COUNT)
+    top = float(np.max(proposal.log_weights(payoffs, densities)))
+    assert top <= proposal.log_weight_bound <= top + 3.0
+
+
+def test_a_mixture_whose_density_is_off_is_found_out(monkeypatch):
+    """A half more density of one part is seen at this number of draws."""
+    gram, matrix = GRAMS["dense"]
+    truth = quadrature(matrix, EPS)[0]
+    proposal = RemoveProposal.at(gram, EPS)
+    true_block = RemoveProposal.block
+
+    def off(self, seed, count):
+        payoffs, densities = true_block(self, seed, count)
+        return payoffs, densities + math.log(1.5) * (np.arange(densities.shape[1]) == 1)
+
+    monkeypatch.setattr(RemoveProposal, "block", off)
+    mean, error = mean_weight(proposal, halves(len(proposal.names), 1, 0), 1)
+    assert abs(mean - truth) > SIGMAS * error

@@ -1,0 +1,128 @@
+"""What the deterministic accountant is made of: its ring, its eps, and the confirmations of its sigma."""
+
+import dataclasses
+import math
+import types
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profile
+from dpmech.accounting.balls_in_bins.ring import accountant as programmed
+from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import BOUND, up
+from tests.support.bins_oracles import gaussian
+
+
+def small_accountant(rel_error=0.3):
+    """Four bins of BISR, which no ring has exactly, at three epochs."""
+    strategy = dm.InverseSquareRoot(12, 3)
+    return programmed.DeterministicAccountant(
+        ring_profile(strategy, 4),
+        bin_gram(strategy, 4),
+        dm.sensitivity(strategy, dm.BallsInBins(4)),
+        dm.Deterministic(rel_error),
+    )
+
+
+class TestRing:
+    @pytest.mark.parametrize("sigma", [0.4, 1.0, 3.0])
+    def test_the_ring_is_at_sigma_one_whatever_sigma_it_was_fitted_at(self, sigma):
+        one = small_accountant()
+        above = one._ring(sigma, 1.0).profile() - one.profile
+        assert np.all(above >= 0.0)
+        assert np.sum(above) <= 0.05 * np.sum(one.profile)
+        assert np.sum(above) > 1e-6
+
+    def test_the_text_says_by_how_much_it_over_states(self):
+        one = small_accountant()
+        ring = dataclasses.replace(one._ring(1.0, 1.0), constant=0.25)
+        excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
+        assert excess > 1.0
+        by = one._described(ring)
+        assert by.facts == {
+            "bins": one.gram.bins,
+            "decay": ring.decay,
+            "excess": pytest.approx(0.01 * excess),
+        }
+        assert f"decay {ring.decay:.4g} (entries over-stated by {up(excess, 2)} % in the mean)" in str(by)
+
+
+class Closed(programmed.DeterministicAccountant):
+    """One Gaussian in the place of the programme, and a guess that is off."""
+
+    def __init__(self, off):
+        self.off = off
+        self.settings = dm.Deterministic()
+        self.guarantee = BOUND
+
+    def _guide(self):
+        return types.SimpleNamespace(
+            rough_epsilon=lambda sigma, delta: self.off * gaussian_epsilon(sigma, delta, safe=True)
+        )
+
+    def _ring(self, sigma, eps):
+        del sigma, eps
+        return RingGram(1, 0.0, 1.0, 0.5, 0.0)
+
+    def _described(self, ring):
+        return dm.Provenance("known", {"bins": ring.bins})
+
+
+class TestEpsilon:
+    @pytest.mark.parametrize("off", [0.7, 1.0, 1.2])
+    @pytest.mark.parametrize("sigma", [0.8, 3.0])
+    def test_it_is_closely_above_where_delta_is_the_one_asked_for(self, sigma, off):
+        found = Closed(off).epsilon(sigma, 1e-5, tolerance=1e-3)
+        exact = gaussian_epsilon(sigma, 1e-5, safe=True)
+        assert found.lower == 0.0
+        assert exact * (1.0 - 1e-9) <= found.upper <= exact * 1.0025
+        assert gaussian_delta(sigma, found.upper)[0] <= 1e-5
+
+    def test_it_is_nothing_where_delta_allows_all(self):
+        found = Closed(1.0).epsilon(40.0, 0.1, tolerance=1e-3)
+        assert (found.lower, found.upper) == (0.0, 0.0)
+
+    def test_what_lies_beyond_the_programme_is_refused(self):
+        with pytest.raises(NumericalError, match="beyond the 500"):
+            Closed(1.0).epsilon(0.02, 1e-5, tolerance=1e-3)
+
+    def test_rings_at_sigma_one_are_taken_to_sigma(self):
+        one, ring = small_accountant(), RingGram(1, 0.0, 1.3, 0.5, 0.0)
+        first = one._search(ring, 2.0, 0.7)
+        assert first.delta == pytest.approx(gaussian(1.3 / 4.0, 0.7), rel=1e-9)
+        assert one._again(ring, 1.5, 0.4, first) == pytest.approx(gaussian(1.3 / 2.25, 0.4), rel=1e-9)
+
+
+class Known(programmed.DeterministicAccountant):
+    """One Gaussian, with a worse bound below `cliff`."""
+
+    def __init__(self, cliff=0.0):
+        self.cliff = cliff
+        self.guarantee = BOUND
+
+    def delta(self, sigma, eps, *, tolerance):
+        del tolerance
+        return dm.Bounds.bracket(
+            0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, dm.Provenance("known")
+        )
+
+
+class TestConfirmation:
+    ROOT = gaussian_sigma(1.0, 1e-5)
+
+    @pytest.mark.parametrize("off", [-0.03, -0.001, 0.0, 0.001, 0.03])
+    def test_it_ends_just_above_the_root(self, off):
+        found = Known()._confirmed(math.log(self.ROOT) + off, 1.0, 1e-5, 1e-3, lambda _: None)
+        assert self.ROOT * (1.0 - 1e-12) <= found.sigma <= self.ROOT * 1.0011
+        assert found.achieved.upper == 1.0
+
+    def test_a_bound_that_jumps_ends_on_the_safe_side(self):
+        probes = []
+        cliff = self.ROOT * 1.01
+        found = Known(cliff)._confirmed(math.log(self.ROOT * 1.02), 1.0, 1e-5, 1e-3, probes.append)
+        assert found.sigma >= cliff
+        assert len(probes) > 1
