@@ -49,7 +49,8 @@ def guarantee_of(method):
 
 def consistent(strategy, participation, method, kind):
     """The same with the true sensitivity and the label of this accountant: only its sigma may be false."""
-    by = dm.Provenance("claimed")
+    by, eps = dm.Provenance("claimed"), BASE.budget.eps
+    lower = eps if kind is dm.Kind.EXACT else 0.0
     return sealed_text(
         document_of(
             changed(
@@ -58,7 +59,7 @@ def consistent(strategy, participation, method, kind):
                 participation=participation,
                 sensitivity=dm.sensitivity(strategy, participation),
                 evidence=dataclasses.replace(BASE.evidence, accountant=method),
-                achieved=dm.Bounds(0.0, BASE.budget.eps, dm.Guarantee(kind, method.error), by),
+                achieved=dm.Bounds(lower, eps, dm.Guarantee(kind, method.error), by),
             )
         )
     )

@@ -32,7 +32,8 @@ hypotheses, misprints, conditions that are not printed, steps of proofs, numbers
 recompute, and wording. The papers are preprints and a report of a course project, read in text conversions,
 so a misprint may come from the text that we have. Nothing here says that a paper's results are of no use:
 dpmech is built on them, with these corrections. Each entry is a running check; `python -m verification --id
-ov.theta` runs one ([verification](verification.md)).
+ov.theta` runs one ([verification](verification.md)). "DP-SGD" in a statement is the papers' word: independent
+noise, whatever the sampling.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -88,7 +89,10 @@ def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]
     lines = [f"# {_plain(paper.title)}", ""]
     lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
     lines += ["What the words mean stands in [verification](verification.md); what we believe is right, by"]
-    lines += ["consequence, in [errata](errata.md).", ""]
+    lines += [
+        'consequence, in [errata](errata.md). "DP-SGD" in a statement is the paper\'s word: independent'
+    ]
+    lines += ["noise, whatever the sampling.", ""]
     for word in STATUSES:
         group = [entry for entry in own if entry.verdict == word]
         if not group:

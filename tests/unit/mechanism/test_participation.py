@@ -254,7 +254,7 @@ def test_registered_for_a_while():
 
 @pytest.mark.parametrize("kind", [int, Pattern, type("Bare", (), {}), dm.Participation])
 def test_what_is_no_participation_is_not_registered(kind):
-    with pytest.raises(dm.InvalidParameterError, match="a dataclass that is a Participation"):
+    with pytest.raises(dm.InvalidParameterError, match="a frozen dataclass that is a Participation"):
         register(kind)
 
 

@@ -125,7 +125,7 @@ def test_an_exact_value_is_known_to_a_millionth():
 
 @given(st.floats(0.0, 1e200), st.integers(1, 10**9))
 def test_roots_of_integers_are_rounded_outward(value, count):
-    found = dm.Bounds.bracket(value, value, BY).times_root(count)
+    found = dm.Bounds(value, value, BOUND, BY).times_root(count)
     exact = Fraction(value) ** 2 * count
     assert Fraction(found.lower) ** 2 <= exact <= Fraction(found.upper) ** 2
     assert found.upper <= math.nextafter(value * math.sqrt(count), math.inf) * (1.0 + 1e-15) + 1e-323

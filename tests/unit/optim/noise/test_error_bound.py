@@ -80,7 +80,7 @@ UNIT, WIDE, SLACK, FACTORS = 2.0**-11, 2.0**-13, 1.0 + 1e-6, 8
 @pytest.fixture
 def visible(monkeypatch):
     monkeypatch.setattr(noise_error, "_UNIT", UNIT)
-    monkeypatch.setattr(noise_error, "_WIDE_UNIT", WIDE)
+    monkeypatch.setattr(noise_error, "LONGDOUBLE_UNIT", WIDE)
 
 
 def gamma(count):
