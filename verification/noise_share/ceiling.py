@@ -155,8 +155,7 @@ def theorem_10_relative(
             outside = max(outside, flat_ratio(floor, theta) - claim(0.0, 1.0, floor, floor, theta))
             cases += 1
     shown = " and ".join(
-        f"{flat_ratio(FLOORS[-1], theta):.2f} against {1 - theta:g} at theta = {theta:g}"
-        for theta in FACTORS
+        f"{flat_ratio(FLOORS[-1], theta):.2f} against {1 - theta:g} at theta = {theta:g}" for theta in FACTORS
     )
     return Verdict(
         judged_condition(inside, outside, 1e-9),
