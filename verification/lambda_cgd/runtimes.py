@@ -43,26 +43,30 @@ def stated_limits() -> tuple[float, float]:
     return 2.0, 8.0
 
 
-@statement("cgd.table12", paper=PAPER, expected="COUNTEREXAMPLE")
+@statement("cgd.table12", paper=PAPER, expected="WORDING")
 def tables_1_2(
     *,
     claim: Callable[[], tuple[float, float]] = stated_limits,
-    right: tuple[float, float] = (8.22, 42.5),
+    right: tuple[float, float, float, float] = (8.22, 42.5, 10.6, 8.06),
 ) -> Verdict:
     """Overhead of regeneration: below 2 % on IMDB at bandwidth 2, at most 8 % at bandwidths 4 and 16.
 
-    `right` are the largest overheads of the printed times.
+    `right` are the largest overheads of the printed times, then those of BERT-Base and BERT-Large at
+    bandwidth 16.
     """
     small = overhead("IMDB", (1,))
     large = max(overhead(dataset, (2, 3)) for dataset in SECONDS)
+    base, biggest = (100.0 * (row[3] / row[0] - 1.0) for row in SECONDS["IMDB"][2:])
     printed = max(small - claim()[0], large - claim()[1])
-    corrected = max(abs(small - right[0]), abs(large - right[1]))
+    found = (small, large, base, biggest)
+    corrected = max(abs(one - known) for one, known in zip(found, right, strict=True))
     return Verdict(
-        judged_erratum(printed, corrected, 0.05, word="COUNTEREXAMPLE"),
+        judged_erratum(printed, corrected, 0.05, word="WORDING"),
         "ratios of the printed times, excess in per cent",
         4 + 18,
         printed,
-        f"BERT-Tiny: {small:.1f} % at bandwidth 2, {large:.1f} % at 16; both hold on CIFAR-10 "
+        f"BERT-Tiny: {small:.1f} % at bandwidth 2, {large:.1f} % at 16; BERT-Base {base:.1f} % and "
+        f"BERT-Large {biggest:.2f} % at 16; both hold on CIFAR-10 "
         f"({overhead('CIFAR', (1,)):.1f} and {overhead('CIFAR', (2, 3)):.1f} %)",
     )
 
@@ -127,16 +131,6 @@ def figures(*, claim: Callable[[float], tuple[float, ...]] = printed_rows) -> Ve
     )
 
 
-def bert_tiny() -> dict[str, bool]:
-    """The row of BERT-Tiny in Table 2 is one of those that the sentence speaks of."""
-    row = SECONDS["IMDB"][1]
-    return {
-        "bandwidth 2 on IMDB, regenerated": (row[0], row[1]) == (14.6, 15.8),
-        "bandwidth 16, regenerated": row[3] == 20.8,
-        "beyond the printed uncertainties": row[1] - 0.5 > 1.02 * (row[0] + 0.3),
-    }
-
-
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "cgd.table12": lambda: tables_1_2(claim=lambda: (8.3, 42.5)),
     "cgd.runtime1": lambda: within_one_per_cent(claim=8.3),
@@ -151,15 +145,12 @@ NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
     "cgd.table12": {
         "bandwidth 2": nudge(tables_1_2, "right", 0),
         "bandwidths 4 and 16": nudge(tables_1_2, "right", 1),
+        "BERT-Base": nudge(tables_1_2, "right", 2),
+        "BERT-Large": nudge(tables_1_2, "right", 3),
     },
     "cgd.table12_times": {"ratios": nudge(tables_1_2_times)},
     "cgd.runtime1": {
         "CIFAR-10": nudge(within_one_per_cent, "right", 0),
         "IMDB": nudge(within_one_per_cent, "right", 1),
     },
-}
-
-
-WITNESSES: dict[str, Callable[[], dict[str, bool]]] = {
-    "cgd.table12": bert_tiny,
 }

@@ -101,7 +101,8 @@ def table_3(
         "closed form of one step; PLD, both roundings; RDP of 49 T releases; absolute in eps",
         6,
         printed,
-        f"joint eps: {brackets}; one step alone {certified_step('E2E'):.2f} and {certified_step('DART'):.2f}",
+        f"joint eps under Poisson sampling: {brackets}; one step alone {certified_step('E2E'):.2f} and "
+        f"{certified_step('DART'):.2f}",
     )
 
 

@@ -132,7 +132,7 @@ def remark_clipping(
         true, often = clipped_law(clip)
         below = max(below, claim(STEP, CURVATURE, 0.0, SPREAD**2) / true - 1.0)
         above = max(above, right(STEP, CURVATURE, SPREAD) / true - 1.0)
-        notes.append(f"{true:.4f} with {often:.2g} of the gradients clipped")
+        notes.append(f"{true:.4f} at C = {clip:g}, which clips {often:.2g} of the gradients")
     return Verdict(
         judged_erratum(below, above, 1e-4, word="COUNTEREXAMPLE"),
         "stationary law on a grid, h x^2 / 2; excess of the alleged lower bound",

@@ -181,6 +181,10 @@ def equation_46(
             secret = secret_start(lam, steps)
             gaps["zero"] = max(gaps["zero"], abs(claim(lam, steps) / zero - 1.0))
             gaps["secret"] = max(gaps["secret"], abs(claim(lam, steps) / secret - 1.0))
+            # Eq. 46 as printed: the variance of a drawn z_0, at the kappa of z_0 = 0.
+            kappa = float(np.linalg.norm(np.linalg.inv(oracle.bidiagonal(lam, steps)), axis=0).max())
+            drawn = kappa**2 * float(oracle.secret_covariance(lam, steps).sum()) / steps
+            corrected = max(corrected, abs(printed_theta(lam, steps) / drawn - 1.0))
             forms = right(lam, steps)
             corrected = max(corrected, abs(forms[0] / zero - 1.0), abs(forms[1] / secret - 1.0))
             # Neither convention ever exceeds 1, and neither beats the limit.

@@ -161,51 +161,54 @@ def theorem_b13(*, claim: Callable[[float, float, float, int], float] = equation
     )
 
 
-# The witness: |x|^2 / 2 from 0, noise sigma_gamma = 1 below the clip norm, K = 1, a run without end.
-DIMENSION, LOT, SIGMA, CLIP, LEARNING = 10_000, 1, 1e-4, 1e3, 5e-7
+# |x|^2 / 2 from 0, noise sigma_gamma = 1, every gradient below the clip norm, K = 1, a run without end.
+DIMENSION, LOT, CLIP, LEARNING = 10_000, 1, 1e3, 5e-7
+# The multipliers where privacy noise rules the batch noise, and where it does not.
+LOUD, QUIET = (0.02, 0.05, 0.2), (1e-4, 3e-3)
 
 
-def bound_k4() -> float:
+def bound_k4(sigma: float) -> float:
     """Theorem B.14 there: K4 sqrt(T) / eps times eta d L / 2, sigma_DP for q sqrt(T ln(1/delta)) / eps."""
-    first = math.sqrt(math.pi * DIMENSION / 2.0) * SIGMA / LOT
-    second = math.sqrt(math.pi / 2.0) * CLIP * SIGMA / LOT
+    first = math.sqrt(math.pi * DIMENSION / 2.0) * sigma / LOT
+    second = math.sqrt(math.pi / 2.0) * CLIP * sigma / LOT
     return max(first, second) * 0.5 * LEARNING * DIMENSION
 
 
-def bound_k3() -> float:
+def bound_k3(sigma: float) -> float:
     """Theorem B.13 there."""
-    first = math.sqrt(math.pi * DIMENSION / 2.0) * SIGMA / LOT
-    second = math.sqrt(math.pi / 2.0) * math.hypot(1.0 / math.sqrt(LOT), CLIP * SIGMA / LOT)
+    first = math.sqrt(math.pi * DIMENSION / 2.0) * sigma / LOT
+    second = math.sqrt(math.pi / 2.0) * math.hypot(1.0 / math.sqrt(LOT), CLIP * sigma / LOT)
     return max(first, second) * 0.5 * LEARNING * DIMENSION
 
 
-@statement("sde.thmB14", paper=PAPER, expected="COUNTEREXAMPLE")
-def theorem_b14(*, claim: Callable[[], float] = bound_k4, right: Callable[[], float] = bound_k3) -> Verdict:
-    """The tighter constant K4 for mixed lots drops the batch noise, and its bound fails; K3's holds."""
-    variance = 1.0 / LOT + (CLIP * SIGMA / LOT) ** 2
-    found = DIMENSION * oracle.sign_stationary_square(1.0, variance, LEARNING)
-    printed = found / claim() - 1.0
+def size_of_argument(sigma: float) -> float:
+    """B |G_i| / (C sigma_DP sqrt 2) for a gradient of sigma_gamma = 1: what the proof takes as small."""
+    return LOT / (CLIP * sigma * math.sqrt(2.0))
+
+
+@statement("sde.thmB14", paper=PAPER, expected="CONDITIONAL")
+def theorem_b14(
+    *, claim: Callable[[float], float] = bound_k4, wide: Callable[[float], float] = bound_k3
+) -> Verdict:
+    """The tighter constant K4 for mixed lots holds where privacy noise rules; K3's (`wide`) everywhere."""
+
+    def found(sigma: float) -> float:
+        variance = 1.0 / LOT + (CLIP * sigma / LOT) ** 2
+        return DIMENSION * oracle.sign_stationary_square(1.0, variance, LEARNING)
+
+    inside = max(found(sigma) / claim(sigma) for sigma in LOUD) - 1.0
+    inside = max(inside, max(found(sigma) / wide(sigma) for sigma in LOUD + QUIET) - 1.0)
+    outside = found(QUIET[0]) / claim(QUIET[0]) - 1.0
     return Verdict(
-        judged_erratum(printed, found / right() - 1.0, 0.002, word="COUNTEREXAMPLE"),
-        "exact law of the iterates in the end over the bound, minus 1",
-        2,
-        printed,
-        f"d = 1e4, B = 1, sigma_gamma = 1, C = 1000, sigma_DP = 1e-4, eta = 5e-7, f_0 = 0: mean squared "
-        f"gradient {found:.5f}, bound {bound_k4():.5f}, with K3 {bound_k3():.5f}",
+        judged_condition(inside, outside, 0.002),
+        "exact law of the iterates in the end, nothing clipped, over the bound, minus 1",
+        2 * len(LOUD) + len(QUIET) + 1,
+        inside,
+        f"needs B |G_i| / (C sigma_DP sqrt 2) well below 1, at most {size_of_argument(LOUD[0]):.3f} inside; "
+        f"at d = 1e4, B = 1, sigma_gamma = 1, C = 1000, sigma_DP = 1e-4, eta = 5e-7, f_0 = 0 it is "
+        f"{size_of_argument(QUIET[0]):.1f}: mean squared gradient {found(QUIET[0]):.5f}, bound "
+        f"{bound_k4(QUIET[0]):.5f}, with K3 {bound_k3(QUIET[0]):.5f}",
     )
-
-
-def _witness() -> dict[str, bool]:
-    variance = 1.0 / LOT + (CLIP * SIGMA / LOT) ** 2
-    square = DIMENSION * oracle.sign_stationary_square(1.0, variance, LEARNING)
-    return {
-        "f is L-smooth: |x|^2 / 2, L = 1": bool(np.linalg.eigvalsh(np.eye(3)).max() <= 1.0),
-        "every gradient within C, so the lot is a mixture with p = 0": math.sqrt(DIMENSION + square) + 8.0
-        < CLIP,
-        "d at least 1e4 (Remark A.1)": DIMENSION >= 10_000,
-        "|grad f|^2 / (2 sigma_gamma^2) far below d (Remark A.1)": square / 2.0 < 1e-3 * DIMENSION,
-        "0 < eta < 1": 0.0 < LEARNING < 1.0,
-    }
 
 
 def printed_b15(x: float, slope: float, h: float, rate: float, time: float) -> float:
@@ -269,7 +272,6 @@ NUDGES = {
         "floor": nudge(theorem_b12_unclipped, "floor"),
     },
     "sde.thm4.4/B13": {"bound": nudge(theorem_b13)},
-    "sde.thmB14": {"bound": nudge(theorem_b14, "right")},
+    "sde.thmB14": {"K4": nudge(theorem_b14), "K3": nudge(theorem_b14, "wide")},
     "sde.thmB15": {"variance": nudge(theorem_b15, "right")},
 }
-WITNESSES = {"sde.thmB14": _witness}

@@ -127,6 +127,8 @@ BASE = {
 }  # fmt: skip
 WIDE = {**BASE, "d": 1e6}
 SHORT = {**BASE, "steps": 15_600.0}
+# Where C >= sigma_gamma sqrt d, so that K1 = 1 and the printed order is reached.
+LARGE_CLIP = ({**BASE, "scale": 4e-3}, {**WIDE, "scale": 4e-4})
 # Constants such as 2 are suppressed in the paper's statements: a factor up to this is no deviation.
 SUPPRESSED = 2.5
 
@@ -143,7 +145,8 @@ def _judge(
     """
     growth = bound(WIDE, rate(WIDE)) / bound(BASE, rate(BASE)) / (claim(WIDE) / claim(BASE))
     corrected = max(
-        abs(right(s) / oracle.minimum_over_rates(functools.partial(bound, s))[1] - 1.0) for s in (BASE, WIDE)
+        abs(right(s) / oracle.minimum_over_rates(functools.partial(bound, s))[1] - 1.0)
+        for s in (BASE, WIDE, *LARGE_CLIP)
     )
     return growth, corrected, bound(BASE, rate(BASE)) / claim(BASE)
 
@@ -160,7 +163,7 @@ def theorem_4_6(
     return Verdict(
         judged_erratum(growth / SUPPRESSED - 1.0, corrected, 0.004, word="COUNTEREXAMPLE"),
         "bound at the printed rate: growth with d over that claimed and a factor 2.5; numeric minimum",
-        4,
+        6,
         growth / SUPPRESSED - 1.0,
         f"d = 1e4, sigma_gamma = eps = 1, C = 0.5: the bound is {ratio:.0f} times the printed order, which "
         f"lacks K1 = 200 and a logarithm, and grows as d, not as sqrt d. At T = 15600, B = 64 eta* = "
@@ -186,7 +189,7 @@ def theorem_4_7(
     return Verdict(
         judged_erratum(growth / SUPPRESSED - 1.0, corrected, 0.004, word="COUNTEREXAMPLE"),
         "bound at the printed rate: growth with d over that claimed and a factor 2.5; numeric minimum",
-        4,
+        6,
         growth / SUPPRESSED - 1.0,
         f"d = 1e4, sigma_gamma = eps = 1, C = 0.5: the bound is {ratio:.0f} times the printed order, and "
         f"grows as d, not as sqrt d; the rate holds up to sqrt 2 ({best / printed_sign_rate(BASE):.3f})",
