@@ -294,6 +294,8 @@ def test_a_run_tells_tested_formulas_from_untested_ones(tmp_path):
         "noise_share",
         "--tests",
         "analysis_convergence",
+        "--seconds",
+        "60",
         "--page",
         str(tmp_path / "m.md"),
     ]
