@@ -314,11 +314,11 @@ def test_an_unknown_module_is_refused(capsys):
 
 FILE = """
 import pytest
-from dpmech.numerics import EXACT, Bounds, Provenance
+from dpmech.numerics import BOUND, Bounds, Provenance
 
 @pytest.fixture(scope="module")
 def shared():
-    return Bounds(1.0, 2.0, EXACT, Provenance("shared"))
+    return Bounds(1.0, 2.0, BOUND, Provenance("shared"))
 
 def test_one(shared):
     assert True
