@@ -131,4 +131,5 @@ def check(dataset):
 
 def test_a_nesting_is_accepted_exactly_if_every_example_stands_in_one_row():
     check()
-    assert min(verdicts[True], verdicts[False]) >= 10  # of 100: neither verdict is a rare one
+    # Neither verdict is a rare one, however many examples the profile has.
+    assert min(verdicts[True], verdicts[False]) >= 0.1 * sum(verdicts.values()) > 0
