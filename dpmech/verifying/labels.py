@@ -46,10 +46,11 @@ def _of_sensitivity(own: Certificate) -> str:
 def _of_guarantee(own: Certificate) -> str:
     used = own.evidence.accountant
     if own.participation.random:
-        due = accountant_for(own.mechanism, used).guarantee
+        given = accountant_for(own.mechanism, used).guarantee
     else:
         given = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
-        due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
+    # An exact formula may be evaluated where float64 leaves an interval only.
+    due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
     return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
 
 

@@ -104,3 +104,11 @@ def test_certain_sampling_adds_up_outward(steps):
 
     assert Fraction(cal.sensitivity.lower) ** 2 <= steps <= Fraction(cal.sensitivity.upper) ** 2
     assert str(cal.guarantee) == "exact"
+
+
+@pytest.mark.parametrize("participation", [dm.SingleParticipation(), dm.BallsInBins(1), dm.Poisson(1.0)])
+def test_an_eps_that_rounding_hides_is_an_honest_bound(participation):
+    cal = dm.calibrate_sigma(dm.Identity(1), 1e-8, 1e-12, participation=participation)
+    assert cal.guarantee == dm.Guarantee(dm.Kind.BOUND)
+    assert cal.sensitivity.guarantee == EXACT
+    assert list(label_checks(cal.certificate())) == []
