@@ -75,6 +75,18 @@ def test_signs_under_a_square_are_left_alone():
     assert not [one for one in mutants("sample", source) if one.after in {"-(x - y)", "-(x + y)"}]
 
 
+def test_estimates_of_work_are_left_alone_and_move_no_counts():
+    source = """
+def f(n):
+    spend(3.0 * n, 8.0 * n, what=f"{n + 1} steps")
+    return 3.0 * n
+"""
+    found = list(mutants("sample", source))
+    assert {one.statement for one in found} == {"Return 3.0 * n"}
+    # The one in the call is counted: what is not altered today keeps the names of the rest.
+    assert {one.count for one in found if (one.before, one.after) == ("3.0 * n", "3.0 / n")} == {1}
+
+
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
     path = tmp_path / "sample.py"

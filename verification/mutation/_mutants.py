@@ -75,6 +75,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     seen: dict[tuple[str, ...], int] = {}
     tree = ast.parse(source)
     even, spans, statements = _even_arguments(tree), _spans(tree), _statements(tree)
+    estimates = _estimates(tree)
     for function, node, whole in _expressions(tree, "", in_formula=False):
         for replacement in _replacements(node, whole=whole):
             if id(node) in even and isinstance(replacement, ast.UnaryOp):
@@ -85,6 +86,8 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
             for name in ((function, before, after), (function, before, after, statement)):
                 seen[name] = seen.get(name, -1) + 1
                 counts.append(seen[name])
+            if id(node) in estimates:
+                continue
             yield Mutant(
                 *(module, function, line, lines, before, after, counts[0], statement, counts[1]),
                 (tree, node, replacement),
@@ -157,6 +160,12 @@ def _even_arguments(tree: ast.Module) -> set[int]:
         ):
             found.add(id(node.left))
     return found
+
+
+def _estimates(tree: ast.Module) -> set[int]:
+    """Nodes that say what work is going to cost: they steer what is started, and no result rests on them."""
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "spend")
+    return {id(node) for call in calls for node in ast.walk(call)}
 
 
 def _expressions(

@@ -21,7 +21,9 @@ times its time and five seconds, or run out of memory is found out. In the analy
 the others, an alteration met all tests that call its function, and those that did not end in time were not
 counted apart. A survivor that changes no result, or only loosens a bound by less than anyone looks at,
 stands below with the reason; one that nobody has explained or found a test for is open, and listed first.
-Slow tests, and tests that start processes of their own, are left out.
+Slow tests, and tests that start processes of their own, are left out. So are the estimates of seconds and
+bytes in calls of `spend`: they steer what is started, on the high side and by measurements, and no result
+rests on them.
 
 Where trying all takes too long, mutants are drawn at random over all modules of a group; the table says how
 many, and the seed. The draw goes by a hash of the seed, of the mutant's own statement and of what is altered

@@ -114,8 +114,8 @@ def test_a_limit_is_what_its_delta_says_it_is(currency, budget):
     honest = currency.filter(budget)
     slack = currency.slack if isinstance(currency, dm.ClaimCurrency) else 0.0
     allowed = slack or budget.delta
-    for factor, ok in ((0.9, True), (1.0, True), (1.0 + 1e-4, False)):
-        # Limits are the largest that fit: a ten thousandth more is found out.
+    for factor, ok in ((0.9, True), (1.0, True), (1.0 + 1e-3, False)):
+        # Limits are the largest that fit: a thousandth more is found out.
         limits = (factor * honest.limits[0], *honest.limits[1:])
         changed = dataclasses.replace(honest, limits=limits)
         check = _limit_check(types.SimpleNamespace(filter=changed))
