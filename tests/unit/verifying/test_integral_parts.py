@@ -9,7 +9,14 @@ import pytest
 import scipy.special
 
 from dpmech.verifying import integrals
-from dpmech.verifying.integrals import _Direction, _directions, _fading, _integrand, _one_direction
+from dpmech.verifying.integrals import (
+    _Direction,
+    _directions,
+    _fading,
+    _integrand,
+    _one_direction,
+    gaussian_integral,
+)
 from tests.support.oracles import gaussian_delta, sampled_delta
 
 MU = 0.3
@@ -27,7 +34,7 @@ def gaussian(steps, eps, mu=MU):
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("q", [1e-3, 0.3, 0.95])
-@pytest.mark.parametrize("s", [0.4, 3.0, 50.0])
+@pytest.mark.parametrize("s", [1e-12, 1e-4, 0.02, 0.03, 0.4, 3.0, 50.0])
 @pytest.mark.parametrize("eps", [0.0, 0.02, 0.25, 2.5])
 def test_either_direction_of_one_step(sign, q, s, eps):
     exact = sampled_delta(q, s, eps, remove=sign > 0.0, digits=120)
@@ -44,6 +51,15 @@ def test_where_the_mixture_is_nowhere_that_unlikely_nothing_is_lost():
     assert _one_direction(q, 1.0, last, -1.0) == 0.0
     assert _one_direction(q, 1.0, last * (1.0 - 1e-3), -1.0) > 0.0
     assert _one_direction(q, 1.0, last, 1.0) > 0.0
+
+
+@pytest.mark.parametrize("multiplier", [1e-9, 1e-3, 3e-3, 0.013, 0.02])
+@pytest.mark.parametrize("eps", [0.0, 1.0, 300.0])
+def test_with_hardly_any_noise_all_is_lost(multiplier, eps):
+    """The normal law is far from where its loss passes eps: panels that grow from there once missed it."""
+    exact = float(gaussian_delta(multiplier, eps, digits=60))
+    assert exact > 0.9999
+    assert gaussian_integral(multiplier, eps) == pytest.approx(exact, rel=1e-12)
 
 
 # several steps
