@@ -149,6 +149,22 @@ def test_a_line_keeps_off_the_pole_but_rises_no_further_than_is_safe():
     assert {*raised} == {True, False}
 
 
+@pytest.mark.parametrize(("steps", "eps", "theta"), [(30, 4.0, 0.98), (30, 4.0, 0.7), (4, 0.02, 0.83)])
+def test_the_mesh_keeps_aliases_below_what_is_said(steps, eps, theta):
+    """Of a normal loss all is known: what 2 pi / h away is added to the integral, and Chernoff's bound."""
+    mesh = gaussian(steps, eps)._mesh(theta)
+    total = steps * MU**2  # its variance
+    rises = [10.0 ** (-1.0 + 0.2 * place) / math.sqrt(total) for place in range(16)]
+    above = min(total * (theta + 0.5 + 0.5 * t) + 40.0 / t for t in rises) - eps
+    below = eps - max(total * (theta + 0.5 - 0.5 * t) - 40.0 / t for t in rises)
+    assert mesh == pytest.approx(2.0 * math.pi / max(above, below + 40.0 / theta), rel=1e-6)
+    chernoff = 0.5 * total * theta * (theta + 1.0)
+    far = eps + 2.0 * math.pi / mesh
+    added = mpmath.log(gaussian_delta(1 / mpmath.sqrt(total), far)) + theta * far
+    assert added <= chernoff - 40.0
+    assert theta * (eps - 2.0 * math.pi / mesh) <= chernoff - 40.0
+
+
 def test_the_integrand_on_the_line():
     losses, masses = np.array([-0.3, 0.1, 0.8]), np.array([0.2, 0.5, 0.3])
     z = np.array([0.4 + 0.0j, 0.4 + 1.3j, 0.4 - 2.0j])
