@@ -37,7 +37,7 @@ def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
     if not above < below:
         return -math.inf, math.inf
     ratio = above / below
-    # In units of u = 2^-53, with S = 1 / (2 sigma) + eps sigma >= |a|: a and b are off by 2 S, and log Phi has
+    # In units of u = 2^-53, S = 1 / (2 sigma) + eps sigma >= |a|: a and b are off by 2 S, and log Phi has
     # slope |a| + 1 at most. log_ndtr is log erfcx - a^2 / 2, off by 3 a^2 <= 3 (|a| + 1) S and the error of
     # erfcx, and sums add |log delta| <= (|a| + 1) S / 2 + 1 / (1 - ratio): less than 8 (|a| + 1) S.
     # Erfcx is off by 12 (a test sees 8 of scipy's), which enters three times, arguments by 2 S and more; the
