@@ -9,7 +9,7 @@ import click
 from dpmech.accounting import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Adjacency, Participation
-from dpmech.plans import METHODS, OWNERS, SAMPLINGS, TrainingPlan, chosen_method
+from dpmech.plans import METHODS, TrainingPlan, chosen_method, owners, samplings
 
 __all__ = ["ResolvedPlan", "comparison_options", "plan_options", "resolve", "resolve_each"]
 
@@ -18,12 +18,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def plan_options(command: _Command) -> _Command:
     """The options that describe a training plan and its budget."""
-    return _with_options(command, click.Choice(SAMPLINGS), "How batches are drawn.")
+    return _with_options(command, click.Choice(samplings()), "How batches are drawn.")
 
 
 def comparison_options(command: _Command) -> _Command:
     """The same for a plan with several samplings."""
-    several = f"How batches are drawn: one or more of {', '.join(SAMPLINGS)}, joined by commas."
+    several = f"How batches are drawn: one or more of {', '.join(samplings())}, joined by commas."
     return _with_options(command, click.STRING, several)
 
 
@@ -89,7 +89,7 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
         InvalidParameterError: on an unknown, missing or bad setting.
     """
     known = {
-        "dataset_size", "batch_size", "epochs", "sampling", "min_sep", "max_participations", "cycle",
+        "dataset_size", "batch_size", "epochs", "sampling", *owners(),
         "eps", "delta", "adjacency", "rtol", "method", "rigorous", "seed",
     }  # fmt: skip
     for key, value in settings.items():
@@ -99,7 +99,7 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
         if key not in settings:
             raise InvalidParameterError(key, None, f"given (--{key.replace('_', '-')})")
     training = TrainingPlan(settings["dataset_size"], settings["batch_size"], settings["epochs"])
-    details = {key: settings[key] for key in ("min_sep", "max_participations", "cycle") if key in settings}
+    details = {key: settings[key] for key in owners() if key in settings}
     participation = training.participation(settings["sampling"], **details)
     return ResolvedPlan(
         training=training,
@@ -122,7 +122,7 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
 def resolve_each(settings: Mapping[str, Any]) -> list[ResolvedPlan]:
     """One plan for each sampling of the settings: a list of names, or names joined by commas.
 
-    `min_sep`, `max_participations` and `cycle` go to the samplings that take them.
+    Settings that one sampling alone takes, such as `cycle`, go to it.
 
     Raises:
         InvalidParameterError: as `resolve`; on a sampling that is named twice; on a setting that none takes.
@@ -132,17 +132,18 @@ def resolve_each(settings: Mapping[str, Any]) -> list[ResolvedPlan]:
         return [resolve(settings)]
     names = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InvalidParameterError("sampling", given, "one or more of " + ", ".join(SAMPLINGS))
+        raise InvalidParameterError("sampling", given, "one or more of " + ", ".join(samplings()))
     if len(set(names)) < len(names):
         raise InvalidParameterError("sampling", given, "named once each")
     if len(names) == 1:
         return [resolve({**settings, "sampling": names[0]})]
-    for key, owner in OWNERS.items():
+    belongs = owners()
+    for key, owner in belongs.items():
         if key in settings and owner not in names:
             raise InvalidParameterError(key, settings[key], f"left out without sampling {owner}")
     return [
         resolve(
-            {key: value for key, value in settings.items() if OWNERS.get(key, name) == name}
+            {key: value for key, value in settings.items() if belongs.get(key, name) == name}
             | {"sampling": name}
         )
         for name in names

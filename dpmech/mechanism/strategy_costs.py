@@ -3,10 +3,7 @@
 On the high side: measured times of one core, times about three.
 """
 
-import dataclasses
 import math
-
-import numpy as np
 
 from dpmech.mechanism.strategies import Strategy
 from dpmech.numerics import Work
@@ -19,53 +16,9 @@ _NUMBER = 8.0
 _DIRECT, _SHORT = 400_000_000, 512
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shape:
-    """What a strategy is made of.
-
-    Args:
-        n: number of steps.
-        bands: coefficients that one of C and C^-1 is given by; 0 where both have a closed form.
-        buffers: exponentials.
-        inverse_bands: of C^-1, None where it is full.
-        scaled: how often its columns are scaled to norm 1.
-        dense: whether it is a matrix without structure.
-    """
-
-    n: int
-    bands: int = 0
-    buffers: int = 0
-    inverse_bands: int | None = None
-    scaled: int = 0
-    dense: bool = False
-
-
-def _shape(strategy: Strategy) -> _Shape:
-    inner, scaled = strategy, 0
-    while isinstance(below := getattr(inner, "strategy", None), Strategy):
-        inner, scaled = below, scaled + 1
-    n, kind = inner.n, type(inner).__name__
-    coefs = int(np.size(getattr(inner, "coefs", ())))
-    found = {
-        "Identity": lambda: _Shape(n, inverse_bands=1),
-        "Diagonal": lambda: _Shape(n, inverse_bands=1, scaled=1),
-        "LambdaCGD": lambda: _Shape(n, inverse_bands=2),
-        "SquareRoot": lambda: _Shape(
-            n, bands=inner.bands or 0, inverse_bands=1 if inner.bands == 1 else None
-        ),
-        "InverseSquareRoot": lambda: _Shape(
-            n, bands=inner.inverse_bands or n, inverse_bands=inner.inverse_bands
-        ),
-        "BandedToeplitz": lambda: _Shape(n, bands=coefs),
-        "BandedInverse": lambda: _Shape(n, bands=coefs, inverse_bands=coefs),
-        "BLT": lambda: _Shape(n, buffers=int(np.size(getattr(inner, "decays", ())))),
-    }.get(kind, lambda: _Shape(n, dense=True))()
-    return dataclasses.replace(found, scaled=found.scaled + scaled)
-
-
 def form_work(strategy: Strategy) -> Work:
     """Of the first columns of C and C^-1, or of a matrix."""
-    own = _shape(strategy)
+    own = strategy.shape
     n = float(own.n)
     if own.dense:
         return Work(1e-8 * n * n + 5e-10 * n**3, 6.0 * _NUMBER * n * n)
@@ -81,7 +34,7 @@ def form_work(strategy: Strategy) -> Work:
 
 def decoder_work(strategy: Strategy) -> Work:
     """Of the errors that a certificate states (RMSE and MaxSE), the vectors of the strategy included."""
-    own, formed = _shape(strategy), form_work(strategy)
+    own, formed = strategy.shape, form_work(strategy)
     n = float(own.n)
     if own.dense:
         return formed + Work(2e-9 * n**3 + 1e-7 * n * n, 6.0 * _NUMBER * n * n)

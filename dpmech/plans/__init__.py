@@ -2,7 +2,6 @@
 
 from dpmech.plans.claim_files import read_claims
 from dpmech.plans.entries import (
-    OWNERS,
     Entry,
     FamilyEntry,
     build_strategy,
@@ -10,22 +9,31 @@ from dpmech.plans.entries import (
     parse_families,
     read_plan,
 )
-from dpmech.plans.names import FAMILIES, METHODS, SAMPLINGS, STRATEGIES, chosen_method
+from dpmech.plans.names import (
+    FAMILIES,
+    METHODS,
+    STRATEGIES,
+    chosen_method,
+    owners,
+    sampling_kind,
+    samplings,
+)
 from dpmech.plans.training_plan import TrainingPlan
 
 __all__ = [
     "FAMILIES",
     "METHODS",
-    "OWNERS",
-    "SAMPLINGS",
     "STRATEGIES",
     "Entry",
     "FamilyEntry",
     "TrainingPlan",
     "build_strategy",
     "chosen_method",
+    "owners",
     "parse_entries",
     "parse_families",
     "read_claims",
     "read_plan",
+    "sampling_kind",
+    "samplings",
 ]

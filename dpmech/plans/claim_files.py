@@ -15,7 +15,7 @@ from dpmech.mechanism import (
     sensitivity,
 )
 from dpmech.plans.entries import Entry, build_strategy
-from dpmech.plans.names import SAMPLINGS, STRATEGIES
+from dpmech.plans.names import STRATEGIES, owners, sampling_kind
 from dpmech.plans.training_plan import TrainingPlan
 
 __all__ = ["read_claims"]
@@ -125,14 +125,13 @@ def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participati
 def _schedule(given: dict[str, Any]) -> tuple[int, Participation, set[str]]:
     """Number of steps, participation, and the keys that say so."""
     sampling = given["sampling"]
-    if sampling not in tuple(SAMPLINGS):  # which takes a list, too
-        raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(SAMPLINGS))
+    sampling_kind(sampling)
     if "steps" not in given:
         missing = [key for key in _PLAN_KEYS if key not in given]
         if missing:
             raise InvalidParameterError("steps", None, f"given, or else {', '.join(missing)}")
         plan = TrainingPlan(*(given[key] for key in _PLAN_KEYS))
-        extra = [key for key in ("min_sep", "max_participations", "cycle") if key in given]
+        extra = [key for key in owners() if key in given]
         details = {key: given[key] for key in extra}
         return plan.n, plan.participation(sampling, **details), {*_PLAN_KEYS, *extra}
     n = check_integer("steps", given["steps"], minimum=1)
@@ -156,9 +155,9 @@ def _participation(sampling: str, given: dict[str, Any]) -> Participation:
         if field.name not in given and field.default is dataclasses.MISSING:
             raise InvalidParameterError(field.name, None, f"given with sampling {sampling}")
     names = [field.name for field in _fields(sampling) if field.name in given]
-    return SAMPLINGS[sampling](**{name: given[name] for name in names})
+    return sampling_kind(sampling)(**{name: given[name] for name in names})
 
 
 def _fields(sampling: str) -> tuple[dataclasses.Field[Any], ...]:
     """What a sampling needs beside the number of steps: the fields of its participation."""
-    return dataclasses.fields(SAMPLINGS[sampling])  # type: ignore[arg-type]  # all are dataclasses
+    return dataclasses.fields(sampling_kind(sampling))  # type: ignore[arg-type]  # all are dataclasses

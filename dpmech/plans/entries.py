@@ -12,13 +12,9 @@ from dpmech.mechanism import (
     ColumnNormalized,
     Strategy,
 )
-from dpmech.plans.names import _OPTIONAL, FAMILIES, SAMPLINGS, STRATEGIES
+from dpmech.plans.names import _OPTIONAL, FAMILIES, STRATEGIES
 
-__all__ = ["OWNERS", "Entry", "FamilyEntry", "build_strategy", "parse_entries", "parse_families", "read_plan"]
-
-
-# Settings that one sampling alone takes.
-OWNERS = {setting: name for name, kind in SAMPLINGS.items() for setting in kind.plan_settings}
+__all__ = ["Entry", "FamilyEntry", "build_strategy", "parse_entries", "parse_families", "read_plan"]
 
 
 @dataclasses.dataclass(frozen=True)

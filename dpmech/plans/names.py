@@ -32,9 +32,7 @@ from dpmech.mechanism import (
     kinds,
 )
 
-__all__ = ["FAMILIES", "METHODS", "SAMPLINGS", "STRATEGIES", "chosen_method"]
-
-SAMPLINGS: dict[str, type[Participation]] = {kind.plan_name: kind for kind in kinds()}
+__all__ = ["FAMILIES", "METHODS", "STRATEGIES", "chosen_method", "owners", "sampling_kind", "samplings"]
 
 _Builder = Callable[[int, dict[str, Any]], Strategy]
 
@@ -51,6 +49,29 @@ STRATEGIES: dict[str, tuple[tuple[str, ...], _Builder]] = {
 }
 
 _OPTIONAL = {("bsr", "bands")}
+
+
+def samplings() -> dict[str, type[Participation]]:
+    """Every registered participation by its name in plans, those that were registered late included."""
+    return {kind.plan_name: kind for kind in kinds()}
+
+
+def sampling_kind(name: object) -> type[Participation]:
+    """The participation that a plan calls so.
+
+    Raises:
+        InvalidParameterError: if it is no name of a registered one.
+    """
+    known = samplings()
+    if not isinstance(name, str) or name not in known:
+        raise InvalidParameterError("sampling", name, "one of " + ", ".join(known))
+    return known[name]
+
+
+def owners() -> dict[str, str]:
+    """Which sampling takes a setting that one alone takes: `cycle` -> `cyclic-poisson`, and so on."""
+    return {setting: kind.plan_name for kind in kinds() for setting in kind.plan_settings}
+
 
 METHODS: dict[str, Method] = {
     "pld": Pld(),

@@ -5,8 +5,7 @@ import dataclasses
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
-from dpmech.plans.entries import OWNERS
-from dpmech.plans.names import SAMPLINGS
+from dpmech.plans.names import owners, sampling_kind
 
 __all__ = ["TrainingPlan"]
 
@@ -47,21 +46,30 @@ class TrainingPlan:
         min_sep: int | None = None,
         max_participations: int | None = None,
         cycle: int | None = None,
+        **own: int | None,
     ) -> Participation:
         """The participation schema of a sampling name, sized by this plan.
 
         Poisson samples with batch_size / dataset_size; CyclicPoisson with `cycle` times that from each
         of `cycle` groups, so that the expected batch size stays. min-sep defaults to one epoch apart.
+
+        Args:
+            sampling: name of a registered participation.
+            min_sep: of min-sep alone: least distance of two participations.
+            max_participations: of min-sep alone.
+            cycle: of cyclic-poisson alone: number of groups.
+            **own: settings of participations that were registered from outside.
+
+        Raises:
+            InvalidParameterError: on an unknown name, or a setting that this sampling does not take.
         """
-        if sampling not in tuple(SAMPLINGS):  # which takes a list, too
-            raise InvalidParameterError("sampling", sampling, "one of " + ", ".join(SAMPLINGS))
-        details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle}
+        kind = sampling_kind(sampling)
+        details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle, **own}
+        belongs = owners()
         for name, value in details.items():
-            if value is not None and sampling != OWNERS[name]:
-                raise InvalidParameterError(
-                    name, value, f"left out with sampling {sampling} (it belongs to {OWNERS[name]})"
-                )
-        kind = SAMPLINGS[sampling]
+            if value is not None and name not in kind.plan_settings:
+                owner = f" (it belongs to {belongs[name]})" if name in belongs else ""
+                raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
         rate = self.batch_size / self.dataset_size
-        settings = {name: details[name] for name in kind.plan_settings}
+        settings = {name: details.get(name) for name in kind.plan_settings}
         return kind.planned(self.epochs, self.steps_per_epoch, rate, settings)

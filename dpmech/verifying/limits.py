@@ -41,11 +41,9 @@ def spend_on_claim(document: Certificate | RunRecord) -> None:
     if isinstance(document, RunRecord) and 0 < document.steps < strategy.n:
         # The leading block may have no structure left.
         steps = float(document.steps)
-        own = getattr(strategy, "strategy", None)
-        memory = _MATRIX * max(strategy.n * strategy.n if own is not None else 0.0, steps)
-        spend(
-            2e-8 * memory + 1e-9 * (steps**3 if own is not None else 0.0), memory, what="the steps executed"
-        )
+        dense = strategy.shape.dense_prefix
+        memory = _MATRIX * (float(strategy.n) ** 2 if dense else steps)
+        spend(2e-8 * memory + (1e-9 * steps**3 if dense else 0.0), memory, what="the steps executed")
     bins = certificate.participation.allocation_bins
     if bins is None or certificate.participation.certain:
         return

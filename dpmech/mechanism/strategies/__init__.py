@@ -7,6 +7,7 @@ from dpmech.mechanism.strategies.dense import Dense
 from dpmech.mechanism.strategies.diagonal import Diagonal, Identity
 from dpmech.mechanism.strategies.normalized import ColumnNormalized
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.shape import Shape
 from dpmech.mechanism.strategies.toeplitz import (
     BandedToeplitz,
     LambdaCGD,
@@ -26,6 +27,7 @@ __all__ = [
     "InverseSquareRoot",
     "LambdaCGD",
     "ScaledToeplitz",
+    "Shape",
     "SquareRoot",
     "Strategy",
     "check_strategy",

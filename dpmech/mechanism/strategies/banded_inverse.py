@@ -8,6 +8,7 @@ from dpmech.guards import check_integer
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.shape import Shape
 from dpmech.mechanism.strategies.toeplitz import (
     SQUARE_ROOT_ROUNDING,
     check_coefs,
@@ -38,6 +39,11 @@ class InverseSquareRoot(FactoredStrategy):
     def __init__(self, n: int, bands: int) -> None:
         object.__setattr__(self, "n", check_integer("n", n, minimum=1))
         object.__setattr__(self, "inverse_bands", check_integer("bands", bands, minimum=1, maximum=self.n))
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, bands=self.inverse_bands or self.n, inverse_bands=self.inverse_bands)
 
     def prefix(self, steps: int) -> "InverseSquareRoot":
         """The same strategy over fewer steps."""
@@ -87,6 +93,11 @@ class BandedInverse(FactoredStrategy):
         n = check_integer("n", self.n, minimum=1)
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "coefs", check_coefs(self.coefs, n))
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, bands=self.coefs.size, inverse_bands=self.coefs.size)
 
     def prefix(self, steps: int) -> "BandedInverse":
         """The same strategy over fewer steps."""

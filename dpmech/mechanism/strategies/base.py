@@ -12,6 +12,7 @@ import numpy as np
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import UNIT, FloatArray, sum_rounding
 
 __all__ = ["Strategy"]
@@ -93,6 +94,11 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def inverse_bands(self) -> int | None:
         """The same for C^-1."""
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes that tell what its vectors cost; those of a matrix without structure, if not overridden."""
+        return Shape(self.n, dense=True)
 
     @property
     def error(self) -> float:

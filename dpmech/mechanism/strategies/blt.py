@@ -10,6 +10,7 @@ from dpmech.guards import check_integer, check_vector
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.shape import Shape
 from dpmech.mechanism.strategies.toeplitz import powers
 from dpmech.numerics import UNIT, FloatArray, error_of_terms, sum_rounding
 
@@ -47,6 +48,11 @@ class BLT(FactoredStrategy):
             raise InvalidParameterError("scales", self.scales, f"as many numbers as decays, {decays.size}")
         object.__setattr__(self, "decays", decays)
         object.__setattr__(self, "scales", scales)
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, buffers=self.decays.size)
 
     def prefix(self, steps: int) -> "BLT":
         """The same strategy over fewer steps."""

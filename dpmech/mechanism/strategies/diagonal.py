@@ -9,6 +9,7 @@ from dpmech.guards import check_integer, check_vector
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import FloatArray
 
 __all__ = ["Diagonal", "Identity"]
@@ -34,6 +35,11 @@ class Identity(FactoredStrategy):
     def gram_rounding(self) -> float:
         """0: columns are single ones."""
         return 0.0
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, inverse_bands=1)
 
     def prefix(self, steps: int) -> "Identity":
         """The same strategy over fewer steps."""
@@ -70,6 +76,11 @@ class Diagonal(FactoredStrategy):
     def n(self) -> int:  # type: ignore[override]  # the number of steps is that of the entries
         """Number of steps."""
         return self.entries.size
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, inverse_bands=1, scaled=1)
 
     def prefix(self, steps: int) -> "Diagonal":
         """The same strategy over fewer steps."""

@@ -10,6 +10,7 @@ from dpmech.mechanism.strategies.base import Strategy, check_steps, check_strate
 from dpmech.mechanism.strategies.dense import Dense
 from dpmech.mechanism.strategies.factored import check_operand
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import UNIT, FloatArray
 
 __all__ = ["ColumnNormalized"]
@@ -47,6 +48,12 @@ class ColumnNormalized(Strategy):
     def _form(self) -> ScaledToeplitz | None:
         inner = self.strategy.factored
         return None if inner is None else inner.rescaled(1.0 / self._norms)
+
+    @property
+    def shape(self) -> Shape:
+        """That of C, scaled once more; leading blocks have no such form."""
+        inner = self.strategy.shape
+        return dataclasses.replace(inner, scaled=inner.scaled + 1, dense_prefix=True)
 
     def prefix(self, steps: int) -> Strategy:
         """The strategy itself for all n steps; else the leading block as a Dense matrix.

@@ -10,6 +10,7 @@ from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
+from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import UNIT, FloatArray, bounded_inverse, sum_rounding, trimmed
 
 __all__ = ["BandedToeplitz", "LambdaCGD", "SquareRoot"]
@@ -40,6 +41,11 @@ class LambdaCGD(FactoredStrategy):
         object.__setattr__(
             self, "lam", check_real("lam", self.lam, minimum=0.0, maximum=1.0, open_maximum=True)
         )
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, inverse_bands=2)
 
     def prefix(self, steps: int) -> "LambdaCGD":
         """The same strategy over fewer steps."""
@@ -79,6 +85,11 @@ class SquareRoot(FactoredStrategy):
         object.__setattr__(self, "n", n)
         if self.bands is not None:
             object.__setattr__(self, "bands", check_integer("bands", self.bands, minimum=1, maximum=n))
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, bands=self.bands or 0, inverse_bands=1 if self.bands == 1 else None)
 
     def prefix(self, steps: int) -> "SquareRoot":
         """The same strategy over fewer steps."""
@@ -120,6 +131,11 @@ class BandedToeplitz(FactoredStrategy):
         n = check_integer("n", self.n, minimum=1)
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "coefs", check_coefs(self.coefs, n))
+
+    @property
+    def shape(self) -> Shape:
+        """Its sizes."""
+        return Shape(self.n, bands=self.coefs.size)
 
     def prefix(self, steps: int) -> "BandedToeplitz":
         """The same strategy over fewer steps."""

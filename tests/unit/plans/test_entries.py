@@ -1,9 +1,13 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.cli.options import resolve
+from dpmech.mechanism import forget, register
 from dpmech.plans.entries import Entry, build_strategy, parse_entries, read_plan
-from dpmech.plans.names import SAMPLINGS, STRATEGIES
+from dpmech.plans.names import STRATEGIES, owners, samplings
 from dpmech.plans.training_plan import TrainingPlan
 
 PLAN = TrainingPlan(50_000, 128, 10)
@@ -63,7 +67,40 @@ def test_participation(sampling, details, expected):
     else:
         assert schema == expected
     schema.pattern(PLAN.n)
-    assert sampling in SAMPLINGS
+    assert sampling in samplings()
+
+
+def test_a_participation_registered_late_with_a_setting_of_its_own():
+    @dataclasses.dataclass(frozen=True)
+    class Halves(dm.SingleParticipation):
+        halves: int = 2
+        plan_name = "halves"
+        plan_settings = ("halves",)
+
+        @classmethod
+        def planned(cls, epochs, steps_per_epoch, sampling_prob, settings):
+            return cls(settings["halves"] or 2)
+
+    settings = {"dataset_size": 100, "batch_size": 10, "epochs": 1, "eps": 1.0, "delta": 1e-5}
+    register(Halves)
+    try:
+        assert PLAN.participation("halves") == Halves(2)
+        assert PLAN.participation("halves", halves=3) == Halves(3)
+        assert samplings()["halves"] is Halves
+        assert owners()["halves"] == "halves"
+        assert resolve(settings | {"sampling": "halves", "halves": 4}).participation == Halves(4)
+        with pytest.raises(
+            dm.InvalidParameterError, match=r"halves must be left out with sampling poisson \(it"
+        ):
+            PLAN.participation("poisson", halves=3)
+    finally:
+        forget(Halves)
+    with pytest.raises(dm.InvalidParameterError, match="sampling must be one of"):
+        PLAN.participation("halves")
+    with pytest.raises(
+        dm.InvalidParameterError, match="halves must be left out with sampling poisson, got 3"
+    ):
+        PLAN.participation("poisson", halves=3)
 
 
 @pytest.mark.parametrize(
