@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpmech.accounting.balls_in_bins.ring import kernels
+from dpmech.accounting.balls_in_bins.ring import walk as ring_walk
 from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Window, start_walk
 
 # the law of a step
@@ -296,4 +297,6 @@ def test_a_walk_starts_with_all_its_mass_at_the_middle():
     assert walk.window == (2, 2, 0, 0)
     assert walk.law.tolist() == [0.0] * 6
     assert walk.totals.tolist() == [0.0] * 3
+    # Every total has an entry of its own.
+    assert {ring_walk.MASS, ring_walk.EXCESS, ring_walk.CHARGE} == {*range(walk.totals.size)}
     assert not walk.state.any()
