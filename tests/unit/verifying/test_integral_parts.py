@@ -102,7 +102,7 @@ def test_the_contour_integral_of_a_normal_loss(steps, eps, shift):
     assert gaussian(steps, eps).on_line(shift) == pytest.approx(float(exact), rel=1e-7, abs=0.0)
 
 
-@pytest.mark.parametrize(("q", "s", "eps"), [(0.3, 1.5, 0.2), (0.3, 1.5, 0.0), (0.9, 2.0, 0.5)])
+@pytest.mark.parametrize(("q", "s", "eps"), [(0.3, 1.5, 0.2), (0.9, 2.0, 0.5)])
 def test_either_direction_of_two_steps(q, s, eps):
     """The first step is integrated out by trapezoids, the second is the closed form of its hockey stick."""
     x = np.linspace(-14.0 * s, 14.0 * s + 1.0, 100_001)
