@@ -88,6 +88,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.ring.bound",
         "accounting.balls_in_bins.ring.bridge",
         "accounting.balls_in_bins.ring.shared_factor",
+        "accounting.balls_in_bins.ring.rounding",
         "accounting.balls_in_bins.ring.gram",
         "accounting.balls_in_bins.ring.grid",
         "accounting.balls_in_bins.ring.programme",
