@@ -14,6 +14,7 @@ __all__ = [
     "UnattainableBudgetError",
     "UnsupportedCombinationError",
     "WorkLimitError",
+    "WorkerError",
 ]
 
 
@@ -141,3 +142,17 @@ class MissingDependencyError(DpmechError, ImportError):
             f"{package} is needed here: pip install {package}, or the extra {extra!r}, from a checkout: "
             f"pip install '.[{extra}]'"
         )
+
+
+class WorkerError(DpmechError, RuntimeError):
+    """The processes or the cluster that work was sent to went away; nothing was written.
+
+    Attributes:
+        reason: what happened.
+        executor: where the work was sent.
+    """
+
+    def __init__(self, reason: str, executor: object) -> None:
+        self.reason = reason
+        self.executor = executor
+        super().__init__(f"{reason} of {executor!r}; start it again, on other workers or without any")
