@@ -28,9 +28,13 @@ from dpmech.mechanism import (
     Poisson,
     Registry,
 )
-from dpmech.numerics import Bounds, spend
+from dpmech.numerics import Bounds, product_down, quotient_down, spend
 
 __all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "rigorous_method"]
+
+# Column norms this close, relative, count as equal. No guarantee rests on it: upper ends take the largest
+# norm, lower ends the smallest.
+_CLOSE = 1e-14
 
 Find = Callable[[Mechanism, Method | None, np.random.Generator | None], Accountant]
 
@@ -100,19 +104,27 @@ def _unsampled(bounds: Bounds, method: Method | None) -> Accountant:
     )
 
 
-def _check_independent(mechanism: Mechanism) -> None:
+def _least_of_equals(mechanism: Mechanism) -> float:
+    """The smallest column norm, as a part of the largest, of a strategy whose noise is independent and equal.
+
+    Raises:
+        UnsupportedCombinationError: if it is not.
+    """
     strategy = mechanism.strategy
     norms = strategy.column_norms()
-    if strategy.bands != 1 or np.any(np.abs(norms - norms[0]) > 1e-14 * norms[0]):
+    if strategy.bands != 1 or norms.min() < norms.max() * (1.0 - _CLOSE):
         raise UnsupportedCombinationError(
             f"{mechanism.participation!r} needs independent, equal noise at every step, which {strategy!r} "
             "has not",
             supported="Identity; for correlated noise CyclicPoisson with a banded strategy, or BallsInBins",
         )
+    return quotient_down(float(norms.min()), float(norms.max()))
 
 
-def _groups_are_tight(mechanism: Mechanism, cycle: int) -> bool:
-    """Whether some group reaches what the releases of a group may cost, all at the largest column norm.
+def _least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
+    """The smallest column norm, as a part of the largest of all, of the group that comes closest to it.
+
+    0 where no group has as many releases as one may have: then none costs what they may.
 
     Columns a multiple of `cycle` apart are orthogonal, so that the releases of one group compose.
     """
@@ -126,9 +138,10 @@ def _groups_are_tight(mechanism: Mechanism, cycle: int) -> bool:
         )
     norms = strategy.column_norms()
     spend(1e-5 * min(cycle, strategy.n), what=f"looking at {cycle} groups")
-    full = norms >= norms.max() * (1.0 - 1e-14)
     turns = mechanism.participation.releases(strategy.n)
-    return any(full[start::cycle].sum() == turns for start in range(min(cycle, strategy.n)))
+    groups = (norms[start::cycle] for start in range(min(cycle, strategy.n)))
+    least = max((float(group.min()) for group in groups if group.size == turns), default=0.0)
+    return quotient_down(least, float(norms.max()))
 
 
 def _poisson_release(mechanism: Mechanism) -> PoissonRelease:
@@ -138,12 +151,15 @@ def _poisson_release(mechanism: Mechanism) -> PoissonRelease:
             f"{participation!r} is not sampled release by release", supported="Poisson and CyclicPoisson"
         )
     if participation.groups is None:
-        _check_independent(mechanism)
-        tight = True
+        least = _least_of_equals(mechanism)
     else:
-        tight = _groups_are_tight(mechanism, participation.groups)
+        least = _least_of_a_group(mechanism, participation.groups)
     steps = participation.releases(mechanism.steps)
-    return PoissonRelease(participation.release_prob, steps, mechanism.sensitivity, tight=tight)
+    # Above, every release counts with the largest norm; below, with the smallest one of a group.
+    bounds, tight = mechanism.sensitivity, least >= 1.0 - _CLOSE
+    if tight:
+        bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
+    return PoissonRelease(participation.release_prob, steps, bounds, tight=tight)
 
 
 def _balls_in_bins(

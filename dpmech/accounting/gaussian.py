@@ -13,13 +13,15 @@ import scipy
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import Bounds, Provenance, bisect_boundary
+from dpmech.numerics import UNIT, Bounds, Provenance, bisect_boundary, quotient_down, quotient_up
 
 __all__ = ["GaussianAccountant", "gaussian_delta", "gaussian_epsilon", "gaussian_log_delta", "gaussian_sigma"]
 
 _ROOT_HALF = math.sqrt(0.5)
 _ULP = 2.0**-52
 _LARGEST = 1e15
+# Far above the absolute error of numbers below the smallest normal one, 2^-1074 an operation.
+_SUBNORMAL = 1e-320
 
 
 def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
@@ -35,8 +37,13 @@ def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
     if not above < below:
         return -math.inf, math.inf
     ratio = above / below
-    # The argument a carries an absolute error of a few ulp of its terms; log Phi has slope at most |a| + 1.
-    error = _ULP * (32.0 / (1.0 - ratio) + 4.0 * (abs(a) + 1.0) * (0.5 / sigma + eps * sigma))
+    # In units of u = 2^-53, S = 1 / (2 sigma) + eps sigma >= |a|: a and b are off by 2 S, and log Phi has
+    # slope |a| + 1 at most. log_ndtr is log erfcx - a^2 / 2, off by 3 a^2 <= 3 (|a| + 1) S and the error of
+    # erfcx, and sums add |log delta| <= (|a| + 1) S / 2 + 1 / (1 - ratio): less than 8 (|a| + 1) S.
+    # Erfcx is off by 12 (a test sees 8 of scipy's), which enters three times, arguments by 2 S and more; the
+    # slope of log erfcx times that is at most 10, times the ratio and for both; logarithms, exponential and
+    # products add 8. All are divided by 1 - ratio, as delta is, at most: less than 64.
+    error = UNIT * (64.0 / (1.0 - ratio) + 8.0 * (abs(a) + 1.0) * (0.5 / sigma + eps * sigma))
     return float(scipy.special.log_ndtr(a)) + math.log1p(-ratio), error
 
 
@@ -47,9 +54,9 @@ def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
         # Too private for float64 to tell delta from 0. With m = Phi / phi it is phi(a) (m(a) - m(b)), where
         # a - b = 1 / sigma and m' = 1 + x m <= 1 for x <= 0; a is below 1e-7 here.
         a = min(0.5 / sigma - eps * sigma, 0.0)
-        return 0.0, min(1.0, 0.4 / sigma * math.exp(-0.5 * a * a) + 1e-320)
+        return 0.0, min(1.0, 0.4 / sigma * math.exp(-0.5 * a * a) + _SUBNORMAL)  # phi(0) = 0.3989
     delta = math.exp(log_delta)
-    return max(0.0, delta * (1.0 - error)), min(1.0, delta * (1.0 + error) + 1e-320)
+    return max(0.0, delta * (1.0 - error) - _SUBNORMAL), min(1.0, delta * (1.0 + error) + _SUBNORMAL)
 
 
 def gaussian_sigma(eps: float, delta: float) -> float:
@@ -91,6 +98,7 @@ def gaussian_log_sigma(eps: float, delta: float) -> float:
         high += 2.0
         if high > math.log(_LARGEST):
             raise UnattainableBudgetError(eps, delta, f"the noise multiplier would exceed {_LARGEST:g}")
+    # The tolerances are those of a search; no guarantee rests on them.
     return float(scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
 
 
@@ -122,14 +130,14 @@ class GaussianAccountant(Accountant):
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Exact, up to rounding and the bracket of the sensitivity."""
-        lower = gaussian_delta(sigma / self.sensitivity.lower, eps)[0]
-        upper = gaussian_delta(sigma / self.sensitivity.upper, eps)[1]
+        lower = gaussian_delta(quotient_up(sigma, self.sensitivity.lower), eps)[0]
+        upper = gaussian_delta(quotient_down(sigma, self.sensitivity.upper), eps)[1]
         return Bounds.derived(lower, upper, self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Exact, up to rounding and the bracket of the sensitivity."""
-        lower = gaussian_epsilon(sigma / self.sensitivity.lower, delta, safe=False)
-        upper = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
+        lower = gaussian_epsilon(quotient_up(sigma, self.sensitivity.lower), delta, safe=False)
+        upper = gaussian_epsilon(quotient_down(sigma, self.sensitivity.upper), delta, safe=True)
         return Bounds.derived(lower, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:

@@ -16,7 +16,7 @@ from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_sigma
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, Provenance, spend
+from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, spend
 
 if TYPE_CHECKING:
     from dp_accounting.rdp import RdpAccountant
@@ -63,7 +63,7 @@ class RenyiAccountant(Accountant):
         from dp_accounting.rdp import RdpAccountant
 
         accountant = RdpAccountant(_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
-        event: dp_event.DpEvent = dp_event.GaussianDpEvent(sigma / self.sensitivity.upper)
+        event: dp_event.DpEvent = dp_event.GaussianDpEvent(quotient_down(sigma, self.sensitivity.upper))
         if self.sampling_prob < 1.0:
             event = dp_event.PoissonSampledDpEvent(self.sampling_prob, event)
         accountant.compose(event, self.steps)

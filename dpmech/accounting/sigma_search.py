@@ -14,7 +14,8 @@ def gaussian_scale(eps: float, delta: float) -> float:
     """Log noise multiplier of the plain Gaussian mechanism with this delta at eps.
 
     Delta falls over hundreds of orders of magnitude; this is close to linear in log sigma for every
-    accountant, so that a secant needs few probes.
+    accountant, so that a secant needs few probes. It steers that search, where the comparison of delta itself
+    decides on which side a probe is; the ends at which delta is cut off enter no guarantee.
     """
     return gaussian_log_sigma(eps, min(max(delta, 1e-290), 1.0 - 1e-12))
 

@@ -34,7 +34,7 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import rounded_down, rounded_up
+from dpmech.numerics import quotient_down, root_down, root_up, rounded_down, rounded_up
 
 __all__ = ["ClaimCurrency", "GdpCurrency", "RenyiCurrency", "check_currency", "currency_from"]
 
@@ -42,7 +42,8 @@ _ULP = 2.0**-52
 _LARGEST_ORDER = 10_000
 # The noise that goes with it is the largest that dpmech calibrates.
 _SMALLEST_MU = 1e-15
-# How far below the exact value an eps is stated at least, so that a release calibrated to it still fits.
+# How far below the exact value a search for a stated eps starts; that a release calibrated to it fits is
+# checked for each candidate, and no guarantee rests on this number.
 _GAP = 1e-12
 
 
@@ -102,6 +103,7 @@ class ClaimCurrency(Currency):
         if self.slack == 0.0:
             return _ClaimFilter(self, budget, (budget.eps, budget.delta))
         rest = rounded_down(Fraction(budget.delta) - Fraction(self.slack))
+        # The quotient is rounded once, and the product with the rest of 4 units once more.
         orders = [1.0 + 2.0 ** (step / 32.0) for step in range(-128, 449)]
         room = max(budget_at(order, budget.eps, self.slack) / order * (1.0 - 2.0 * _ULP) for order in orders)
         if rest <= 0.0 or room <= 0.0:
@@ -145,16 +147,16 @@ class _GdpFilter(PrivacyFilter):
 
     def remaining(self, spent: Spent) -> Remaining:
         left = self._left_down(spent)
-        return Remaining(_root(left[0]), left, self)
+        return Remaining(root_down(left[0]), left, self)
 
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
         return _calibrated_epsilon(remaining.mu, delta)
 
     def curve_epsilon(self, delta: float) -> float:
-        return gaussian_epsilon(1.0 / (math.sqrt(self.limits[0]) * (1.0 + 2.0 * _ULP)), delta, safe=True)
+        return gaussian_epsilon(quotient_down(1.0, root_up(self.limits[0])), delta, safe=True)
 
     def curve_delta(self, eps: float) -> float:
-        return gaussian_delta(1.0 / (math.sqrt(self.limits[0]) * (1.0 + 2.0 * _ULP)), eps)[1]
+        return gaussian_delta(quotient_down(1.0, root_up(self.limits[0])), eps)[1]
 
 
 class _RenyiFilter(PrivacyFilter):
@@ -169,8 +171,7 @@ class _RenyiFilter(PrivacyFilter):
             return (rounded_up(_squared_ratio(accountant, claim) * self.order / 2),)
         if isinstance(accountant, PoissonAccountant):
             release = accountant.release
-            # Two roundings downwards in the multiplier.
-            multiplier = claim.sigma / release.sensitivity.upper * (1.0 - 2.0 * _ULP)
+            multiplier = quotient_down(claim.sigma, release.sensitivity.upper)
             one = sampled_divergence(release.sampling_prob, multiplier, self.order)
             return (rounded_up(Fraction(one) * release.steps),)
         moments = accountant_for(claim.mechanism, Rdp())
@@ -187,7 +188,7 @@ class _RenyiFilter(PrivacyFilter):
 
     def remaining(self, spent: Spent) -> Remaining:
         left = self._left_down(spent)
-        return Remaining(_root(rounded_down(Fraction(left[0]) * 2 / self.order)), left, self)
+        return Remaining(root_down(rounded_down(Fraction(left[0]) * 2 / self.order)), left, self)
 
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
         return _calibrated_epsilon(remaining.mu, delta)
@@ -217,7 +218,7 @@ class _ClaimFilter(PrivacyFilter):
         mu = 0.0
         if eps > 0.0 and left[1] > 0.0:
             try:
-                mu = _root(_squared_mu(eps, left[1]))
+                mu = root_down(_squared_mu(eps, left[1]))
             except (UnattainableBudgetError, NumericalError):
                 mu = 0.0  # so little is left that no noise of float64 meets it
         return Remaining(mu, left, self)
@@ -237,7 +238,7 @@ class _ClaimFilter(PrivacyFilter):
 
     def _eps(self, left: Price) -> float:
         # Half the square of the root is at most what is left, a float: so is what it is rounded up to.
-        return _root(2.0 * left[0]) if self.squared else left[0]
+        return root_down(2.0 * left[0]) if self.squared else left[0]
 
 
 def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:
@@ -248,6 +249,7 @@ def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:
 def _squared_mu(eps: float, delta: float) -> float:
     """The largest mu^2, rounded down, whose Gaussian curve meets (eps, delta)."""
     met = gaussian_sigma(eps, delta)
+    # Where the search starts: every step of it compares delta itself, and no guarantee rests on this number.
     missed = met * (1.0 - 1e-9)
     # The search above ends some ulp too high; a release calibrated to the whole budget has to fit.
     for _ in range(60):
@@ -277,11 +279,3 @@ def _calibrated_epsilon(mu: float, delta: float) -> float:
         if sigma * mu >= 1.0 + 8.0 * _ULP:
             return eps
     return 0.0
-
-
-def _root(value: float) -> float:
-    """The square root, rounded down."""
-    root = math.sqrt(value)
-    while Fraction(root) ** 2 > Fraction(value):
-        root = math.nextafter(root, 0.0)
-    return root

@@ -13,8 +13,10 @@ from dpmech.numerics import EXACT, Bounds, Kind, Provenance
 
 __all__ = ["executed_epsilon"]
 
-# A budget has eps > 0, so that nothing below it could be verified as one.
+# A budget has eps > 0, so that nothing below it could be verified as one: what is stated is raised to this.
 _LEAST = 1e-9
+# How far above the value of a search an eps is tried; the first whose delta holds is stated, whatever these
+# are.
 _GAPS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 

@@ -2,9 +2,8 @@
 
 import dataclasses
 import enum
-import math
-from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 
 from dpmech.accounting import GaussianAccountant, PoissonAccountant, accountant_for
 from dpmech.certificates import Certificate, Claim, check_unedited
@@ -13,7 +12,7 @@ from dpmech.composition.mixed import MixedComposition, SampledPart
 from dpmech.composition.privacy_filters import Price
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency
-from dpmech.numerics import down, up
+from dpmech.numerics import down, quotient_down, rounded_down, rounded_up, sum_down, sum_up, up
 
 __all__ = [
     "Mode",
@@ -64,7 +63,7 @@ class Part:
     """What a release adds to a composition; one of the three.
 
     Attributes:
-        gaussian: (sensitivity / sigma)^2, lower and upper value, where nothing is sampled.
+        gaussian: (sensitivity / sigma)^2, rounded down and up, where nothing is sampled.
         sampled: Poisson-sampled Gaussian releases.
         claim: (eps, delta) where no privacy loss distribution is known.
     """
@@ -96,30 +95,32 @@ def part_of(certificate: Certificate) -> Part:
     accountant = accountant_for(certificate.mechanism, None)
     if isinstance(accountant, PoissonAccountant):
         release = accountant.release
-        multiplier = certificate.sigma / release.sensitivity.upper
-        return Part(sampled=SampledPart(release.sampling_prob, multiplier, release.steps, release.tight))
+        multiplier = quotient_down(certificate.sigma, release.sensitivity.upper)
+        gap = release.sensitivity.relative_gap
+        return Part(sampled=SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap))
     if not isinstance(accountant, GaussianAccountant):
         return Part(claim=(certificate.budget.eps, certificate.budget.delta))
-    bounds = accountant.sensitivity
-    return Part(
-        gaussian=((bounds.lower / certificate.sigma) ** 2, (bounds.upper / certificate.sigma) ** 2),
-    )
+    bounds, sigma = accountant.sensitivity, Fraction(certificate.sigma)
+    ends = ((Fraction(end) / sigma) ** 2 for end in (bounds.lower, bounds.upper))
+    return Part(gaussian=(rounded_down(next(ends)), rounded_up(next(ends))))
 
 
 def composed(parts: Sequence[Part]) -> MixedComposition:
     """All parts as one mechanism; sampled ones of a kind are more steps of one run."""
     ends = [part.gaussian for part in parts if part.gaussian is not None]
-    steps: Counter[tuple[float, float, bool]] = Counter()
+    kinds: dict[tuple[float, float, bool], SampledPart] = {}
     for part in parts:
         if part.sampled is not None:
             one = part.sampled
-            steps[one.sampling_prob, one.noise_multiplier, one.tight] += one.steps
+            key = (one.sampling_prob, one.noise_multiplier, one.tight)
+            known = kinds.get(key)
+            kinds[key] = one if known is None else known.and_more(one)
     return MixedComposition(
         (
-            math.fsum(lower for lower, _ in ends) * (1.0 - 1e-15),
-            math.fsum(upper for _, upper in ends) * (1.0 + 1e-15),
+            sum_down(lower for lower, _ in ends),
+            sum_up(upper for _, upper in ends),
         ),
-        tuple(SampledPart(q, multiplier, count, tight) for (q, multiplier, tight), count in steps.items()),
+        tuple(kinds.values()),
         tuple(part.claim for part in parts if part.claim is not None),
     )
 

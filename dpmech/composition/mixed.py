@@ -21,7 +21,23 @@ from dpmech.accounting import (
     gaussian_epsilon,
 )
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import BOUND, Bounds, Guarantee, Ladder, Provenance, up
+from dpmech.numerics import (
+    BOUND,
+    UNIT,
+    Bounds,
+    Guarantee,
+    Ladder,
+    Provenance,
+    next_down,
+    next_up,
+    product_down,
+    quotient_down,
+    quotient_up,
+    root_down,
+    root_up,
+    sum_up,
+    up,
+)
 
 if TYPE_CHECKING:  # the package takes half a second to import, and few need it
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -39,7 +55,9 @@ _CONVERGED = 1e-3
 # Lattice steps as shares of the eps to be resolved.
 _SHARES = Ladder((1e-3, 2e-4, 4e-5, 1e-5))
 _TOLERANCE = 4e-4
-_UP = 1.0 + 2.0**-50
+# Sixteen roundings: formulas below have at most 12, a logarithm or an exponential of the C library counting
+# as 4 (2 units in the last place), a sum by `fsum` as 1.
+_UP = 1.0 + 16.0 * UNIT
 _BASIC = Provenance("claims.basic")
 _MOMENTS = Provenance("rdp.composed")
 _DISTRIBUTIONS = Provenance("pld.composed")
@@ -54,12 +72,18 @@ class SampledPart:
         noise_multiplier: > 0.
         steps: how many, >= 1.
         tight: whether every one of them reaches this multiplier.
+        gap: by how much, relative, the multiplier may be smaller than that of some of them.
     """
 
     sampling_prob: float
     noise_multiplier: float
     steps: int
     tight: bool
+    gap: float = 0.0
+
+    def and_more(self, other: "SampledPart") -> "SampledPart":
+        """The steps of two parts that agree in all else."""
+        return dataclasses.replace(self, steps=self.steps + other.steps, gap=max(self.gap, other.gap))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,20 +112,20 @@ class MixedComposition:
             NumericalError: if delta is below the resolution of float64 distributions.
         """
         left = self._left(delta)
-        basic = math.fsum(eps for eps, _ in self.claims) * _UP
+        basic = sum_up(eps for eps, _ in self.claims)
         if self._only_claims and (renyi or len(self.claims) == 1 or not self._resolved(left)):
             return Bounds(0.0, basic, BOUND, _BASIC)
         if left == 0.0:
             raise UnattainableBudgetError(math.inf, delta, "the (eps, delta) claims use up all of delta")
         if renyi:
-            eps = float(self._moments().get_epsilon(left)) + basic
+            eps = next_up(float(self._moments().get_epsilon(left)) + basic)
             return Bounds(0.0, _finite(eps, _MOMENTS), BOUND, _MOMENTS)
         if not self.claims:
             own = self._single_kind()
             if own is not None:
                 return own.epsilon(1.0, delta, tolerance=_TOLERANCE)
             if not self.sampled:
-                lower, upper = (1.0 / math.sqrt(value) for value in self.gaussian)
+                lower, upper = self._multipliers
                 ends = gaussian_epsilon(lower, delta, safe=False), gaussian_epsilon(upper, delta, safe=True)
                 return Bounds.derived(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         noise = self._noise(left)
@@ -116,7 +140,7 @@ class MixedComposition:
 
     def delta(self, eps: float, *, renyi: bool = False) -> Bounds:
         """Bounds on delta at eps >= 0; arguments and errors as for `epsilon`."""
-        basic = math.fsum(claim for claim, _ in self.claims) * _UP
+        basic = sum_up(claim for claim, _ in self.claims)
         spent = self._spent()
         if self._only_claims and eps >= basic:
             return Bounds(0.0, spent, BOUND, _BASIC)
@@ -128,7 +152,7 @@ class MixedComposition:
             if own is not None:
                 return own.delta(1.0, eps, tolerance=_TOLERANCE)
             if not self.sampled:
-                lower, upper = (1.0 / math.sqrt(value) for value in self.gaussian)
+                lower, upper = self._multipliers
                 ends = gaussian_delta(lower, eps)[0], gaussian_delta(upper, eps)[1]
                 return Bounds.derived(*ends, self._gaussian_guarantee, Provenance("gaussian.composed"))
         scale = max(eps, 0.1)
@@ -138,6 +162,12 @@ class MixedComposition:
         ).upper
         noise = self._noise(max(best, self._spent()))
         return self._with_claims(best + noise, _DISTRIBUTIONS)
+
+    @property
+    def _multipliers(self) -> tuple[float, float]:
+        """Of the unsampled releases as one: rounded up for lower ends, and down for upper ones."""
+        least, most = (root(value) for root, value in zip((root_down, root_up), self.gaussian, strict=True))
+        return quotient_up(1.0, least) if least > 0.0 else math.inf, quotient_down(1.0, most)
 
     @property
     def _gaussian_guarantee(self) -> Guarantee:
@@ -152,8 +182,12 @@ class MixedComposition:
         if self.gaussian[1] > 0.0 or len(self.sampled) != 1:
             return None
         part = self.sampled[0]
-        sensitivity = 1.0 / part.noise_multiplier
-        bounds = Bounds.bracket(sensitivity / _UP, sensitivity * _UP, Provenance("sensitivity.of_multiplier"))
+        by = Provenance("sensitivity.of_multiplier")
+        bounds = Bounds.bracket(
+            product_down(quotient_down(1.0, part.noise_multiplier), next_down(1.0 - part.gap)),
+            quotient_up(1.0, part.noise_multiplier),
+            by,
+        )
         return PoissonAccountant(PoissonRelease(part.sampling_prob, part.steps, bounds, tight=part.tight))
 
     def _spent(self) -> float:
@@ -199,7 +233,7 @@ class MixedComposition:
         share = delta / (len(self.sampled) + 1)
         total = 0.0
         if self.gaussian[1] > 0.0:
-            total += gaussian_epsilon(1.0 / math.sqrt(self.gaussian[1]), share, safe=True)
+            total += gaussian_epsilon(self._multipliers[1], share, safe=True)
         for part in self.sampled:
             loss = Loss(part.sampling_prob, part.noise_multiplier, remove=True)
             total += LossMoments(*loss.sampled(), part.steps).chernoff_eps(math.log(share))
@@ -212,7 +246,7 @@ class MixedComposition:
 
         accountant = RdpAccountant(_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
         if self.gaussian[1] > 0.0:
-            accountant.compose(dp_event.GaussianDpEvent(1.0 / math.sqrt(self.gaussian[1])))
+            accountant.compose(dp_event.GaussianDpEvent(self._multipliers[1]))
         for part in self.sampled:
             release = dp_event.GaussianDpEvent(part.noise_multiplier)
             accountant.compose(dp_event.PoissonSampledDpEvent(part.sampling_prob, release), part.steps)
@@ -224,9 +258,8 @@ class MixedComposition:
 
         composed = pld.identity(value_discretization_interval=step)
         if self.gaussian[1] > 0.0:
-            stddev = 1.0 / math.sqrt(self.gaussian[1])
             composed = composed.compose(
-                pld.from_gaussian_mechanism(stddev, value_discretization_interval=step)
+                pld.from_gaussian_mechanism(self._multipliers[1], value_discretization_interval=step)
             )
         for part in self.sampled:
             one = pld.from_gaussian_mechanism(

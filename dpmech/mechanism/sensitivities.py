@@ -32,7 +32,8 @@ from dpmech.numerics import (
 
 __all__ = ["pattern_sensitivity"]
 
-# Column norms that differ by less, relative, are equal; the bounds allow for it.
+# Column norms that differ by less, relative, are taken for equal; the upper end allows for what they differ
+# by.
 _EQUAL_NORMS = 1e-14
 # A sensitivity that is not known to this, relative, is refused.
 _MOST_MOVED = 1e-3
@@ -107,12 +108,12 @@ def _leftmost(strategy: Strategy, b: int, k: int) -> Bounds | None:
         return None
     lower, off = _together(strategy, b, k)
     if factors.scale is not None and _normalised_geometric(strategy):
-        return _between(
-            lower,
-            lower,
-            off + (_EQUAL_NORMS + 2.0 * strategy.gram_rounding) * lower,
-            "cgd.lem8",
-        )
+        # The columns are within d of those of equal norm; for these, entries >= 0, the set at hand is the
+        # worst, and both it and the worst set move by a factor in [1 - d, 1 + d] at most. (1 + d) / (1 - d) <
+        # 1 + 2.02 d.
+        norms = strategy.column_norms()
+        apart = float((norms.max() - norms.min()) / norms.min()) + 2.02 * strategy.gram_rounding
+        return _between(lower, lower * (1.0 + 2.02 * apart), off, "cgd.lem8")
     envelope = np.maximum.accumulate(np.abs(factors.coefs)[::-1])[::-1]
     upper = norm(_spaced_sum(envelope, b, k))
     if factors.scale is None:

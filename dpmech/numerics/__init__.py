@@ -9,6 +9,7 @@ from dpmech.numerics.provenance import Fact, Provenance
 from dpmech.numerics.refinement import Ladder, Reached, Settled, log_gap, relative_gap, rung_below
 from dpmech.numerics.roots import bisect_boundary, safe_root, signed
 from dpmech.numerics.rounding import (
+    ELEMENTARY,
     LONGDOUBLE_BITS,
     LONGDOUBLE_UNIT,
     UNIT,
@@ -17,6 +18,10 @@ from dpmech.numerics.rounding import (
     outward,
     product_down,
     product_up,
+    quotient_down,
+    quotient_up,
+    root_down,
+    root_up,
     rounded_down,
     rounded_up,
     sum_down,
@@ -40,6 +45,7 @@ from dpmech.numerics.toeplitz import (
 
 __all__ = [
     "BOUND",
+    "ELEMENTARY",
     "EXACT",
     "LONGDOUBLE_BITS",
     "LONGDOUBLE_UNIT",
@@ -77,7 +83,11 @@ __all__ = [
     "percent",
     "product_down",
     "product_up",
+    "quotient_down",
+    "quotient_up",
     "relative_gap",
+    "root_down",
+    "root_up",
     "rounded_down",
     "rounded_up",
     "rung_below",

@@ -14,6 +14,7 @@ import numpy as np
 from dpmech.exceptions import NumericalError
 
 __all__ = [
+    "ELEMENTARY",
     "LONGDOUBLE_BITS",
     "LONGDOUBLE_UNIT",
     "UNIT",
@@ -22,6 +23,10 @@ __all__ = [
     "outward",
     "product_down",
     "product_up",
+    "quotient_down",
+    "quotient_up",
+    "root_down",
+    "root_up",
     "rounded_down",
     "rounded_up",
     "sum_down",
@@ -30,6 +35,9 @@ __all__ = [
 
 # Half the distance of 1 to the next float: the relative error of one rounded operation.
 UNIT = sys.float_info.epsilon / 2.0
+# The relative error of exp, log, expm1, log1p here: numpy states at most 4 units in the last place for its
+# vector loops, and C libraries 1 or 2.
+ELEMENTARY = 8.0 * UNIT
 # The significand of C's long double here: 64 bits, 113, or 53 where it is float64; and its unit.
 LONGDOUBLE_BITS = int(np.finfo(np.longdouble).nmant) + 1
 LONGDOUBLE_UNIT = float(np.finfo(np.longdouble).eps) / 2.0
@@ -73,6 +81,38 @@ def product_down(one: float, other: float) -> float:
     if product == -math.inf:
         return product
     return next_down(product) if Fraction(product) > Fraction(one) * Fraction(other) else product
+
+
+def quotient_up(one: float, other: float) -> float:
+    """The smallest float that is not below one / other, of finite numbers > 0; infinite beyond the largest.
+
+    Raises:
+        ZeroDivisionError: if `other` is 0.
+    """
+    quotient = one / other
+    if math.isinf(quotient):
+        return quotient
+    return next_up(quotient) if Fraction(quotient) * Fraction(other) < Fraction(one) else quotient
+
+
+def quotient_down(one: float, other: float) -> float:
+    """The largest float that is not above one / other; else as `quotient_up`."""
+    quotient = one / other
+    if math.isinf(quotient):
+        return sys.float_info.max
+    return next_down(quotient) if Fraction(quotient) * Fraction(other) > Fraction(one) else quotient
+
+
+def root_up(value: float) -> float:
+    """The smallest float that is not below the square root of a finite number >= 0."""
+    root = math.sqrt(value)
+    return next_up(root) if Fraction(root) ** 2 < Fraction(value) else root
+
+
+def root_down(value: float) -> float:
+    """The largest float that is not above the square root of a finite number >= 0."""
+    root = math.sqrt(value)
+    return next_down(root) if Fraction(root) ** 2 > Fraction(value) else root
 
 
 def outward(lower: float, upper: float, relative: float) -> tuple[float, float]:

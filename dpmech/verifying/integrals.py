@@ -77,27 +77,28 @@ def one_step_delta(sampling_prob: float, multiplier: float, eps: float) -> float
         multiplier: noise multiplier s > 0.
         eps: >= 0.
     """
-    q, s = sampling_prob, multiplier
-    found = 0.0
-    # REMOVE: p0 e^eps (e^(L - eps) - 1) to the right of where L = eps; ADD: p0 (1 - e^(L + eps)) to the
-    # left of where L = -eps, L the log ratio of the mixture over p0.
-    for sign in (1.0, -1.0):
-        level = sign * eps
-        if level <= math.log1p(-q):
-            continue  # the mixture is nowhere that unlikely
-        start = 0.5 + s**2 * (math.log(math.expm1(level) + q) - math.log(q))
+    return max(_one_direction(sampling_prob, multiplier, eps, sign) for sign in (1.0, -1.0))
 
-        def integrand(
-            u: FloatArray, start: float = start, sign: float = sign, level: float = level
-        ) -> FloatArray:
-            x = start + sign * u
-            loss = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s**2)
-            density = np.exp(-0.5 * (x / s) ** 2 + max(level, 0.0)) / (s * math.sqrt(2.0 * math.pi))
-            return np.asarray(density * sign * np.expm1(loss - level))
 
-        end = _REACH * s + 1.0 - start if sign > 0.0 else _REACH * s + start
-        found = max(found, _graded(integrand, max(end, s), 1.0 / s**2))
-    return found
+def _one_direction(q: float, s: float, eps: float, sign: float) -> float:
+    """Delta of one step; REMOVE for sign 1, ADD for sign -1.
+
+    REMOVE: p0 e^eps (e^(L - eps) - 1) to the right of where L = eps; ADD: p0 (1 - e^(L + eps)) to the left of
+    where L = -eps, L the log ratio of the mixture over p0.
+    """
+    level = sign * eps
+    if level <= math.log1p(-q):
+        return 0.0  # the mixture is nowhere that unlikely
+    start = 0.5 + s**2 * (math.log(math.expm1(level) + q) - math.log(q))
+
+    def integrand(u: FloatArray) -> FloatArray:
+        x = start + sign * u
+        loss = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s**2)
+        density = np.exp(-0.5 * (x / s) ** 2 + max(level, 0.0)) / (s * math.sqrt(2.0 * math.pi))
+        return np.asarray(density * sign * np.expm1(loss - level))
+
+    end = _REACH * s + 1.0 - start if sign > 0.0 else _REACH * s + start
+    return _graded(integrand, max(end, s), 1.0 / s**2)
 
 
 def _graded(integrand: Callable[[FloatArray], FloatArray], width: float, rate: float) -> float:
@@ -126,19 +127,24 @@ def composed_delta(sampling_prob: float, multiplier: float, steps: int, eps: flo
         return one_step_delta(sampling_prob, multiplier, eps)
     if steps > _MOST_STEPS:
         raise NumericalError(f"the contour integral of {steps} sampled steps would round visibly")
-    q, s = sampling_prob, multiplier
-    x = np.linspace(-_REACH * s, _REACH * s + 1.0, _GRID)
-    ratio = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s**2)
-    pure = -0.5 * (x / s) ** 2 + math.log((x[1] - x[0]) / (s * math.sqrt(2.0 * math.pi)))
-    directions = [_Direction(ratio, pure + ratio, steps, eps)]
-    if eps < -steps * math.log1p(-q):  # where the loss of ADD ends
-        directions.append(_Direction(-ratio, pure, steps, eps))
+    directions = _directions(sampling_prob, multiplier, steps, eps)
     lines = [[one.on_line(shift) for shift in (1.0, 0.7)] for one in directions]
     found = max(first for first, _ in lines)
     if any(abs(first - second) > _LINES_AGREE * found for first, second in lines):
         raise NumericalError(
             f"the contour integral of {steps} sampled steps at eps={eps!r} depends on its contour: {lines}"
         )
+    return found
+
+
+def _directions(q: float, s: float, steps: int, eps: float) -> "list[_Direction]":
+    """REMOVE, and ADD where its loss may exceed eps."""
+    x = np.linspace(-_REACH * s, _REACH * s + 1.0, _GRID)
+    ratio = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s**2)
+    pure = -0.5 * (x / s) ** 2 + math.log((x[1] - x[0]) / (s * math.sqrt(2.0 * math.pi)))
+    found = [_Direction(ratio, pure + ratio, steps, eps)]
+    if eps < -steps * math.log1p(-q):  # where the loss of ADD ends
+        found.append(_Direction(-ratio, pure, steps, eps))
     return found
 
 

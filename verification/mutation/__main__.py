@@ -24,6 +24,7 @@ from verification.mutation._modules import (
     ROOT,
     UnknownModuleError,
     all_mutants,
+    code_of,
     drawn,
     named,
 )
@@ -37,7 +38,6 @@ from verification.mutation._results import (
     keep,
     load_reasons,
     load_results,
-    same_source,
     settled,
 )
 from verification.mutation._trials import NOT_PLANTED, SURVIVED, TIMED_OUT, TrialError, Trials
@@ -99,6 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         earlier, chosen = still_open(chosen, results)
     books = Books(chosen, options.sample and (options.sample, options.seed), options.results)
     books.earlier = earlier
+    books.close_untouched()
     _try(books, record(files, modules, uncompiled=bool(compiled)), options.seconds)
     write_page(options.page, load_results(options.results), load_reasons())
     return int(books.failed)
@@ -112,7 +113,7 @@ def still_open(
     again: dict[str, list[Mutant]] = {}
     for module, drawn_now in chosen.items():
         tally = results.get(module)
-        if tally and not same_source(module, tally.commit):
+        if tally and tally.changed:
             again[module] = drawn_now
         elif tally and tally.open:
             keys = {tuple(key) for key in tally.open}
@@ -159,6 +160,12 @@ class Books:
         self.earlier: dict[str, Tally] = {}
         self._outcomes: dict[str, dict[Key, str]] = {module: {} for module in chosen}
 
+    def close_untouched(self) -> None:
+        """Close the modules of which no mutant was drawn."""
+        for module, chosen in self.chosen.items():
+            if not chosen:
+                self._close(module)
+
     def enter(self, mutant: Mutant, outcome: str, killer: str, met: int) -> None:
         """One outcome."""
         outcomes = self._outcomes[mutant.module]
@@ -198,6 +205,7 @@ class Books:
             sample=size,
             seed=seed,
             commit=now or "",
+            code=code_of(module),
         )
         if module in self.earlier:
             tally = _together(self.earlier[module], tally)

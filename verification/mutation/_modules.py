@@ -1,6 +1,7 @@
 """Which modules are altered, in which groups, and by which names they are called."""
 
-import random
+import ast
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,8 +97,21 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.moments",
     ],
     "renyi": [
-        "numerics.rounding",
         "accounting.renyi_orders",
+    ],
+    "numbers": [
+        "numerics.rounding",
+        "numerics.guarantee",
+        "numerics.provenance",
+        "numerics.refinement",
+    ],
+    "mechanism": [
+        "mechanism.mechanism",
+        "mechanism.noise_cost",
+        "mechanism.participation",
+        "mechanism.sampled_participation",
+        "mechanism.unsampled_participation",
+        "mechanism.workloads",
     ],
     "kernels": [
         "accounting.balls_in_bins.ring.kernels",
@@ -115,6 +129,7 @@ GROUPS: dict[str, list[str]] = {
         "verifying.documents",
         "verifying.integrals",
         "verifying.labels",
+        "verifying.ledgers",
         "verifying.limits",
         "verifying.privacy_routes",
         "verifying.recomputation",
@@ -194,6 +209,30 @@ def source_of(module: str) -> Path:
     return ROOT / PACKAGE / f"{module.replace('.', '/')}.py"
 
 
+def code_of(module: str) -> str:
+    """What tells two states of its code apart."""
+    return digest_of(source_of(module).read_text(encoding="utf-8"))
+
+
+def digest_of(source: str) -> str:
+    """What tells two sources apart that compute differently.
+
+    Comments, docstrings, layout, the types of arguments, and where a name is imported from are left out.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            if ast.get_docstring(node) is not None:
+                node.body[:1] = []
+            imports = ast.Import | ast.ImportFrom
+            node.body[:] = [one for one in node.body if not isinstance(one, imports)] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+
+
 def all_mutants(module: str) -> list[Mutant]:
     """All alterations of a module."""
     return list(mutants(module, source_of(module).read_text(encoding="utf-8")))
@@ -202,7 +241,8 @@ def all_mutants(module: str) -> list[Mutant]:
 def drawn(module: str, size: int | None, seed: int) -> list[Mutant]:
     """The mutants of a module that are tried: all, or its part of a sample over its group.
 
-    A larger sample of the same seed holds the smaller one.
+    The draw orders mutants by a hash of the seed and of each one's own statement, so that a change of the
+    code leaves the rest of a sample where it was. A larger sample of the same seed holds the smaller one.
 
     Args:
         module: below dpmech, dotted.
@@ -214,7 +254,6 @@ def drawn(module: str, size: int | None, seed: int) -> list[Mutant]:
     members: Sequence[str] = GROUPS.get(group_of(module), [module])
     pool = [one for member in members for one in all_mutants(member)]
     if size < len(pool):
-        order = list(range(len(pool)))
-        random.Random(seed).shuffle(order)
-        pool = [pool[index] for index in sorted(order[:size])]
+        limit = sorted(one.rank(seed) for one in pool)[size - 1]
+        pool = [one for one in pool if one.rank(seed) <= limit]
     return [one for one in pool if one.module == module]

@@ -3,6 +3,7 @@
 import ast
 import copy
 import dataclasses
+import hashlib
 import typing
 from collections.abc import Iterator
 
@@ -38,6 +39,8 @@ class Mutant:
         before: the expression.
         after: what stands there instead.
         count: how many equal alterations stand before it in the same function.
+        statement: the text of its statement, without the statements inside that.
+        ordinal: how many equal alterations of equal statements stand before it in the same function.
     """
 
     module: str
@@ -47,6 +50,8 @@ class Mutant:
     before: str
     after: str
     count: int
+    statement: str
+    ordinal: int
     _source: tuple[ast.Module, ast.AST, ast.AST] = dataclasses.field(repr=False, compare=False)
 
     @property
@@ -59,21 +64,54 @@ class Mutant:
         """What names it whatever the line."""
         return self.module, self.function, self.before, self.after, self.count
 
+    def rank(self, seed: int) -> str:
+        """Where it stands in the draw of a seed, which no change of another statement moves."""
+        parts = seed, self.module, self.function, self.statement, self.before, self.after, self.ordinal
+        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
 
 def mutants(module: str, source: str) -> Iterator[Mutant]:
     """All alterations of a module's source, in its order."""
-    seen: dict[tuple[str, str, str], int] = {}
+    seen: dict[tuple[str, ...], int] = {}
     tree = ast.parse(source)
-    even, spans = _even_arguments(tree), _spans(tree)
+    even, spans, statements = _even_arguments(tree), _spans(tree), _statements(tree)
+    estimates = _estimates(tree)
     for function, node, whole in _expressions(tree, "", in_formula=False):
         for replacement in _replacements(node, whole=whole):
             if id(node) in even and isinstance(replacement, ast.UnaryOp):
                 continue
             before, after = ast.unparse(node), ast.unparse(replacement)
-            name = function, before, after
-            seen[name] = seen.get(name, -1) + 1
-            line, lines = getattr(node, "lineno", 0), spans[id(node)]
-            yield Mutant(module, function, line, lines, before, after, seen[name], (tree, node, replacement))
+            line, lines, statement = getattr(node, "lineno", 0), spans[id(node)], statements[id(node)]
+            counts = []
+            for name in ((function, before, after), (function, before, after, statement)):
+                seen[name] = seen.get(name, -1) + 1
+                counts.append(seen[name])
+            if id(node) in estimates:
+                continue
+            yield Mutant(
+                *(module, function, line, lines, before, after, counts[0], statement, counts[1]),
+                (tree, node, replacement),
+            )
+
+
+def _statements(tree: ast.Module) -> dict[int, str]:
+    """For every node the text of its statement, without the statements inside that."""
+    owners = ast.stmt | ast.match_case | ast.excepthandler
+    texts: dict[int, str] = {}
+
+    def own_text(owner: ast.AST) -> str:
+        children = (one for one in ast.iter_child_nodes(owner) if not isinstance(one, owners))
+        parts = (ast.unparse(one) or type(one).__name__ for one in children)
+        return " ".join((type(owner).__name__, *parts))
+
+    def walk(node: ast.AST, text: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = own_text(child) if isinstance(child, owners) else text
+            texts[id(child)] = inner
+            walk(child, inner)
+
+    walk(tree, "")
+    return texts
 
 
 def _spans(tree: ast.Module) -> dict[int, range]:
@@ -122,6 +160,12 @@ def _even_arguments(tree: ast.Module) -> set[int]:
         ):
             found.add(id(node.left))
     return found
+
+
+def _estimates(tree: ast.Module) -> set[int]:
+    """Nodes that say what work is going to cost: they steer what is started, and no result rests on them."""
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and ast.unparse(one.func) == "spend")
+    return {id(node) for call in calls for node in ast.walk(call)}
 
 
 def _expressions(

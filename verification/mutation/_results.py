@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from verification.mutation._modules import PACKAGE, ROOT, source_of
+from verification.mutation._modules import PACKAGE, ROOT, code_of, source_of
 from verification.mutation._mutants import Key
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -29,6 +29,8 @@ class Tally:
         sample: how many were drawn over the module's group; None where all were tried.
         seed: of the draw; None where all were tried.
         commit: of the library and the tests.
+        code: digest of the module's code at that commit.
+        by_place: whether the draw was by the place in the list of all mutants, as it once was.
     """
 
     module: str
@@ -41,6 +43,13 @@ class Tally:
     sample: int | None
     seed: int | None
     commit: str
+    code: str
+    by_place: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether the module's code is another now, or gone."""
+        return not source_of(self.module).exists() or code_of(self.module) != self.code
 
     def summary(self) -> str:
         """One line."""
@@ -48,13 +57,6 @@ class Tally:
             f"{self.module}: {self.mutants} mutants, {self.tried} tried, {self.found} found out "
             f"({self.late} did not end), {self.explained} explained, {len(self.open)} open"
         )
-
-
-def same_source(module: str, before: str) -> bool:
-    """Whether the module is now as it was in a commit."""
-    path = str(source_of(module).relative_to(ROOT))
-    done = subprocess.run(["git", "diff", "--quiet", before, "--", path], cwd=ROOT, check=False)
-    return done.returncode == 0
 
 
 def load_results(path: Path = RESULTS) -> dict[str, Tally]:

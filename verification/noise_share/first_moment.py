@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from verification.harness.nudging import nudge
-from verification.harness.verdict import Verdict, judged, judged_erratum, statement
+from verification.harness.verdict import Verdict, judged, judged_condition, judged_erratum, statement
 from verification.oracles import noise_share as oracle
 
 PAPER = "noise_share"
@@ -94,9 +94,9 @@ def theorem_6_variance(*, claim: Callable[[float, int], float] = variance) -> Ve
     )
 
 
-# The witness: pure noise, the second moment after these steps, at these decays.
+# Pure noise: the second moment after these steps, at these decays; the last of them hardly scatters.
 SCATTERED = ((0.999, 1), (0.0, 5), (0.999, 80))
-STEADY = (0.999, 20_000)
+STEADY = ((0.999, 20_000), (0.99999, 1_000_000))
 
 
 def no_scatter(beta2: float, steps: int) -> float:
@@ -110,52 +110,49 @@ def scatter(beta2: float, steps: int) -> float:
     return float(np.sqrt(2 * (1 - beta2) / (1 + beta2) * (1 + beta2**steps) / (1 - beta2**steps)))
 
 
-@statement("ov.thm6.iii", paper=PAPER, expected="COUNTEREXAMPLE")
+@statement("ov.thm6.iii", paper=PAPER, expected="CONDITIONAL")
 def theorem_6_constant(
     *, claim: Callable[[float, int], float] = no_scatter, right: Callable[[float, int], float] = scatter
 ) -> Verdict:
-    """At rho = 1 the second moment is Phi in every coordinate, and varies only with the signal."""
-    printed, corrected, notes = 0.0, 0.0, []
+    """At rho = 1 the second moment is Phi in every coordinate, and varies only with the signal.
+
+    Condition: of the mean, at every step; of the moment itself where it averages over so many steps that
+    `right`, its relative standard deviation without any signal, is negligible.
+    """
+    inside, outside, notes = 0.0, 0.0, []
     for beta2, steps in SCATTERED:
         draws = 2_000_000 // steps**0.5
         noisy, _ = oracle.second_moments(beta2, steps, 1.0, int(draws), np.zeros_like, seed=steps)
         found = float(np.std(noisy))
-        printed = max(printed, abs(claim(beta2, steps) - found))
-        corrected = max(corrected, abs(right(beta2, steps) / found - 1.0))
+        outside = max(outside, abs(claim(beta2, steps) - found))
+        inside = max(inside, abs(right(beta2, steps) / found - 1.0))
+        # The mean is Phi = 1 whatever the weights, which the sample shows to five standard errors.
+        inside = max(inside, abs(float(np.mean(noisy)) - 1.0) - 5.0 * found / int(draws) ** 0.5)
+        inside = max(inside, abs(float(oracle.weights_by_recursion(beta2, steps).sum()) - 1.0))
         notes.append(f"{found:.0%} at beta_2 = {beta2:g}, t = {steps}")
     # In the steady state, by the recursion of the variance of the average: that of a squared noise is 2.
-    beta2, steps = STEADY
-    spread = 0.0
-    for _ in range(steps):
-        spread = beta2**2 * spread + (1.0 - beta2) ** 2 * 2.0
-    found = spread**0.5
-    corrected = max(corrected, abs(right(*STEADY) / found - 1.0))
-    notes.append(f"{found:.1%} at beta_2 = {STEADY[0]:g} in the steady state")
+    for beta2, steps in STEADY:
+        spread = 0.0
+        for _ in range(steps):
+            spread = beta2**2 * spread + (1.0 - beta2) ** 2 * 2.0
+        found = spread**0.5
+        inside = max(inside, abs(right(beta2, steps) / found - 1.0))
+        notes.append(f"{found:.1%} at beta_2 = {beta2:g} in the steady state")
+    # That last one is long enough for the tolerance.
+    inside = max(inside, abs(claim(*STEADY[-1]) - found))
     # At the first step the update is the sign of the gradient, not a constant times it.
     gradient = np.random.default_rng(4).normal(size=100)
     first = oracle.average_by_recursion(gradient[None], 0.9) / np.sqrt(
         oracle.average_by_recursion(gradient[None] ** 2, 0.999)
     )
-    corrected = max(corrected, float(np.max(np.abs(first - np.sign(gradient)))))
+    inside = max(inside, float(np.max(np.abs(first - np.sign(gradient)))))
     return Verdict(
-        judged_erratum(printed, corrected, 0.006, word="COUNTEREXAMPLE"),
-        "relative standard deviation over coordinates of pure noise, by sampling",
-        len(SCATTERED) + 2,
-        printed,
-        "the second moment of pure noise scatters by " + ", ".join(notes),
+        judged_condition(inside, outside, 0.006),
+        "mean and relative standard deviation over coordinates of pure noise, by sampling and by recursion",
+        len(SCATTERED) + len(STEADY) + 1,
+        inside,
+        "needs the mean, or a long average: the second moment of pure noise scatters by " + ", ".join(notes),
     )
-
-
-def _pure_noise() -> dict[str, bool]:
-    clean = [
-        oracle.second_moments(beta2, steps, 1.0, 100, np.zeros_like, seed=1)[1] for beta2, steps in SCATTERED
-    ]
-    return {
-        "beta_2 in [0, 1)": all(0.0 <= beta2 < 1.0 for beta2, _ in SCATTERED),
-        "t >= 1": all(steps >= 1 for _, steps in SCATTERED),
-        "(A1): v_true far below Phi = 1": max(float(part.max()) for part in clean) < 1e-6,
-        "(A2): the clipped gradient constant in time, here 0": not any(np.any(part) for part in clean),
-    }
 
 
 def deviation(clean: np.ndarray, phi: np.ndarray, eps: np.ndarray) -> np.ndarray:
@@ -225,4 +222,3 @@ NUDGES = {
     "ov.thm6.iv": {"bound": nudge(theorem_6_deviation)},
     "ov.vhat.corr": {"inflation": nudge(remark_12_inflation, "right")},
 }
-WITNESSES = {"ov.thm6.iii": _pure_noise}

@@ -77,7 +77,14 @@ def _through_reciprocal(short: np.ndarray, gradient: np.ndarray) -> np.ndarray:
 
 
 def fit(
-    bands: int, plan: Plan, *, inverse: bool, starts: list[np.ndarray], weight: float = 0.0, steps: int = 4000
+    bands: int,
+    plan: Plan,
+    *,
+    inverse: bool,
+    starts: list[np.ndarray],
+    weight: float = 0.0,
+    floor: float = 0.0,
+    steps: int = 4000,
 ) -> Fitted:
     """Least RMSE by eq. 3 over Toeplitz C whose inverse (or which itself) has `bands` bands, first one 1.
 
@@ -86,7 +93,8 @@ def fit(
         plan: the setting.
         inverse: whether it is C^-1 that is banded.
         starts: coefficients after the first to start from; the best end is kept.
-        weight: of a penalty on the squares of negative coefficients of C.
+        weight: of a penalty on the squares by which coefficients of C are below the floor.
+        floor: a little above 0 it leaves none of them negative.
         steps: at most so many of L-BFGS from every start.
     """
 
@@ -99,10 +107,10 @@ def fit(
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         with np.errstate(over="ignore", invalid="ignore"):
             short, coefs, decoder = series(x)
-            negative = np.minimum(coefs, 0.0)
+            short_of = np.minimum(coefs - floor, 0.0)
             value = np.log(decoder_square(decoder)) + 2.0 * np.log(np.linalg.norm(leftmost_sum(coefs, plan)))
-            value += weight * float(negative @ negative)
-            by_coefs = _by_coefs(coefs, plan) + 2.0 * weight * negative
+            value += weight * float(short_of @ short_of)
+            by_coefs = _by_coefs(coefs, plan) + 2.0 * weight * short_of
             by_decoder = _by_inverse(decoder)
             direct, indirect = (by_decoder, by_coefs) if inverse else (by_coefs, by_decoder)
             gradient = direct[1:bands] + _through_reciprocal(short, indirect)[1:bands]

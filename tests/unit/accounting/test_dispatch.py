@@ -208,6 +208,31 @@ def test_groups_are_tight_where_columns_are_equal_to_a_part_in_1e14(units, tight
     assert found.release.tight is tight
 
 
+@pytest.mark.parametrize("schema", [dm.Poisson(0.1), dm.CyclicPoisson(0.1, 1)])
+def test_norms_that_count_as_equal_enter_each_end_on_its_safe_side(schema):
+    entries = [4.0 * (1.0 - 7 * 2.0**-53), 4.0, 4.0 * (1.0 - 40 * 2.0**-53)]
+    for steps in (1, 2, 3):
+        mechanism = dm.Mechanism(dm.Diagonal(entries[:steps]), schema)
+        release = accountant_for(mechanism, None).release
+        assert release.tight
+        part = Fraction(min(entries[:steps])) / Fraction(max(entries[:steps]))
+        exact = Fraction(mechanism.sensitivity.lower) * part
+        assert exact * (1 - Fraction(1, 2**51)) <= Fraction(release.sensitivity.lower) <= exact
+        assert release.sensitivity.upper == mechanism.sensitivity.upper
+
+
+def test_of_several_groups_the_closest_one_counts():
+    entries = [3.0, 4.0 * (1.0 - 20 * 2.0**-53), 4.0, 3.0, 4.0, 4.0 * (1.0 - 2.0**-50)]
+    mechanism = dm.Mechanism(dm.Diagonal(entries), dm.CyclicPoisson(0.1, 3))
+    release = accountant_for(mechanism, None).release
+    # The first group has norms of 3; of the others the third comes closer.
+    exact = mechanism.sensitivity.lower * (1.0 - 2.0**-50)
+    assert exact * (1.0 - 2.0**-52) <= release.sensitivity.lower <= exact
+    # A group of fewer steps costs less than one may: no lower end.
+    short = accountant_for(dm.Mechanism(dm.Diagonal([3.0, 4.0, 3.0]), dm.CyclicPoisson(0.1, 2)), None).release
+    assert not short.tight
+
+
 def test_the_programme_is_exact_for_independent_noise_only():
     found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.Exact())
     assert found.settings.rel_error == 0.005

@@ -1,12 +1,20 @@
 import itertools
 import math
+from fractions import Fraction
 
 import mpmath as mp
 import numpy as np
 import pytest
+import scipy
 
 import dpmech as dm
-from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_sigma
+from dpmech.accounting.gaussian import (
+    GaussianAccountant,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_log_delta,
+    gaussian_sigma,
+)
 from dpmech.numerics.bounds import Bounds
 from tests.support import oracles as oracle
 
@@ -143,3 +151,81 @@ def test_unattainable_and_unresolvable_budgets():
         dm.calibrate_sigma(ONE, 1e-300, 1e-300, participation=SINGLE)
     with pytest.raises(dm.NumericalError, match="rounding errors hide delta"):
         dm.calibrate_sigma(ONE, 1.0, 1e-322, participation=SINGLE)
+
+
+def _random_points(count):
+    """Noise multipliers and eps over the whole range, where delta is a normal float."""
+    rng = np.random.default_rng(15)
+    for _ in range(count):
+        sigma, eps = math.exp(rng.uniform(-7.0, 12.0)), math.exp(rng.uniform(-14.0, 9.0))
+        log_delta, error = gaussian_log_delta(sigma, eps)
+        if log_delta > -690.0 and error < 1.0:
+            yield sigma, eps, log_delta, error
+
+
+def test_the_stated_rounding_holds_and_is_not_a_thousand_times_what_is_seen():
+    shares = []
+    for sigma, eps, log_delta, error in _random_points(2000):
+        truth = oracle.gaussian_delta(sigma, eps, digits=60)
+        seen = abs(float(mp.mpf(math.exp(log_delta)) / truth - 1))
+        assert seen <= error
+        shares.append(seen / error)
+        lower, upper = gaussian_delta(sigma, eps)
+        assert lower <= truth <= upper
+    assert len(shares) > 500
+    assert np.median(shares) > 1e-3
+
+
+def _erfcx(z):
+    if z < 50.0:
+        return mp.exp(z * z) * mp.erfc(z)
+    term = total = mp.mpf(1)
+    for k in range(1, 20):
+        term *= -(2 * k - 1) / (2 * z * z)
+        total += term
+    return total / (z * mp.sqrt(mp.pi))
+
+
+def test_functions_of_scipy_are_as_exact_as_the_bound_counts():
+    """Erfcx to 12 units of 2^-53 for arguments >= 0 (seen: 8), to that and twice their squares below."""
+    rng = np.random.default_rng(3)
+    unit = 2.0**-53
+    with mp.workdps(50):
+        for x in np.concatenate([np.exp(rng.uniform(-30.0, 18.0, 600)), -rng.uniform(0.0, 26.0, 200)]):
+            off = abs(float(scipy.special.erfcx(x)) / _erfcx(mp.mpf(float(x))) - 1)
+            assert off <= unit * (12.0 + 2.0 * min(x, 0.0) ** 2)
+        for x in np.concatenate(
+            [-np.exp(rng.uniform(-30.0, 3.6, 400)), np.exp(rng.uniform(-30.0, 3.0, 200))]
+        ):
+            exact = mp.log(mp.ncdf(mp.mpf(float(x))))
+            off = abs(float(scipy.special.log_ndtr(x)) - exact)
+            assert off <= unit * (12.0 + 3.0 * x * x)
+
+
+@pytest.mark.parametrize(("sigma", "eps"), [(1.0, 37.95), (0.1, 380.0), (3.0, 12.2), (0.5, 79.1)])
+def test_ends_hold_where_delta_is_below_the_smallest_normal_float(sigma, eps):
+    lower, upper = gaussian_delta(sigma, eps)
+    assert lower <= oracle.gaussian_delta(sigma, eps, digits=60) <= upper
+
+
+def test_a_noise_multiplier_is_rounded_to_less_noise():
+    """To nearest, sigma over sensitivity may come out larger than it is."""
+    truth = dm.Bounds.bracket(0.7, 0.7, dm.Provenance("given"))
+    accountant = GaussianAccountant(truth)
+    rounded_upwards = 0
+    for sigma in np.random.default_rng(2).uniform(0.5, 5.0, size=40):
+        quotient = float(sigma) / 0.7
+        rounded_upwards += Fraction(quotient) > Fraction(float(sigma)) / Fraction(0.7)
+        bounds = accountant.delta(float(sigma), 3.0, tolerance=0.0)
+        exact = mp.mpf(float(sigma)) / mp.mpf(0.7)
+        assert bounds.lower <= oracle.gaussian_delta(exact, 3.0, digits=60) <= bounds.upper
+        assert bounds.upper == max(
+            gaussian_delta(one, 3.0)[1] for one in _floats_around(quotient, sigma, 0.7)
+        )
+    assert rounded_upwards > 5
+
+
+def _floats_around(quotient, sigma, sensitivity):
+    exact = Fraction(float(sigma)) / Fraction(sensitivity)
+    near = (math.nextafter(quotient, 0.0), quotient, math.nextafter(quotient, math.inf))
+    return [max(one for one in near if Fraction(one) <= exact)]

@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.accounting.dispatch import accountant_for
 from dpmech.accounting.gaussian import gaussian_sigma
 from dpmech.composition import currencies
-from dpmech.composition.currencies import _calibrated_epsilon, _root, _squared_mu, _squared_ratio
+from dpmech.composition.currencies import _calibrated_epsilon, _squared_mu, _squared_ratio
 from tests.support import oracles
 
 
@@ -142,13 +142,6 @@ def test_the_limit_of_a_budget_is_the_last_float_that_meets_it(eps, delta):
         assert oracles.gaussian_delta(1 / mpmath.sqrt(mpmath.mpf(squared)), eps) <= delta
         # What float64 adds for its own rounding is all that is lost.
         assert oracles.gaussian_delta(1 / mpmath.sqrt(mpmath.mpf(squared) * (1 + 1e-11)), eps) > delta
-
-
-def test_roots_are_the_last_float_below():
-    for value in (2.0, 3.0, 1e-300, 7e200, 0.25, 1.0 + 2.0**-52, *np.random.default_rng(1).random(50)):
-        root = Fraction(_root(float(value)))
-        assert root**2 <= Fraction(float(value))
-        assert Fraction(float(np.nextafter(float(root), np.inf))) ** 2 > Fraction(float(value))
 
 
 @pytest.mark.parametrize("slack", [0.0, 1e-6])

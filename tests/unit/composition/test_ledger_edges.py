@@ -1,5 +1,6 @@
 """What a ledger makes of its entries at the edges: roundings, small numbers of bins, empty lots, files."""
 
+import dataclasses
 import json
 import math
 from fractions import Fraction
@@ -8,7 +9,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.accounting.dispatch import accountant_for
 from dpmech.composition.ledger_entries import Part, composed, part_of
+from dpmech.numerics import rounded_down, rounded_up
+from tests.support import saved
 
 
 @pytest.mark.parametrize("budget", [None, dm.PrivacyBudget(4.0, 1e-5)])
@@ -45,11 +49,37 @@ def test_sums_of_gaussian_parts_are_rounded_outward():
     for count in (1, 2, 3, 7, 40):
         for _ in range(25):
             pairs = [(1.0 + rng.random(), 0.2 + 3.0 * rng.random()) for _ in range(count)]
-            parts = [Part(gaussian=((sens / sigma) ** 2, (sens / sigma) ** 2)) for sens, sigma in pairs]
-            exact = sum((Fraction(sens) / Fraction(sigma)) ** 2 for sens, sigma in pairs)
+            squares = [(Fraction(sens) / Fraction(sigma)) ** 2 for sens, sigma in pairs]
+            exact = sum(squares)
+            parts = [Part(gaussian=(rounded_down(one), rounded_up(one))) for one in squares]
             lower, upper = composed(parts).gaussian
             assert lower <= exact <= upper
-            assert upper - lower <= Fraction(1, 10**14) * exact
+            assert lower < upper <= lower * (1.0 + 1e-14)
+
+
+def test_a_gaussian_part_is_rounded_outward():
+    rng = np.random.default_rng(6)
+    for strategy in (dm.LambdaCGD(7, 0.3), dm.Identity(3)):
+        claim = dm.calibrate_sigma(strategy, 1.0, 1e-6).certificate()
+        for sigma in rng.uniform(3.0, 9.0, size=10):
+            own = dataclasses.replace(claim, sigma=float(sigma))
+            lower, upper = part_of(own).gaussian
+            ends = claim.sensitivity.lower, claim.sensitivity.upper
+            least, most = ((Fraction(end) / Fraction(float(sigma))) ** 2 for end in ends)
+            assert lower <= least <= most <= upper
+            assert lower < upper <= lower * (1.0 + 1e-12)
+
+
+def test_releases_of_one_kind_have_a_lower_end_that_counts_the_least_sensitivity():
+    strategy, sampled = dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)
+    part = part_of(saved.certificate("cyclic 20")).sampled
+    release = accountant_for(dm.Mechanism(strategy, sampled), None).release
+    assert part.tight
+    assert 0.0 < part.gap == release.sensitivity.relative_gap
+    both = composed([Part(sampled=dataclasses.replace(part, gap=0.0)), Part(sampled=part)])
+    assert both.sampled == (dataclasses.replace(part, steps=2 * part.steps),)
+    assert both._single_kind().sensitivity.lower <= (1.0 - part.gap) / part.noise_multiplier
+    assert both._single_kind().sensitivity.upper >= 1.0 / part.noise_multiplier
 
 
 def test_two_bins_are_a_claim_and_one_is_no_sampling():

@@ -178,13 +178,26 @@ def test_the_monotone_envelope_has_the_roundings_of_both_its_ends(scale):
 
 
 @pytest.mark.usefixtures("visible")
-def test_equal_column_norms_count_their_differences(monkeypatch):
-    monkeypatch.setattr(sensitivities, "_EQUAL_NORMS", 2.0**-7)
+@pytest.mark.parametrize("spread", [0.0, 2.0**-6])
+def test_equal_column_norms_count_their_differences(monkeypatch, spread):
     monkeypatch.setattr(sensitivities, "_normalised_geometric", lambda strategy: True)
+    monkeypatch.setattr(Signed, "column_norms", lambda strategy: np.array([2.0, 2.0, 2.0 + 2.0 * spread]))
     strategy = Signed(scale=np.ones(6))
     lower, off = sensitivities._together(strategy, 2, 3)
-    expected = around(lower, lower, off + (2.0**-7 + 2 * GRAM) * lower)
+    expected = around(lower, lower * (1.0 + 2.02 * (spread + 2.02 * GRAM)), off)
     assert ends(sensitivities._leftmost(strategy, 2, 3)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_geometric_columns_of_almost_equal_norm_stay_below_what_lemma_8_is_widened_to():
+    """Norms that differ by d take the worst set from the leftmost one, and it exceeds that by up to 2 d."""
+    n, lam, b, k, apart = 9, 0.5, 2, 3, 1e-3
+    columns = np.tril(lam ** np.subtract.outer(np.arange(n), np.arange(n)))
+    columns /= np.linalg.norm(columns, axis=0)
+    # Larger by d where the leftmost set {0, 2, 4} has no column.
+    columns *= 1.0 + apart * (np.arange(n) % 2)
+    sizes = {tuple(one): np.linalg.norm(columns[:, one].sum(axis=1)) for one in separated_sets(n, b, k)}
+    leftmost, worst = sizes[0, 2, 4], max(sizes.values())
+    assert leftmost < worst <= leftmost * (1.0 + 2.02 * apart)
 
 
 @pytest.mark.parametrize(("off", "equal"), [(0.9e-14, True), (1.2e-14, False)])

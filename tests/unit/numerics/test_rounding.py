@@ -2,6 +2,8 @@ import math
 import sys
 from fractions import Fraction
 
+import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,65 @@ def test_products_beyond_the_largest_float():
     assert rounding.product_up(1e200, 1e200) == math.inf
     assert rounding.product_down(1e200, 1e200) == sys.float_info.max
     assert rounding.product_up(math.inf, 2.0) == rounding.product_down(math.inf, 2.0) == math.inf
+
+
+POSITIVE = st.floats(1e-150, 1e150)
+
+
+@given(POSITIVE, POSITIVE)
+def test_directed_quotients_are_the_nearest_floats_on_their_side(one, other):
+    exact = Fraction(one) / Fraction(other)
+    low, high = rounding.quotient_down(one, other), rounding.quotient_up(one, other)
+    assert Fraction(low) <= exact <= Fraction(high)
+    assert low == high or math.nextafter(low, math.inf) == high
+
+
+def test_quotients_beyond_the_largest_float_and_by_nothing():
+    assert rounding.quotient_up(1e200, 1e-200) == math.inf
+    assert rounding.quotient_down(1e200, 1e-200) == sys.float_info.max
+    for quotient in (rounding.quotient_up, rounding.quotient_down):
+        assert quotient(0.0, 3.0) == 0.0
+        with pytest.raises(ZeroDivisionError):
+            quotient(1.0, 0.0)
+
+
+@given(st.floats(0.0, 1e300))
+def test_directed_roots_are_the_nearest_floats_on_their_side(value):
+    low, high = rounding.root_down(value), rounding.root_up(value)
+    assert Fraction(low) ** 2 <= Fraction(value) <= Fraction(high) ** 2
+    assert low == high or math.nextafter(low, math.inf) == high
+
+
+@pytest.mark.parametrize("value", [2.0, 3.0, 5.0, 0.3, 7e200, 1e-300, 1.0 + 2.0**-52])
+def test_roots_and_quotients_have_a_direction(value):
+    assert Fraction(rounding.root_down(value)) ** 2 < Fraction(value) < Fraction(rounding.root_up(value)) ** 2
+    assert rounding.quotient_down(value, 0.7) < rounding.quotient_up(value, 0.7)
+
+
+ELEMENTARY = {
+    np.exp: (mp.exp, -700.0, 700.0),
+    np.log: (mp.log, 1e-300, 1e300),
+    np.expm1: (mp.expm1, -40.0, 700.0),
+    np.log1p: (mp.log1p, -0.5, 1e300),
+}
+
+
+@pytest.mark.parametrize("function", ELEMENTARY, ids=lambda one: one.__name__)
+def test_elementary_functions_are_as_exact_as_stated(function):
+    """What the derived bounds count for one of them; a whole array at once takes numpy's vector loops."""
+    exact, low, high = ELEMENTARY[function]
+    rng = np.random.default_rng(5)
+    sizes = np.exp(rng.uniform(-40.0, math.log(high), size=3000))
+    points = np.concatenate([sizes, -sizes, rng.uniform(-1.0, 1.0, size=1000)])
+    points = points[(points >= low) & (points <= high)]
+    values = function(points)
+    with mp.workdps(50):
+        seen = max(
+            abs(mp.mpf(float(value)) / exact(mp.mpf(float(point))) - 1)
+            for point, value in zip(points, values, strict=True)
+            if point not in (0.0, 1.0)
+        )
+    assert 0.01 * rounding.ELEMENTARY < seen <= rounding.ELEMENTARY
 
 
 @given(st.floats(0.0, 1e300), st.floats(0.0, 0.99))

@@ -118,6 +118,16 @@ def test_short_grids_are_charged_for_what_leaves_them(ring, tail):
         assert np.all(both(ring, eps, grid) >= np.array(quadrature(full(ring), eps)) * (1 - 1e-9))
 
 
+@pytest.mark.parametrize(("tail", "most"), [(0.3, 1.6), (1.5, 1.05)])
+def test_what_leaves_the_top_of_a_step_is_charged_with_all_it_may_still_gain(tail, most):
+    """A fine grid that is cut short on one side of a steep ring: the charge is most of the excess."""
+    ring, eps = RingGram(3, 0.0, 3.0, 0.3, 0.0), 0.2
+    grid = RingGrid(y_step=0.1, z_nodes=60, s_nodes=200, tail=6.0)
+    place = dataclasses.replace(place_nodes(ring, eps, REMOVE, grid, 1.0), tail=tail)
+    truth = quadrature(full(ring), eps)[0]
+    assert truth <= run_programme(place, REMOVE).delta(eps) <= most * truth
+
+
 @pytest.mark.parametrize("floor", [1e-6, 1e-2])
 def test_pruned_cells_are_charged(floor):
     ring, eps = RINGS[2], 0.5
