@@ -4,6 +4,8 @@ Every error carries the objects it speaks of, and its message names the argument
 what would be accepted. Guards run once, at public entry points.
 """
 
+from typing import Any
+
 __all__ = [
     "CertificateError",
     "DpmechError",
@@ -19,7 +21,18 @@ __all__ = [
 
 
 class DpmechError(Exception):
-    """Base class of every error that dpmech raises on purpose."""
+    """Base class of every error that dpmech raises on purpose; it comes back whole from another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, dict(vars(self)))
+
+
+def _again(kind: type[DpmechError], args: tuple[Any, ...], state: dict[str, Any]) -> DpmechError:
+    """An error as it was, though its class takes other arguments than the message."""
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(state)
+    return error
 
 
 class InvalidParameterError(DpmechError, ValueError):

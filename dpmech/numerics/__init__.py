@@ -42,6 +42,7 @@ from dpmech.numerics.toeplitz import (
     toeplitz_solve,
     trimmed,
 )
+from dpmech.numerics.workers import Cluster, Workers, check_executor, current_executor, running_on
 
 __all__ = [
     "BOUND",
@@ -51,6 +52,7 @@ __all__ = [
     "LONGDOUBLE_UNIT",
     "UNIT",
     "Bounds",
+    "Cluster",
     "Fact",
     "FloatArray",
     "Guarantee",
@@ -61,14 +63,17 @@ __all__ = [
     "Reached",
     "Settled",
     "Work",
+    "Workers",
     "best_separated_sum",
     "between",
     "bisect_boundary",
     "bounded_inverse",
+    "check_executor",
     "checked_finite",
     "checked_norms",
     "convolution_rounding",
     "cumulative_sum",
+    "current_executor",
     "down",
     "error_of_level",
     "error_of_terms",
@@ -91,6 +96,7 @@ __all__ = [
     "rounded_down",
     "rounded_up",
     "rung_below",
+    "running_on",
     "safe_root",
     "series_inverse",
     "series_product",

@@ -1,24 +1,31 @@
 """Executors for blocks of samples and for scans: processes of this machine, and those of a dask cluster.
 
-What is sent to them is deterministic: a function of its arguments alone, which hold the seeds. So work that was
-lost with its process can be done again by another, and nothing but the time tells.
+What is sent to them is deterministic: a function of its arguments alone, which hold the seeds. So work that
+was lost with its process can be done again by another, and nothing but the time tells.
 """
 
 import concurrent.futures
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import multiprocessing
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from dpmech.exceptions import InvalidParameterError, MissingDependencyError, WorkerError
 from dpmech.guards import check_integer
 
-__all__ = ["Cluster", "Workers", "check_executor"]
+__all__ = ["Cluster", "Workers", "check_executor", "current_executor", "running_on"]
 
+_Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
+
+_CURRENT: contextvars.ContextVar[concurrent.futures.Executor | None] = contextvars.ContextVar(
+    "executor", default=None
+)
 
 # A task whose process died so often is what kills them.
 _TRIES = 5
@@ -65,7 +72,7 @@ class Workers(concurrent.futures.Executor):
         return f"Workers({self.count})"
 
     def submit(
-        self, fn: Callable[..., _Result], /, *args: Any, **kwargs: Any
+        self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
     ) -> concurrent.futures.Future[_Result]:
         """Start `fn(*args, **kwargs)` in one of the processes; all of it must be picklable.
 
@@ -106,7 +113,7 @@ class Workers(concurrent.futures.Executor):
                 except BrokenProcessPool:
                     self._drop(pool)
                     continue
-                inner.add_done_callback(lambda ended: self._ended(task, pool, ended))
+                inner.add_done_callback(functools.partial(self._ended, task, pool))
                 return
         except BaseException as error:  # noqa: BLE001 - a task that is waited for must end, whatever happened
             self._finish(task, error=error)
@@ -170,21 +177,22 @@ class Cluster(concurrent.futures.Executor):
         except ImportError as error:
             raise MissingDependencyError("distributed", "dask") from error
         self.address = address
+        connect: Any = distributed.Client  # without types, as all of it
         try:
-            self._client = distributed.Client(address, timeout=_ANSWER, set_as_default=False)
+            self._client: Any = connect(address, timeout=_ANSWER, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise InvalidParameterError(
                 "dask", address, f"the address of a running dask scheduler ({error})"
             ) from error
-        self._executor = self._client.get_executor(pure=False)
+        self._executor: concurrent.futures.Executor = self._client.get_executor(pure=False)
 
     def __repr__(self) -> str:
         return f"Cluster({self.address!r})"
 
     def submit(
-        self, fn: Callable[..., _Result], /, *args: Any, **kwargs: Any
+        self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
     ) -> concurrent.futures.Future[_Result]:
-        """Start `fn(*args, **kwargs)` on the cluster; a future that ends in WorkerError where it goes away."""
+        """Start `fn(*args, **kwargs)` on the cluster; the future ends in WorkerError where it goes away."""
         outer: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         outer.set_running_or_notify_cancel()
         inner = self._executor.submit(fn, *args, **kwargs)
@@ -213,8 +221,32 @@ def _of_cluster(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] == "distributed"
 
 
+@contextlib.contextmanager
+def running_on(executor: concurrent.futures.Executor | None) -> Iterator[None]:
+    """Send the blocks of samples that are drawn inside to an executor; None changes nothing.
+
+    Raises:
+        InvalidParameterError: if it is not one.
+    """
+    if check_executor(executor) is None:
+        yield
+        return
+    before = _CURRENT.set(executor)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(before)
+
+
+def current_executor() -> concurrent.futures.Executor | None:
+    """That of the innermost `running_on`, or None."""
+    return _CURRENT.get()
+
+
 def check_executor(value: object) -> concurrent.futures.Executor | None:
     """Return `value` if it is None or has the methods of an executor, else raise InvalidParameterError."""
     if value is None or isinstance(value, concurrent.futures.Executor):
         return value
+    if callable(getattr(value, "submit", None)) and callable(getattr(value, "map", None)):
+        return cast("concurrent.futures.Executor", value)
     raise InvalidParameterError("executor", value, "None or a concurrent.futures.Executor")

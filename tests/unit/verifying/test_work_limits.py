@@ -198,7 +198,7 @@ def test_every_part_of_a_check_under_poisson_sampling_is_counted():
     achieved = dataclasses.replace(poisson.achieved, by=by)
     forged = dataclasses.replace(poisson, evidence=moments, sigma=2.0 * poisson.sigma, achieved=achieved)
     with pytest.raises(dm.WorkLimitError, match="Renyi"):
-        dm.verify(forged, max_seconds=22.0)
+        dm.verify(forged, max_seconds=7.0)
     with metered(1e-4, 1e9), pytest.raises(dm.WorkLimitError, match="a lattice of"):
         dm.delta(dm.Identity(40), 3.0, 2.0, participation=dm.Poisson(0.1))
 
