@@ -40,6 +40,7 @@ from dpmech.numerics.toeplitz import (
     sum_rounding,
     toeplitz_matmul,
     toeplitz_solve,
+    total,
     trimmed,
 )
 from dpmech.numerics.workers import Cluster, Workers, check_executor, current_executor, running_on
@@ -108,6 +109,7 @@ __all__ = [
     "times",
     "toeplitz_matmul",
     "toeplitz_solve",
+    "total",
     "trimmed",
     "typed",
     "up",

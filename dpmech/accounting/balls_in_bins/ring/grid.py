@@ -18,6 +18,10 @@ Vector = npt.NDArray[np.float64]
 FREE = 4.5
 MOST_X_NODES = 6000
 LEAST_FLOOR = 1e-100
+# Of the largest density of nodes, to the third power; it steers the effort only.
+SPARSEST = 1e-9
+# Of nodes of y_0, in its deviations: closer ones gain nothing and lose digits.
+LEAST_GAP = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,11 +149,11 @@ def spread_z(
     width = 0.5 * (z[2:] - z[:-2])
     error = weights * bend / 6.0
     inner = z[1:-1]
-    density = np.cbrt(np.maximum(error / width**3, 1e-9 * np.max(error / width**3)))
+    density = np.cbrt(np.maximum(error / width**3, SPARSEST * np.max(error / width**3)))
     gaps = np.diff(inner)
     cumulative = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * gaps)])
     total = float(cumulative[-1])
     count = int(np.clip(math.ceil(math.sqrt(total**3 / max(goal, 1e-300))), 6, 10 * least)) + 1
     chosen = np.concatenate([[z[0]], np.interp(np.linspace(0.0, total, count), cumulative, inner), [z[-1]]])
-    keep = np.concatenate([[True], np.diff(chosen) > 1e-6 * sd])
+    keep = np.concatenate([[True], np.diff(chosen) > LEAST_GAP * sd])
     return tuple(float(value) for value in chosen[keep] / sd)
