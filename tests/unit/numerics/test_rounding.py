@@ -4,6 +4,8 @@ from fractions import Fraction
 
 import mpmath as mp
 import numpy as np
+import mpmath
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,5 +137,20 @@ def test_what_leaves_the_range_is_refused():
 
 def test_what_the_platform_can_do():
     assert rounding.UNIT == 2.0**-53
-    assert rounding.LONGDOUBLE_BITS >= 53
-    assert rounding.LONGDOUBLE_UNIT == 2.0**-rounding.LONGDOUBLE_BITS
+    assert rounding.next_up(1.0) == 1.0 + 2.0 * rounding.UNIT
+    # As many bits as it takes until a half of the last one is lost.
+    one = np.longdouble(1)
+    bits = next(k for k in range(1, 200) if one + one / np.longdouble(2) ** k == one)
+    assert rounding.LONGDOUBLE_BITS == bits >= 53
+    assert rounding.LONGDOUBLE_UNIT == 2.0**-bits
+
+
+def test_elementary_functions_are_as_accurate_as_is_said():
+    """Four units in the last place, each of at most two of our units."""
+    assert rounding.ELEMENTARY == 8.0 * 2.0**-53
+    assert rounding.next_up(0.0) > 0.0
+    x = np.random.default_rng(8).uniform(1e-3, 30.0, 300)
+    for function, exact in ((np.exp, mpmath.exp), (np.log1p, mpmath.log1p), (np.expm1, mpmath.expm1)):
+        with mpmath.workdps(30):
+            for at, found in zip(x.tolist(), function(x).tolist(), strict=True):
+                assert abs(mpmath.mpf(found) / exact(mpmath.mpf(at)) - 1) <= rounding.ELEMENTARY
