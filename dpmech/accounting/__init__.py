@@ -6,7 +6,6 @@ each sampling scheme whose loss needs more than a closed form.
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins import (
-    ENTROPY,
     AddPoint,
     AddProposal,
     AllocationRenyiAccountant,
@@ -15,10 +14,11 @@ from dpmech.accounting.balls_in_bins import (
     LiftedGroup,
     PointGroup,
     RemoveProposal,
+    RoughSample,
     RoughSigma,
-    RoughSizer,
     Stage,
     bin_gram,
+    draw_entropy,
     folded,
     log_mean_exp,
     pilot_size,
@@ -48,7 +48,6 @@ from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsi
 from dpmech.accounting.sigma_search import gaussian_scale
 
 __all__ = [
-    "ENTROPY",
     "SCHEMES",
     "Accountant",
     "AddPoint",
@@ -73,8 +72,8 @@ __all__ = [
     "Prv",
     "Rdp",
     "RemoveProposal",
+    "RoughSample",
     "RoughSigma",
-    "RoughSizer",
     "Scheme",
     "Solution",
     "Stage",
@@ -84,6 +83,7 @@ __all__ = [
     "budget_at",
     "check_method",
     "delta_at",
+    "draw_entropy",
     "effective_method",
     "epsilon_at",
     "folded",

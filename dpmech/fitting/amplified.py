@@ -19,13 +19,13 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from dpmech.accounting import RoughSigma, RoughSizer, bin_gram
-from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.accounting import RoughSample, RoughSigma, bin_gram
+from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
 from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import fit_dense_form
 from dpmech.fitting.descent import Problem, fit_form
 from dpmech.fitting.families import Family
-from dpmech.fitting.gram_gradient import BinForm, form_value, responsibilities
+from dpmech.fitting.gram_gradient import ENTROPY, BinForm, form_value, responsibilities
 from dpmech.mechanism import (
     BLT,
     BallsInBins,
@@ -34,6 +34,7 @@ from dpmech.mechanism import (
     ColumnNormalized,
     Dense,
     LambdaCGD,
+    PrivacyBudget,
     Strategy,
     Workload,
     decoder_norm,
@@ -48,6 +49,8 @@ __all__ = ["AmplifiedSearch", "Move", "Sized", "damped", "error_at"]
 # error.
 Move = Callable[[Strategy, FloatArray], tuple[Callable[[float], Strategy], float]]
 
+# Two pilot rounds: strategies are compared on the same random numbers.
+_SAMPLE = RoughSample(ENTROPY, pilots=2)
 _NODES = 9
 _PATH_STEPS = 6
 _REACH = 1.5
@@ -108,13 +111,15 @@ class AmplifiedSearch:
     """Searches for the least error at one budget under Balls-in-Bins.
 
     Args:
-        sizer: bins and budget.
+        bins: b, a divisor of n.
+        budget: eps and delta.
         workload: A.
         objective: which error.
         report: told about every point.
     """
 
-    sizer: RoughSizer
+    bins: int
+    budget: PrivacyBudget
     workload: Workload
     objective: Objective
     report: Callable[[str], None]
@@ -122,8 +127,9 @@ class AmplifiedSearch:
     def sized(self, strategy: Strategy, guess: float | None = None) -> Sized | None:
         """A strategy with its rough error; None for one that cannot be sized, such as a signed one."""
         try:
-            rough = self.sizer(strategy, guess)
-        except (UnsupportedCombinationError, NumericalError) as error:
+            gram = bin_gram(strategy, self.bins)
+            rough = _SAMPLE.sigma(gram, self.budget.eps, self.budget.delta, guess=guess)
+        except (UnsupportedCombinationError, UnattainableBudgetError, NumericalError) as error:
             self.report(f"passed over: {error}")
             return None
         found = self._error(strategy, rough.sigma)
@@ -168,7 +174,7 @@ class AmplifiedSearch:
         """
         best = start
         for _ in range(_ROUNDS):
-            here, responsible = best, responsibilities(best.rough, self.sizer.eps)
+            here, responsible = best, responsibilities(best.rough, self.budget.eps)
             between, gain = move(here.strategy, responsible)
             if gain > -_GAIN:
                 break
@@ -200,7 +206,7 @@ class AmplifiedSearch:
         )
 
     def _problem(self, n: int) -> Problem:
-        schema = BallsInBins(self.sizer.bins)
+        schema = BallsInBins(self.bins)
         return Problem(schema, n, self.workload, self.objective, column_normalized=False)
 
     def _error(self, strategy: Strategy, sigma: float) -> float:
@@ -208,8 +214,10 @@ class AmplifiedSearch:
 
     def _by_moments(self, strategy: Strategy) -> float:
         try:
-            return self._error(strategy, self.sizer.by_moments(strategy))
-        except (UnsupportedCombinationError, NumericalError):
+            gram = bin_gram(strategy, self.bins)
+            sigma = _SAMPLE.moment_sigma(gram, self.budget.eps, self.budget.delta)
+            return self._error(strategy, sigma)
+        except (UnsupportedCombinationError, OverflowError, NumericalError):
             return math.inf
 
     def _moved(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> Sized | None:
@@ -229,7 +237,7 @@ class AmplifiedSearch:
 
     def _guess(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> float:
         """The sigma that the derivative at a point predicts for another strategy."""
-        new = form_value(responsible, bin_gram(strategy, self.sizer.bins))
+        new = form_value(responsible, bin_gram(strategy, self.bins))
         old = form_value(responsible, here.rough.gram) * here.rough.sigma**2
         return here.rough.sigma * math.sqrt(new / old)
 
@@ -237,7 +245,7 @@ class AmplifiedSearch:
         self, member: Callable[[float], Strategy], position: float, sized: Sized, longest: float
     ) -> "_Node":
         """Slope of the log error and the position of the least error, by the derivative of sigma."""
-        responsible = responsibilities(sized.rough, self.sizer.eps)
+        responsible = responsibilities(sized.rough, self.budget.eps)
 
         def log_error(x: float) -> float:
             return self._log_error(sized, responsible, member(float(x)))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from dpmech.accounting import Certified, Importance, Method, RoughSizer, effective_method
+from dpmech.accounting import Certified, Importance, Method, effective_method
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import with_checksum
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
@@ -188,8 +188,7 @@ class Request:
             raise UnsupportedCombinationError(
                 f"a fit under {schema!r}", supported=f"at most {_LARGEST_BINS} bins"
             )
-        sizer = RoughSizer(bins, self.budget.eps, self.budget.delta)
-        search = AmplifiedSearch(sizer, self.workload, self.objective, self.report)
+        search = AmplifiedSearch(bins, self.budget, self.workload, self.objective, self.report)
         epochs = FixedEpochs(self.n // bins)
         schemas = [epochs] if bins == self.n else [epochs, SingleParticipation()]
         most = bins if self.family is Dense else None

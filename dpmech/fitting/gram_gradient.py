@@ -20,7 +20,6 @@ import numpy as np
 import scipy
 
 from dpmech.accounting import (
-    ENTROPY,
     AddPoint,
     AddProposal,
     BinGram,
@@ -30,6 +29,7 @@ from dpmech.accounting import (
     RemoveProposal,
     RoughSigma,
     Stage,
+    draw_entropy,
     folded,
     log_mean_exp,
     pilot_size,
@@ -39,8 +39,10 @@ from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.fitting.sensitivity_cuts import CutValue
 from dpmech.numerics import FloatArray, windowed_sums
 
-__all__ = ["BinForm", "form_value", "responsibilities"]
+__all__ = ["ENTROPY", "BinForm", "form_value", "responsibilities"]
 
+# The same random numbers for every strategy that is compared.
+ENTROPY = draw_entropy(np.random.default_rng(20260101))
 _SIZE = 4
 # Samples next to the boundary that stand for it, as a share of all.
 _NEAR = 0.1

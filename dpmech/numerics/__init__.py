@@ -40,6 +40,7 @@ from dpmech.numerics.toeplitz import (
     sum_rounding,
     toeplitz_matmul,
     toeplitz_solve,
+    total,
     trimmed,
 )
 
@@ -102,6 +103,7 @@ __all__ = [
     "times",
     "toeplitz_matmul",
     "toeplitz_solve",
+    "total",
     "trimmed",
     "typed",
     "up",

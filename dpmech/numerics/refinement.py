@@ -91,6 +91,15 @@ class Ladder:
             rungs.append(2.0 * rungs[-1])
         return cls(tuple(rungs))
 
+    def within(self, goal: float) -> float:
+        """The first rung that is at most the goal; the smallest where none is.
+
+        Examples:
+            >>> Ladder((0.5, 0.2, 0.1)).within(0.3)
+            0.2
+        """
+        return max((rung for rung in self.rungs if rung <= goal), default=min(self.rungs))
+
     def climb(
         self,
         interval: Callable[[float], tuple[float, float]],

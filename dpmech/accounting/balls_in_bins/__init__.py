@@ -19,17 +19,16 @@ from dpmech.accounting.balls_in_bins.proposals import (
 )
 from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant
 from dpmech.accounting.balls_in_bins.sampling import (
-    ENTROPY,
     CertifiedAccountant,
     ImportanceAccountant,
+    RoughSample,
     RoughSigma,
-    RoughSizer,
+    draw_entropy,
     pilot_size,
 )
 from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
 
 __all__ = [
-    "ENTROPY",
     "AddPoint",
     "AddProposal",
     "AllocationRenyiAccountant",
@@ -41,11 +40,12 @@ __all__ = [
     "LiftedGroup",
     "PointGroup",
     "RemoveProposal",
+    "RoughSample",
     "RoughSigma",
-    "RoughSizer",
     "Stage",
     "bin_gram",
     "check_nonnegative",
+    "draw_entropy",
     "folded",
     "log_mean_exp",
     "log_tail_factor",

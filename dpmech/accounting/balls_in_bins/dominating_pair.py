@@ -20,9 +20,11 @@ from dpmech.accounting.balls_in_bins.gram import BinGram, CirculantGram, DenseGr
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
 from dpmech.numerics import (
+    UNIT,
     FloatArray,
     convolution_rounding,
     cumulative_sum,
+    root_up,
     spend,
     sum_rounding,
     windowed_sums,
@@ -32,6 +34,8 @@ __all__ = ["bin_gram", "ring_profile"]
 
 # Above this many bins a dense K would not fit in memory beside its factor.
 _DENSE_BINS = 6000
+# Relative: bins this close in noise count as equal, all at the largest.
+ALIKE = 1e-14
 
 
 def bin_gram(strategy: Strategy, bins: int) -> BinGram:
@@ -42,31 +46,33 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
         bins: b, a divisor of n.
 
     Returns:
-        A BinGram of `bins` bins; divide by sigma^2 with `scaled`. Where the columns of C are known within an
-        error only, every entry is raised by what that may hide; delta of a Gram matrix that is nowhere
-        smaller is an upper bound (Kahane's inequality, see the proof in the documentation). Rounding of its
-        own sums stays inside the slack of 1e-9 of the accountants.
+        A BinGram of `bins` bins; divide by sigma^2 with `scaled`. Every entry is raised by what rounding may
+        hide, that of `scaled` included, and by the error within which the columns of C are known; delta of a
+        Gram matrix that is nowhere smaller is an upper bound (Kahane's inequality, see the proof in the
+        documentation).
 
     Raises:
         UnsupportedCombinationError: for a signed C; or for more than 6000 bins where C is not Toeplitz.
     """
     check_nonnegative(strategy)
+    above = 1.0 + _rounding(strategy, bins)
     if strategy.bands == 1:
+        # Every bin gets the largest entry, so that no guarantee rests on when they count as equal.
         weights = np.sum((strategy.column_norms() ** 2).reshape(-1, bins), axis=0)
-        if np.all(np.abs(weights - weights[0]) <= 1e-14 * weights[0]):
+        if np.all(np.abs(weights - weights[0]) <= ALIKE * weights[0]):
             first = np.zeros(bins)
-            first[0] = weights.max()
+            first[0] = weights.max() * above
             return CirculantGram(first + _hidden(strategy, bins) * first[0])
     coefs = strategy.toeplitz_coefs
     if coefs is not None and bins > _DENSE_BINS:
-        return _structured(folded(coefs, bins), bins, _hidden(strategy, bins))
+        return _structured(folded(coefs, bins), bins, _hidden(strategy, bins)).scaled(above)
     if bins > _DENSE_BINS:
         raise UnsupportedCombinationError(
             f"no Gram matrix of {bins} bins for {strategy!r}",
             supported=f"Toeplitz strategies with any number of bins, others with at most {_DENSE_BINS}",
         )
     gram = _toeplitz_gram(folded(coefs, bins), bins) if coefs is not None else _folded_gram(strategy, bins)
-    return DenseGram(gram + _hidden(strategy, bins) * float(np.diag(gram).max()))
+    return DenseGram(above * (gram + _hidden(strategy, bins) * float(np.diag(gram).max())))
 
 
 def check_nonnegative(strategy: Strategy) -> None:
@@ -103,10 +109,22 @@ def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
 
 
 def _raised(profile: FloatArray, strategy: Strategy, bins: int) -> FloatArray:
-    """Above the Gram entries of the strategy itself, where it has any. Rounding of sums is relative."""
-    rounding = 2.0 * strategy.gram_rounding + 4.0 * sum_rounding(strategy.n)
-    slack = (_hidden(strategy, bins) + rounding) * float(profile.max())
-    return np.where(profile > 0.0, profile * (1.0 + rounding) + slack, 0.0)
+    """Above the Gram entries of the strategy itself, where it has any."""
+    slack = _hidden(strategy, bins) * float(profile.max())
+    return np.where(profile > 0.0, (profile + slack) * (1.0 + _rounding(strategy, bins)), 0.0)
+
+
+def _rounding(strategy: Strategy, bins: int) -> float:
+    """How far a Gram entry may be off by rounding, relative to itself: all of its terms are >= 0.
+
+    Toeplitz: a bin mean, twice, and the sum of products, each to `sum_rounding`. Else the entries of C^T C
+    to `gram_rounding` (twice that for squared norms), each passing twice the number of epochs additions.
+    Eight more: products, the mean of both halves, what is hidden, this factor, and K / sigma^2.
+    """
+    sums = 3.0 * sum_rounding(strategy.n)
+    if strategy.toeplitz_coefs is None or strategy.bands == 1:
+        sums = max(sums, 2.0 * strategy.gram_rounding + 2.0 * (strategy.n // bins) * UNIT)
+    return 1.01 * (sums + 8.0 * UNIT)
 
 
 def _hidden(strategy: Strategy, bins: int) -> float:
@@ -188,7 +206,7 @@ def _structured(mean: FloatArray, bins: int, hidden: float) -> FactorGram:
     """K through its products, O(n log n) a draw."""
     diagonal = cumulative_sum(mean**2)[mean.size - bins :][::-1]
     raised = hidden * float(diagonal.max())
-    common = math.sqrt(raised) * (1.0 + 1e-15)
+    common = root_up(raised)
     return FactorGram(
         bins,
         mean.size + 1,

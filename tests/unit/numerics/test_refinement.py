@@ -132,3 +132,34 @@ def test_deterministic_bounds_depend_on_the_rung_of_the_aim():
     ]
     assert asked[0] == asked[1]
     assert asked[2] < asked[0]
+
+
+@pytest.mark.parametrize(("goal", "rung"), [(9.0, 0.5), (0.5, 0.5), (0.3, 0.2), (0.1, 0.1), (0.01, 0.1)])
+def test_the_rung_within_a_goal(goal, rung):
+    assert Ladder((0.5, 0.2, 0.1)).within(goal) == Ladder((0.1, 0.2, 0.5)).within(goal) == rung
+
+
+def test_importance_samples_are_sized_for_a_rung():
+    """The whole interval, random numbers and all, for every error asked for between two rungs."""
+
+    def asked(rel_error, sigma=1.5):
+        method = dm.Importance(rel_error)
+        return dm.delta(strategy, sigma, 1.0, participation=bins, method=method, rng=3)
+
+    strategy, bins = dm.LambdaCGD(8, 0.5), dm.BallsInBins(4)
+    between = [asked(rel_error) for rel_error in (0.01, 0.011, 0.0149)]
+    assert {(one.lower, one.upper) for one in between} == {(between[0].lower, between[0].upper)}
+    finer, coarser = asked(0.005), asked(0.02)
+    assert finer.upper - finer.lower < 0.7 * (between[0].upper - between[0].lower)
+    assert coarser.upper - coarser.lower > 1.15 * (between[0].upper - between[0].lower)
+
+
+@pytest.mark.parametrize("method", [dm.Importance(0.1), dm.Deterministic(0.3)], ids=repr)
+def test_sigma_under_balls_in_bins_moves_with_the_rung_of_rtol(method):
+    found = [
+        dm.calibrate_sigma(
+            dm.LambdaCGD(4, 0.5), 1.0, 1e-3, participation=dm.BallsInBins(2), method=method, rtol=rtol, rng=3
+        ).sigma
+        for rtol in (8e-3, 1e-2, 1.5e-2, 1e-3)
+    ]
+    assert found[0] == found[1] == found[2] != found[3]

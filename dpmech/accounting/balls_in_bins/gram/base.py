@@ -19,6 +19,10 @@ from dpmech.numerics import FloatArray, IntArray
 
 __all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram"]
 
+# What is refused, relative to the largest entry; no guarantee rests on either. Factors and spectra miss K by
+# some b roundings (Higham 2002, Theorem 10.3), and more than FACTOR_RTOL shows a matrix that is not positive
+# semidefinite. Entries that are negative, or differ from their mirror image, by up to NEGATIVE_RTOL are
+# taken for 0, and for the larger of the two: a matrix that is nowhere smaller has no smaller delta.
 FACTOR_RTOL = 1e-9
 NEGATIVE_RTOL = 1e-12
 

@@ -36,7 +36,7 @@ class DenseGram(BinGram):
             raise InvalidParameterError("matrix", matrix, "non-negative, with a positive diagonal")
         if np.max(np.abs(given - given.T)) > NEGATIVE_RTOL * top:
             raise InvalidParameterError("matrix", matrix, "symmetric")
-        self._matrix = np.maximum(0.5 * (given + given.T), 0.0)
+        self._matrix = np.maximum(np.maximum(given, given.T), 0.0)
         self._factor, self._triangular = _factor(self._matrix)
         self._scale = 1.0
 

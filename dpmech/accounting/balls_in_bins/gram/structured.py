@@ -34,7 +34,7 @@ class CirculantGram(BinGram):
             raise InvalidParameterError("first_row", first_row, "non-negative with a positive first entry")
         if np.max(np.abs(row - mirrored)) > NEGATIVE_RTOL * top:
             raise InvalidParameterError("first_row", first_row, "symmetric: first_row[d] == first_row[b - d]")
-        self._row = np.maximum(0.5 * (row + mirrored), 0.0)
+        self._row = np.maximum(np.maximum(row, mirrored), 0.0)
         spectrum = np.fft.rfft(self._row).real
         if np.min(spectrum) < -FACTOR_RTOL * np.max(spectrum):
             raise InvalidParameterError(

@@ -102,6 +102,7 @@ class CollectiveParts:
         for share in SHARES:
             level = (1.0 - share) * math.exp(eps)
             peak = (math.log(share * gram.bins) + eps) / variance + 0.5 if share else 0.0
+            # Which parts a mixture has steers its variance only.
             if level <= 1.0 + 1e-9 or peak < 0.0:
                 continue
             name = f"all bins, one {share:.0%}" if share else "all bins"

@@ -112,6 +112,7 @@ def add_point(gram: BinGram, eps: float) -> AddPoint:
         found = math.copysign(depth**2, depth) / square
         if found > height:
             best = AddPoint(point[0], image, square, depth)
+        # Any probability vector will do.
         if depth <= 0.0 or found - height < 1e-9 * abs(found):
             break
         height = max(height, found)

@@ -186,6 +186,7 @@ class RemoveProposal(Proposal):
         if self.star is not None:
             terms.append((self.star.power, self.star.log_bound))
         powers, bounds = np.array(terms).T[:, :, None]
+        # A bound on any nodes; these make it close.
         nodes = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, BOUND_GRID)])
         logs = (powers - 1.0) * (self.eps + nodes) - bounds
         below = scipy.special.logsumexp(logs, axis=0, b=self.alphas[: len(terms), None])

@@ -10,16 +10,18 @@ from dpmech.accounting.balls_in_bins.ring.bound import LARGEST_EPS, RingResult, 
 from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import coarser
-from dpmech.accounting.balls_in_bins.sampling import ImportanceAccountant
-from dpmech.accounting.methods import Deterministic, Importance
+from dpmech.accounting.balls_in_bins.sampling import RoughSample, draw_entropy
+from dpmech.accounting.methods import Deterministic
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, safe_root, signed, up
+from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, rung_below, safe_root, signed, up
 
 __all__ = ["DeterministicAccountant"]
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
+# Only where a search starts depends on this sample, so that its seed may be fixed.
+_GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
 
 class DeterministicAccountant(Accountant):
@@ -47,7 +49,7 @@ class DeterministicAccountant(Accountant):
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
-        guess = max(self._guide().rough_epsilon(sigma, delta), 1e-4)
+        guess = max(self._guess(sigma, delta), 1e-4)
         if guess > 0.95 * LARGEST_EPS:
             raise NumericalError(
                 f"eps at sigma={sigma!r}, delta={delta!r} is about {guess:.3g}, beyond the {LARGEST_EPS:g} "
@@ -62,7 +64,9 @@ class DeterministicAccountant(Accountant):
             upper = self._again(ring, sigma, math.exp(log_eps), first)
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 
-        root = safe_root(excess, math.log(guess), step=0.01, resolution=max(tolerance, 1e-3))
+        root = safe_root(
+            excess, math.log(guess), step=0.01, resolution=rung_below(max(tolerance, 1e-3), 1e-3)
+        )
         return Bounds(0.0, math.exp(root), self.guarantee, self._described(ring))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
@@ -71,7 +75,9 @@ class DeterministicAccountant(Accountant):
         One fine run says how far a coarse grid is above it, and coarse runs then find sigma. What is returned
         has been confirmed by `delta` itself, with a search of its own.
         """
-        start = self._guide().rough_sigma(eps, delta, progress)
+        rtol = rung_below(rtol, _CLOSE)
+        sensitivity = self.sensitivity.upper
+        start = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=progress).sigma
         target = gaussian_scale(eps, delta)
         ring = self._ring(start, eps)
         first = self._search(ring, start, eps)
@@ -137,6 +143,6 @@ class DeterministicAccountant(Accountant):
         facts = {"bins": self.gram.bins, "decay": float(ring.decay), "excess": excess}
         return Provenance("bins.programme", facts)
 
-    def _guide(self) -> ImportanceAccountant:
-        # Only where the search starts depends on these samples, so that their seed may be fixed.
-        return ImportanceAccountant(self.gram, self.sensitivity, Importance(0.05), np.random.default_rng(0))
+    def _guess(self, sigma: float, delta: float) -> float:
+        """About the right eps."""
+        return _GUIDE.epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)

@@ -13,6 +13,8 @@ __all__ = ["Futures", "RingBridge"]
 
 Vector = npt.NDArray[np.float64]
 
+# Where x_l moves the mean of a later bin by less than this multiple of itself, it is left out, and `at` makes
+# up for it; a smaller one costs more terms.
 NEGLIGIBLE_SLOPE = 1e-13
 
 
@@ -84,10 +86,12 @@ class Futures:
         return np.asarray(self.far[1])
 
     def at(self, bin_: int) -> Vector:
-        """Shape (N, M): after this bin. Rounding: e^(1e-13 x) is taken as 1 far away."""
+        """Shape (N, M): after this bin; not below it where x_l is left out far away."""
         ring, b = self.ring, self.ring.bins
         stop = min(b, bin_ + 1 + self.reach)
-        total = np.broadcast_to(self.far[stop], (self.x.size, self.z.size)).copy()
+        # The slope there is at most NEGLIGIBLE_SLOPE, one rounding of the reach included.
+        most = np.exp(1.01 * NEGLIGIBLE_SLOPE * np.maximum(self.x, 0.0))
+        total: Vector = most[:, None] * self.far[stop]
         near = np.arange(bin_ + 1, stop)
         if near.size:
             slopes = np.asarray(ring.ratio(b - near, b - bin_))

@@ -17,13 +17,18 @@ from dpmech.accounting.balls_in_bins.moment_bound import ORDERS, log_tail_factor
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram, ring_shape
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.numerics import UNIT
 
 __all__ = ["dominating_ring"]
 
 Vector = npt.NDArray[np.float64]
 
 SCAN = 24
-SAFETY = 1e-12
+# Relative: `RingGram.profile` has two powers (4 roundings each, as numpy states for its loops), a sum, a
+# quotient by one more power and a sum, two products: at most 13 roundings for terms >= 0. Taking the ring to
+# another sigma and back, and the profile to it, are 12 more (`DeterministicAccountant._ring`).
+SAFETY = 32.0 * UNIT
+# Parts and costs this close are alike; it chooses among rings that dominate.
 SNAP = 1e-9
 TINY = 1e-250
 # A constant part makes the programme about ten times dearer: it has to lower ln delta by this much, which
@@ -44,7 +49,7 @@ def dominating_ring(profile: npt.ArrayLike, bins: int, *, eps: float = 1.0) -> R
         eps: the privacy loss level that the ring is to be good for, >= 0.
 
     Returns:
-        A ring whose profile exceeds the one given everywhere, by a relative 1e-12 at least, with the same
+        A ring whose profile exceeds the one given everywhere, by a relative 3e-15 at least, with the same
         diagonal up to about 1e-6. Sound for any eps. The profile of a ring without white and constant part
         is matched without them.
 
@@ -136,7 +141,7 @@ def _own_decay(target: Vector, bins: int) -> float:
 
     if ratio <= 0.0 or miss(highest) <= 0.0:
         return 0.0
-    # a little above the root: far entries are powers of it, and are to stay above too
+    # a little above the root: far entries are powers of it, and are to stay above too (`_raised` checks it)
     return min(
         float(scipy.optimize.brentq(miss, 0.0, highest, xtol=1e-16, rtol=1e-15)) * (1.0 + 4e-15), highest
     )
@@ -195,9 +200,9 @@ def _raised(ring: RingGram, target: Vector) -> RingGram:
         plain = has > TINY
         ratio = float(np.max(goal[plain] / has[plain]))
         if 1.0 < ratio <= 1.0 + 1e-6:
-            ring = ring.scaled(ratio * (1.0 + 1e-15))
+            ring = ring.scaled(ratio * (1.0 + SAFETY))
         else:
-            added = float(np.max(short)) * (1.0 + 1e-12) + 1e-15 * float(target[0])
+            added = float(np.max(short)) * (1.0 + SAFETY) + SAFETY * float(target[0])
             ring = RingGram(
                 bins=ring.bins,
                 white=ring.white,

@@ -18,6 +18,8 @@ Vector = npt.NDArray[np.float64]
 FREE = 4.5
 MOST_X_NODES = 6000
 LEAST_FLOOR = 1e-100
+# Of the largest density of nodes, to the third power; it steers the effort only.
+SPARSEST = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +147,7 @@ def spread_z(
     width = 0.5 * (z[2:] - z[:-2])
     error = weights * bend / 6.0
     inner = z[1:-1]
-    density = np.cbrt(np.maximum(error / width**3, 1e-9 * np.max(error / width**3)))
+    density = np.cbrt(np.maximum(error / width**3, SPARSEST * np.max(error / width**3)))
     gaps = np.diff(inner)
     cumulative = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * gaps)])
     total = float(cumulative[-1])

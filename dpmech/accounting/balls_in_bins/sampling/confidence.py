@@ -13,7 +13,7 @@ import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_real
-from dpmech.numerics import FloatArray
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, sum_rounding, total
 
 __all__ = [
     "WeightSummary",
@@ -26,7 +26,13 @@ __all__ = [
 
 
 BETS = 8
-ROUNDING_SLACK = 1e-9
+LARGEST_BET = 0.999
+# What rounding may do to the mean of the weights. Their exponents are sums of a few terms of at most some
+# hundreds, so that they are off by about 1e-13; near the boundary of the loss, where weights vanish, that
+# counts as often as the share of samples there exceeds the mean weight: the slope of ln delta in eps.
+WEIGHT_ROUNDING = 1e-9
+# By how much the root of a search is raised at first where it ended below; no guarantee rests on it.
+ROOT_STEP = 1e-11
 TAIL_MINIMUM = 50
 
 
@@ -196,7 +202,7 @@ def betting_upper_bound(log_weights: FloatArray, log_bound: float, beta: float, 
         bet: the centre of the bets lam, in (0, 1), chosen from an independent sample.
 
     Returns:
-        The bound, at most W; rounded up by 1e-9.
+        The bound, at most W but for rounding: its own, and WEIGHT_ROUNDING for that of the weights.
 
     Raises:
         InvalidParameterError: if beta or bet is not in (0, 1).
@@ -205,31 +211,75 @@ def betting_upper_bound(log_weights: FloatArray, log_bound: float, beta: float, 
     level = check_real("beta", beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
     centre = check_real("bet", bet, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
     top = float(np.max(log_weights, initial=-np.inf))
-    if math.isnan(top) or top > log_bound + ROUNDING_SLACK:
+    if math.isnan(top) or top > log_bound + WEIGHT_ROUNDING:
         raise NumericalError(
             f"a weight of e^{top:.12g} exceeds its proved bound e^{log_bound:.12g}: "
             "the bound or the sampler is wrong"
         )
-    ratios = np.exp(np.minimum(log_weights - log_bound, 0.0))
-    positive = ratios[ratios > 0.0]
-    zeros = ratios.size - positive.size
-    bets = np.minimum(centre * 2.0 ** np.linspace(-1.5, 1.5, BETS), 0.999)
+    wealth = _Wealth.of(log_weights - log_bound, centre)
     target = math.log(BETS) - math.log(level)  # the quotient overflows for the smallest levels
+    target += (ELEMENTARY + UNIT) * (math.log(BETS) - math.log(level))
 
     def excess(mean: float) -> float:
-        gains = [zeros * math.log1p(b * mean) + float(np.sum(np.log1p(b * (mean - positive)))) for b in bets]
-        return float(scipy.special.logsumexp(gains)) - target
+        return wealth.least_log(mean) - target
 
-    high = 1.0
-    if excess(high) < 0.0:
-        return math.exp(log_bound) * (1.0 + ROUNDING_SLACK)
-    low = float(ratios.mean())
-    if low <= 0.0:
-        low = 1e-300
+    # The bound back in units of the weights: an exponential, whose argument is off by roundings of its own,
+    # and three products.
+    unit = math.exp(log_bound) * (1.0 + WEIGHT_ROUNDING + 2.0 * (ELEMENTARY + (4.0 + abs(log_bound)) * UNIT))
+    if excess(1.0) < 0.0:
+        return unit
+    low = max(wealth.mean, 1e-300)
     root = scipy.optimize.brentq(lambda x: excess(math.exp(x)), math.log(low), 0.0, xtol=1e-10, rtol=1e-12)
-    mean = math.exp(root) * (1.0 + ROUNDING_SLACK)
-    if excess(mean) < 0.0:
-        raise NumericalError(
-            f"the betting bound did not converge: log wealth short by {excess(mean):.3g} at {mean:.6g}"
-        )
-    return math.exp(log_bound) * min(1.0, mean) * (1.0 + ROUNDING_SLACK)
+    # The search ends on either side: what is returned has been looked at itself.
+    mean, step = math.exp(root), ROOT_STEP
+    while excess(mean) < 0.0:
+        mean, step = mean * (1.0 + step), 4.0 * step
+        if mean >= 1.0:
+            return unit
+    return mean * unit
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Wealth:
+    """The wealth of `betting_upper_bound` from below, rounding included.
+
+    Attributes:
+        positive: ratios of weights to their bound, rounded up, without zeros.
+        zeros: how many are 0.
+        bets: shape (BETS,).
+    """
+
+    positive: FloatArray
+    zeros: int
+    bets: FloatArray
+
+    @classmethod
+    def of(cls, log_ratios: FloatArray, centre: float) -> "_Wealth":
+        """From logs of the ratios. The difference that they are is off by a rounding of its own size."""
+        logs = np.minimum(log_ratios[log_ratios > -np.inf], 0.0)
+        raised = np.exp(logs) * (1.0 + 2.0 * (ELEMENTARY + UNIT * (2.0 - logs)))
+        bets = np.minimum(centre * 2.0 ** np.linspace(-1.5, 1.5, BETS), LARGEST_BET)
+        return cls(np.minimum(raised, 1.0), int(log_ratios.size - logs.size), bets)
+
+    @property
+    def mean(self) -> float:
+        """The mean ratio, about."""
+        return float(self.positive.sum()) / (self.positive.size + self.zeros)
+
+    def least_log(self, mean: float) -> float:
+        """Log of the sum over bets, not above that of exact arithmetic.
+
+        An argument a = lam (m - x) is off by two roundings of itself, which moves log(1 + a) by at most their
+        multiple |log(1 + a)| / (1 - lam); the logarithm and the sums add theirs. The last line is the rest:
+        BETS exponentials, their sum and its logarithm.
+        """
+        gains, error = [], 0.0
+        for bet in self.bets.tolist():
+            terms = np.log1p(bet * (mean - self.positive))
+            none = self.zeros * math.log1p(bet * mean)
+            gains.append(none + total(terms))
+            relative = 2.0 * UNIT / (1.0 - bet) + ELEMENTARY + sum_rounding(terms.size) + 4.0 * UNIT
+            error = max(error, relative * (none + total(np.abs(terms))))
+        largest = max(abs(gain) for gain in gains)
+        found = float(scipy.special.logsumexp(gains))
+        return found - 1.01 * error - 2.0 * (2.0 * ELEMENTARY + (BETS + largest) * UNIT)

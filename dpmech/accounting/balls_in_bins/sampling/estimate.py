@@ -25,10 +25,14 @@ from dpmech.accounting.balls_in_bins.sampling.results import DirectionEstimate, 
 from dpmech.accounting.balls_in_bins.streams import ADD, REMOVE, DirectionStages
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
+from dpmech.numerics import Ladder
 
-__all__ = ["FLOORS", "adapt", "estimate_delta"]
+__all__ = ["FLOORS", "REL_ERRORS", "adapt", "estimate_delta", "pilot_size"]
 
 
+# Relative errors that samples are sized for: what is asked for between two of them gets the smaller.
+_DIGITS = ("5", "3", "2", "1.5", "1", "0.7")
+REL_ERRORS = Ladder(tuple(float(f"{digits}e-{power}") for power in range(1, 5) for digits in _DIGITS)[:-1])
 PILOT_SAMPLES = 4096
 PILOT_EFFECTIVE = 200.0
 LEAST_PROBABILITY = 0.01
@@ -104,7 +108,8 @@ def estimate_delta(
     Args:
         gram: the Gram matrix K.
         eps: in [1e-4, 1e4].
-        rel_error: relative standard error aimed at, in [1e-4, 0.5].
+        rel_error: relative standard error aimed at, in [1e-4, 0.5]; the sample is sized for the largest of
+            0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, ... that is at most this.
         confidence: level of the interval, in (0, 1).
         rng: seeds the blocks; None takes operating system entropy. Not read where a plan is given.
         executor: where to run blocks; None runs them here.
@@ -138,7 +143,7 @@ def estimate_delta(
     remove: Proposal = RemoveProposal.at(gram, eps)
     add: Proposal = AddProposal.at(gram, eps)
     if plan is None:
-        plan = _plan(remove, add, draw_entropy(rng), rel_error, max_samples, executor)
+        plan = _plan(remove, add, draw_entropy(rng), REL_ERRORS.within(rel_error), max_samples, executor)
     remove = _planned(remove, plan, plan.remove_parts, plan.remove_weights)
     add = _planned(add, plan, plan.add_parts, plan.add_weights)
     while True:

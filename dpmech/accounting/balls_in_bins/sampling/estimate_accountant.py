@@ -5,30 +5,20 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.moments import rough_log_delta
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample
-from dpmech.accounting.balls_in_bins.sampling.confidence import summarise
-from dpmech.accounting.balls_in_bins.sampling.estimate import FLOORS, adapt, estimate_delta, pilot_size
+from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
+from dpmech.accounting.balls_in_bins.sampling.estimate import REL_ERRORS, estimate_delta
 from dpmech.accounting.balls_in_bins.sampling.reach import _SMALLEST_EPS, check_reach, delta_below
 from dpmech.accounting.balls_in_bins.sampling.results import Estimate, SamplingPlan
-from dpmech.accounting.balls_in_bins.streams import ADD, REMOVE, DirectionStages
-from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_log_delta, gaussian_sigma
+from dpmech.accounting.balls_in_bins.sampling.rough_sigma import RoughSample
+from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.methods import Importance
 from dpmech.accounting.sigma_search import gaussian_scale
-from dpmech.exceptions import UnattainableBudgetError
-from dpmech.numerics import Bounds, Guarantee, Kind, Provenance, safe_root, signed, up
+from dpmech.numerics import Bounds, Guarantee, Kind, Provenance, rung_below, safe_root, signed, up
 
 __all__ = ["ImportanceAccountant"]
-
-Adapted = dict[tuple[DirectionStages, tuple[str, ...]], npt.NDArray[np.float64]]
-
-_COARSE_RESOLUTION = 0.04
-_MOMENT_EXCESS = 3.0
 
 
 class ImportanceAccountant(Accountant):
@@ -75,13 +65,16 @@ class ImportanceAccountant(Accountant):
             upper = estimate(sigma, math.exp(log_eps)).upper
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 
-        upper = math.exp(safe_root(excess, math.log(guess), step=0.02, resolution=max(tolerance, 1e-3)))
+        upper = math.exp(safe_root(excess, math.log(guess), step=0.02, resolution=_rung(tolerance, 1e-3)))
         lower = self._lower_epsilon(estimate, sigma, delta, upper)
         return self._interval(lower, upper, estimate(sigma, upper))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Size roughly on one sample, then on an independent one at full accuracy."""
-        guess = self.rough_sigma(eps, delta, progress) * (1.0 + 0.1 * self.settings.rel_error)
+        rough = self._rough().sigma(
+            self.gram, eps, delta, sensitivity=self.sensitivity.upper, progress=progress
+        )
+        guess = rough.sigma * (1.0 + 0.1 * REL_ERRORS.within(self.settings.rel_error))
         estimate = self._estimator(guess, eps)
         target = gaussian_scale(eps, delta)
 
@@ -90,94 +83,19 @@ class ImportanceAccountant(Accountant):
             progress(f"sigma {up(math.exp(log_sigma))}: delta <= {up(upper, 4)}")
             return signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
 
-        sigma = math.exp(safe_root(excess, math.log(guess), step=0.0015, resolution=max(rtol, 5e-4)))
+        sigma = math.exp(safe_root(excess, math.log(guess), step=0.0015, resolution=_rung(rtol, 5e-4)))
         lower = self._lower_epsilon(estimate, sigma, delta, eps)
         final = estimate(sigma, eps)
         return Solution(sigma, self._interval(lower, eps, final), final.samples)
 
-    def rough_sigma(self, eps: float, delta: float, progress: Progress) -> float:
-        """A sigma within about 1 % of the right one, from a small sample of its own."""
-        seed = int(self.rng.integers(2**63))
-        adapted: Adapted = {}
-        target = gaussian_scale(eps, delta)
-        probes: list[tuple[float, float]] = []
-
-        def by_moments(log_sigma: float) -> float:
-            # The moment bound is about 20 times too high; its orders end, so that it does not vanish.
-            value = rough_log_delta(self.gram.scaled(math.exp(-2.0 * log_sigma)), eps) - _MOMENT_EXCESS
-            value = min(value, gaussian_log_delta(math.exp(log_sigma) / self.sensitivity.upper, eps)[0])
-            return gaussian_scale(eps, math.exp(max(value, -700.0))) - target
-
-        def by_sample(log_sigma: float) -> float:
-            sigma = math.exp(log_sigma)
-            value = self._rough(sigma, eps, seed, adapted)
-            progress(f"rough: sigma {up(sigma, 4)}: delta about {up(value, 3)}")
-            probes.append((log_sigma, gaussian_scale(eps, value) - target))
-            return probes[-1][1]
-
-        unamplified = math.log(gaussian_sigma(eps, delta) * self.sensitivity.upper)
-        try:
-            start = min(unamplified, safe_root(by_moments, unamplified, step=0.1, resolution=0.01))
-            safe_root(by_sample, start, step=0.03, resolution=_COARSE_RESOLUTION)
-        except OverflowError:
-            raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15") from None
-        return math.exp(_interpolated(probes))
-
     def rough_epsilon(self, sigma: float, delta: float) -> float:
         """An eps within about 1 % of the right one; 0 where it is about 1e-4 or less."""
+        return self._rough().epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)
+
+    def _rough(self) -> RoughSample:
+        """A small sample of its own, which says where to look."""
         seed = int(self.rng.integers(2**63))
-        adapted: Adapted = {}
-        gram = self.gram.scaled(sigma**-2)
-        smallest = math.log(_SMALLEST_EPS)
-        probes: list[tuple[float, float]] = []
-
-        def by_moments(log_eps: float) -> float:
-            if log_eps <= smallest:
-                return -1.0
-            value = rough_log_delta(gram, math.exp(log_eps)) - _MOMENT_EXCESS
-            alone = gaussian_log_delta(sigma / self.sensitivity.upper, math.exp(log_eps))[0]
-            return math.log(delta) - max(min(value, alone), -1e6)
-
-        def by_sample(log_eps: float) -> float:
-            if log_eps <= smallest:
-                return -1.0
-            check_reach(log_eps, sigma, delta)
-            value = self._rough(sigma, math.exp(log_eps), seed, adapted)
-            probes.append((log_eps, math.log(delta) - math.log(max(value, 1e-300))))
-            return probes[-1][1]
-
-        unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
-        if unamplified <= 2.0 * _SMALLEST_EPS:
-            return 0.0
-        start = min(
-            math.log(unamplified), safe_root(by_moments, math.log(unamplified), step=0.1, resolution=0.01)
-        )
-        root = safe_root(by_sample, start, step=0.05, resolution=_COARSE_RESOLUTION)
-        return math.exp(_interpolated(probes)) if root > smallest + 0.1 else 0.0
-
-    def _rough(self, sigma: float, eps: float, seed: int, adapted: Adapted) -> float:
-        """Delta to about 20 %, with no interval: it only says where to look.
-
-        The first probe adapts the probabilities of the parts; later ones, near it, take them over.
-        """
-        gram = self.gram.scaled(sigma**-2)
-        entropy = draw_entropy(np.random.default_rng(seed))
-        executor = self.settings.executor
-        values: list[float] = []
-        proposals: tuple[Proposal, ...] = (RemoveProposal.at(gram, eps), AddProposal.at(gram, eps))
-        for stages, proposal in zip((REMOVE, ADD), proposals, strict=True):
-            if values and proposal.log_weight_bound < values[0]:
-                continue
-            known = adapted.get((stages, proposal.names))
-            chosen = (
-                adapt(proposal, entropy, stages, executor, FLOORS)
-                if known is None
-                else proposal.reweighted(known)
-            )
-            adapted[stages, proposal.names] = chosen.weights
-            weights = weight_sample(chosen, entropy, stages.sizing, 4 * pilot_size(gram.bins), executor)
-            values.append(summarise(weights.log_weights).log_mean)
-        return math.exp(max(values))
+        return RoughSample(draw_entropy(np.random.default_rng(seed)), executor=self.settings.executor)
 
     def _estimator(self, sigma: float, eps: float) -> Callable[[float, float], Estimate]:
         """Estimates on one sample, planned at the given point; other points reuse its random numbers."""
@@ -225,7 +143,6 @@ class ImportanceAccountant(Accountant):
         return Bounds(lower, upper, self.guarantee, by)
 
 
-def _interpolated(probes: list[tuple[float, float]]) -> float:
-    """The root of the line through the two probes nearest to it."""
-    (x, fx), (y, fy) = sorted(probes, key=lambda probe: abs(probe[1]))[:2]
-    return x if fx == fy else x - fx * (y - x) / (fy - fx)
+def _rung(tolerance: float, finest: float) -> float:
+    """How finely a root is searched for: on a ladder, so that its steps follow from the rung alone."""
+    return rung_below(max(tolerance, finest), finest)

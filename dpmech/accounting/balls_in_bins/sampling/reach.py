@@ -4,6 +4,7 @@ import math
 
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.exceptions import NumericalError
+from dpmech.numerics import ELEMENTARY, UNIT, sum_up
 
 __all__ = ["check_reach", "delta_below"]
 
@@ -20,8 +21,10 @@ def delta_below(upper: float, sampled: float, eps: float, multiplier: float) -> 
     """
     if eps >= sampled:
         return upper
-    slack = math.exp(eps) * math.expm1(sampled - eps) * (1.0 + 1e-12)
-    return min(1.0, upper + slack, gaussian_delta(multiplier, eps)[1])
+    # exp and expm1, the difference in its argument (at most 1e-4, so that it enters with slope about 1), and
+    # two products; the sum is rounded up.
+    slack = math.exp(eps) * math.expm1(sampled - eps) * (1.0 + 2.0 * ELEMENTARY + 5.0 * UNIT)
+    return min(1.0, sum_up((upper, slack)), gaussian_delta(multiplier, eps)[1])
 
 
 def check_reach(log_eps: float, sigma: float, delta: float) -> None:

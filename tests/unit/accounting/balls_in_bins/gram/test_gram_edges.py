@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.accounting.balls_in_bins import dominating_pair
 from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profile
+from dpmech.accounting.balls_in_bins.gram.dense import CirculantGram, DenseGram
 
 
 def exact_gram(matrix, bins):
@@ -41,3 +43,62 @@ def test_a_gram_matrix_is_that_of_the_sums_of_columns(strategy, bins):
     gram = bin_gram(strategy, bins)
     assert np.allclose(gram.columns(np.arange(bins)), exact, rtol=1e-12, atol=1e-14)
     assert np.allclose(gram.diagonal, np.diag(exact), rtol=1e-12)
+
+
+def uneven(seed):
+    rng = np.random.default_rng(seed)
+    return [
+        (dm.Dense(np.tril(rng.uniform(0.1, 1.0, (24, 24)))), 3),
+        (dm.BandedToeplitz(24, rng.uniform(0.1, 1.0, 24)), 4),
+        (dm.Diagonal(rng.uniform(0.5, 0.6) * np.ones(24)), 6),
+    ]
+
+
+def below(strategy, bins, sigma):
+    """How far entries of K at sigma are below the exact ones, relative to them: most and least."""
+    exact = exact_gram(strategy.to_dense(), bins)
+    found = bin_gram(strategy, bins).scaled(sigma**-2).columns(np.arange(bins))
+    short = [
+        1 - Fraction(float(found[i, j])) * Fraction(sigma) ** 2 / exact[i][j]
+        for i in range(bins)
+        for j in range(bins)
+        if exact[i][j]
+    ]
+    return float(max(short)), float(min(short))
+
+
+def test_no_gram_entry_is_below_the_exact_one(monkeypatch):
+    """Kahane: a matrix that is nowhere smaller bounds delta, with every rounding on the way counted."""
+    cases = [(*one, sigma) for seed in range(8) for one in uneven(seed) for sigma in (1.0, 0.7, 3.1)]
+    for case in cases:
+        worst, best = below(*case)
+        assert worst <= 0.0
+        assert best >= -300 * 2.0**-53
+    monkeypatch.setattr(dominating_pair, "_rounding", lambda strategy, bins: 0.0)
+    assert any(below(*case)[0] > 0.0 for case in cases)
+
+
+def test_sums_over_many_epochs_are_inside_what_is_counted():
+    """Rows of C^T C are added one after the other."""
+    n, bins = 600, 2
+    matrix = np.diag(np.random.default_rng(3).uniform(0.1, 1.0, n))
+    matrix[1:, 0] = 0.1
+    worst, _ = below(dm.Dense(matrix), bins, 1.0)
+    assert worst <= 0.0
+
+
+def test_bins_that_are_almost_equal_get_the_largest_entry():
+    weights = np.ones(4)
+    weights[2] += 3e-15
+    gram = bin_gram(dm.Diagonal(weights), 4)
+    assert gram.circulant
+    assert np.all(gram.diagonal >= weights.max() ** 2)
+
+
+@pytest.mark.parametrize("kind", ["dense", "circulant"])
+def test_entries_that_differ_from_their_mirror_image_count_as_the_larger(kind):
+    if kind == "dense":
+        found = DenseGram([[1.0, 0.5], [0.5 + 4e-13, 1.0]]).columns(np.arange(2))
+    else:
+        found = CirculantGram([1.0, 0.5, 0.1, 0.5 + 4e-13]).columns(np.array([0, 1]))[:, :2]
+    assert found[0, 1] == found[1, 0] == 0.5 + 4e-13

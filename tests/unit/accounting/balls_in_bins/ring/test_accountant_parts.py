@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import types
 
 import numpy as np
 import pytest
@@ -59,10 +58,8 @@ class Closed(programmed.DeterministicAccountant):
         self.settings = dm.Deterministic()
         self.guarantee = BOUND
 
-    def _guide(self):
-        return types.SimpleNamespace(
-            rough_epsilon=lambda sigma, delta: self.off * gaussian_epsilon(sigma, delta, safe=True)
-        )
+    def _guess(self, sigma, delta):
+        return self.off * gaussian_epsilon(sigma, delta, safe=True)
 
     def _ring(self, sigma, eps):
         del sigma, eps

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from dpmech.accounting.balls_in_bins.ring import bridge as bridges
 from dpmech.accounting.balls_in_bins.ring.bridge import Futures, RingBridge
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 
@@ -66,3 +67,30 @@ def test_extreme_decays_neither_overflow_nor_cancel():
             slope, q = bridge.step(start)
             assert 0.0 <= slope <= 1.0
             assert 0.0 < q <= 1.0 + 1e-12
+
+
+def test_what_is_left_out_far_away_is_made_up_for(monkeypatch):
+    """With a slope of a hundredth counted as negligible, against every bin of the exact conditional law."""
+    monkeypatch.setattr(bridges, "NEGLIGIBLE_SLOPE", 1e-2)
+    bins, variance, decay, z = 24, 1.3, 0.5, 0.7
+    bridge, x = RingBridge(bins, variance, decay), np.array([-4.0, 0.0, 9.0])
+    futures = Futures(bridge, x, np.array([z]), 0.4)
+    for start in (1, 5, 9):
+        stop = start + 1 + futures.reach
+        assert stop < bins
+        for row, value in enumerate(x):
+            exact = sum(
+                math.exp(
+                    bridge.correlation(m) * z
+                    + bridge.ratio(bins - m, bins - start) * value
+                    + 0.5 * bridge.bridge_variance(start, m)
+                    - 0.4
+                )
+                for m in range(start + 1, bins)
+            )
+            found = float(futures.at(start)[row, 0])
+            assert exact <= found <= exact * (1.06 if value >= 0.0 else 1.2)
+            near = found - math.exp(1.01e-2 * max(value, 0.0)) * futures.far[stop, 0]
+            if value > 0.0:
+                # without the factor it is below
+                assert near + futures.far[stop, 0] < exact

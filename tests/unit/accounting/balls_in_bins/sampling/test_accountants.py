@@ -3,6 +3,7 @@
 import math
 import types
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -121,3 +122,18 @@ def test_a_certified_bound_counts_the_draws_of_both_directions():
     bound = certified.certify_delta(DenseGram([[1.0]]), 1.0, beta=1e-3, rng=np.random.default_rng(1))
     assert bound.samples == bound.remove.samples + bound.add.samples
     assert min(bound.remove.samples, bound.add.samples) >= block_size(1)
+
+
+def test_delta_below_is_rounded_up():
+    """Against 50 digits; without amplification nothing is known here, so that the slope alone bounds."""
+    rng = np.random.default_rng(4)
+    short, loose = [], []
+    for upper, eps in zip(rng.uniform(0.0, 1e-3, 300), rng.uniform(0.0, 1e-4, 300), strict=True):
+        with mpmath.workdps(50):
+            exact = mpmath.mpf(upper) + mpmath.exp(eps) * mpmath.expm1(mpmath.mpf(1e-4) - mpmath.mpf(eps))
+            short.append(upper + math.exp(eps) * math.expm1(1e-4 - eps) < exact)
+            found = delta_below(float(upper), 1e-4, float(eps), 1e-3)
+            assert found >= exact
+            loose.append(float(found / exact - 1))
+    assert any(short)
+    assert max(loose) < 40 * 2.0**-53
