@@ -36,6 +36,7 @@ _REACH = 38.0
 _GRID = 20_001
 _CHUNK = 256
 _MOST_NODES = 2**14
+# When a sum over more nodes has settled: it stops a search, whose result is then held to _LINES_AGREE.
 _AGREEMENT = 1e-9
 # Two lines agree to this, relative to the larger of both directions.
 _LINES_AGREE = 1e-5
