@@ -42,6 +42,7 @@ from dpmech.exceptions import (
     NumericalError,
     UnattainableBudgetError,
     UnsupportedCombinationError,
+    WorkerError,
     WorkLimitError,
 )
 from dpmech.fitting import Fit, optimize
@@ -76,7 +77,7 @@ from dpmech.mechanism import (
     sensitivity,
     workloads,
 )
-from dpmech.numerics import Bounds, Guarantee, Kind, Provenance
+from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
 from dpmech.verifying import Check, Verification, verify
 
 __version__ = _version("dpmech")
@@ -95,6 +96,7 @@ __all__ = [
     "Check",
     "Claim",
     "ClaimCurrency",
+    "Cluster",
     "ColumnNormalized",
     "Continuity",
     "CyclicPoisson",
@@ -143,6 +145,8 @@ __all__ = [
     "UnsupportedCombinationError",
     "Verification",
     "WorkLimitError",
+    "WorkerError",
+    "Workers",
     "calibrate_sigma",
     "canary_scores",
     "delta",

@@ -1,5 +1,6 @@
 """The main job: the noise scale that a budget needs, and the budget that a noise scale meets."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import math
@@ -7,7 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.accounting import Method, Progress, accountant_for, check_method, effective_method
+from dpmech.accounting import (
+    Method,
+    Progress,
+    accountant_for,
+    check_method,
+    effective_method,
+)
 from dpmech.certificates import Certificate, Claim, Evidence, check_unedited, with_checksum
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
@@ -21,7 +28,7 @@ from dpmech.mechanism import (
     Unstated,
     mechanism_of,
 )
-from dpmech.numerics import Bounds, between, typed, up
+from dpmech.numerics import Bounds, between, running_on, typed, up
 
 __all__ = ["Calibration", "calibrate_sigma", "delta", "epsilon"]
 
@@ -95,6 +102,7 @@ def calibrate_sigma(
     method: Method | None = None,
     rng: np.random.Generator | int | None = None,
     progress: Progress | None = None,
+    executor: concurrent.futures.Executor | None = None,
 ) -> Calibration:
     """The smallest noise scale whose mechanism is (eps, delta)-differentially private.
 
@@ -111,6 +119,8 @@ def calibrate_sigma(
         method: None for the best valid accountant, or a method object.
         rng: for randomised methods only; None takes entropy from the operating system.
         progress: called with one line of text for every probe.
+        executor: where randomised methods draw their samples, such as `dm.Workers(4)`; None draws them here.
+            The result is the same, bit for bit.
 
     Returns:
         A Calibration, on the safe side: `achieved.upper <= eps` and the upper bound on delta at eps is
@@ -132,7 +142,7 @@ def calibrate_sigma(
     mechanism = mechanism_of(strategy, participation, adjacency)
     tolerance = check_real("rtol", rtol, minimum=1e-6, maximum=0.5)
     accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with _within_float64():
+    with _within_float64(), running_on(executor):
         solution = accountant.calibrate(
             budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
         )
@@ -163,6 +173,7 @@ def epsilon(
     adjacency: Adjacency | Unstated = UNSTATED,
     method: Method | None = None,
     rng: np.random.Generator | int | None = None,
+    executor: concurrent.futures.Executor | None = None,
 ) -> Bounds:
     """Bounds on the smallest eps >= 0 at `delta` of C G + sigma Z.
 
@@ -174,6 +185,7 @@ def epsilon(
         adjacency: as for `calibrate_sigma`.
         method: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`.
+        executor: as for `calibrate_sigma`.
 
     Returns:
         Bounds; exact without sampling. Errors as for `calibrate_sigma`.
@@ -186,7 +198,7 @@ def epsilon(
     checked_sigma, checked_delta = check_sigma(sigma), check_delta(delta)
     mechanism = mechanism_of(strategy, participation, adjacency)
     accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with _within_float64():
+    with _within_float64(), running_on(executor):
         return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
 
 
@@ -199,6 +211,7 @@ def delta(
     adjacency: Adjacency | Unstated = UNSTATED,
     method: Method | None = None,
     rng: np.random.Generator | int | None = None,
+    executor: concurrent.futures.Executor | None = None,
 ) -> Bounds:
     """Bounds on the smallest delta at `eps` >= 0 of C G + sigma Z; arguments and errors as for `epsilon`.
 
@@ -211,7 +224,7 @@ def delta(
     checked_sigma, checked_eps = check_sigma(sigma), check_eps(eps, zero_allowed=True)
     mechanism = mechanism_of(strategy, participation, adjacency)
     accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with _within_float64():
+    with _within_float64(), running_on(executor):
         return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
 
 

@@ -4,6 +4,8 @@ Every error carries the objects it speaks of, and its message names the argument
 what would be accepted. Guards run once, at public entry points.
 """
 
+from typing import Any
+
 __all__ = [
     "CertificateError",
     "DpmechError",
@@ -14,11 +16,23 @@ __all__ = [
     "UnattainableBudgetError",
     "UnsupportedCombinationError",
     "WorkLimitError",
+    "WorkerError",
 ]
 
 
 class DpmechError(Exception):
-    """Base class of every error that dpmech raises on purpose."""
+    """Base class of every error that dpmech raises on purpose; it comes back whole from another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, dict(vars(self)))
+
+
+def _again(kind: type[DpmechError], args: tuple[Any, ...], state: dict[str, Any]) -> DpmechError:
+    """An error as it was, though its class takes other arguments than the message."""
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(state)
+    return error
 
 
 class InvalidParameterError(DpmechError, ValueError):
@@ -141,3 +155,17 @@ class MissingDependencyError(DpmechError, ImportError):
             f"{package} is needed here: pip install {package}, or the extra {extra!r}, from a checkout: "
             f"pip install '.[{extra}]'"
         )
+
+
+class WorkerError(DpmechError, RuntimeError):
+    """The processes or the cluster that work was sent to went away; nothing was written.
+
+    Attributes:
+        reason: what happened.
+        executor: where the work was sent.
+    """
+
+    def __init__(self, reason: str, executor: object) -> None:
+        self.reason = reason
+        self.executor = executor
+        super().__init__(f"{reason} of {executor!r}; start it again, on other workers or without any")

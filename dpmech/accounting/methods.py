@@ -6,7 +6,7 @@ import math
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
-from dpmech.numerics import error_of_level
+from dpmech.numerics import check_executor, error_of_level
 
 __all__ = ["Certified", "Deterministic", "Exact", "Importance", "Method", "Pld", "Prv", "Rdp"]
 
@@ -60,7 +60,7 @@ class Importance(Method):
         check_real(
             "confidence", self.confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
         )
-        _check_executor(self.executor)
+        check_executor(self.executor)
 
     @property
     def error(self) -> float:
@@ -96,7 +96,7 @@ class Certified(Method):
 
     def __post_init__(self) -> None:
         check_real("beta", self.beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
-        _check_executor(self.executor)
+        check_executor(self.executor)
 
     @property
     def error(self) -> float:
@@ -116,10 +116,3 @@ def check_method(value: object) -> Method | None:
     if value is not None and not isinstance(value, Method):
         raise InvalidParameterError("method", value, "None or a method object such as dm.Pld()")
     return value
-
-
-def _check_executor(value: object) -> None:
-    if value is not None and not (
-        callable(getattr(value, "submit", None)) and callable(getattr(value, "map", None))
-    ):
-        raise InvalidParameterError("executor", value, "None or a concurrent.futures.Executor")

@@ -1,5 +1,6 @@
 """The best strategy of a family for a plan: `optimize`."""
 
+import concurrent.futures
 import os
 from collections.abc import Sequence
 
@@ -28,6 +29,7 @@ from dpmech.mechanism import (
     check_participation,
     check_workload,
 )
+from dpmech.numerics import running_on
 
 __all__ = ["cyclic_choices", "optimize"]
 
@@ -53,6 +55,7 @@ def optimize(
     rng: np.random.Generator | int | None = None,
     cache: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
+    executor: concurrent.futures.Executor | None = None,
 ) -> Fit:
     """The strategy of a family with the least certified error.
 
@@ -85,6 +88,7 @@ def optimize(
         rng: as for `calibrate_sigma`, for the final calibration; the search has a fixed seed of its own.
         cache: a folder; coefficients fitted for the same request before are read from it.
         progress: called with a line of text now and then.
+        executor: where samples are drawn, as for `calibrate_sigma`.
 
     Returns:
         A Fit. Its error is that of the strategy that it holds, with the guarantee of its sensitivity or of
@@ -134,11 +138,12 @@ def optimize(
     store = None if cache is None else FitCache(cache)
     key = "" if store is None else store.key(request.plain(schemas))
     stored = None if store is None else store.load(key)
-    if stored is None:
-        found = [one for schema in schemas for one in request.candidates(schema)]
-    else:
-        found = [request.candidate(*stored)]
-    fit = request.finished(found, schemas)
+    with running_on(executor):
+        if stored is None:
+            found = [one for schema in schemas for one in request.candidates(schema)]
+        else:
+            found = [request.candidate(*stored)]
+        fit = request.finished(found, schemas)
     if store is not None and stored is None:
         store.store(key, fit.strategy, fit.participation)
     return fit

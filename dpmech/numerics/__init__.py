@@ -43,6 +43,7 @@ from dpmech.numerics.toeplitz import (
     total,
     trimmed,
 )
+from dpmech.numerics.workers import Cluster, Workers, check_executor, current_executor, running_on
 
 __all__ = [
     "BOUND",
@@ -52,6 +53,7 @@ __all__ = [
     "LONGDOUBLE_UNIT",
     "UNIT",
     "Bounds",
+    "Cluster",
     "Fact",
     "FloatArray",
     "Guarantee",
@@ -62,14 +64,17 @@ __all__ = [
     "Reached",
     "Settled",
     "Work",
+    "Workers",
     "best_separated_sum",
     "between",
     "bisect_boundary",
     "bounded_inverse",
+    "check_executor",
     "checked_finite",
     "checked_norms",
     "convolution_rounding",
     "cumulative_sum",
+    "current_executor",
     "down",
     "error_of_level",
     "error_of_terms",
@@ -92,6 +97,7 @@ __all__ = [
     "rounded_down",
     "rounded_up",
     "rung_below",
+    "running_on",
     "safe_root",
     "series_inverse",
     "series_product",

@@ -1,5 +1,6 @@
 """verify: is what a certificate claims true? It recomputes; it never calibrates."""
 
+import concurrent.futures
 import functools
 import os
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from dpmech.certificates import LARGEST_FILE, Certificate, Document, RunRecord, 
 from dpmech.composition import Ledger, is_ledger
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, WorkLimitError
 from dpmech.guards import check_real, check_rng
-from dpmech.numerics import metered
+from dpmech.numerics import metered, running_on
 from dpmech.verifying.ledgers import verify_ledger
 from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS, spend_on_claim, spend_on_reading
 from dpmech.verifying.recomputation import Recomputation
@@ -34,6 +35,7 @@ def verify(
     max_seconds: float = MAX_SECONDS,
     max_memory: float = MAX_MEMORY,
     max_file_size: int = LARGEST_FILE,
+    executor: concurrent.futures.Executor | None = None,
 ) -> Verification:
     """Recompute the claim of a certificate, a run record or a ledger by routes other than the issuing one.
 
@@ -66,6 +68,7 @@ def verify(
         max_seconds: of one core, estimated on the high side, > 0.
         max_memory: bytes at the peak, the same, > 0.
         max_file_size: bytes; a larger file is not read.
+        executor: where sampled routes draw, such as `dm.Workers(4)`; None draws here. The budget counts all.
 
     Returns:
         A Verification: its `ok`, `failures`, `margin`, `routes` and checks.
@@ -91,7 +94,7 @@ def verify(
     source = _SOURCES[type(certificate)] if isinstance(certificate, Document) else os.fspath(certificate)
     report(f"{source}: reading")
     try:
-        with metered(seconds, memory):
+        with metered(seconds, memory), running_on(executor):
             if isinstance(certificate, Ledger):
                 for release in certificate.releases:
                     spend_on_reading(release.certificate)

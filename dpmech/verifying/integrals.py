@@ -62,10 +62,12 @@ def gaussian_integral(multiplier: float, eps: float) -> float:
             return np.asarray(np.exp(-u * (start + 0.5 * u)) * -np.expm1(-mu * u))
 
     else:
-        scale, width = 1.0, 13.0 - start
+        # Nothing of the normal law lies further down.
+        low = max(start, -_REACH)
+        scale, width = 1.0, 13.0 - low
 
         def integrand(u: FloatArray) -> FloatArray:
-            return np.asarray(np.exp(-0.5 * (start + u) ** 2) * -np.expm1(-mu * u))
+            return np.asarray(np.exp(-0.5 * (low + u) ** 2) * -np.expm1(-mu * (low - start + u)))
 
     return scale * _graded(integrand, width, mu) / math.sqrt(2.0 * math.pi)
 
@@ -84,22 +86,26 @@ def one_step_delta(sampling_prob: float, multiplier: float, eps: float) -> float
 def _one_direction(q: float, s: float, eps: float, sign: float) -> float:
     """Delta of one step; REMOVE for sign 1, ADD for sign -1.
 
-    REMOVE: p0 e^eps (e^(L - eps) - 1) to the right of where L = eps; ADD: p0 (1 - e^(L + eps)) to the left of
-    where L = -eps, L the log ratio of the mixture over p0.
+    REMOVE: p (1 - e^(eps - L)) to the right of where L = eps, p the density of the mixture; ADD:
+    p0 (1 - e^(L + eps)) to the left of where L = -eps, L the log ratio of p over p0. With little noise that
+    is far from where the laws are, and what lies between holds nothing.
     """
     level = sign * eps
     if level <= math.log1p(-q):
         return 0.0  # the mixture is nowhere that unlikely
-    start = 0.5 + s**2 * (math.log(math.expm1(level) + q) - math.log(q))
+    # How far beyond its mean, 1 or 0, in the direction of the loss, the law loses more than eps.
+    start = sign * s**2 * (math.log(math.expm1(level) + q) - math.log(q)) - 0.5
+    start = max(start, -_REACH * s)
 
     def integrand(u: FloatArray) -> FloatArray:
-        x = start + sign * u
-        loss = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s**2)
-        density = np.exp(-0.5 * (x / s) ** 2 + max(level, 0.0)) / (s * math.sqrt(2.0 * math.pi))
-        return np.asarray(density * sign * np.expm1(loss - level))
+        y = start + u
+        loss = np.logaddexp(math.log1p(-q), math.log(q) + sign * (y + 0.5) / s**2)
+        density = np.exp(-0.5 * (y / s) ** 2)
+        if sign > 0.0:
+            density = q * density + (1.0 - q) * np.exp(-0.5 * ((y + 1.0) / s) ** 2)
+        return np.asarray(density * -np.expm1(-sign * (loss - level)) / (s * math.sqrt(2.0 * math.pi)))
 
-    end = _REACH * s + 1.0 - start if sign > 0.0 else _REACH * s + start
-    return _graded(integrand, max(end, s), 1.0 / s**2)
+    return _graded(integrand, max(_REACH * s - start, s), 1.0 / s**2)
 
 
 def _graded(integrand: Callable[[FloatArray], FloatArray], width: float, rate: float) -> float:

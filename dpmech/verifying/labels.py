@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dpmech.accounting import Exact, Rdp, accountant_for, effective_method
+from dpmech.accounting import Accountant, Exact, Rdp, accountant_for, effective_method
 from dpmech.certificates import Certificate
 from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds
@@ -20,8 +20,18 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
     Raises:
         UnsupportedCombinationError: where no theorem covers the claim.
     """
-    problems = (_of_accountant, _of_sensitivity, _of_guarantee, _of_tolerance, _of_achieved)
-    for detail in filter(None, (problem(certificate) for problem in problems)):
+    if problem := _of_accountant(certificate):
+        yield Check("evidence", ok=False, detail=problem)
+        return
+    accountant = accountant_for(certificate.mechanism, certificate.evidence.accountant)
+    problems = (
+        _of_sensitivity(certificate),
+        _of_guarantee(certificate, accountant),
+        _of_routes(certificate, accountant),
+        _of_tolerance(certificate),
+        _of_achieved(certificate),
+    )
+    for detail in filter(None, problems):
         yield Check("evidence", ok=False, detail=detail)
 
 
@@ -43,15 +53,28 @@ def _of_sensitivity(own: Certificate) -> str:
     return "" if stated.guarantee == due else f"the sensitivity is {due!r}, not {stated.guarantee!r}"
 
 
-def _of_guarantee(own: Certificate) -> str:
+def _of_guarantee(own: Certificate, accountant: Accountant) -> str:
     used = own.evidence.accountant
     if own.participation.random:
-        given = accountant_for(own.mechanism, used).guarantee
+        given = accountant.guarantee
     else:
         given = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
     # An exact formula may be evaluated where float64 leaves an interval only.
     due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
     return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
+
+
+def _of_routes(own: Certificate, accountant: Accountant) -> str:
+    """What the numbers are said to come from is what this accountant and this sensitivity come from."""
+    due, stated = own.mechanism.sensitivity.by, own.sensitivity.by
+    if stated != due:
+        return f"the sensitivity is that of {due}, not of {stated}"
+    due, stated = accountant.by, own.achieved.by
+    # Sampling and the programme add what a run of theirs found out about itself.
+    more = by_allocation(own.participation)
+    facts = {name: stated.facts.get(name) for name in due.facts} if more else stated.facts
+    same = stated.route == due.route and facts == due.facts and stated.rests_on == due.rests_on
+    return "" if same else f"achieved eps is that of {due}, not of {stated}"
 
 
 def _of_tolerance(own: Certificate) -> str:

@@ -118,3 +118,14 @@ def test_a_filter_promises_no_least_loss():
     ledger.add("all", dm.calibrate_sigma(dm.Identity(1), 2.0, 1e-5))
     assert ledger.epsilon(1e-5).lower == ledger.delta(2.0).lower == 0.0
     assert math.isclose(ledger.epsilon(1e-5).upper, 2.0, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-12])
+def test_what_holds_with_a_probability_has_no_lower_end(error, monkeypatch):
+    guarantee = dm.Guarantee(dm.Kind.PROBABLE, error) if error else dm.Guarantee(dm.Kind.BOUND)
+    monkeypatch.setattr(dm.Ledger, "guarantee", guarantee)
+    bounds = dm.Bounds(0.5, 0.75, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("x"))
+    found = dm.Ledger()._labelled(bounds)
+    assert (found.lower, found.upper, found.guarantee) == (0.0 if error else 0.5, 0.75, guarantee)
+    line = dm.Ledger().headline
+    assert ("beta = 1e-12 in all" in line) is bool(error)

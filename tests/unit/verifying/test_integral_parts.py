@@ -9,7 +9,14 @@ import pytest
 import scipy.special
 
 from dpmech.verifying import integrals
-from dpmech.verifying.integrals import _Direction, _directions, _fading, _integrand, _one_direction
+from dpmech.verifying.integrals import (
+    _Direction,
+    _directions,
+    _fading,
+    _integrand,
+    _one_direction,
+    gaussian_integral,
+)
 from tests.support.oracles import gaussian_delta, sampled_delta
 
 MU = 0.3
@@ -27,7 +34,7 @@ def gaussian(steps, eps, mu=MU):
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("q", [1e-3, 0.3, 0.95])
-@pytest.mark.parametrize("s", [0.4, 3.0, 50.0])
+@pytest.mark.parametrize("s", [1e-12, 1e-4, 0.02, 0.03, 0.4, 3.0, 50.0])
 @pytest.mark.parametrize("eps", [0.0, 0.02, 0.25, 2.5])
 def test_either_direction_of_one_step(sign, q, s, eps):
     exact = sampled_delta(q, s, eps, remove=sign > 0.0, digits=120)
@@ -44,6 +51,15 @@ def test_where_the_mixture_is_nowhere_that_unlikely_nothing_is_lost():
     assert _one_direction(q, 1.0, last, -1.0) == 0.0
     assert _one_direction(q, 1.0, last * (1.0 - 1e-3), -1.0) > 0.0
     assert _one_direction(q, 1.0, last, 1.0) > 0.0
+
+
+@pytest.mark.parametrize("multiplier", [1e-9, 1e-3, 3e-3, 0.013, 0.02])
+@pytest.mark.parametrize("eps", [0.0, 1.0, 300.0])
+def test_with_hardly_any_noise_all_is_lost(multiplier, eps):
+    """The normal law is far from where its loss passes eps: panels that grow from there once missed it."""
+    exact = float(gaussian_delta(multiplier, eps, digits=60))
+    assert exact > 0.9999
+    assert gaussian_integral(multiplier, eps) == pytest.approx(exact, rel=1e-12)
 
 
 # several steps
@@ -131,6 +147,22 @@ def test_a_line_keeps_off_the_pole_but_rises_no_further_than_is_safe():
             else:
                 assert theta == start
     assert {*raised} == {True, False}
+
+
+@pytest.mark.parametrize(("steps", "eps", "theta"), [(30, 4.0, 0.98), (30, 4.0, 0.7), (4, 0.02, 0.83)])
+def test_the_mesh_keeps_aliases_below_what_is_said(steps, eps, theta):
+    """Of a normal loss all is known: what 2 pi / h away is added to the integral, and Chernoff's bound."""
+    mesh = gaussian(steps, eps)._mesh(theta)
+    total = steps * MU**2  # its variance
+    rises = [10.0 ** (-1.0 + 0.2 * place) / math.sqrt(total) for place in range(16)]
+    above = min(total * (theta + 0.5 + 0.5 * t) + 40.0 / t for t in rises) - eps
+    below = eps - max(total * (theta + 0.5 - 0.5 * t) - 40.0 / t for t in rises)
+    assert mesh == pytest.approx(2.0 * math.pi / max(above, below + 40.0 / theta), rel=1e-6)
+    chernoff = 0.5 * total * theta * (theta + 1.0)
+    far = eps + 2.0 * math.pi / mesh
+    added = mpmath.log(gaussian_delta(1 / mpmath.sqrt(total), far)) + theta * far
+    assert added <= chernoff - 40.0
+    assert theta * (eps - 2.0 * math.pi / mesh) <= chernoff - 40.0
 
 
 def test_the_integrand_on_the_line():

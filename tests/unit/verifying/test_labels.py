@@ -7,6 +7,7 @@ import pytest
 import dpmech as dm
 from dpmech.certificates.document import seal_of, to_text
 from dpmech.verifying.labels import label_checks
+from tests.support.saved import certificate
 
 FEW = dm.calibrate_sigma(
     dm.LambdaCGD(4, 0.5), 2e4, 1e-5, participation=dm.BallsInBins(2), method=dm.Rdp()
@@ -54,6 +55,28 @@ def test_a_method_that_does_not_apply_is_refused(method):
     ).certificate()
     assert dm.verify(one_bin).ok
     assert not dm.verify(dataclasses.replace(accounted(one_bin, method), sigma=1e3)).ok
+
+
+SAMPLED = certificate("bins certified 6")
+
+
+@pytest.mark.parametrize("own", [FEW, SOME, APART, SAMPLED], ids=["few", "some", "apart", "sampled"])
+def test_numbers_come_from_where_they_are_said_to_come_from(own):
+    by, less = own.achieved.by, own.sensitivity.by
+    assert not list(label_checks(own))
+    others = [
+        dataclasses.replace(by, route="pld.poisson"),
+        dataclasses.replace(by, facts={**by.facts, "bins": 7}),
+        dataclasses.replace(by, rests_on=(dm.Provenance("audit.one_run"),)),
+    ]
+    for other in others:
+        (check,) = label_checks(told(own, by=other))
+        assert check.detail.startswith("achieved eps is that of ")
+        assert not dm.verify(told(own, by=other), rng=1).ok
+    forged = dataclasses.replace(
+        own, sensitivity=dataclasses.replace(own.sensitivity, by=dataclasses.replace(less, route="cgd.lem8"))
+    )
+    assert any("sensitivity is that of" in check.detail for check in label_checks(forged))
 
 
 def test_samples_belong_to_methods_that_draw():

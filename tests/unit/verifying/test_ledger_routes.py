@@ -135,6 +135,14 @@ def test_limits_of_claims_are_the_budget(eps, delta, ok):
     assert check.ok is ok
 
 
+def test_the_best_order_may_be_close_to_one():
+    honest = dm.ClaimCurrency(1e-4).filter(dm.PrivacyBudget(30.0, 1e-3))
+    check = _limit_check(types.SimpleNamespace(filter=honest))
+    found = float(check.detail.partition("give delta ")[2].partition(" at eps")[0])
+    assert check.ok
+    assert found == pytest.approx(exact_delta(honest.currency, honest.limits, 30.0), rel=1e-5, abs=0.0)
+
+
 def test_a_rest_of_delta_that_was_not_set_aside_is_found():
     honest = dm.ClaimCurrency(5e-6).filter(dm.PrivacyBudget(2.0, 1e-5))
     assert _limit_check(types.SimpleNamespace(filter=honest)).ok

@@ -20,6 +20,8 @@ MOST_X_NODES = 6000
 LEAST_FLOOR = 1e-100
 # Of the largest density of nodes, to the third power; it steers the effort only.
 SPARSEST = 1e-9
+# Of nodes of y_0, in its deviations: closer ones gain nothing and lose digits.
+LEAST_GAP = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,5 +155,5 @@ def spread_z(
     total = float(cumulative[-1])
     count = int(np.clip(math.ceil(math.sqrt(total**3 / max(goal, 1e-300))), 6, 10 * least)) + 1
     chosen = np.concatenate([[z[0]], np.interp(np.linspace(0.0, total, count), cumulative, inner), [z[-1]]])
-    keep = np.concatenate([[True], np.diff(chosen) > 1e-6 * sd])
+    keep = np.concatenate([[True], np.diff(chosen) > LEAST_GAP * sd])
     return tuple(float(value) for value in chosen[keep] / sd)

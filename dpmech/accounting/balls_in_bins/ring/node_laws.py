@@ -14,10 +14,12 @@ import scipy
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 
-__all__ = ["Split", "lognormal_split", "normal_split"]
+__all__ = ["SUM_TOLERANCE", "Split", "lognormal_split", "normal_split"]
 
 Vector = npt.NDArray[np.float64]
 
+# Weights telescope, so that their sum is 1 but for rounding: more is a fault. No guarantee rests on this
+# number; what rounding does to each weight is `rounding.split_rounding`.
 SUM_TOLERANCE = 1e-9
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.accounting.balls_in_bins.ring.bridge import Futures, RingBridge
-from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split, normal_split
+from dpmech.accounting.balls_in_bins.ring.node_laws import SUM_TOLERANCE, lognormal_split, normal_split
 from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Walk, start_walk
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import spend
@@ -105,7 +105,7 @@ class Curve:
 
 
 def run_programme(place: Placement, direction: Direction) -> Curve:
-    """Run the programme once. Upper bound, up to relative rounding of about 1e-10 a bin.
+    """Run the programme once. Upper bound, up to rounding (`ring.rounding`).
 
     Args:
         place: the nodes.
@@ -239,7 +239,7 @@ class _Steps:
             )
         else:
             worst = self.kernels.split_steps(x, slope, q, tail, FREE_TAIL, self.weights, self.edge)
-        if not worst <= 1e-9:
+        if not worst <= SUM_TOLERANCE:
             raise NumericalError(f"weights of the step from bin {start} are off by {worst!r}")
         filled = self.weights > 0.0
         self.first = np.argmax(filled, axis=1).astype(np.int64)

@@ -13,6 +13,12 @@ from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, coarser, constant_nodes, place_nodes
 from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split
 from dpmech.accounting.balls_in_bins.ring.programme import Curve, Direction, Placement, run_programme
+from dpmech.accounting.balls_in_bins.ring.rounding import (
+    common_factor,
+    level_shift,
+    raised_ring,
+    sums_factor,
+)
 from dpmech.accounting.gaussian import gaussian_delta
 
 __all__ = ["Found", "bound_on"]
@@ -25,6 +31,9 @@ GROUP_RATIO = 2.0
 LEFT_OUT = 1e-4
 LEFT_COARSE = 0.01
 
+# Above what underflow may lose in the sums of a run, whose terms are >= 0.
+TINY = 1e-250
+
 Found = tuple[float, Placement, Curve]
 
 
@@ -32,6 +41,8 @@ def bound_on(
     ring: RingGram, eps: float, direction: Direction, grid: RingGrid, *, coarse_only: bool = False
 ) -> Found:
     """Upper bound on delta of a ring with b >= 2 in one direction on one grid, constant part included.
+
+    Rounding is on the safe side (`ring.rounding`): eps is taken a little lower, the bound a little higher.
 
     Args:
         ring: the Gram matrix.
@@ -43,10 +54,12 @@ def bound_on(
     Returns:
         The bound, and the placement and curve of the run that matters most.
     """
+    shift = level_shift(ring, eps, grid)
+    ring, eps = raised_ring(ring), eps - shift
     if ring.constant == 0.0:
         place = place_nodes(ring, eps, direction, grid, 1.0)
         curve = run_programme(place, direction)
-        return min(1.0, curve.delta(eps) * rounding_slack(place) + 1e-250), place, curve
+        return min(1.0, curve.delta(eps) * sums_factor(place) * (1.0 + shift) + TINY), place, curve
     common = _Common(ring, eps, direction, grid)
     shares, left = common.coarse()
     heaviest = max(shares, key=lambda group: shares[group][0])
@@ -62,16 +75,9 @@ def bound_on(
             shares[group] = min(finer, shares[group], key=lambda one: one[0])
     total = left + sum(one[0] for one in shares.values())
     _, place, curve = shares[heaviest]
-    return min(1.0, total * rounding_slack(place) + 1e-250), place, curve
-
-
-def rounding_slack(place: Placement) -> float:
-    """Factor for the rounding of float64: the weights of a step are second differences over h."""
-    if place.variance == 0.0:
-        return 1.0 + 1e-9 + 1e-10 * place.bins
-    q = math.sqrt(place.variance * (1.0 - place.decay) * (1.0 + place.decay))
-    step = float(place.x_nodes[1] - place.x_nodes[0]) / q
-    return 1.0 + 1e-9 + max(1e-10, 1e-14 / (min(step, 1.0) ** 2 * min(q, 1.0))) * place.bins
+    # The finest run loses most: it has the largest number of nodes, the smallest steps.
+    factor = max(sums_factor(one[1]) for one in shares.values()) * common_factor(common.logs, ring.constant)
+    return min(1.0, total * factor * (1.0 + shift) + TINY), place, curve
 
 
 class _Common:

@@ -13,7 +13,7 @@ import scipy
 
 from dpmech.accounting.balls_in_bins.proposals import Proposal
 from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
-from dpmech.numerics import FloatArray, spend
+from dpmech.numerics import FloatArray, current_executor, spend
 
 __all__ = ["Sample", "adapted_weights", "block_size", "draw_entropy", "pilot_sample", "weight_sample"]
 
@@ -90,6 +90,7 @@ def _blocks(
         _NUMBER * (8.0 * size * bins + 2.0 * count * size * (proposal.weights.size if detailed else 1)),
         what=f"drawing {count * size} samples of {bins} bins",
     )
+    executor = current_executor() if executor is None else executor
     if executor is None:
         return _chunk(proposal, entropy, stage, range(count), size, detailed=detailed)
     step = math.ceil(count / CHUNKS)

@@ -91,10 +91,10 @@ def certify_delta(
 ) -> CertifiedBound:
     r"""An upper bound on delta(eps), true with probability at least 1 - beta, in both directions.
 
-    **Guarantee:** with probability 1 - beta over the samples (for the exact Gram matrix `gram`, and up to
-    rounding, covered by a relative slack of 1e-9), at any sample size. Each direction spends beta / 2. One
-    call spends
-    beta: a search that calls again and again must divide it. It must not be repeated until it passes.
+    **Guarantee:** with probability 1 - beta over the samples (for normal draws that have the Gram matrix
+    `gram`), at any sample size; the bet bounds its own rounding, and that of the weights is covered by a
+    hundred times what was measured (`confidence.WEIGHT_ROUNDING`). Each direction spends beta / 2. One call
+    spends beta: a search that calls again and again must divide it. It must not be repeated until it passes.
 
     The cost grows with the ratio of the weight bound to delta, which is at most that of a moment (RDP)
     bound on

@@ -27,9 +27,10 @@ __all__ = [
 
 BETS = 8
 LARGEST_BET = 0.999
-# What rounding may do to the mean of the weights. Their exponents are sums of a few terms of at most some
-# hundreds, so that they are off by about 1e-13; near the boundary of the loss, where weights vanish, that
-# counts as often as the share of samples there exceeds the mean weight: the slope of ln delta in eps.
+# What rounding may do to the mean of the weights: a hundred times what was measured against 50 digits, for
+# variances up to 80 and eps up to 60 (tests/unit/accounting/balls_in_bins/sampling/test_weight_rounding.py).
+# Exponents are sums of a few terms of some hundreds, off by about 1e-13; near the boundary of the loss, where
+# weights vanish, that counts as often as the share of samples there exceeds the mean weight.
 WEIGHT_ROUNDING = 1e-9
 # By how much the root of a search is raised at first where it ended below; no guarantee rests on it.
 ROOT_STEP = 1e-11

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpmech.accounting.balls_in_bins.ring import kernels
+from dpmech.accounting.balls_in_bins.ring import walk as ring_walk
 from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Window, start_walk
 
 # the law of a step
@@ -56,6 +57,7 @@ STEPS = [
     (0.4, 0.5, 0.8, 4.0, 5.0),
     (0.4, 0.1, 1.0, 3.0, 2.0),
     (0.6, 0.55, 0.0, 1.1, 1.6),
+    (4.0, 6.0, 0.9, 3.0, 7.0),
 ]
 
 
@@ -268,6 +270,25 @@ def test_what_stays_below_one_and_what_does_not():
     assert totals[CHARGE] == 3.0
 
 
+@pytest.mark.parametrize("place", [9.6, 10.0, 10.3, 11.0, 11.5])
+def test_an_increment_close_to_one_is_split_around_it(place):
+    """Ten intervals of S: from place 9 on part of the mass reaches 1, from 10 on all of it."""
+    state, totals = np.empty((1, 10)), np.zeros(3)
+    mixed = np.zeros((1, 10))
+    mixed[0, :2] = 0.5, 0.25
+    law = np.ones(1), np.ones(1), 1e-300
+    arrays = np.array([place / 10.0]), np.array([0.5])
+    window = kernels.accumulate(mixed, Window(0, 0, 0, 1), *arrays, *law, state, totals)
+    under = max(10.0 - place, 0.0)
+    assert state[0, :9].tolist() == [0.0] * 9
+    assert state[0, 9] == pytest.approx(0.5 * under, rel=1e-12, abs=0.0)
+    mass = 0.5 * (1.0 - under) + 0.25
+    mean = 0.5 * max(place - 10.0, 0.0) + 0.25 * (place - 9.0 if under == 0.0 else 1.0 - under)
+    assert totals[MASS] == pytest.approx(mass, rel=1e-12)
+    assert totals[EXCESS] == pytest.approx(mean / 10.0 + 0.5 * mass, rel=1e-12)
+    assert window == ((0, 0, 9, 9) if under else (1, -1, 10, -1))
+
+
 def test_a_walk_starts_with_all_its_mass_at_the_middle():
     walk = start_walk(0.7, np.array([-0.5, -0.25, 0.01, 0.25]), 6)
     assert walk.z == 0.7
@@ -276,4 +297,6 @@ def test_a_walk_starts_with_all_its_mass_at_the_middle():
     assert walk.window == (2, 2, 0, 0)
     assert walk.law.tolist() == [0.0] * 6
     assert walk.totals.tolist() == [0.0] * 3
+    # Every total has an entry of its own.
+    assert {ring_walk.MASS, ring_walk.EXCESS, ring_walk.CHARGE} == {*range(walk.totals.size)}
     assert not walk.state.any()

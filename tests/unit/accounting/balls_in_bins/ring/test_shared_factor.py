@@ -8,9 +8,9 @@ import pytest
 
 from dpmech.accounting.balls_in_bins.ring import shared_factor
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, place_nodes
+from dpmech.accounting.balls_in_bins.ring.grid import RingGrid
 from dpmech.accounting.balls_in_bins.ring.programme import Direction
-from dpmech.accounting.balls_in_bins.ring.shared_factor import bound_on, rounding_slack
+from dpmech.accounting.balls_in_bins.ring.shared_factor import bound_on
 from tests.support.bins_oracles import gaussian, quadrature
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
@@ -74,18 +74,3 @@ def test_every_node_has_its_level_its_weight_and_its_cap(direction):
     kept = [common._cap(members) for group, members in enumerate(common.members) if group not in shares]
     assert kept
     assert left == pytest.approx(sum(kept) + common.beyond, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("y_step", "variance"), [(0.3, 1.0), (5.0, 1.0), (0.01, 1.0), (0.3, 40.0), (0.01, 1e-3), (5.0, 1e-12)]
-)
-def test_slack_for_rounding_grows_with_the_bins_and_with_fine_steps(y_step, variance):
-    """Second differences over a step h lose 1e-14 / h^2 of a weight, and over a small deviation more."""
-    grid = dataclasses.replace(GRID, y_step=y_step)
-    for bins in (2, 500):
-        ring = RingGram(bins, 0.0, variance, 0.8, 0.0)
-        place = place_nodes(ring, 0.5, REMOVE, grid, 1.0)
-        lost = max(1e-10, 1e-14 / min(y_step, 1.0) ** 2 / min(0.6 * math.sqrt(variance), 1.0))
-        assert rounding_slack(place) - 1.0 == pytest.approx(1e-9 + lost * bins, rel=1e-5)
-        white = place_nodes(RingGram(bins, 1.0, 0.0, 0.0, 0.0), 0.5, REMOVE, grid, 1.0)
-        assert rounding_slack(white) - 1.0 == pytest.approx(1e-9 + 1e-10 * bins, rel=1e-5)

@@ -1,0 +1,252 @@
+"""Executors for blocks of samples and for scans: processes of this machine, and those of a dask cluster.
+
+What is sent to them is deterministic: a function of its arguments alone, which hold the seeds. So work that
+was lost with its process can be done again by another, and nothing but the time tells.
+"""
+
+import concurrent.futures
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, ParamSpec, TypeVar, cast
+
+from dpmech.exceptions import InvalidParameterError, MissingDependencyError, WorkerError
+from dpmech.guards import check_integer
+
+__all__ = ["Cluster", "Workers", "check_executor", "current_executor", "running_on"]
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+_CURRENT: contextvars.ContextVar[concurrent.futures.Executor | None] = contextvars.ContextVar(
+    "executor", default=None
+)
+
+# A task whose process died so often is what kills them.
+_TRIES = 5
+# Seconds in which the scheduler of a cluster has to answer.
+_ANSWER = 10.0
+
+
+@dataclasses.dataclass
+class _Task:
+    """Work that is done once, however often it is started."""
+
+    work: Callable[[], Any]
+    outer: concurrent.futures.Future[Any]
+    tries: int = 0
+
+
+class Workers(concurrent.futures.Executor):
+    """Processes of this machine; what a process leaves behind that dies is done again by others.
+
+    They start at the first task. A script that uses them does its work under
+    `if __name__ == "__main__":`, as for any module of the standard library that starts processes.
+
+    Args:
+        count: how many processes, in [1, 1024].
+
+    Raises:
+        InvalidParameterError: on another count.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> with dm.Workers(2) as workers:  # doctest: +SKIP
+        ...     dm.calibrate_sigma(strategy, 8.0, 1e-5, participation=dm.BallsInBins(390), executor=workers)
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = check_integer("count", count, minimum=1, maximum=1024)
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._open = True
+        self._under_way = 0
+        # Held to look at or change the three above; told when a task has ended.
+        self._changed = threading.Condition()
+
+    def __repr__(self) -> str:
+        return f"Workers({self.count})"
+
+    def submit(
+        self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
+    ) -> concurrent.futures.Future[_Result]:
+        """Start `fn(*args, **kwargs)` in one of the processes; all of it must be picklable.
+
+        Raises:
+            RuntimeError: after `shutdown`, as for any executor.
+        """
+        task = _Task(functools.partial(fn, *args, **kwargs), concurrent.futures.Future())
+        with self._changed:
+            if not self._open:
+                raise RuntimeError("these workers were shut down")
+            self._under_way += 1
+        task.outer.set_running_or_notify_cancel()
+        self._start(task)
+        return task.outer
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of Executor
+        """Take no more tasks and end the processes; see `concurrent.futures.Executor.shutdown`."""
+        with self._changed:
+            self._open = False
+            pool = self._pool
+        if cancel_futures and pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if wait:
+            with self._changed:
+                self._changed.wait_for(lambda: self._under_way == 0)
+        with self._changed:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=wait)
+
+    def _start(self, task: _Task) -> None:
+        """Hand a task to the pool, a new one where there is none; whatever fails is told to the task."""
+        try:
+            while True:
+                pool = self._ready()
+                try:
+                    inner = pool.submit(task.work)
+                except BrokenProcessPool:
+                    self._drop(pool)
+                    continue
+                inner.add_done_callback(functools.partial(self._ended, task, pool))
+                return
+        except BaseException as error:  # noqa: BLE001 - a task that is waited for must end, whatever happened
+            self._finish(task, error=error)
+
+    def _ended(
+        self, task: _Task, pool: concurrent.futures.ProcessPoolExecutor, inner: concurrent.futures.Future[Any]
+    ) -> None:
+        if inner.cancelled():
+            self._finish(task, error=concurrent.futures.CancelledError())
+            return
+        error = inner.exception()
+        if not isinstance(error, BrokenProcessPool):
+            self._finish(task, error=error, result=None if error is not None else inner.result())
+            return
+        self._drop(pool)
+        task.tries += 1
+        if task.tries < _TRIES:
+            self._start(task)
+        else:
+            self._finish(task, error=WorkerError(f"{_TRIES} processes died over one task", self))
+
+    def _finish(self, task: _Task, *, error: BaseException | None, result: object = None) -> None:
+        if error is not None:
+            task.outer.set_exception(error)
+        else:
+            task.outer.set_result(result)
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+
+    def _ready(self) -> concurrent.futures.ProcessPoolExecutor:
+        with self._changed:
+            if self._pool is None:
+                # Not by fork: a process with threads cannot be copied safely.
+                self._pool = concurrent.futures.ProcessPoolExecutor(
+                    self.count, mp_context=multiprocessing.get_context("spawn")
+                )
+            return self._pool
+
+    def _drop(self, pool: concurrent.futures.ProcessPoolExecutor) -> None:
+        with self._changed:
+            if self._pool is pool:
+                self._pool = None
+        pool.shutdown(wait=False)
+
+
+class Cluster(concurrent.futures.Executor):
+    """The workers of a running dask cluster, which does lost work again itself.
+
+    Args:
+        address: of its scheduler, such as "tcp://10.0.0.1:8786".
+
+    Raises:
+        MissingDependencyError: without dask's `distributed`.
+        InvalidParameterError: if no scheduler answers there.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            import distributed
+        except ImportError as error:
+            raise MissingDependencyError("distributed", "dask") from error
+        self.address = address
+        connect: Any = distributed.Client  # without types, as all of it
+        try:
+            self._client: Any = connect(address, timeout=_ANSWER, set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            raise InvalidParameterError(
+                "dask", address, f"the address of a running dask scheduler ({error})"
+            ) from error
+        self._executor: concurrent.futures.Executor = self._client.get_executor(pure=False)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.address!r})"
+
+    def submit(
+        self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
+    ) -> concurrent.futures.Future[_Result]:
+        """Start `fn(*args, **kwargs)` on the cluster; the future ends in WorkerError where it goes away."""
+        outer: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+        outer.set_running_or_notify_cancel()
+        inner = self._executor.submit(fn, *args, **kwargs)
+        inner.add_done_callback(lambda ended: self._ended(outer, ended))
+        return outer
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of Executor
+        """Leave the cluster, which runs on."""
+        self._executor.shutdown(wait=wait, cancel_futures=cancel_futures)
+        self._client.close()
+
+    def _ended(
+        self, outer: concurrent.futures.Future[_Result], inner: concurrent.futures.Future[_Result]
+    ) -> None:
+        error = concurrent.futures.CancelledError() if inner.cancelled() else inner.exception()
+        if error is None:
+            outer.set_result(inner.result())
+        elif isinstance(error, concurrent.futures.CancelledError | OSError) or _of_cluster(error):
+            outer.set_exception(WorkerError(f"the cluster lost the work ({error!r})", self))
+        else:
+            outer.set_exception(error)
+
+
+def _of_cluster(error: BaseException) -> bool:
+    """Whether an error is the cluster's and not that of the function."""
+    return type(error).__module__.partition(".")[0] == "distributed"
+
+
+@contextlib.contextmanager
+def running_on(executor: concurrent.futures.Executor | None) -> Iterator[None]:
+    """Send the blocks of samples that are drawn inside to an executor; None changes nothing.
+
+    Raises:
+        InvalidParameterError: if it is not one.
+    """
+    if check_executor(executor) is None:
+        yield
+        return
+    before = _CURRENT.set(executor)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(before)
+
+
+def current_executor() -> concurrent.futures.Executor | None:
+    """That of the innermost `running_on`, or None."""
+    return _CURRENT.get()
+
+
+def check_executor(value: object) -> concurrent.futures.Executor | None:
+    """Return `value` if it is None or has the methods of an executor, else raise InvalidParameterError."""
+    if value is None or isinstance(value, concurrent.futures.Executor):
+        return value
+    if callable(getattr(value, "submit", None)) and callable(getattr(value, "map", None)):
+        return cast("concurrent.futures.Executor", value)
+    raise InvalidParameterError("executor", value, "None or a concurrent.futures.Executor")
