@@ -22,7 +22,8 @@ from dpmech.verifying.rigour import rigour_problem
 
 __all__ = ["renyi_integral", "verify_ledger"]
 
-# What the other routes leave open, relative.
+# What the other routes leave open, relative: integrals and searches, which are no bounds. It is a comparison,
+# and no number that is handed out rests on it.
 _AGREEMENT = 1e-6
 _NODES = 20_001
 _REACH = 40.0

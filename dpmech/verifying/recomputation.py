@@ -28,7 +28,8 @@ from dpmech.verifying.sensitivity_routes import second_bracket
 
 __all__ = ["Recomputation"]
 
-# Floating-point arithmetic differs between platforms by less than this, relative.
+# What a claim may differ from its recomputation by, relative: platforms round differently. Nothing that is
+# handed out rests on it; a stated number that is too small by no more than this is let through.
 _ROUNDING = 1e-9
 # What the integrals leave open, relative in delta.
 _RESOLUTION = 1e-6

@@ -7,9 +7,11 @@ Coverage tests count runs whose bound exceeds the true eps and compare with the 
 import itertools
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.special
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
@@ -371,3 +373,40 @@ def test_bad_arguments_of_the_scores(changes, error, message):
     } | changes
     with pytest.raises(error, match=message):
         dm.canary_scores(**arguments)
+
+
+def exact_p_value(right, guesses, canaries, eps, delta):
+    """The formula in 50 digits, its sums term by term."""
+    with mp.workdps(50):
+        chance = mp.exp(mp.mpf(eps)) / (1 + mp.exp(mp.mpf(eps)))
+        choices = mp.loggamma(guesses + 1) - mp.loggamma(right + 1) - mp.loggamma(guesses - right + 1)
+        first = mp.exp(choices + right * mp.log(chance) + (guesses - right) * mp.log1p(-chance))
+        term, tail = first, mp.mpf(0)
+        for hits in range(right, guesses + 1):
+            tail += term
+            term *= mp.mpf(guesses - hits) / (hits + 1) * mp.exp(mp.mpf(eps))
+            if term < tail * mp.mpf(10) ** -30:
+                break
+        return tail + canaries * mp.mpf(delta) * tail / first * (1 - tail) / right
+
+
+def test_the_p_value_is_rounded_up_to_a_million_guesses():
+    rng = np.random.default_rng(21)
+    seen = []
+    for _ in range(60):
+        guesses, eps = int(math.exp(rng.uniform(1.0, 13.8))), math.exp(rng.uniform(-6.0, 1.5))
+        chance = 1.0 / (1.0 + math.exp(-eps))
+        spread = math.sqrt(guesses * chance * (1.0 - chance))
+        right = min(guesses, int(guesses * chance + rng.uniform(0.2, 9.0) * spread) + 1)
+        canaries, delta = 3 * guesses, 1e-7 / guesses
+        exact = exact_p_value(right, guesses, canaries, eps, delta)
+        found = _p_value(right, guesses, canaries, eps, delta)
+        assert min(exact, 1) <= found <= min(exact * (1 + mp.mpf(10) ** -8), 1)
+        # What scipy's function itself is off by, of which the bound takes a hundred times as much.
+        plain = _p_value(right, guesses, canaries, eps, 0.0)
+        tail = exact_p_value(right, guesses, canaries, eps, 0.0)
+        own = float(scipy.special.betainc(right, guesses - right + 1, float(scipy.special.expit(eps))))
+        if tail < 0.5:
+            seen.append(float(abs(own / tail - 1)) - 8 * 2.0**-53 * right)
+            assert plain >= tail
+    assert max(seen) <= 1e-12

@@ -1,4 +1,4 @@
-"""The closed-form bound on moments of the likelihood ratio."""
+"""The closed-form bound on moments of the likelihood ratio, and what its evaluation may be off by."""
 
 import math
 
@@ -6,9 +6,16 @@ import numpy as np
 import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.numerics import IntArray
+from dpmech.numerics import UNIT, IntArray
 
-__all__ = ["ORDERS", "log_moment_bound", "log_tail_factor"]
+__all__ = [
+    "ORDERS",
+    "log_moment_bound",
+    "log_tail_factor",
+    "moment_rounding",
+    "product_rounding",
+    "tail_rounding",
+]
 
 ORDERS = (*range(2, 17), 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256)
 
@@ -21,6 +28,38 @@ def log_moment_bound(gram: BinGram, scale: float, order: int, rows: IntArray | N
     if order > 1:
         log_weights = log_weights + (order - 1) * gram.log_row_means(0.5 * scale**2 * order, offsets, chosen)
     return float(scipy.special.logsumexp(log_weights) - math.log(chosen.size))
+
+
+def product_rounding(gram: BinGram) -> float:
+    """How far a product with K may be off, relative to its largest entry, where K is no array.
+
+    Twice the bound on a convolution by FFT, (36 L + 8) u for 2^L points (see `convolution_rounding`), for
+    M and for its transpose; no transform has 2^64 points.
+    """
+    return 0.0 if gram.cheap_columns else 4.0 * (36.0 * 64.0 + 8.0) * UNIT
+
+
+def moment_rounding(gram: BinGram, order: int) -> float:
+    """Bound on the absolute error of `log_moment_bound(gram, 1.0, order)`, for the matrix that `gram` holds.
+
+    In units of u = 2^-53, with k the largest exponent q K / 2 of a row: its product and its distance from
+    the largest are off by k each, exponentials by 8, their mean (in pairs) by 64, its logarithm by 9 log
+    b, the sum with the largest by k + log b; so is the sum over rows, of q - 1 times as much. In all less
+    than q (8 k + 160 + 40 log b).
+    """
+    largest = 0.5 * order * float(gram.diagonal.max())
+    sums = UNIT * order * (8.0 * largest + 160.0 + 40.0 * math.log(gram.bins))
+    return sums + (order - 1) * largest * product_rounding(gram)
+
+
+def tail_rounding(power: float, eps: float) -> float:
+    """Bound on the absolute error of `log_tail_factor`, p > 1.
+
+    The first term is off by 2 u of itself and sums by as much; the logarithm by 4 u of itself; the last
+    term, at most 1, by 6 u of that, and by u for the quotient inside, whose error p - 1 times the slope of
+    log1p makes.
+    """
+    return UNIT * (4.0 * (power - 1.0) * eps + 8.0 * math.log(power) + 16.0)
 
 
 def log_tail_factor(power: float, eps: float) -> float:

@@ -13,10 +13,17 @@ import scipy
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.moment_bound import ORDERS, log_moment_bound, log_tail_factor
+from dpmech.accounting.balls_in_bins.moment_bound import (
+    ORDERS,
+    log_moment_bound,
+    log_tail_factor,
+    moment_rounding,
+    product_rounding,
+    tail_rounding,
+)
 from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.accounting.sigma_search import smallest_sigma
-from dpmech.numerics import BOUND, Bounds, Provenance, bisect_boundary
+from dpmech.numerics import BOUND, ELEMENTARY, UNIT, Bounds, Provenance, bisect_boundary, quotient_down, total
 
 __all__ = ["AllocationRenyiAccountant", "rough_log_delta"]
 
@@ -40,14 +47,14 @@ class AllocationRenyiAccountant(Accountant):
         """An upper bound on delta; the lower end is 0."""
         del tolerance
         gram = self.gram.scaled(sigma**-2)
-        log_remove = min(log_moment_bound(gram, 1.0, order) + log_tail_factor(order, eps) for order in ORDERS)
-        moments = math.exp(min(0.0, max(log_remove, self._log_add(gram, eps)))) * (1.0 + 1e-9)
-        unamplified = gaussian_delta(sigma / self.sensitivity.upper, eps)[1]
+        log_remove = min(self._log_remove(gram, eps, order) for order in ORDERS)
+        moments = math.exp(min(0.0, max(log_remove, self._log_add(gram, eps)))) * (1.0 + ELEMENTARY)
+        unamplified = gaussian_delta(quotient_down(sigma, self.sensitivity.upper), eps)[1]
         return Bounds(0.0, min(1.0, moments, unamplified), self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
-        high = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
+        high = gaussian_epsilon(quotient_down(sigma, self.sensitivity.upper), delta, safe=True)
         if self.delta(sigma, 0.0, tolerance=tolerance).upper <= delta:
             return Bounds(0.0, 0.0, self.guarantee, self.by)
         upper = bisect_boundary(
@@ -67,20 +74,32 @@ class AllocationRenyiAccountant(Accountant):
     def divergence(self, sigma: float, order: int) -> float:
         """An upper bound on the Renyi divergence of an integer order >= 2, the larger of both directions."""
         gram = self.gram.scaled(sigma**-2)
-        # Rounding: 1e-12 of the largest exponent, far above what sums and transforms lose.
-        rounding = 1e-12 * (1.0 + order * float(gram.diagonal.max()))
-        remove = log_moment_bound(gram, 1.0, order) / (order - 1) + rounding
+        remove = (log_moment_bound(gram, 1.0, order) + moment_rounding(gram, order)) / (order - 1)
         trace, mean = self._averages(gram)
         moments = max(remove, 0.5 * (trace + (order - 1) * mean))
         unamplified = 0.5 * order * (self.sensitivity.upper / sigma) ** 2
-        return min(moments, unamplified) * (1.0 + 1e-9)
+        # Four roundings at most in each of them.
+        return min(moments, unamplified) * (1.0 + 8.0 * UNIT)
 
     @staticmethod
     def _averages(gram: BinGram) -> tuple[float, float]:
-        """Averages of K: tr K / b and 1^T K 1 / b^2."""
-        bins = gram.bins
-        mean = float(gram.matvec(np.full(bins, 1.0 / bins)).sum()) / bins
-        return float(gram.diagonal.sum()) / bins, mean
+        """Averages of K, rounded up: tr K / b and 1^T K 1 / b^2."""
+        bins, diagonal = gram.bins, gram.diagonal
+        if gram.circulant:
+            mean = total(gram.columns(np.zeros(1, dtype=np.int64))[0]) / bins
+        else:
+            mean = total(gram.matvec(np.full(bins, 1.0 / bins))) / bins
+        # A product with an array adds b terms >= 0; `total` is off by less than 64 u, and the rest by 4.
+        mean *= 1.0 + (bins + 80.0) * UNIT
+        mean += product_rounding(gram) * float(diagonal.max())
+        return total(diagonal) / bins * (1.0 + 80.0 * UNIT), mean
+
+    @staticmethod
+    def _log_remove(gram: BinGram, eps: float, order: int) -> float:
+        """Log of the bound at one order, rounded up."""
+        moment, tail = log_moment_bound(gram, 1.0, order), log_tail_factor(order, eps)
+        off = moment_rounding(gram, order) + tail_rounding(order, eps)
+        return moment + tail + (off + 4.0 * UNIT * (abs(moment) + abs(tail)))
 
     @classmethod
     def _log_add(cls, gram: BinGram, eps: float) -> float:
@@ -88,7 +107,8 @@ class AllocationRenyiAccountant(Accountant):
 
         def log_delta(log_excess: float) -> float:
             a = 1.0 + math.exp(log_excess)
-            divergence = 0.5 * (trace + (a - 1.0) * mean)
-            return (a - 1.0) * divergence + log_tail_factor(a, eps)
+            moment = (a - 1.0) * 0.5 * (trace + (a - 1.0) * mean)
+            return moment + log_tail_factor(a, eps) + (tail_rounding(a, eps) + 8.0 * UNIT * moment)
 
+        # Any a will do: what the search misses only loosens the bound.
         return float(scipy.optimize.minimize_scalar(log_delta, bounds=(-12.0, 12.0), method="bounded").fun)

@@ -11,23 +11,37 @@ from dpmech.accounting.poisson.convolution import LOG_WRAP, MAX_LENGTH, Composed
 from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import BOUND, Bounds, Ladder, Provenance, bisect_boundary, log_gap, relative_gap
+from dpmech.numerics import (
+    BOUND,
+    UNIT,
+    Bounds,
+    Ladder,
+    Provenance,
+    bisect_boundary,
+    log_gap,
+    outward,
+    quotient_down,
+    quotient_up,
+    relative_gap,
+)
 
 __all__ = ["PoissonAccountant", "PoissonRelease", "saddle_point_sigma"]
 
-_ULP = 2.0**-52
 # The first and the finest step, in standard deviations of one tilted loss.
 _FIRST, _FINEST = 0.04, 1e-6
 # How much of the tolerance a lattice may use up; the rest is for the search around it.
 _OF_DELTA, _OF_EPS = 0.5, 0.25
 # Below this delta no lattice is needed: Chernoff's bound says enough.
 _NOTHING = 1e-300
+# Where a search for eps starts at least.
+_SMALLEST_EPS = 1e-9
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
 # Beyond this step e^step nears the end of float64.
 _COARSEST = 500.0
-# The moments behind Chernoff's bound come from quadrature, accurate to far better than this.
-_CHERNOFF_SLACK = 1.0 + 1e-6
+# The moments behind Chernoff's bound come from quadrature. It stands in for a direction only where it says
+# half of what the other direction has: T log M would have to be off by log 2 for the bound to fail.
+_CHERNOFF_SLACK = math.log(2.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +120,10 @@ class PoissonAccountant(Accountant):
         first, second = sorted(
             self._directions(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps)
         )
-        if math.exp(first.moments.chernoff_log_delta(eps)) * _CHERNOFF_SLACK <= _NOTHING:
+        if math.exp(first.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK) <= _NOTHING:
             return 0.0, _NOTHING, 1.0
         lower, upper = first.delta(eps, tolerance)
-        ceiling = math.exp(second.moments.chernoff_log_delta(eps)) * _CHERNOFF_SLACK
+        ceiling = math.exp(second.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK)
         if ceiling > lower:
             other = second.delta(eps, tolerance)
             lower, ceiling = max(lower, other[0]), other[1]
@@ -124,42 +138,59 @@ class PoissonAccountant(Accountant):
         c = 1 - e^eps (1 - q) and e^a = q e^eps / c, or 0 where c <= 0.
         """
         q = self.release.sampling_prob
-        ends = []
-        for end, sensitivity in enumerate((self.sensitivity.lower, self.sensitivity.upper)):
-            multiplier = sigma / sensitivity
-            outward = 1.0 - 2.0 * end  # the rounding of e^a moves a outwards
-            growth = math.expm1(min(eps, 700.0)) / q
-            a = math.log1p(growth) if eps < 700.0 and growth < math.inf else eps - math.log(q)
-            value = q * gaussian_delta(multiplier, max(0.0, a * (1.0 + 1e-14 * outward)))[end]
-            if eps < 1.0 - math.log1p(-q):
-                # c = q - (e^eps - 1) (1 - q) cancels where the two are close; ADD grows with c.
-                share = q - math.expm1(eps) * (1.0 - q)
-                share -= outward * 4.0 * _ULP * (q + math.expm1(eps))
-                if share > 0.0:
-                    a = max(0.0, math.log(q) + eps - math.log(share) + 1e-14 * outward * (1.0 + eps))
-                    value = max(value, share * gaussian_delta(multiplier, a)[end])
-            ends.append(value * (1.0 - 1e-12 * outward))
-        # Subnormal numbers are not accurate to 1e-12.
-        return (ends[0] if ends[0] > _NOTHING else 0.0), min(1.0, ends[1] if ends[1] > _NOTHING else _NOTHING)
+        growth = math.expm1(min(eps, 700.0)) / q
+        small = eps < 700.0 and growth < math.inf
+        a = math.log1p(growth) if small else eps - math.log(q)
+        # An elementary function of the C library is off by 4 u (2 units in the last place), all else by u;
+        # log1p passes relative errors on at most as they are: 9 u of a. The rest of the sum is below e^-700
+        # beyond.
+        off = 12.0 * UNIT * (a if small else a + abs(math.log(q)))
+        # c = q - (e^eps - 1) (1 - q) cancels where the two are close: 7 u of the product, and u of c.
+        possible = eps < 1.0 - math.log1p(-q)
+        share = q - math.expm1(eps) * (1.0 - q) if possible else 0.0
+        share_off = 8.0 * UNIT * (q + math.expm1(eps)) if possible else 0.0
+        found = []
+        for end, multiplier in enumerate(self._multipliers(sigma)):
+            side = -1.0 if end == 0 else 1.0
+            value = q * gaussian_delta(multiplier, max(0.0, a - side * off))[end]
+            # ADD grows with c, at a fixed q e^eps.
+            part = share + side * share_off
+            if part > 0.0:
+                exponent = math.log(q) + eps - math.log(part)
+                slack = 8.0 * UNIT * (abs(math.log(q)) + eps + abs(math.log(part)))
+                value = max(value, part * gaussian_delta(multiplier, max(0.0, exponent - side * slack))[end])
+            found.append(outward(value, value, 2.0 * UNIT)[end])
+        # Subnormal numbers are not accurate to that.
+        return (found[0] if found[0] > _NOTHING else 0.0), min(1.0, max(found[1], _NOTHING))
+
+    def _multipliers(self, sigma: float) -> tuple[float, float]:
+        """Sigma over the sensitivity, not below it for lower ends and not above it for upper ones."""
+        return quotient_up(sigma, self.sensitivity.lower), quotient_down(sigma, self.sensitivity.upper)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         if self.release.steps == 1:
             if self._one_step(sigma, 0.0)[1] <= delta:
                 return Bounds(0.0, 0.0, self.guarantee, self.by)
-            high = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True) + 1e-9
+            # Sampling only lowers it, up to rounding.
+            high = max(gaussian_epsilon(self._multipliers(sigma)[1], delta, safe=True), _SMALLEST_EPS)
+            while self._one_step(sigma, high)[1] > delta:
+                high *= 2.0
+                if math.isinf(high):
+                    raise NumericalError(f"delta={delta!r} is below the resolution of one step")
             lower = bisect_boundary(lambda eps: self._one_step(sigma, eps)[0] > delta, 0.0, high, safe=False)
             upper = bisect_boundary(lambda eps: self._one_step(sigma, eps)[1] > delta, 0.0, high, safe=True)
             return Bounds(min(lower, upper), upper, self.guarantee, self.by)
         target = math.log(delta)
         first, second = sorted(self._directions(sigma), key=lambda side: -side.moments.chernoff_eps(target))
         lower, upper = first.epsilon(delta, tolerance)
-        ceiling = second.moments.chernoff_eps(target) * _CHERNOFF_SLACK
+        ceiling = second.moments.chernoff_eps(target - _CHERNOFF_SLACK)
         if ceiling > lower:
             other = second.epsilon(delta, tolerance)
             lower, ceiling = max(lower, other[0]), other[1]
         upper = max(upper, ceiling)
-        if upper - lower > max(tolerance, _WIDEST) * upper + 1e-9:
+        # Both ends hold: this decides only whether they are close enough to be of use.
+        if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise self._too_wide(sigma, "eps", lower, upper)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
@@ -189,9 +220,10 @@ class _Direction:
     """One direction at one sigma."""
 
     def __init__(self, release: PoissonRelease, sigma: float, *, remove: bool) -> None:
-        # Dividing by the upper sensitivity never over-states privacy; the two ends differ by 2e-13.
+        # The upper sensitivity never over-states privacy, and the lower one never under-states it.
         self.steps = release.steps
-        self.loss = Loss(release.sampling_prob, sigma / release.sensitivity.upper, remove)
+        self.loss = Loss(release.sampling_prob, quotient_down(sigma, release.sensitivity.upper), remove)
+        self.most_noise = quotient_up(sigma, release.sensitivity.lower)
         self.moments = LossMoments(*self.loss.sampled(), self.steps)
 
     def delta(self, eps: float, tolerance: float) -> tuple[float, float]:
@@ -201,7 +233,7 @@ class _Direction:
 
         def interval(step: float) -> tuple[float, float]:
             lower, upper = self._composed(loss, step, theta)
-            least, most = lower.delta(eps)[0], upper.delta(eps)[1]
+            least, most = lower.delta(eps), upper.delta(eps)
             return min(least, most), most
 
         found = ladder.climb(interval, log_gap, goal=_OF_DELTA * tolerance * max(1.0, theta * eps))
@@ -239,7 +271,8 @@ class _Direction:
 
     def _composed(self, loss: Loss, step: float, theta: float) -> tuple[ComposedLoss, ComposedLoss]:
         """The composed lower and upper lattice."""
+        private = dataclasses.replace(loss, noise_multiplier=self.most_noise)
         return (
-            compose(lower_lattice(loss, step), self.steps, theta),
-            compose(upper_lattice(loss, step), self.steps, theta),
+            compose(lower_lattice(private, step), self.steps, theta, upper=False),
+            compose(upper_lattice(loss, step), self.steps, theta, upper=True),
         )

@@ -4,9 +4,14 @@ Plain FFT composition leaves an absolute error near T times machine epsilon in d
 delta = 1e-12 over 100,000 steps. With p_theta(l) = p(l) e^{theta l} / M(theta),
 delta(eps) = M^T sum_{l > eps} (1 - e^{eps - l}) e^{-theta l} p_theta^{*T}(l), and the theta of Chernoff's
 bound puts the bulk of p_theta^{*T} at eps, so that the same absolute error is relative to delta.
+
+A composition is an upper or a lower one: every tilted mass is taken for larger, or for smaller, by what it
+may be off by, so that the exact composition of these masses, to which the error of the FFT is added, is on
+that side.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -15,14 +20,18 @@ import scipy
 
 from dpmech.accounting.poisson.lattice import LatticeLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import FloatArray, bisect_boundary, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, bisect_boundary, next_up, spend
 
 __all__ = ["ComposedLoss", "LossMoments", "compose"]
 
 _ULP = 2.0**-52
+# The tilted mass that may lie beyond either end of the window; it is added to the upper end, and taken off
+# the lower one, twice over: rounding of T log M moves Chernoff's bound on it by far less than log 2.
 LOG_WRAP = math.log(1e-15)
 MAX_LENGTH = 1 << 25
 _MAX_TILT = 1e9
+# For the few roundings of a bound itself.
+_SLIGHTLY_MORE = 1.0 + 2.0**-20
 
 
 class LossMoments:
@@ -84,6 +93,7 @@ class LossMoments:
 
     def chernoff_eps(self, log_delta: float) -> float:
         """An upper bound on the eps >= 0 at delta."""
+        # The bound holds for every theta > 0; this one only keeps off 0.
         theta = max(self.tilt_for_delta(log_delta), 1e-9)
         return max(0.0, (self.times * self.cumulants(theta)[0] - log_delta) / theta)
 
@@ -110,6 +120,7 @@ def _root_upwards(gap: Callable[[float], float]) -> float:
         high *= 8.0
         if high > _MAX_TILT:
             return _MAX_TILT
+    # No guarantee rests on the tilt: every theta gives a bound.
     return float(scipy.optimize.brentq(gap, 0.0, high, rtol=1e-4, xtol=1e-12))
 
 
@@ -125,7 +136,7 @@ class ComposedLoss:
         error: bound on the rounding error of a single tilted mass.
         wrapped: bound on the tilted mass outside the window, which wraps into it.
         infinite_mass: mass at loss +infinity after composition.
-        relative: bound on the relative error that T steps of inexact masses add up to.
+        upper: whether it bounds delta above (and eps), or below.
     """
 
     losses: FloatArray
@@ -135,56 +146,79 @@ class ComposedLoss:
     error: float
     wrapped: float
     infinite_mass: float
-    relative: float
+    upper: bool
 
-    def delta(self, eps: float) -> tuple[float, float]:
-        """Return the lower and upper delta at eps; rounding, wrapping and infinite mass are included."""
+    @functools.cached_property
+    def _size(self) -> float:
+        return float(np.sum(np.abs(self.masses)))
+
+    def delta(self, eps: float) -> float:
+        """The bound on delta at eps; rounding, wrapping and infinite mass are included."""
         above = int(np.searchsorted(self.losses, eps, side="right"))
         # Weights below e^-600 are nothing but slow subnormal numbers.
         last = int(np.searchsorted(self.losses, eps + 600.0 / max(self.theta, 1e-300), side="right"))
         excess = self.losses[above:last] - eps
         weights = -np.expm1(-excess) * np.exp(-self.theta * excess)
         value = float(np.sum(self.masses[above:last] * weights))
-        slack = self.error * float(weights.sum()) + self.wrapped
-        scale = math.exp(min(self.log_scale - self.theta * eps, 700.0))
-        lower = max(0.0, (value - slack) * scale * (1.0 - self.relative))
+        # Losses are off by 3 u of themselves, as eps is from what they are compared with: that moves a
+        # weight, which falls like e^(-theta excess), by 1 + theta times as much, and excess e^(-theta excess)
+        # is at most 1 / (e theta). Otherwise a weight is off by 18 u and what its exponent is, and their sum
+        # by 64 u.
+        furthest = min(float(excess[-1]), 0.37 / max(self.theta, 1e-300)) if excess.size else 0.0
+        moved = 3.0 * (1.0 + self.theta) * (2.0 * abs(eps) + furthest) + 97.0 * float(
+            weights.max(initial=0.0)
+        )
+        slack = self.error * float(weights.sum()) * _SLIGHTLY_MORE + self.wrapped
+        slack += UNIT * self._size * moved * _SLIGHTLY_MORE
+        exponent = self.log_scale - self.theta * eps
+        scale = math.exp(min(exponent, 700.0))
+        relative = ELEMENTARY + 3.0 * UNIT * (abs(self.log_scale) + self.theta * abs(eps))
+        if not self.upper:
+            return max(0.0, (value - slack) * scale * (1.0 - relative - ELEMENTARY))
         dropped = 1e-250 * scale
-        upper = max(0.0, (value + slack) * scale * (1.0 + self.relative)) + dropped + self.infinite_mass
-        return lower, min(1.0, upper)
+        finite = max(0.0, (value + slack) * scale * (1.0 + relative + ELEMENTARY))
+        return min(1.0, next_up(finite + dropped + self.infinite_mass) + dropped)
 
     def upper_epsilon(self, delta: float) -> float:
-        """An eps >= 0 where the upper bound on delta(eps) has fallen to `delta`, close to the least one."""
-        if self.delta(0.0)[1] <= delta:
+        """An eps >= 0 where an upper bound on delta(eps) has fallen to `delta`, close to the least one."""
+        if self.delta(0.0) <= delta:
             return 0.0
         high = max(float(self.losses[-1]), 0.0)
-        if self.delta(high)[1] > delta:
+        if self.delta(high) > delta:
             raise NumericalError(f"delta={delta!r} is below the resolution of the composed loss")
-        return bisect_boundary(lambda eps: self.delta(eps)[1] > delta, 0.0, high, safe=True)
+        return bisect_boundary(lambda eps: self.delta(eps) > delta, 0.0, high, safe=True)
 
     def lower_epsilon(self, delta: float, guess: float) -> float:
-        """An eps >= 0 where the lower bound on delta(eps) still exceeds `delta`, 0 if none is found.
+        """An eps >= 0 where a lower bound on delta(eps) still exceeds `delta`, 0 if none is found.
 
         Far from the tilt the lower bound is vacuous, so the search walks down from `guess`.
         """
         high, step = guess, max(1e-4 * guess, 1e-300)
         while high > 0.0:
             low = max(0.0, high - step)
-            if self.delta(low)[0] > delta:
-                return bisect_boundary(lambda eps: self.delta(eps)[0] > delta, low, high, safe=False)
+            if self.delta(low) > delta:
+                return bisect_boundary(lambda eps: self.delta(eps) > delta, low, high, safe=False)
             high, step = low, 2.0 * step
         return 0.0
 
 
-def compose(loss: LatticeLoss, times: int, theta: float) -> ComposedLoss:
-    """The T-fold composition at one tilt.
+def compose(loss: LatticeLoss, times: int, theta: float, *, upper: bool) -> ComposedLoss:
+    """The T-fold composition at one tilt, rounded up or down.
 
     Raises:
         NumericalError: if the window needs more than 2^25 lattice points.
     """
     moments = LossMoments.of(loss, times)
     log_m = moments.cumulants(theta)[0]
+    losses = loss.losses()
     with np.errstate(divide="ignore"):
-        tilted = np.exp(np.log(loss.masses) + theta * loss.losses() - log_m)
+        log_masses = np.log(loss.masses)
+    # The logarithm is off by 8 u of itself, the loss by 2 u, products and sums by u each of what is in them,
+    # the exponential by 8 u. Masses of 0, and those that underflow, which the error of the FFT covers, have
+    # none.
+    moved = 11.0 * np.abs(log_masses) + 6.0 * theta * np.abs(losses) + 3.0 * abs(log_m) + 12.0
+    moved = UNIT * np.where(np.isfinite(log_masses), moved, 0.0)
+    tilted = np.exp(log_masses + theta * losses - log_m) * (1.0 + (moved if upper else -moved))
     low, high = moments.window(theta, LOG_WRAP)
     offset = times * loss.offset
     start = math.floor((low - offset) / loss.step) - 1
@@ -201,20 +235,22 @@ def compose(loss: LatticeLoss, times: int, theta: float) -> ComposedLoss:
     moduli = np.abs(spectrum)
     power = np.exp(times * np.log(np.maximum(moduli, 1e-300)) + 1j * (times * np.angle(spectrum)))
     masses = np.roll(scipy.fft.irfft(power, length), -((start - times * loss.first) % length))
-    # Rounding: every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli.
+    # Rounding: every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli. An angle
+    # is off by 8 u of itself, at most pi, its multiple by one more, and a power by T times what its logarithm
+    # is.
     growth = 8.0 * _ULP * (math.log2(length) + 4.0)
     weights = np.full(moduli.size, 2.0)
     weights[0] = 1.0
     raised = float(weights @ np.exp((times - 1) * np.log(np.maximum(moduli, 1e-300)))) / length
-    error = growth * raised * (times + 2.0) + 4.0 * math.pi * _ULP * times * raised
-    infinite = -math.expm1(times * math.log1p(-min(loss.infinite_mass, 0.5)))
+    error = growth * raised * (times + 2.0) + 8.0 * math.pi * _ULP * times * raised
+    infinite = -math.expm1(times * math.log1p(-min(loss.infinite_mass, 0.5))) * (1.0 + 4.0 * ELEMENTARY)
     return ComposedLoss(
         losses=offset + (start + np.arange(length, dtype=np.float64)) * loss.step,
         masses=masses,
         log_scale=times * log_m,
         theta=theta,
         error=error,
-        wrapped=2.0 * math.exp(LOG_WRAP),
-        infinite_mass=infinite,
-        relative=times * 64.0 * _ULP + 1e-12,
+        wrapped=4.0 * math.exp(LOG_WRAP),
+        infinite_mass=infinite if loss.infinite_mass <= 0.5 else 1.0,
+        upper=upper,
     )

@@ -19,7 +19,7 @@ from dpmech.accounting.poisson.convolution import LossMoments
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, spend
+from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, quotient_down, spend
 
 if TYPE_CHECKING:
     from prv_accountant.discrete_privacy_random_variable import DiscretePrivacyRandomVariable
@@ -79,7 +79,7 @@ class PrvAccountant(Accountant):
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
 
     def _sides(self, sigma: float) -> "tuple[_PrivacyLoss, _PrivacyLoss]":
-        multiplier = sigma / self.sensitivity.upper
+        multiplier = quotient_down(sigma, self.sensitivity.upper)
         q, steps = self.release.sampling_prob, self.release.steps
         return (
             _PrivacyLoss(Loss(q, multiplier, remove=True), steps),

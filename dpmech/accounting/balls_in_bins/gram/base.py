@@ -15,19 +15,28 @@ from typing import Self
 import numpy as np
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
-__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram"]
+__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram", "factor_rounding"]
 
-# What is refused, relative to the largest entry; no guarantee rests on either. Factors and spectra miss K by
-# some b roundings (Higham 2002, Theorem 10.3), and more than FACTOR_RTOL shows a matrix that is not positive
-# semidefinite. Entries that are negative, or differ from their mirror image, by up to NEGATIVE_RTOL are
-# taken for 0, and for the larger of the two: a matrix that is nowhere smaller has no smaller delta.
+# What is refused as no Gram matrix, relative to the largest entry; no guarantee rests on either. Eigenvalues
+# further below 0 show a matrix that is not positive semidefinite, products further apart two that are not
+# transposes. Entries that are negative, or differ from their mirror image, by up to NEGATIVE_RTOL are taken
+# for 0, and for the larger of the two: a matrix that is nowhere smaller has no smaller delta.
 FACTOR_RTOL = 1e-9
 NEGATIVE_RTOL = 1e-12
 
 
 BLOCK_ENTRIES = 2**21
+
+
+def factor_rounding(bins: int) -> float:
+    """By how much a factor of K may miss it, relative to the largest entry.
+
+    Cholesky's misses entries by b + 1 roundings (Higham 2002, Theorem 10.3), and the product that is compared
+    by b more; that of eigenvectors is given eight times that, and eight bins for small constants.
+    """
+    return 16.0 * (bins + 8.0) * UNIT
 
 
 class BinGram(abc.ABC):

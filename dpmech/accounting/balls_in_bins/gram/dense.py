@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.accounting.balls_in_bins.gram.base import FACTOR_RTOL, NEGATIVE_RTOL, BinGram
+from dpmech.accounting.balls_in_bins.gram.base import FACTOR_RTOL, NEGATIVE_RTOL, BinGram, factor_rounding
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_matrix, check_real
@@ -26,7 +26,7 @@ class DenseGram(BinGram):
 
     Raises:
         InvalidParameterError: if `matrix` is not such a matrix.
-        NumericalError: if no factor reproduces it to 1e-9 of its largest entry.
+        NumericalError: if no factor reproduces it to 16 (b + 8) roundings of its largest entry.
     """
 
     def __init__(self, matrix: npt.ArrayLike) -> None:
@@ -116,7 +116,7 @@ class DenseGram(BinGram):
 
 
 def _factor(matrix: FloatArray) -> tuple[FloatArray, bool]:
-    """A square F with F F^T = matrix to 1e-9 of its largest entry, and whether F is lower triangular."""
+    """A square F with F F^T = matrix to `factor_rounding`, and whether F is lower triangular."""
     top = float(np.max(matrix))
     triangular = True
     try:
@@ -128,9 +128,10 @@ def _factor(matrix: FloatArray) -> tuple[FloatArray, bool]:
         factor = vectors * np.sqrt(np.maximum(values, 0.0))
         triangular = False
     error = float(np.max(np.abs(factor @ factor.T - matrix)))
-    if not error <= FACTOR_RTOL * top:
+    allowed = factor_rounding(matrix.shape[0])
+    if not error <= allowed * top:
         raise NumericalError(
-            f"the factor of the Gram matrix misses it by {error:.3g}, more than {FACTOR_RTOL:g} of its "
+            f"the factor of the Gram matrix misses it by {error:.3g}, more than {allowed:.3g} of its "
             f"largest entry {top:.6g}"
         )
     return factor, triangular

@@ -17,6 +17,11 @@ def convolved(masses, times):
     return result
 
 
+def both(loss, times, theta, eps):
+    """Lower and upper delta of one lattice."""
+    return tuple(compose(loss, times, theta, upper=upper).delta(eps) for upper in (False, True))
+
+
 LATTICE = LatticeLoss(0.25, -2, np.array([0.05, 0.3, 0.3, 0.2, 0.1]), 0.01, offset=0.03)
 
 
@@ -24,25 +29,23 @@ LATTICE = LatticeLoss(0.25, -2, np.array([0.05, 0.3, 0.3, 0.2, 0.1]), 0.01, offs
 @pytest.mark.parametrize("theta", [0.0, 1.0, 4.0])
 @pytest.mark.parametrize("eps", [0.0, 0.4, 1.1])
 def test_composition_is_convolution(times, theta, eps):
-    composed = compose(LATTICE, times, theta)
     masses = convolved(LATTICE.masses, times)
     losses = times * (0.03 - 0.5) + 0.25 * np.arange(masses.size)
     above = losses > eps
     infinite = 1 - 0.99**times
     truth = float(np.sum(masses[above] * -np.expm1(eps - losses[above])))
-    lower, upper = composed.delta(eps)
+    lower, upper = both(LATTICE, times, theta, eps)
     assert lower <= truth <= truth + infinite <= upper
     assert upper - lower - infinite < 1e-10
 
 
 def test_relative_accuracy_far_below_machine_epsilon():
     masses = np.array([1 - 1e-9, 1e-9])
-    composed = compose(LatticeLoss(1.0, 0, masses, 0.0), 1000, theta=16.5)
     # More than 14.5 of 1000 steps have loss 1.
     truth = sum(
         math.comb(1000, k) * 1e-9**k * (1 - 1e-9) ** (1000 - k) * -math.expm1(14.5 - k) for k in range(15, 40)
     )
-    lower, upper = composed.delta(14.5)
+    lower, upper = both(LatticeLoss(1.0, 0, masses, 0.0), 1000, 16.5, 14.5)
     assert truth < 1e-100
     assert lower <= truth <= upper
     assert upper / lower - 1 < 1e-6
@@ -50,22 +53,22 @@ def test_relative_accuracy_far_below_machine_epsilon():
 
 @pytest.mark.parametrize("theta", [0.5, 3.0])
 def test_epsilon_inverts_delta(theta):
-    composed = compose(LATTICE, 5, theta)
-    eps = composed.upper_epsilon(0.1)
-    assert composed.delta(eps)[1] <= 0.1 < composed.delta(eps * (1 - 1e-9))[1]
-    low = composed.lower_epsilon(0.1, eps)
-    assert composed.delta(low)[0] > 0.1
+    above, below = (compose(LATTICE, 5, theta, upper=upper) for upper in (True, False))
+    eps = above.upper_epsilon(0.1)
+    assert above.delta(eps) <= 0.1 < above.delta(eps * (1 - 1e-9))
+    low = below.lower_epsilon(0.1, eps)
+    assert below.delta(low) > 0.1
     assert low <= eps
-    assert composed.upper_epsilon(0.999) == 0.0
-    assert composed.lower_epsilon(0.999, 1.0) == 0.0
+    assert above.upper_epsilon(0.999) == 0.0
+    assert below.lower_epsilon(0.999, 1.0) == 0.0
     with pytest.raises(dm.NumericalError, match="below the resolution"):
-        composed.upper_epsilon(1e-3)
+        above.upper_epsilon(1e-3)
 
 
 def test_too_many_lattice_points_is_an_error(monkeypatch):
     monkeypatch.setattr(composition, "MAX_LENGTH", 10)
     with pytest.raises(dm.NumericalError, match="tolerance too small"):
-        compose(LATTICE, 50, 1.0)
+        compose(LATTICE, 50, 1.0, upper=True)
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.5, 1.2])
@@ -73,8 +76,8 @@ def test_chernoff_is_an_upper_bound_and_saddle_point_is_close(eps):
     loss = Loss(0.1, 1.0, True)
     moments = LossMoments(*loss.sampled(), 20)
     step = 0.01
-    lower = compose(lower_lattice(loss, step), 20, moments.tilt_for_eps(eps)).delta(eps)[0]
-    upper = compose(upper_lattice(loss, step), 20, moments.tilt_for_eps(eps)).delta(eps)[1]
+    lower = compose(lower_lattice(loss, step), 20, moments.tilt_for_eps(eps), upper=False).delta(eps)
+    upper = compose(upper_lattice(loss, step), 20, moments.tilt_for_eps(eps), upper=True).delta(eps)
     assert math.exp(moments.chernoff_log_delta(eps)) > lower
     assert math.exp(moments.saddle_log_delta(eps)) == pytest.approx(upper, rel=0.2)
     assert moments.chernoff_eps(math.log(upper)) >= eps * (1 - 1e-9)
@@ -121,7 +124,7 @@ def test_two_steps_against_quadrature(q, s, eps, remove):
     moments = LossMoments(*loss.sampled(), 2)
     step = 0.02 * math.sqrt(moments.cumulants(0.0)[2])
     theta = moments.tilt_for_eps(eps)
-    lower = compose(lower_lattice(loss, step), 2, theta).delta(eps)[0]
-    upper = compose(upper_lattice(loss, step), 2, theta).delta(eps)[1]
+    lower = compose(lower_lattice(loss, step), 2, theta, upper=False).delta(eps)
+    upper = compose(upper_lattice(loss, step), 2, theta, upper=True).delta(eps)
     assert lower <= truth <= upper
     assert upper / lower - 1 < 0.05

@@ -23,9 +23,19 @@ smooth_cases = pytest.mark.parametrize(
 
 
 def hockey_stick(lattice, eps):
-    at = lattice.losses()
+    """In long double: the lattices are on their side to the last digit of float64."""
+    wide = np.longdouble
+    index = np.arange(lattice.first, lattice.first + lattice.masses.size)
+    at = wide(lattice.offset) + index.astype(wide) * wide(lattice.step)
     above = at > eps
-    return float(np.sum(lattice.masses[above] * -np.expm1(eps - at[above]))) + lattice.infinite_mass
+    terms = lattice.masses[above].astype(wide) * -np.expm1(wide(eps) - at[above])
+    total = np.sum(terms) + wide(lattice.infinite_mass)
+    head = float(total)
+    return mp.mpf(head) + mp.mpf(float(total - wide(head)))
+
+
+# Of the sum above; where long double is float64, the margins are too close to it to be seen.
+SEEN = 1 + 32 * float(np.finfo(np.longdouble).eps)
 
 
 def spread(q, s, remove):
@@ -61,11 +71,10 @@ def test_lattices_enclose_the_hockey_stick_curve(q, s, remove, fineness):
     loss = Loss(q, s, remove)
     step = lattice_step(q, s, remove, fineness)
     upper, lower = upper_lattice(loss, step), lower_lattice(loss, step)
-    rounding = 1 + 1e-11
     for eps in levels(q, s, remove):
         truth = oracle.sampled_delta(q, s, eps, remove=remove)
-        assert hockey_stick(upper, eps) * rounding >= truth
-        assert hockey_stick(lower, eps) <= truth * rounding
+        assert hockey_stick(upper, eps) * SEEN >= truth
+        assert hockey_stick(lower, eps) <= truth * SEEN
 
 
 @cases
@@ -75,9 +84,9 @@ def test_total_masses(q, s, remove):
     step = lattice_step(q, s, remove, 0.1)
     for lattice in (upper_lattice(loss, step), lower_lattice(loss, step)):
         assert (lattice.masses >= 0.0).all()
-        assert lattice.masses.sum() <= 1 + 1e-12
+        assert lattice.masses.sum() <= 1 + 1e-11
     upper = upper_lattice(loss, step)
-    assert upper.masses.sum() + upper.infinite_mass >= 1 - 1e-12
+    assert upper.masses.sum() + upper.infinite_mass >= 1
     # Connecting the dots keeps the mass of the second distribution too.
     at = upper.losses()
     assert np.sum(upper.masses[at > -600.0] * np.exp(-at[at > -600.0])) == pytest.approx(1.0, abs=1e-10)
@@ -110,8 +119,8 @@ def test_very_coarse_lattices_stay_valid_and_on_the_interval(q, s, remove, cells
     assert abs(lower.losses()[0] - low) < 5 * step
     for eps in np.linspace(low, min(high, 600.0), 25)[1:-1]:
         truth = oracle.sampled_delta(q, s, float(eps), remove=remove)
-        assert hockey_stick(lower, eps) <= truth * (1 + 1e-11)
-        assert hockey_stick(upper_lattice(loss, step), eps) * (1 + 1e-11) >= truth
+        assert hockey_stick(lower, eps) <= truth * SEEN
+        assert hockey_stick(upper_lattice(loss, step), eps) * SEEN >= truth
 
 
 @smooth_cases
@@ -128,8 +137,7 @@ def test_planted_faults_leave_the_enclosure(q, s, remove):
             for eps in levels(q, s, remove)
         ]
         return all(
-            hockey_stick(lower, eps) <= truth * (1 + 1e-11)
-            and hockey_stick(upper, eps) * (1 + 1e-11) >= truth
+            hockey_stick(lower, eps) <= truth * SEEN and hockey_stick(upper, eps) * SEEN >= truth
             for eps, truth in zip(levels(q, s, remove), truths, strict=True)
         )
 
@@ -169,3 +177,70 @@ def test_lost_mass_is_an_error(monkeypatch):
     monkeypatch.setattr(losses, "_WIDE", (nodes, 0.999 * weights))
     with pytest.raises(dm.NumericalError, match="lost mass"):
         upper_lattice(Loss(0.01, 1.0, True), 0.001)
+
+
+@cases
+def test_the_rounding_of_losses_and_densities_is_as_stated(q, s):
+    """Nodes between the ends of a panel, to 50 digits; the bounds are no thousand times what is seen."""
+    rng = np.random.default_rng(4)
+    loss = Loss(q, s, True, reach=30.0)
+    low, high = loss.outputs()
+    width = min(0.25 * s, 0.5 * s * s)
+    left = rng.uniform(low, high - width, 150)
+    left = np.concatenate([left, 0.5 + s * s * rng.uniform(-60.0, 60.0, 150)])
+    left = left[(left > low) & (left < high)]
+    nodes = left + width * rng.uniform(0.0, 1.0, left.size)
+    bounds = [
+        np.maximum(*ends) for ends in zip(loss.rounding(left), loss.rounding(left + width), strict=True)
+    ]
+    # What this leaves to others: x itself (2 u), quadrature and weights, and what becomes of cells.
+    shares = []
+    with mp.workdps(50):
+        for x, ratio, density, off, mass in zip(
+            nodes, loss.log_ratio(nodes), np.exp(loss.log_density(nodes)), *bounds, strict=True
+        ):
+            z = (mp.mpf(float(x)) - mp.mpf("0.5")) / mp.mpf(s) ** 2
+            exact = mp.log(1 - mp.mpf(q) + mp.mpf(q) * mp.exp(z))
+            seen = float(abs(mp.mpf(float(ratio)) - exact))
+            assert seen <= off
+            pure = mp.npdf(mp.mpf(float(x)), 0, mp.mpf(s))
+            assert abs(mp.mpf(float(density)) / (pure * mp.exp(exact)) - 1) <= mass
+            shares.append(seen / off)
+    assert max(shares) > 1e-3
+
+
+def test_without_its_rounding_a_lattice_is_on_the_wrong_side_somewhere(monkeypatch):
+    monkeypatch.setattr(losses, "UNIT", 0.0)
+    monkeypatch.setattr(Loss, "tail_mass", lambda loss: 1e-13)
+    wrong = 0
+    for q, s in CASES:
+        loss = Loss(q, s, True)
+        step = lattice_step(q, s, True, 0.3)
+        lower = lower_lattice(loss, step)
+        total = mp.mpf(0)
+        for mass in lower.masses:
+            total += mp.mpf(float(mass))
+        wrong += total > 1
+    assert wrong > 0
+
+
+@pytest.mark.parametrize("cut", [2.0, 12.0, 25.0, 33.0, 37.0])
+@pytest.mark.parametrize("upwards", [True, False])
+def test_masses_are_on_their_side_however_far_out(cut, upwards):
+    """A rule whose panels are a quarter of a deviation everywhere is 7e-9 short beyond 37 of them."""
+    loss = Loss(0.3, 1.0, True)
+    level = float(loss.log_ratio(np.array([cut]))[0])
+    top = loss.interval()[1]
+    edges = np.array([level - 1.0, level, top])
+    _, masses, cells = loss.quadrature(edges, upwards=upwards)
+    mass = mp.fsum(mp.mpf(float(one)) for one in masses[cells == 1])
+    with mp.workdps(50):
+        rest, part = 1 - mp.mpf(0.3), mp.mpf(0.3)
+        start = mp.mpf("0.5") + mp.log((mp.exp(mp.mpf(level)) - rest) / part)
+        exact = rest * (mp.ncdf(-start) - mp.ncdf(-39)) + part * (mp.ncdf(1 - start) - mp.ncdf(-38))
+        # The edge itself is only known to its own rounding, of which the density makes `start` times as much.
+        edge = 64 * mp.mpf(2) ** -53 * start * abs(level)
+        if upwards:
+            assert exact * (1 - edge) <= mass <= exact * (1 + mp.mpf(10) ** -11)
+        else:
+            assert exact * (1 - mp.mpf(10) ** -11) <= mass <= exact * (1 + edge)

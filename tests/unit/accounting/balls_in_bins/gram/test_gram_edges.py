@@ -8,6 +8,7 @@ import pytest
 import dpmech as dm
 from dpmech.accounting.balls_in_bins import dominating_pair
 from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profile
+from dpmech.accounting.balls_in_bins.gram.base import factor_rounding
 from dpmech.accounting.balls_in_bins.gram.dense import CirculantGram, DenseGram
 
 
@@ -102,3 +103,22 @@ def test_entries_that_differ_from_their_mirror_image_count_as_the_larger(kind):
     else:
         found = CirculantGram([1.0, 0.5, 0.1, 0.5 + 4e-13]).columns(np.array([0, 1]))[:, :2]
     assert found[0, 1] == found[1, 0] == 0.5 + 4e-13
+
+
+@pytest.mark.parametrize("bins", [2, 20, 150])
+def test_factors_miss_the_matrix_by_no_more_than_is_said(bins):
+    """Definite and singular ones, against longdouble."""
+    rng = np.random.default_rng(bins)
+    for rank in (bins, max(bins // 3, 1)):
+        means = rng.uniform(0.0, 1.0, (bins, rank))
+        gram = DenseGram(means @ means.T)
+        factor = gram._factor.astype(np.longdouble)
+        missed = np.max(np.abs(factor @ factor.T - gram._matrix)) / gram.diagonal.max()
+        assert 0.0 < missed <= 0.5 * factor_rounding(bins)
+
+
+def test_a_factor_that_misses_the_matrix_is_refused(monkeypatch):
+    true = np.linalg.cholesky
+    monkeypatch.setattr(np.linalg, "cholesky", lambda matrix: true(matrix) * (1.0 + 2e-13))
+    with pytest.raises(dm.NumericalError, match="misses it"):
+        DenseGram([[1.0, 0.5], [0.5, 1.0]])
