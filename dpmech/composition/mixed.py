@@ -48,7 +48,9 @@ __all__ = ["MixedComposition", "SampledPart"]
 # Fractional orders matter where eps is large, and are sums that may not converge: dp-accounting leaves such
 # an order out, which is safe. Integer ones take time in proportion to the order.
 _ORDERS = [*np.linspace(1.1, 1.9, 9), *range(2, 65), *(int(order) for order in np.geomspace(70, 1024, 20))]
-# Float64 masses of T composed steps are off by a few ulp each.
+# What dp-accounting's transforms, which are not tilted, may hide in delta. It states no bound; measured
+# against dpmech's own lattices it is 3e-14 over 1000 steps and a few 1e-12 over 100,000: this is about 30
+# times that.
 _NOISE_PER_STEP = 1e-15
 _NOISE_SHARE = 1e-2
 _CONVERGED = 1e-3

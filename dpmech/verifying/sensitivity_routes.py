@@ -19,10 +19,12 @@ from dpmech.numerics import UNIT, Bounds, FloatArray, Provenance, spend
 
 __all__ = ["second_bracket"]
 
-# Relative; a sum of m terms one after another adds m roundings.
-_SLACK = 1e-12
 _ALL_SETS = 12
 _DENSE_STEPS = 4096
+# Relative, for two inner products of as many terms; a sum of m terms one after another adds m roundings. A
+# bracket is compared with a claim to 1e-9 and handed out nowhere: columns with signs, where it may be k times
+# that, need no more.
+_SLACK = 2.0 * _DENSE_STEPS * UNIT
 _LOWER_WORK = 1_000_000_000
 # Multiplications of pairs of floats in a recursion, about 10 ns each.
 _RECURSION_WORK = 2_000_000_000
@@ -206,6 +208,7 @@ def _leftmost(
     if n > 1 and factors.scale is not None:
         ratio = float(coefs[1] / coefs[0])
         norms = _column_norms(strategy, coefs, columns)
+        # How close counts as geometric is far below what a claim is compared to.
         geometric = 0.0 <= ratio < 1.0 and np.all(np.abs(coefs[1:] - ratio * coefs[:-1]) <= 1e-14 * coefs[0])
         if geometric and norms is not None and np.ptp(norms) <= (1e-13 + 2 * math.isqrt(n) * UNIT) * norms[0]:
             yield _bracket(lower, lower, Provenance("second.geometric"), terms=k)
