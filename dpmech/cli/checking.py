@@ -7,6 +7,7 @@ import click
 
 from dpmech.certificates import LARGEST_FILE
 from dpmech.cli.printing import progress_bar, refuse
+from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import DpmechError
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
@@ -43,6 +44,7 @@ __all__ = ["verify"]
     show_default=True,
     help="Larger files, in MB, are not read.",
 )
+@worker_options
 @click.option("--details", is_flag=True, help="Print every check, not only the verdict.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(
@@ -53,6 +55,8 @@ def verify(
     max_seconds: float,
     max_memory: float,
     max_file_size: float,
+    workers: int | None,
+    dask: str | None,
     details: bool,
     as_json: bool,
 ) -> None:
@@ -63,7 +67,10 @@ def verify(
     """
     found: list[Verification] = []
     try:
-        with progress_bar("verifying", total=len(files)) as report:
+        with (
+            chosen_executor(workers, dask) as executor,
+            progress_bar("verifying", total=len(files)) as report,
+        ):
             for file in files:
                 found.append(
                     verify_certificate(
@@ -74,6 +81,7 @@ def verify(
                         max_seconds=max_seconds,
                         max_memory=1e9 * max_memory,
                         max_file_size=round(1e6 * max_file_size),
+                        executor=executor,
                     )
                 )
                 report("")

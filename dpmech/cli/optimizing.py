@@ -1,5 +1,6 @@
 """`dpmech optimize`: every family at its best for a plan."""
 
+import concurrent.futures
 import dataclasses
 import json
 import time
@@ -14,6 +15,7 @@ from dpmech.cli.baseline import BASELINE, Baseline, baseline_of, error_of
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.printing import Report, console, progress_bar, refuse, shown, warn
+from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.fitting import Fit
 from dpmech.fitting import optimize as fit_strategy
@@ -40,6 +42,7 @@ _DEFAULT = "lambda-cgd,bandmf:bands=16,bandinv:bands=4,blt:buffers=3"
 @click.option("--eps-grid", help="More budgets for the figure, joined by commas, e.g. 8,4,2,1.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Draw error against eps into this file.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of coefficients fitted before.")
+@worker_options
 @plan_options
 def optimize(
     families: str,
@@ -49,6 +52,8 @@ def optimize(
     eps_grid: str | None,
     figure: Path | None,
     cache: Path | None,
+    workers: int | None,
+    dask: str | None,
     as_json: bool,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
@@ -63,14 +68,17 @@ def optimize(
         plan = resolve(settings)
         grid = _grid(eps_grid, plan.eps, drawn=figure is not None)
         entries = parse_families(families)
-        with progress_bar("fitting", total=(len(entries) + 1) * len(grid)) as report:
-            fits = {
-                eps: [
-                    _fitted(entry, dataclasses.replace(plan, eps=eps), objective, cache, report)
-                    for entry in entries
-                ]
+        with (
+            chosen_executor(workers, dask) as executor,
+            progress_bar("fitting", total=(len(entries) + 1) * len(grid)) as report,
+        ):
+            calls = [
+                (entry, dataclasses.replace(plan, eps=eps), objective, cache)
                 for eps in grid
-            }
+                for entry in entries
+            ]
+            results = in_order(executor, report, _fitted, calls)
+            fits = {eps: [next(results) for _ in entries] for eps in grid}
             baselines = {
                 eps: _baseline_row(baseline_of(dataclasses.replace(plan, eps=eps), report), objective)
                 for eps in grid
@@ -111,7 +119,13 @@ def _grid(text: str | None, eps: float, *, drawn: bool) -> list[float]:
 
 
 def _fitted(
-    entry: FamilyEntry, plan: ResolvedPlan, objective: str, cache: Path | None, report: Report
+    entry: FamilyEntry,
+    plan: ResolvedPlan,
+    objective: str,
+    cache: Path | None,
+    *,
+    executor: concurrent.futures.Executor | None = None,
+    report: Report = silent,
 ) -> tuple[FamilyEntry, Fit, float]:
     start = time.perf_counter()
     fit = fit_strategy(
@@ -130,8 +144,8 @@ def _fitted(
         rng=plan.seed,
         cache=cache,
         progress=lambda line: report(f"{entry.label} at eps {typed(plan.eps)}: {line}"),
+        executor=executor,
     )
-    report("")
     return entry, fit, time.perf_counter() - start
 
 

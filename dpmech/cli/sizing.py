@@ -1,5 +1,6 @@
 """`dpmech calibrate` and `dpmech compare`: how much noise a plan needs."""
 
+import concurrent.futures
 import json
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from dpmech.cli.baseline import BASELINE, Baseline, baseline_of
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, comparison_options, plan_options, resolve, resolve_each
 from dpmech.cli.printing import Report, console, progress_bar, refuse, shown, warn
+from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import DpmechError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import noise_cost
 from dpmech.numerics import times
@@ -35,6 +37,7 @@ __all__ = ["calibrate", "compare"]
 @click.option("--column-normalized", is_flag=True, help="Scale the columns of the strategy to norm 1.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the certificate to this file.")
 @click.option("--clip-norm", type=float, help="Clip norm that the certificate fixes [left open].")
+@worker_options
 @plan_options
 def calibrate(
     name: str,
@@ -42,6 +45,8 @@ def calibrate(
     column_normalized: bool,
     out: Path | None,
     clip_norm: float | None,
+    workers: int | None,
+    dask: str | None,
     as_json: bool,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
@@ -56,8 +61,9 @@ def calibrate(
             raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
         plan = resolve(settings)
         entry = Entry(name, options, column_normalized)
-        with progress_bar("calibrating", total=1) as report:
-            cal, seconds = _calibrated(entry, plan, report)
+        with chosen_executor(workers, dask) as executor, progress_bar("calibrating", total=1) as report:
+            cal, seconds = _calibrated(entry, plan, executor=executor, report=report)
+            report("")
         row = _row(entry, plan, cal, seconds)
         if out is not None:
             cal.certificate(clip_norm, float(plan.training.batch_size)).save(out)
@@ -83,8 +89,17 @@ def calibrate(
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file instead of the options."
 )
+@worker_options
 @comparison_options
-def compare(strategies: str | None, plan_file: Path | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401, FBT001 - as above
+def compare(
+    *,
+    strategies: str | None,
+    plan_file: Path | None,
+    workers: int | None,
+    dask: str | None,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - as above
+) -> None:
     """Set several strategies side by side, under one sampling or several, and beside DP-SGD.
 
     The first row is DP-SGD as it is run: independent noise under Poisson sampling, for the same steps, batch
@@ -101,7 +116,8 @@ def compare(strategies: str | None, plan_file: Path | None, as_json: bool, **giv
             raise InvalidParameterError("strategies", strategies, "given, here or in --plan")
         settings |= {key: value for key, value in given.items() if value is not None}
         plans = resolve_each(settings)
-        baseline, pairs = _compared(plans, entries)
+        with chosen_executor(workers, dask) as executor:
+            baseline, pairs = _compared(plans, entries, executor)
     except DpmechError as error:
         refuse(error)
     first = _baseline_row(baseline)
@@ -121,7 +137,13 @@ def compare(strategies: str | None, plan_file: Path | None, as_json: bool, **giv
     output.print(_comparison(first, rows))
 
 
-def _calibrated(entry: Entry, plan: ResolvedPlan, report: Report) -> tuple[Calibration, float]:
+def _calibrated(
+    entry: Entry,
+    plan: ResolvedPlan,
+    *,
+    executor: concurrent.futures.Executor | None = None,
+    report: Report = silent,
+) -> tuple[Calibration, float]:
     start = time.perf_counter()
     cal = calibrate_sigma(
         build_strategy(entry, plan.training.n),
@@ -133,37 +155,50 @@ def _calibrated(entry: Entry, plan: ResolvedPlan, report: Report) -> tuple[Calib
         method=plan.method,
         rng=plan.seed,
         progress=lambda line: report(f"{entry.label}: {line}"),
+        executor=executor,
     )
-    report("")
     return cal, time.perf_counter() - start
+
+
+def _attempted(
+    entry: Entry,
+    plan: ResolvedPlan,
+    *,
+    executor: concurrent.futures.Executor | None = None,
+    report: Report = silent,
+) -> tuple[Calibration, float] | UnsupportedCombinationError:
+    try:
+        return _calibrated(entry, plan, executor=executor, report=report)
+    except UnsupportedCombinationError as error:
+        return error
 
 
 _Pairs = list[tuple[dict[str, Any], Calibration | None]]
 
 
-def _compared(plans: list[ResolvedPlan], entries: list[Entry]) -> tuple[Baseline, _Pairs]:
+def _compared(
+    plans: list[ResolvedPlan], entries: list[Entry], executor: concurrent.futures.Executor | None
+) -> tuple[Baseline, _Pairs]:
     """The baseline, and a row for every entry under every sampling.
 
     Where several samplings are compared, one that no theorem covers for a strategy has a row that says so. A
     strategy that none of them covers is refused, as under a single one.
     """
     pairs: _Pairs = []
-    with progress_bar("calibrating", total=len(plans) * len(entries) + 1) as report:
+    calls = [(entry, plan) for entry in entries for plan in plans]
+    with progress_bar("calibrating", total=len(calls) + 1) as report:
+        found = in_order(executor, report, _attempted, calls)
         for entry in entries:
-            refusal: UnsupportedCombinationError | None = None
-            covered = 0
+            refusals: list[UnsupportedCombinationError] = []
             for plan in plans:
-                try:
-                    cal, seconds = _calibrated(entry, plan, report)
-                except UnsupportedCombinationError as error:
-                    report("")
-                    refusal = error
-                    pairs.append((_missing(entry.label, plan.sampling, str(error)), None))
+                given = next(found)
+                if isinstance(given, UnsupportedCombinationError):
+                    refusals.append(given)
+                    pairs.append((_missing(entry.label, plan.sampling, str(given)), None))
                 else:
-                    covered += 1
-                    pairs.append((_row(entry, plan, cal, seconds), cal))
-            if refusal is not None and not covered:
-                raise refusal
+                    pairs.append((_row(entry, plan, *given), given[0]))
+            if len(refusals) == len(plans):
+                raise refusals[-1]
         return baseline_of(plans[0], report), pairs
 
 

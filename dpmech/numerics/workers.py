@@ -201,7 +201,11 @@ class Cluster(concurrent.futures.Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of Executor
         """Leave the cluster, which runs on."""
-        self._executor.shutdown(wait=wait, cancel_futures=cancel_futures)
+        if cancel_futures or not wait:
+            # Dask forgets what nobody waits for any more.
+            self._client.close()
+            return
+        self._executor.shutdown(wait=True)
         self._client.close()
 
     def _ended(
