@@ -56,7 +56,18 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
         old.__code__ = function.__code__
         old.__defaults__ = function.__defaults__
         old.__kwdefaults__ = function.__kwdefaults__
-    return _constants(module, altered) or changed
+    changed |= _constants(module, altered)
+    _forget()
+    return changed
+
+
+def _forget() -> None:
+    """Clear what the library has computed once for all: the altered source would have computed it anew."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{PACKAGE}."):
+            for value in list(vars(module).values()):
+                if isinstance(clear := getattr(value, "cache_clear", None), types.BuiltinFunctionType):
+                    clear()
 
 
 def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type) -> bool:
