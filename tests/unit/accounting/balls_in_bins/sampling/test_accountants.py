@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import certified_accountant
+from dpmech.accounting.balls_in_bins.sampling import certified_accountant, estimate_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
@@ -137,3 +137,19 @@ def test_delta_below_is_rounded_up():
             loose.append(float(found / exact - 1))
     assert any(short)
     assert max(loose) < 40 * 2.0**-53
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.5])
+def test_without_amplification_the_noise_is_that_over_the_sensitivity(eps, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        estimate_accountant, "delta_below", lambda *given: asked.append(given) or delta_below(*given)
+    )
+    sensitivity = Bounds(1.0, 2.0, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("two"))
+    gram = CirculantGram([4.0, 0.2, 0.1, 0.2])
+    accountant = estimate_accountant.ImportanceAccountant(
+        gram, sensitivity, dm.Importance(0.3), np.random.default_rng(1)
+    )
+    accountant.delta(3.0, eps, tolerance=1e-2)
+    ((_, sampled, at, multiplier),) = asked
+    assert (sampled, at, multiplier) == (max(eps, 1e-4), eps, 1.5)
