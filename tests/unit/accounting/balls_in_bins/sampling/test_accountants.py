@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import certified_accountant, estimate_accountant
+from dpmech.accounting.balls_in_bins.sampling import blocks, certified_accountant, estimate_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
@@ -153,3 +153,13 @@ def test_without_amplification_the_noise_is_that_over_the_sensitivity(eps, monke
     accountant.delta(3.0, eps, tolerance=1e-2)
     ((_, sampled, at, multiplier),) = asked
     assert (sampled, at, multiplier) == (max(eps, 1e-4), eps, 1.5)
+
+
+def test_shares_of_the_parts_add_up_over_blocks(monkeypatch):
+    sums = ([2.0, 1.0, 0.0], [1.0, 4.0, 0.0])
+    found = [(np.zeros(3), np.log(np.maximum(one, 1e-300))) for one in sums]
+    monkeypatch.setattr(blocks, "_blocks", lambda *_, **__: found)
+    proposal = types.SimpleNamespace(weights=np.ones(3))
+    sample = weight_sample(proposal, (1,), Stage.REMOVE_MAIN, 6)
+    assert sample.shares == pytest.approx([3.0 / 8.0, 5.0 / 8.0, 0.0], abs=1e-15)
+    assert sample.log_weights.size == 6
