@@ -86,6 +86,9 @@ def test_both_directions_of_a_certified_bound_share_beta(monkeypatch):
     assert bound.upper == max(bound.remove.upper, bound.add.upper)
     assert bound.meets(bound.upper)
     assert not bound.meets(bound.upper * (1.0 - 1e-15))
+    shares.clear()
+    certified.certify_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1))
+    assert shares == [5e-10, 5e-10]
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])
