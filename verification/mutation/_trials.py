@@ -1,6 +1,7 @@
 """Runs tests on mutants, each mutant in a forked process that shares one collection (Linux)."""
 
 import ast
+import dataclasses
 import importlib
 import os
 import resource
@@ -77,6 +78,8 @@ def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type
         old = vars(holder).get(name)
         if isinstance(value, type) and value.__module__ == altered.__name__ and isinstance(old, type):
             changed |= _constants(old, value)
+        elif type(value).__module__ == altered.__name__:
+            continue  # of a class that is another one there
         elif not name.startswith("__") and _plain(value) and repr(old) != repr(value):
             changed = True
             users = [holder, *(one for key, one in sys.modules.items() if key.startswith(f"{PACKAGE}."))]
@@ -87,7 +90,9 @@ def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type
 
 
 def _plain(value: object) -> bool:
-    """Whether it is made of numbers and words alone: a function or class has its counterpart already."""
+    """Whether it, or all of its fields, are made of numbers and words alone: a function or class has its counterpart already."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return all(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
     if isinstance(value, dict):
         return all(_plain(one) for one in (*value, *value.values()))
     if isinstance(value, tuple | list | set | frozenset):

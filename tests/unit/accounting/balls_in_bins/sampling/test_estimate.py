@@ -389,3 +389,11 @@ def test_a_proved_bound_that_keeps_every_weight_small_excuses_a_heavy_tail():
     for factor, excused in ((0.99, True), (1.01, False)):
         one = dataclasses.replace(heavy, weight_bound=factor * most)
         assert ("too heavy" not in importance._doubt("REMOVE", one, heavy)) is excused
+
+
+def test_samples_are_sized_for_six_errors_a_decade():
+    steps = [0.5, 0.3, 0.2, 0.15, 0.1, 0.07]
+    rungs = [step * 10.0**-power for power in range(4) for step in steps][:-1]
+    assert importance.REL_ERRORS.rungs == pytest.approx(rungs, rel=1e-12)
+    assert (rungs[0], rungs[-1]) == (0.5, pytest.approx(1e-4))
+    assert importance.pilot_size(8) == 4096
