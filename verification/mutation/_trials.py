@@ -74,11 +74,12 @@ def _forget() -> None:
 def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type) -> bool:
     """Give a module, its classes, and whoever imported them, the constants of the altered source."""
     changed = False
+    home = altered.__name__ if isinstance(altered, types.ModuleType) else altered.__module__
     for name, value in list(vars(altered).items()):
         old = vars(holder).get(name)
         if isinstance(value, type) and value.__module__ == altered.__name__ and isinstance(old, type):
             changed |= _constants(old, value)
-        elif type(value).__module__ == altered.__name__:
+        elif type(value).__module__ == home:
             continue  # of a class that is another one there
         elif not name.startswith("__") and _plain(value) and repr(old) != repr(value):
             changed = True
@@ -90,7 +91,7 @@ def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type
 
 
 def _plain(value: object) -> bool:
-    """Whether it, or all of its fields, are made of numbers and words alone: a function or class has its counterpart already."""
+    """Whether it is made of numbers and words alone, by its fields too; functions have their counterparts."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return all(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
     if isinstance(value, dict):
