@@ -1,6 +1,7 @@
 """Poisson sampling where a bracket ends: almost certain sampling, delta below every number."""
 
 import math
+import types
 
 import mpmath as mp
 import pytest
@@ -67,3 +68,44 @@ def test_prv_brackets_are_close():
     assert exact.lower <= bounds.upper
     assert bounds.lower >= 0.9 * exact.lower
     assert bounds.upper <= 1.1 * exact.upper
+
+
+@pytest.mark.parametrize("eps", [699.5, 700.5, 720.0])
+@pytest.mark.parametrize("q", [0.5, 1e-3])
+def test_one_step_where_an_exponential_nears_the_end_of_float64(eps, q):
+    """The loss of the plain mechanism is about eps: delta depends on every digit of it."""
+    sigma = 1.0 / math.sqrt(2.0 * (eps - math.log(q)))
+    bounds = PoissonAccountant(PoissonRelease(q, 1, ONE)).delta(sigma, eps, tolerance=1e-3)
+    remove, _ = both_directions(q, sigma, eps)
+    assert bounds.lower <= remove <= bounds.upper
+    assert bounds.upper <= bounds.lower * (1.0 + 1e-9)
+
+
+def side(chernoff, lower, upper, asked):
+    moments = types.SimpleNamespace(
+        chernoff_log_delta=lambda eps: chernoff,
+        tilt_for_eps=lambda eps: 6.0,
+        chernoff_eps=lambda log: chernoff,
+    )
+
+    def delta(eps, tolerance):
+        asked.append(chernoff)
+        return lower, upper
+
+    return types.SimpleNamespace(moments=moments, delta=delta, epsilon=delta)
+
+
+@pytest.mark.parametrize(("excess", "looked_at"), [(-0.7, False), (-0.69, True), (0.5, True)])
+def test_the_second_direction_is_looked_at_where_it_may_be_the_larger(excess, looked_at, monkeypatch):
+    """Half of what the first one has counts as that: the moments of Chernoff's bound come from quadrature."""
+    accountant, asked = PoissonAccountant(PoissonRelease(0.1, 9, ONE)), []
+    first, second = side(-1.0, 0.1, 0.11, asked), side(math.log(0.1) + excess, 0.09, 0.12, asked)
+    monkeypatch.setattr(accountant, "_directions", lambda sigma: (second, first))
+    found = accountant._bracket(1.0, 0.5, 1e-3)
+    assert found == ((0.1, 0.12, 3.0) if looked_at else (0.1, 0.11, 3.0))
+    assert len(asked) == 1 + looked_at
+    # Never slower than like 1 / sigma.
+    assert accountant._bracket(1.0, 0.1, 1e-3)[2] == 1.0
+    # The larger lower end counts, too.
+    monkeypatch.setattr(accountant, "_directions", lambda sigma: (first, side(-1.5, 0.105, 0.12, asked)))
+    assert accountant._bracket(1.0, 0.5, 1e-3)[:2] == (0.105, 0.12)
