@@ -109,3 +109,27 @@ def test_the_second_direction_is_looked_at_where_it_may_be_the_larger(excess, lo
     # The larger lower end counts, too.
     monkeypatch.setattr(accountant, "_directions", lambda sigma: (first, side(-1.5, 0.105, 0.12, asked)))
     assert accountant._bracket(1.0, 0.5, 1e-3)[:2] == (0.105, 0.12)
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "eps"),
+    [(1.8196004269911e-05, 40.18965581371271, 2.4881140125214963e-18),
+     (8.374155915434785e-05, 85.72946559010683, 2.6837396823747514e-18),
+     (1.9648520061149536e-06, 87.75133583079761, 1.0637481543237484e-18)],
+)  # fmt: skip
+def test_one_step_where_both_directions_are_equal_but_for_rounding(q, sigma, eps):
+    bounds = PoissonAccountant(PoissonRelease(q, 1, ONE)).delta(sigma, eps, tolerance=1e-3)
+    remove, add = both_directions(q, sigma, eps)
+    assert remove == pytest.approx(add, rel=1e-12, abs=0.0)
+    assert bounds.lower <= remove <= bounds.upper
+
+
+def test_ends_of_eps_are_where_those_of_delta_cross(monkeypatch):
+    accountant = PoissonAccountant(PoissonRelease(0.5, 1, ONE))
+    monkeypatch.setattr(
+        accountant, "_one_step", lambda sigma, eps: (0.5 * math.exp(-eps), 0.6 * math.exp(-eps))
+    )
+    found = accountant.epsilon(1.0, 0.1, tolerance=1e-3)
+    assert (found.lower, found.upper) == pytest.approx((math.log(5.0), math.log(6.0)), rel=1e-9)
+    assert 0.5 * math.exp(-found.lower) >= 0.1 * (1.0 - 1e-15)
+    assert 0.6 * math.exp(-found.upper) <= 0.1
