@@ -170,7 +170,7 @@ def test_bounds_are_read_where_the_errors_leave_them(monkeypatch, tight):
 
 
 def test_no_eps_is_needed_only_where_all_errors_leave_delta_below(monkeypatch):
-    """At eps = 0 the estimate is off by 0.25 in eps and 1e-3 in delta: 0.4 e^0.25 + 1e-3 is what it may be."""
+    """Off by 0.25 in eps and 1e-3 in delta, the estimate at eps = 0 may be 0.4 e^0.25 + 1e-3."""
     composed = types.SimpleNamespace(
         compute_delta_estimate=lambda eps: 0.4 * math.exp(-eps), compute_epsilon=lambda *_: (0.1, 0.2, 0.3)
     )
@@ -183,6 +183,6 @@ def test_no_eps_is_needed_only_where_all_errors_leave_delta_below(monkeypatch):
     assert accountant.epsilon(1.0, most * (1.0 - 1e-9), tolerance=0.1).upper == 0.3
     assert accountant.epsilon(1.0, most, tolerance=0.1).upper == 0.0
     # A delta is never told to be above 1.
-    large = types.SimpleNamespace(compute_delta_estimate=lambda eps: 1.5)
+    large = types.SimpleNamespace(compute_delta_estimate=lambda eps: 0.7 - 2.0 * eps)
     side.composed = lambda *_: (large, 1e-3, 0.25)
     assert accountant.delta(1.0, 0.0, tolerance=0.1).upper == 1.0
