@@ -70,6 +70,13 @@ def test_words_are_left_alone():
     assert "2 * x" not in texts
 
 
+def test_joined_words_are_left_alone():
+    source = (
+        "def f(x, y):\n    text = ''\n    text += f'{x}'\n    text += 'more'\n    x += y\n    return text"
+    )
+    assert [(one.before, one.after) for one in mutants("sample", source)] == [("x += y", "x -= y")]
+
+
 def test_signs_under_a_square_are_left_alone():
     source = "def f(x, y):\n    return abs(x - y) + (x + y) ** 2"
     assert not [one for one in mutants("sample", source) if one.after in {"-(x - y)", "-(x + y)"}]

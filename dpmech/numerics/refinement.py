@@ -181,10 +181,5 @@ def log_gap(lower: float, upper: float) -> float:
 
 def rung_below(goal: float, anchor: float) -> float:
     """The largest anchor 2^k that is at most `goal`, both > 0; goals below 1e-250 count as that."""
-    goal = max(goal, 1e-250)
-    power = math.floor(math.log2(goal / anchor))
-    while math.ldexp(anchor, power) > goal:
-        power -= 1
-    while math.ldexp(anchor, power + 1) <= goal:
-        power += 1
-    return math.ldexp(anchor, power)
+    (part, power), (own, start) = math.frexp(max(goal, 1e-250)), math.frexp(anchor)
+    return math.ldexp(anchor, power - start - (part < own))

@@ -198,6 +198,8 @@ def _replacements(node: ast.expr | ast.AugAssign, *, whole: bool) -> Iterator[as
             yield node.operand
         case ast.BinOp():
             yield from _operations(node, whole=whole)
+        case ast.AugAssign(value=ast.JoinedStr() | ast.Constant(value=str())):
+            return  # words are joined, not added
         case ast.AugAssign() if type(node.op) in OPERATORS:
             yield ast.AugAssign(node.target, OPERATORS[type(node.op)](), node.value)
         case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:

@@ -72,3 +72,16 @@ def test_plain_data_and_back(one):
 @pytest.mark.parametrize("level", [0.5, 0.7, 0.99, 1.0 - 2.0**-53])
 def test_the_error_of_a_level_of_a_half_or_more_is_exact(level):
     assert Fraction(error_of_level(level)) == 1 - Fraction(level)
+
+
+def test_an_error_is_at_most_one():
+    assert dm.Guarantee(dm.Kind.PROBABLE, 1.0).error == 1.0
+    with pytest.raises(dm.InvalidParameterError, match="error"):
+        dm.Guarantee(dm.Kind.PROBABLE, 1.5)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-17, 0.1, 0.3, 0.4999, 0.5, 0.7, 1.0])
+def test_the_error_of_a_level_is_the_next_float_at_most(level):
+    found, exact = error_of_level(level), 1 - Fraction(level)
+    assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 2**51))
+    assert found <= 1.0

@@ -59,3 +59,16 @@ def test_facts_of_another_route_are_listed_as_they_are(route, facts):
 def test_numbers_in_words_are_echoed_as_typed():
     by = dm.Provenance("bins.certified", {"bins": 4, "beta": 1e-17})
     assert str(by) == "Balls-in-Bins certified sampling, 4 bins, beta 1e-17"
+
+
+def test_a_programme_tells_its_ring_and_one_run_its_ways():
+    facts = {"bins": 7, "decay": 0.81234, "excess": 0.012341}
+    assert provenance._programme(facts) == (
+        "Balls-in-Bins convex-order programme, 7 bins, dominating ring of decay 0.8123 "
+        "(entries over-stated by 1.3 % in the mean)"
+    )
+    assert provenance._programme({"bins": 7}) == "Balls-in-Bins convex-order programme, 7 bins"
+    counts = {"canaries": 9, "right": 5, "high": 4, "low": 3}
+    words = "one run, 9 canaries, 5 of 4 + 3 guesses right"
+    assert provenance._one_run(counts | {"ways": 1}) == words
+    assert provenance._one_run(counts | {"ways": 2}).startswith(words + ", the best of 2 ways")

@@ -163,3 +163,16 @@ def test_sigma_under_balls_in_bins_moves_with_the_rung_of_rtol(method):
         for rtol in (8e-3, 1e-2, 1.5e-2, 1e-3)
     ]
     assert found[0] == found[1] == found[2] != found[3]
+
+
+def test_bounds_below_one_settle_too():
+    bounds = {8.0: 0.5, 4.0: 0.25, 2.0: 0.24, 1.0: 0.1}
+    found = Ladder((8.0, 4.0, 2.0, 1.0)).settle(bounds.get, goal=0.1)
+    assert found == Settled(0.24, 2.0, 4.0, pytest.approx(math.log(0.25 / 0.24)))
+    assert Ladder((2.0, 1.0)).settle({2.0: 0.5, 1.0: 0.0}.get, goal=0.1) == Settled(0.0, 1.0, 2.0, 0.0)
+
+
+def test_the_smallest_goal():
+    least = rung_below(1e-250, 1.0)
+    assert least <= 1e-250 < 2.0 * least
+    assert rung_below(1e-300, 1.0) == rung_below(0.0, 1.0) == least

@@ -135,5 +135,20 @@ def test_what_leaves_the_range_is_refused():
 
 def test_what_the_platform_can_do():
     assert rounding.UNIT == 2.0**-53
-    assert rounding.LONGDOUBLE_BITS >= 53
-    assert rounding.LONGDOUBLE_UNIT == 2.0**-rounding.LONGDOUBLE_BITS
+    assert rounding.next_up(1.0) == 1.0 + 2.0 * rounding.UNIT
+    # As many bits as it takes until a half of the last one is lost.
+    one = np.longdouble(1)
+    bits = next(k for k in range(1, 200) if one + one / np.longdouble(2) ** k == one)
+    assert rounding.LONGDOUBLE_BITS == bits >= 53
+    assert 2.0**-bits == rounding.LONGDOUBLE_UNIT
+
+
+def test_elementary_functions_are_as_accurate_as_is_said():
+    """Four units in the last place, each of at most two of our units."""
+    assert rounding.ELEMENTARY == 8.0 * 2.0**-53
+    assert rounding.next_up(0.0) > 0.0
+    x = np.random.default_rng(8).uniform(1e-3, 30.0, 300)
+    for function, exact in ((np.exp, mp.exp), (np.log1p, mp.log1p), (np.expm1, mp.expm1)):
+        with mp.workdps(30):
+            for at, found in zip(x.tolist(), function(x).tolist(), strict=True):
+                assert abs(mp.mpf(found) / exact(mp.mpf(at)) - 1) <= rounding.ELEMENTARY

@@ -102,7 +102,7 @@ def test_the_contour_integral_of_a_normal_loss(steps, eps, shift):
     assert gaussian(steps, eps).on_line(shift) == pytest.approx(float(exact), rel=1e-7, abs=0.0)
 
 
-@pytest.mark.parametrize(("q", "s", "eps"), [(0.3, 1.5, 0.2), (0.3, 1.5, 0.0), (0.9, 2.0, 0.5)])
+@pytest.mark.parametrize(("q", "s", "eps"), [(0.3, 1.5, 0.2), (0.9, 2.0, 0.5)])
 def test_either_direction_of_two_steps(q, s, eps):
     """The first step is integrated out by trapezoids, the second is the closed form of its hockey stick."""
     x = np.linspace(-14.0 * s, 14.0 * s + 1.0, 100_001)
@@ -149,7 +149,7 @@ def test_a_line_keeps_off_the_pole_but_rises_no_further_than_is_safe():
     assert {*raised} == {True, False}
 
 
-@pytest.mark.parametrize(("steps", "eps", "theta"), [(30, 4.0, 0.98), (30, 4.0, 0.7), (4, 0.02, 0.83)])
+@pytest.mark.parametrize(("steps", "eps", "theta"), [(30, 4.0, 0.98), (4, 0.02, 0.83), (30, 4.0, 6.0)])
 def test_the_mesh_keeps_aliases_below_what_is_said(steps, eps, theta):
     """Of a normal loss all is known: what 2 pi / h away is added to the integral, and Chernoff's bound."""
     mesh = gaussian(steps, eps)._mesh(theta)

@@ -12,18 +12,18 @@ import dpmech as dm
 from dpmech.accounting import PoissonAccountant
 from dpmech.mechanism import Pattern
 from dpmech.verifying import privacy_routes, sensitivity_routes
-from dpmech.verifying.integrals import composed_delta, gaussian_integral
+from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.privacy_routes import repeated_routes, second_routes
 from dpmech.verifying.sensitivity_routes import (
     _all_rows,
     _all_sets,
     _best_signs,
     _bracket,
+    _coefficients,
     _column_norms,
     _leftmost,
     _spaced_sets,
     best_sums,
-    second_bracket,
 )
 from tests.support import saved
 from tests.support.oracles import sensitivity_ceiling, sensitivity_floor
@@ -170,12 +170,11 @@ def test_column_norms_in_blocks(n):
 
 
 def test_a_recursion_that_takes_too_long_is_left_out(monkeypatch):
-    strategy = dm.BandedInverse(5000, [1.0, -0.5, 0.0, 0.1])
-    mechanism = dm.Mechanism(strategy, dm.SingleParticipation())
-    monkeypatch.setattr(sensitivity_routes, "_RECURSION_WORK", 15_000)  # three coefficients that are not 0
-    assert second_bracket(mechanism).upper < 2.0
-    monkeypatch.setattr(sensitivity_routes, "_RECURSION_WORK", 14_999)
-    assert second_bracket(mechanism).upper == math.inf
+    strategy = dm.BandedInverse(50, [1.0, -0.5, 0.0, 0.1])
+    monkeypatch.setattr(sensitivity_routes, "_RECURSION_WORK", 150)  # three coefficients that are not 0
+    np.testing.assert_allclose(_coefficients(strategy), strategy.toeplitz_coefs, rtol=1e-13)
+    monkeypatch.setattr(sensitivity_routes, "_RECURSION_WORK", 149)
+    assert _coefficients(strategy) is None
 
 
 # the privacy loss
@@ -184,21 +183,16 @@ POISSON, BINS = saved.certificate("poisson 40").certificate(), saved.certificate
 
 
 @pytest.mark.parametrize("lower", [0.0, 0.1])
-def test_a_contour_integral_has_ends_on_either_side(lower):
-    achieved = dm.Bounds(
-        lower,
-        POISSON.achieved.upper,
-        POISSON.achieved.guarantee & dm.Guarantee(dm.Kind.BOUND),
-        POISSON.achieved.by,
-    )
+def test_a_contour_integral_has_ends_on_either_side(lower, monkeypatch):
+    asked = []
+    monkeypatch.setattr(privacy_routes, "composed_delta", lambda *given: asked.append(given) or 0.25)
+    achieved = dm.Bounds(lower, POISSON.achieved.upper, dm.Guarantee(dm.Kind.BOUND), POISSON.achieved.by)
     certificate = dataclasses.replace(POISSON, achieved=achieved)
-    route = second_routes(certificate, POISSON.sensitivity, None)[0]
-    q, steps = POISSON.participation.sampling_prob, POISSON.strategy.n
-    for eps in (0.3, 2.0):
-        found = route.delta(POISSON.sigma, eps)
-        exact = composed_delta(q, POISSON.sigma / POISSON.sensitivity.upper, steps, eps)
-        assert found.upper == pytest.approx(exact * (1.0 + 1e-7), rel=1e-12)
-        assert found.lower == pytest.approx(exact * (1.0 - 2e-7) if lower else 0.0, rel=1e-12, abs=0.0)
+    route = second_routes(certificate, dm.Bounds.bracket(0.5, 2.0, dm.Provenance("x")), None)[0]
+    found = route.delta(3.0, 0.7)
+    assert asked == [(POISSON.participation.sampling_prob, 1.5, POISSON.strategy.n, 0.7)]
+    assert found.upper == pytest.approx(0.25 * (1.0 + 1e-7), rel=1e-12)
+    assert found.lower == pytest.approx(0.25 * (1.0 - 2e-7) if lower else 0.0, rel=1e-12, abs=0.0)
     assert route.slack == 1e-7
     assert route.decides
 

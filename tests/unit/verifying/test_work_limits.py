@@ -2,6 +2,7 @@
 
 import dataclasses
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.numerics import metering, series
 from dpmech.numerics.metering import Work, metered, spend
+from dpmech.verifying import limits
 from tests.support import saved
 from tests.support.forged_files import (
     BASE,
@@ -263,3 +265,49 @@ def test_refinements_beyond_the_foreseen_ones_are_counted(monkeypatch):
     with metered(1e-6, 1e9), pytest.raises(dm.WorkLimitError, match="refining an inverse of 1000 steps"):
         series.bounded_inverse(np.array([1.0, -0.5]), 1000)
     assert len(rounds) == 3
+
+
+def counted_of(monkeypatch, certificate, steps=None):
+    """What is counted of a certificate, or of a run record of so many steps, by its words."""
+    found = {}
+    monkeypatch.setattr(
+        limits, "spend", lambda seconds, memory=0.0, *, what: found.update({what: (seconds, memory)})
+    )
+    document = certificate
+    if steps is not None:
+        document = mock.create_autospec(dm.RunRecord, instance=True, certificate=certificate, steps=steps)
+    limits.spend_on_claim(document)
+    return found
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_steps_of_a_run_count_as_vectors_or_as_a_matrix(dense, monkeypatch):
+    plain = dm.LambdaCGD(40, 0.5)
+    strategy = dm.ColumnNormalized(plain) if dense else plain
+    assert strategy.shape.dense_prefix is dense
+    certificate = changed(BASE, strategy=strategy, participation=dm.SingleParticipation())
+    for steps in (0, 40, None):
+        assert "the steps executed" not in counted_of(monkeypatch, certificate, steps)
+    for steps in (1, 10, 39):
+        seconds, memory = counted_of(monkeypatch, certificate, steps)["the steps executed"]
+        # 64 bytes an entry: of the block as a matrix, or of its first column.
+        assert memory == 64.0 * (40.0**2 if dense else steps)
+        assert seconds >= 2e-8 * memory
+
+
+def test_samples_of_bins_come_in_blocks_of_sixteen_at_least(monkeypatch):
+    certificate = changed(BASE, strategy=dm.Identity(200_000), participation=dm.BallsInBins(100_000))
+    assert counted_of(monkeypatch, certificate)["drawing samples of 100000 bins"][1] == 64.0 * 1_600_000
+    certificate = changed(BASE, strategy=dm.Identity(20), participation=dm.BallsInBins(10))
+    assert counted_of(monkeypatch, certificate)["drawing samples of 10 bins"][1] == 64.0 * 2**20
+    for schema in (dm.BallsInBins(1), dm.MinSep(3)):
+        certificate = changed(BASE, strategy=dm.Identity(20), participation=schema)
+        assert len(counted_of(monkeypatch, certificate)) == 1
+
+
+@pytest.mark.parametrize(("rel_error", "refused"), [(1e-4, False), (0.99e-4, True)])
+def test_no_grid_is_finer_than_a_ten_thousandth(rel_error, refused, monkeypatch):
+    certificate = changed(BASE, strategy=dm.Identity(20), participation=dm.BallsInBins(10))
+    evidence = dataclasses.replace(certificate.evidence, accountant=dm.Deterministic(rel_error))
+    found = counted_of(monkeypatch, dataclasses.replace(certificate, evidence=evidence))
+    assert (float("inf") in {seconds for seconds, _ in found.values()}) is refused
