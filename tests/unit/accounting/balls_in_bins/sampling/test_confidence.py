@@ -208,3 +208,7 @@ def test_the_pareto_shape_is_that_of_zhang_and_stephens(size):
     assert pareto_shape(weights) == pytest.approx((tail * found + 10 * 0.5) / (tail + 10), rel=1e-9)
     # Zeros count for nothing.
     assert pareto_shape(np.append(weights, np.zeros(99))) == pytest.approx(pareto_shape(weights), rel=1e-12)
+
+
+def test_one_weight_above_all_others_is_no_bounded_tail():
+    assert pareto_shape(np.append(np.ones(400), 2.0)) > -math.inf
