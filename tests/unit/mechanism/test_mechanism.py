@@ -292,3 +292,12 @@ def test_errors_before_sensitivity_are_those_of_the_strategy():
     np.testing.assert_array_equal(
         dm.per_step_error(dm.Mechanism(strategy, dm.MinSep(3))), dm.per_step_error(strategy)
     )
+
+
+def test_a_prefix_may_be_a_single_step():
+    own = dm.Mechanism(dm.LambdaCGD(12, 0.5), dm.EveryStep())
+    assert own.prefix(1) == dm.Mechanism(dm.LambdaCGD(1, 0.5), dm.EveryStep())
+    assert dm.EveryStep().prefix(12, 1) == (dm.EveryStep(), 1)
+    for call in (lambda: own.prefix(0), lambda: dm.EveryStep().prefix(12, 0)):
+        with pytest.raises(dm.InvalidParameterError, match="steps"):
+            call()

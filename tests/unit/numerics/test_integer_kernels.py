@@ -85,3 +85,13 @@ def test_a_transform_is_the_polynomial_at_the_powers_of_a_root(prime, generator,
 def test_powers_modulo_a_prime():
     for base, exponent, prime in ((5, 0, 97), (5, 1, 97), (7, 94, 97), (31, 2**30 + 5, 2013265921)):
         assert _power(base, exponent, prime) == pow(base, exponent, prime)
+
+
+def test_the_largest_differences_stay_below_two_to_the_63():
+    """Entries p - 1 over entries 0: each difference is p - 1, and times a quotient close to 2^32."""
+    prime, generator, size = 2113929217, 5, 16
+    a = np.array([prime - 1] * 8 + [0] * 8, np.int64)
+    b = a[::-1].copy()
+    exact = [sum(int(a[i]) * int(b[(k - i) % size]) for i in range(size)) % prime for k in range(size)]
+    convolve_modulo(a, b, prime, generator)
+    assert a.tolist() == exact

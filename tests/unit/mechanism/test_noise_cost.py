@@ -1,0 +1,24 @@
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.mechanism import noise_cost
+
+
+@pytest.mark.parametrize(
+    ("strategy", "buffers", "redrawn"),
+    [
+        (dm.Identity(9), 0, 0),
+        (dm.LambdaCGD(9, 0.5), 0, 1),
+        (dm.InverseSquareRoot(9, 4), 0, 3),
+        (dm.SquareRoot(9, 4), 3, 0),
+        (dm.BLT(9, [0.9, 0.5], [0.2, 0.1]), 2, 0),
+        (dm.SquareRoot(9), 0, 8),
+        (dm.Dense(np.tril(np.ones((9, 9)))), 0, 8),
+    ],
+    ids=repr,
+)
+def test_what_is_kept_and_what_is_drawn_again(strategy, buffers, redrawn):
+    found = noise_cost(strategy)
+    assert (found.buffers, found.redrawn) == (buffers, redrawn)
+    assert found.bytes_per_parameter == 8 * buffers
