@@ -14,7 +14,7 @@ from dpmech.mechanism import noise_cost
         (dm.SquareRoot(9, 4), 3, 0),
         (dm.BLT(9, [0.9, 0.5], [0.2, 0.1]), 2, 0),
         (dm.SquareRoot(9), 0, 8),
-        (dm.Dense(np.tril(np.ones((9, 9)))), 0, 8),
+        (dm.Dense(np.tril(np.ones((9, 9))) + np.eye(9)), 0, 8),
     ],
     ids=repr,
 )

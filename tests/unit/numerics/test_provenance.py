@@ -62,7 +62,7 @@ def test_numbers_in_words_are_echoed_as_typed():
 
 
 def test_a_programme_tells_its_ring_and_one_run_its_ways():
-    facts = {"bins": 7, "decay": 0.81234, "excess": 0.012341}
+    facts = {"bins": 7, "decay": 0.81234, "excess": 0.01295}
     assert provenance._programme(facts) == (
         "Balls-in-Bins convex-order programme, 7 bins, dominating ring of decay 0.8123 "
         "(entries over-stated by 1.3 % in the mean)"
