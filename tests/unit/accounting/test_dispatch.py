@@ -1,10 +1,12 @@
 import math
+import types
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.accounting import dispatch
 from dpmech.accounting.dispatch import SCHEMES, accountant_for, effective_method
 from dpmech.accounting.methods import Exact, Importance, Method, Pld
 
@@ -260,3 +262,11 @@ def test_what_a_method_leaves_to_chance_by_default():
 def test_a_scheme_refuses_what_it_is_not_for(scheme, other, message):
     with pytest.raises(dm.UnsupportedCombinationError, match=message):
         SCHEMES.find(scheme).accountant(dm.Mechanism(dm.Identity(6), other), None, None)
+
+
+def test_where_no_group_has_as_many_releases_as_one_may_have_none_is_told_to_cost_that():
+    strategy = dm.BandedToeplitz(9, [1.0, 0.5])
+    for releases, least in ((3, 1.0), (4, 0.0)):
+        participation = types.SimpleNamespace(releases=lambda n, releases=releases: releases)
+        mechanism = types.SimpleNamespace(strategy=strategy, participation=participation)
+        assert dispatch._least_of_a_group(mechanism, 3) == pytest.approx(least, rel=1e-12, abs=0.0)
