@@ -173,3 +173,18 @@ def test_what_claims_leave_is_exactly_what_is_accepted(slack):
         # mu is that of the Gaussian release which this is the claim of.
         exact = oracles.gaussian_delta(1 / mpmath.mpf(left.mu), eps)
         assert exact == pytest.approx(left.left[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("eps", "delta", "slack"), [(2.0, 1e-5, 5e-6), (0.1, 1e-9, 6e-10), (30.0, 1e-3, 1e-4)]
+)
+def test_the_limit_of_many_claims_is_rounded_down_from_that_of_its_best_order(eps, delta, slack):
+    limit = dm.ClaimCurrency(slack).filter(dm.PrivacyBudget(eps, delta)).limits[0]
+    # 32 orders for every doubling of a - 1, from 1/16 to 2^14.
+    orders = [1.0 + 2.0**-4.0 * 2.0 ** (step / 32.0) for step in range(577)]
+    best = max(Fraction(currencies.budget_at(order, eps, slack)) / Fraction(order) for order in orders)
+    assert best * (1 - Fraction(1, 10**13)) <= Fraction(limit) <= best * (1 + Fraction(1, 10**13))
+    exact = (Fraction(currencies.budget_at(order, eps, slack)) / Fraction(order) for order in (
+        1.0 + 2.0 ** (step / 32.0) for step in range(-128, 449)
+    ))  # fmt: skip
+    assert Fraction(limit) <= max(exact)
