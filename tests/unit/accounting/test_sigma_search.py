@@ -30,8 +30,10 @@ def test_sigma_is_raised_by_a_fiftieth_of_rtol_until_eps_is_met():
         _certified(accountant(meets_from=2.5, lower=2e-5, upper=3e-5), 2.0, 1.0, 1e-5, 0.1)
 
 
-@pytest.mark.parametrize(("lower", "upper", "tight"), [(1.1e-5, 2e-5, True), (0.9e-5, 2e-5, False),
-                                                       (0.0, 1.1e-5, True), (0.0, 0.9e-5, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lower", "upper", "tight"),
+    [(1.1e-5, 2e-5, True), (0.9e-5, 2e-5, False), (0.0, 1.1e-5, True), (0.0, 0.9e-5, False)],
+)
 def test_a_smaller_sigma_has_to_miss_the_budget_by_its_lower_end_where_there_is_one(lower, upper, tight):
     fake = accountant(meets_from=0.0, lower=lower, upper=upper)
     if tight:

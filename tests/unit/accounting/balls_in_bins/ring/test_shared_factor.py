@@ -9,7 +9,7 @@ import pytest
 from dpmech.accounting.balls_in_bins.ring import shared_factor
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import RingGrid
-from dpmech.accounting.balls_in_bins.ring.programme import Direction
+from dpmech.accounting.balls_in_bins.ring.programme import Direction, run_programme
 from dpmech.accounting.balls_in_bins.ring.shared_factor import bound_on
 from tests.support.bins_oracles import gaussian, quadrature
 
@@ -74,3 +74,15 @@ def test_every_node_has_its_level_its_weight_and_its_cap(direction):
     kept = [common._cap(members) for group, members in enumerate(common.members) if group not in shares]
     assert kept
     assert left == pytest.approx(sum(kept) + common.beyond, rel=1e-9)
+
+
+def test_a_bound_without_a_constant_part_is_that_of_its_run_with_its_rounding(monkeypatch):
+    """At a level lower by the shift, and higher by it and by what sums of the run may have lost."""
+    ring, grid = RingGram(3, 0.0, 1.5, 0.8, 0.0), RingGrid(y_step=0.6, z_nodes=16, s_nodes=16, tail=6.0)
+    monkeypatch.setattr(shared_factor, "level_shift", lambda *_: 0.25)
+    bound, place, _ = shared_factor.bound_on(ring, 1.5, Direction.REMOVE, grid)
+    exact = run_programme(place, Direction.REMOVE).delta(1.25)
+    assert place.eps == 1.25
+    assert bound == pytest.approx(exact * shared_factor.sums_factor(place) * 1.25, rel=1e-12)
+    monkeypatch.setattr(shared_factor, "level_shift", lambda *_: 9.0)
+    assert shared_factor.bound_on(ring, 9.5, Direction.REMOVE, grid)[0] == 1.0
