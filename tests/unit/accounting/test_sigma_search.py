@@ -24,8 +24,9 @@ def accountant(*, meets_from, lower, upper):
 
 
 def test_sigma_is_raised_by_a_fiftieth_of_rtol_until_eps_is_met():
-    found = _certified(accountant(meets_from=2.0071, lower=2e-5, upper=3e-5), 2.0, 1.0, 1e-5, 0.1)
-    assert found.sigma == pytest.approx(2.0 * 1.002**2, rel=1e-12)
+    for meets_from, steps in ((2.0, 0), (2.003, 1), (2.0071, 2)):
+        found = _certified(accountant(meets_from=meets_from, lower=2e-5, upper=3e-5), 2.0, 1.0, 1e-5, 0.1)
+        assert found.sigma == pytest.approx(2.0 * 1.002**steps, rel=1e-12)
     with pytest.raises(dm.NumericalError, match="could not be shown"):
         _certified(accountant(meets_from=2.5, lower=2e-5, upper=3e-5), 2.0, 1.0, 1e-5, 0.1)
 
