@@ -29,6 +29,9 @@ _CURRENT: contextvars.ContextVar[concurrent.futures.Executor | None] = contextva
 
 # A task whose process died so often is what kills them.
 _TRIES = 5
+_GIVEN_UP = (
+    f'{_TRIES} processes died over one task; a script starts workers under `if __name__ == "__main__":` only'
+)
 # Seconds in which the scheduler of a cluster has to answer.
 _ANSWER = 10.0
 
@@ -154,7 +157,7 @@ class Workers(concurrent.futures.Executor):
         elif task.tries < _TRIES:
             self._start(task)
         else:
-            self._finish(task, error=WorkerError(f"{_TRIES} processes died over one task", self))
+            self._finish(task, error=WorkerError(_GIVEN_UP, self))
 
     def _finish(self, task: _Task, *, error: BaseException | None, result: object = None) -> None:
         if error is not None:
