@@ -64,8 +64,9 @@ class Workers(concurrent.futures.Executor):
         self.count = check_integer("count", count, minimum=1, maximum=1024)
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._open = True
+        self._given_up = False
         self._under_way = 0
-        # Held to look at or change the three above; told when a task has ended.
+        # Held to look at or change the four above; told when a task has ended.
         self._changed = threading.Condition()
 
     def __repr__(self) -> str:
@@ -88,10 +89,15 @@ class Workers(concurrent.futures.Executor):
         self._start(task)
         return task.outer
 
+    def __exit__(self, kind: type[BaseException] | None, *told: object) -> None:
+        """End; what still waits is given up where the block was left by an error, such as Ctrl-C."""
+        self.shutdown(cancel_futures=kind is not None)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of Executor
         """Take no more tasks and end the processes; see `concurrent.futures.Executor.shutdown`."""
         with self._changed:
             self._open = False
+            self._given_up = self._given_up or cancel_futures
             pool = self._pool
         if cancel_futures and pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -101,7 +107,8 @@ class Workers(concurrent.futures.Executor):
         with self._changed:
             pool, self._pool = self._pool, None
         if pool is not None:
-            pool.shutdown(wait=wait)
+            # Again, as this call counts: without waiting, the pool may not have come to the first.
+            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def _start(self, task: _Task) -> None:
         """Hand a task to the pool, a new one where there is none; whatever fails is told to the task."""
@@ -128,9 +135,23 @@ class Workers(concurrent.futures.Executor):
         if not isinstance(error, BrokenProcessPool):
             self._finish(task, error=error, result=None if error is not None else inner.result())
             return
+        # Since Python 3.12 a broken pool tells so with its lock held, which whoever touches it needs: this
+        # thread must go back to it.
+        again = threading.Thread(target=self._again, args=(task, pool))
+        try:
+            again.start()
+        except RuntimeError as failure:  # as the interpreter ends
+            self._finish(task, error=failure)
+
+    def _again(self, task: _Task, pool: concurrent.futures.ProcessPoolExecutor) -> None:
+        """Start a task once more whose process died, or give it up."""
         self._drop(pool)
         task.tries += 1
-        if task.tries < _TRIES:
+        with self._changed:
+            given_up = self._given_up
+        if given_up:
+            self._finish(task, error=concurrent.futures.CancelledError())
+        elif task.tries < _TRIES:
             self._start(task)
         else:
             self._finish(task, error=WorkerError(f"{_TRIES} processes died over one task", self))

@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import time
+from concurrent.futures.process import _ExecutorManagerThread
 
 import pytest
 
@@ -60,6 +62,34 @@ def test_a_task_that_kills_its_processes_is_given_up():
         assert one.submit(abs, -3).result(timeout=60) == 3
 
 
+def test_a_broken_pool_may_tell_so_with_its_lock_held(monkeypatch):
+    # As every pool does since Python 3.12; here the lock is let go before the processes are joined.
+    broken, joined = _ExecutorManagerThread.terminate_broken, _ExecutorManagerThread.join_executor_internals
+
+    def terminate_broken(self, cause):
+        with self.shutdown_lock:
+            broken(self, cause)
+
+    def join_executor_internals(self):
+        self.shutdown_lock.release()
+        try:
+            joined(self)
+        finally:
+            self.shutdown_lock.acquire()
+
+    if sys.version_info < (3, 12):
+        monkeypatch.setattr(_ExecutorManagerThread, "terminate_broken", terminate_broken)
+        monkeypatch.setattr(_ExecutorManagerThread, "join_executor_internals", join_executor_internals)
+    pool = dm.Workers(1)
+    victim = pool.submit(os.getpid).result(timeout=60)
+    task = pool.submit(slowly, 7)
+    os.kill(victim, signal.SIGKILL)
+    # Not in a `with` block, which would wait for ever where this does.
+    assert task.result(timeout=60) == 7
+    monkeypatch.undo()
+    pool.shutdown()
+
+
 def test_after_the_end_nothing_is_taken():
     pool = dm.Workers(1)
     task = pool.submit(slowly, 7)
@@ -70,13 +100,40 @@ def test_after_the_end_nothing_is_taken():
     pool.shutdown()
 
 
-def test_what_waits_is_cancelled_where_asked():
+@pytest.mark.parametrize("wait", [True, False])
+def test_what_waits_is_cancelled_where_asked(wait):
     pool = dm.Workers(1)
     tasks = [pool.submit(slowly, value) for value in range(40)]
-    pool.shutdown(cancel_futures=True)
+    pool.shutdown(wait=wait, cancel_futures=True)
     ended = [task.exception(timeout=60) for task in tasks]
     assert any(isinstance(error, concurrent.futures.CancelledError) for error in ended)
     assert all(error is None or isinstance(error, concurrent.futures.CancelledError) for error in ended)
+
+
+def test_what_waits_is_cancelled_where_the_block_is_left_by_an_error():
+    tasks = []
+
+    def interrupted():
+        with dm.Workers(1) as pool:
+            tasks.extend(pool.submit(slowly, value) for value in range(40))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    ended = [task.exception(timeout=0) for task in tasks]
+    assert any(isinstance(error, concurrent.futures.CancelledError) for error in ended)
+
+
+def test_what_was_given_up_is_not_started_again_when_its_process_dies():
+    pool = dm.Workers(1)
+    victim = pool.submit(os.getpid).result(timeout=60)
+    task = pool.submit(time.sleep, 60.0)
+    while not task.running():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    pool.shutdown(wait=False, cancel_futures=True)
+    os.kill(victim, signal.SIGKILL)
+    assert isinstance(task.exception(timeout=60), concurrent.futures.CancelledError)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "two", 5000])
