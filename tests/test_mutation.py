@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib.util
 import re
 import subprocess
@@ -132,6 +133,26 @@ def test_an_altered_constant_reaches_whoever_imported_it(sample, monkeypatch):
     monkeypatch.setitem(sys.modules, "dpmech.sample_user", user)
     assert plant(sample, ast.parse(SOURCE.replace("3.0", "6.0")))
     assert user.LIMIT == 6.0
+
+
+def test_constants_made_of_numbers_reach_their_users_too(sample, monkeypatch):
+    source = SOURCE + "\nfrom dpmech.numerics import Ladder\nSTEPS = Ladder((2.0, 1.0))\n"
+    exec(compile(source, sample.__file__, "exec"), sample.__dict__)
+    user = type(sys)("dpmech.sample_user")
+    user.STEPS = sample.STEPS
+    monkeypatch.setitem(sys.modules, "dpmech.sample_user", user)
+    assert not plant(sample, ast.parse(source))
+    assert plant(sample, ast.parse(source.replace("(2.0, 1.0)", "(4.0, 1.0)")))
+    assert user.STEPS.rungs == sample.STEPS.rungs == (4.0, 1.0)
+
+
+def test_what_was_computed_once_for_all_is_computed_anew(sample, monkeypatch):
+    other = type(sys)("dpmech.sample_cache")
+    other.table = functools.cache(lambda: sample.LIMIT)
+    monkeypatch.setitem(sys.modules, "dpmech.sample_cache", other)
+    assert other.table() == 3.0
+    assert plant(sample, ast.parse(SOURCE.replace("3.0", "6.0")))
+    assert other.table() == 6.0
 
 
 LINES = """

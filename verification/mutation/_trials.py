@@ -1,6 +1,7 @@
 """Runs tests on mutants, each mutant in a forked process that shares one collection (Linux)."""
 
 import ast
+import dataclasses
 import importlib
 import os
 import resource
@@ -56,16 +57,30 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
         old.__code__ = function.__code__
         old.__defaults__ = function.__defaults__
         old.__kwdefaults__ = function.__kwdefaults__
-    return _constants(module, altered) or changed
+    changed |= _constants(module, altered)
+    _forget()
+    return changed
+
+
+def _forget() -> None:
+    """Clear what the library has computed once for all: the altered source would have computed it anew."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{PACKAGE}."):
+            for value in list(vars(module).values()):
+                if isinstance(clear := getattr(value, "cache_clear", None), types.BuiltinFunctionType):
+                    clear()
 
 
 def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type) -> bool:
     """Give a module, its classes, and whoever imported them, the constants of the altered source."""
     changed = False
+    home = altered.__name__ if isinstance(altered, types.ModuleType) else altered.__module__
     for name, value in list(vars(altered).items()):
         old = vars(holder).get(name)
         if isinstance(value, type) and value.__module__ == altered.__name__ and isinstance(old, type):
             changed |= _constants(old, value)
+        elif type(value).__module__ == home:
+            continue  # of a class that is another one there
         elif not name.startswith("__") and _plain(value) and repr(old) != repr(value):
             changed = True
             users = [holder, *(one for key, one in sys.modules.items() if key.startswith(f"{PACKAGE}."))]
@@ -76,7 +91,9 @@ def _constants(holder: types.ModuleType | type, altered: types.ModuleType | type
 
 
 def _plain(value: object) -> bool:
-    """Whether it is made of numbers and words alone: a function or class has its counterpart already."""
+    """Whether it is made of numbers and words alone, by its fields too; functions have their counterparts."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return all(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
     if isinstance(value, dict):
         return all(_plain(one) for one in (*value, *value.values()))
     if isinstance(value, tuple | list | set | frozenset):

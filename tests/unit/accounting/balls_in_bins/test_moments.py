@@ -235,3 +235,12 @@ def test_delta_is_above_its_formula_to_the_last_digit():
                 remove = min(exact_log_moment(matrix, a) + exact_tail(a, eps) for a in ORDERS)
                 # The best order for ADD is searched: what it gives at any order is no less than at the best.
                 assert upper >= min(mp.exp(remove), mp.mpf(gaussian(float(matrix.diagonal().max()), eps)))
+
+
+@pytest.mark.parametrize(("bins", "order"), [(1, 2), (3, 2), (40, 17)])
+def test_the_rounding_of_a_moment_is_what_its_steps_add_up_to(bins, order):
+    """Per order: eight times the largest exponent, 160 for exponentials and their mean, 40 logarithms."""
+    gram = DenseGram(np.diag(np.linspace(0.5, 3.0, bins)))
+    exponent = 0.5 * order * float(gram.diagonal.max())
+    steps = 8.0 * exponent + 160.0 + 40.0 * math.log(bins)
+    assert moment_rounding(gram, order) == pytest.approx(2.0**-53 * order * steps, rel=1e-12)

@@ -1,6 +1,7 @@
 """Poisson sampling where a bracket ends: almost certain sampling, delta below every number."""
 
 import math
+import types
 
 import mpmath as mp
 import pytest
@@ -67,3 +68,68 @@ def test_prv_brackets_are_close():
     assert exact.lower <= bounds.upper
     assert bounds.lower >= 0.9 * exact.lower
     assert bounds.upper <= 1.1 * exact.upper
+
+
+@pytest.mark.parametrize("eps", [699.5, 700.5, 720.0])
+@pytest.mark.parametrize("q", [0.5, 1e-3])
+def test_one_step_where_an_exponential_nears_the_end_of_float64(eps, q):
+    """The loss of the plain mechanism is about eps: delta depends on every digit of it."""
+    sigma = 1.0 / math.sqrt(2.0 * (eps - math.log(q)))
+    bounds = PoissonAccountant(PoissonRelease(q, 1, ONE)).delta(sigma, eps, tolerance=1e-3)
+    remove, _ = both_directions(q, sigma, eps)
+    assert bounds.lower <= remove <= bounds.upper
+    assert bounds.upper <= bounds.lower * (1.0 + 1e-9)
+
+
+def side(chernoff, lower, upper, asked):
+    moments = types.SimpleNamespace(
+        chernoff_log_delta=lambda eps: chernoff,
+        tilt_for_eps=lambda eps: 6.0,
+        chernoff_eps=lambda log: chernoff,
+    )
+
+    def delta(eps, tolerance):
+        asked.append(chernoff)
+        return lower, upper
+
+    return types.SimpleNamespace(moments=moments, delta=delta, epsilon=delta)
+
+
+@pytest.mark.parametrize(("excess", "looked_at"), [(-0.7, False), (-0.69, True), (0.5, True)])
+def test_the_second_direction_is_looked_at_where_it_may_be_the_larger(excess, looked_at, monkeypatch):
+    """Half of what the first one has counts as that: the moments of Chernoff's bound come from quadrature."""
+    accountant, asked = PoissonAccountant(PoissonRelease(0.1, 9, ONE)), []
+    first, second = side(-1.0, 0.1, 0.11, asked), side(math.log(0.1) + excess, 0.09, 0.12, asked)
+    monkeypatch.setattr(accountant, "_directions", lambda sigma: (second, first))
+    found = accountant._bracket(1.0, 0.5, 1e-3)
+    assert found == ((0.1, 0.12, 3.0) if looked_at else (0.1, 0.11, 3.0))
+    assert len(asked) == 1 + looked_at
+    # Never slower than like 1 / sigma.
+    assert accountant._bracket(1.0, 0.1, 1e-3)[2] == 1.0
+    # The larger lower end counts, too.
+    monkeypatch.setattr(accountant, "_directions", lambda sigma: (first, side(-1.5, 0.105, 0.12, asked)))
+    assert accountant._bracket(1.0, 0.5, 1e-3)[:2] == (0.105, 0.12)
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "eps"),
+    [(1.8196004269911e-05, 40.18965581371271, 2.4881140125214963e-18),
+     (8.374155915434785e-05, 85.72946559010683, 2.6837396823747514e-18),
+     (1.9648520061149536e-06, 87.75133583079761, 1.0637481543237484e-18)],
+)  # fmt: skip
+def test_one_step_where_both_directions_are_equal_but_for_rounding(q, sigma, eps):
+    bounds = PoissonAccountant(PoissonRelease(q, 1, ONE)).delta(sigma, eps, tolerance=1e-3)
+    remove, add = both_directions(q, sigma, eps)
+    assert remove == pytest.approx(add, rel=1e-12, abs=0.0)
+    assert bounds.lower <= remove <= bounds.upper
+
+
+def test_ends_of_eps_are_where_those_of_delta_cross(monkeypatch):
+    accountant = PoissonAccountant(PoissonRelease(0.5, 1, ONE))
+    monkeypatch.setattr(
+        accountant, "_one_step", lambda sigma, eps: (0.5 * math.exp(-eps), 0.6 * math.exp(-eps))
+    )
+    found = accountant.epsilon(1.0, 0.1, tolerance=1e-3)
+    assert (found.lower, found.upper) == pytest.approx((math.log(5.0), math.log(6.0)), rel=1e-9)
+    assert 0.5 * math.exp(-found.lower) >= 0.1 * (1.0 - 1e-15)
+    assert 0.6 * math.exp(-found.upper) <= 0.1

@@ -167,3 +167,22 @@ def test_bounds_are_read_where_the_errors_leave_them(monkeypatch, tight):
     # Where nothing is left at eps = 0, no eps is needed.
     found = accountant.epsilon(1.0, 0.9, tolerance=0.1)
     assert (found.lower, found.upper) == (0.0, 0.0)
+
+
+def test_no_eps_is_needed_only_where_all_errors_leave_delta_below(monkeypatch):
+    """Off by 0.25 in eps and 1e-3 in delta, the estimate at eps = 0 may be 0.4 e^0.25 + 1e-3."""
+    composed = types.SimpleNamespace(
+        compute_delta_estimate=lambda eps: 0.4 * math.exp(-eps), compute_epsilon=lambda *_: (0.1, 0.2, 0.3)
+    )
+    moments = types.SimpleNamespace(saddle_log_delta=lambda eps: -9.0, chernoff_eps=lambda log: 1.0)
+    side = types.SimpleNamespace(moments=moments, composed=lambda *_: (composed, 1e-3, 0.25))
+    release = PoissonRelease(0.1, 5, dm.sensitivity(dm.Identity(5), dm.Poisson(0.1)))
+    accountant = PrvAccountant(release)
+    monkeypatch.setattr(accountant, "_sides", lambda sigma: (side,))
+    most = 0.4 * math.exp(0.25) + 1e-3
+    assert accountant.epsilon(1.0, most * (1.0 - 1e-9), tolerance=0.1).upper == 0.3
+    assert accountant.epsilon(1.0, most, tolerance=0.1).upper == 0.0
+    # A delta is never told to be above 1.
+    large = types.SimpleNamespace(compute_delta_estimate=lambda eps: 0.7 - 2.0 * eps)
+    side.composed = lambda *_: (large, 1e-3, 0.25)
+    assert accountant.delta(1.0, 0.0, tolerance=0.1).upper == 1.0

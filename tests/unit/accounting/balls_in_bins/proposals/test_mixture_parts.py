@@ -82,3 +82,17 @@ def test_a_mixture_whose_density_is_off_is_found_out(monkeypatch):
     monkeypatch.setattr(RemoveProposal, "block", off)
     mean, error = mean_weight(proposal, halves(len(proposal.names), 1, 0), 1)
     assert abs(mean - truth) > SIGMAS * error
+
+
+def test_densities_of_uneven_bins_one_by_one():
+    """Nominal: mean of a_i = e^(y_i - K_ii / 2). Scaled: mean of a_i^s, over what bounds it; at every y."""
+    gram = DenseGram(UNEVEN)
+    proposal = RemoveProposal.at(gram, EPS)
+    values = np.random.default_rng(4).normal(scale=2.0, size=(6, 3))
+    terms = np.exp(values - 0.5 * np.diag(UNEVEN))
+    loss = np.log(terms.mean(axis=1))
+    found = proposal._densities(values.copy(), loss, [])
+    np.testing.assert_allclose(found[:, 0], loss, rtol=1e-13)
+    scaled = np.log((terms**proposal.scaled.scale).mean(axis=1)) - proposal.scaled.log_bound
+    np.testing.assert_allclose(found[:, 1], scaled, rtol=1e-12, atol=1e-13)
+    assert proposal.scaled.scale > 1.0

@@ -93,3 +93,9 @@ def test_a_ring_dominates_in_exact_arithmetic_at_another_sigma(monkeypatch):
     assert min(found) > -1e-12
     monkeypatch.setattr(dominating, "SAFETY", 0.0)
     assert any(shortfall(*case) > 0.0 for case in cases)
+
+
+def test_any_eps_from_zero_on():
+    assert dominating_ring([2.0], 1, eps=0.0).constant == pytest.approx(2.0)
+    with pytest.raises(InvalidParameterError, match="eps"):
+        dominating_ring([2.0], 1, eps=-1e-3)

@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import certified_accountant
+from dpmech.accounting.balls_in_bins.sampling import blocks, certified_accountant, estimate_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
@@ -86,6 +86,9 @@ def test_both_directions_of_a_certified_bound_share_beta(monkeypatch):
     assert bound.upper == max(bound.remove.upper, bound.add.upper)
     assert bound.meets(bound.upper)
     assert not bound.meets(bound.upper * (1.0 - 1e-15))
+    shares.clear()
+    certified.certify_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1))
+    assert shares == [5e-10, 5e-10]
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])
@@ -137,3 +140,29 @@ def test_delta_below_is_rounded_up():
             loose.append(float(found / exact - 1))
     assert any(short)
     assert max(loose) < 40 * 2.0**-53
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.5])
+def test_without_amplification_the_noise_is_that_over_the_sensitivity(eps, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        estimate_accountant, "delta_below", lambda *given: asked.append(given) or delta_below(*given)
+    )
+    sensitivity = Bounds(1.0, 2.0, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("two"))
+    gram = CirculantGram([4.0, 0.2, 0.1, 0.2])
+    accountant = estimate_accountant.ImportanceAccountant(
+        gram, sensitivity, dm.Importance(0.3), np.random.default_rng(1)
+    )
+    accountant.delta(3.0, eps, tolerance=1e-2)
+    ((_, sampled, at, multiplier),) = asked
+    assert (sampled, at, multiplier) == (max(eps, 1e-4), eps, 1.5)
+
+
+def test_shares_of_the_parts_add_up_over_blocks(monkeypatch):
+    sums = ([2.0, 1.0, 0.0], [1.0, 4.0, 0.0])
+    found = [(np.zeros(3), np.log(np.maximum(one, 1e-300))) for one in sums]
+    monkeypatch.setattr(blocks, "_blocks", lambda *_, **__: found)
+    proposal = types.SimpleNamespace(weights=np.ones(3))
+    sample = weight_sample(proposal, (1,), Stage.REMOVE_MAIN, 6)
+    assert sample.shares == pytest.approx([3.0 / 8.0, 5.0 / 8.0, 0.0], abs=1e-15)
+    assert sample.log_weights.size == 6

@@ -185,3 +185,26 @@ def test_betting_bound_is_not_below_that_of_exact_arithmetic(beta, log_bound):
         mean = mpmath.mpf(found) / mpmath.exp(log_bound)
         assert exact_log_wealth(logs - log_bound, bets, mean / (1 + mpmath.mpf(WEIGHT_ROUNDING) / 2)) >= goal
         assert exact_log_wealth(logs - log_bound, bets, mean / (1 + 2 * mpmath.mpf(WEIGHT_ROUNDING))) < goal
+
+
+@pytest.mark.parametrize("size", [300, 5000])
+def test_the_pareto_shape_is_that_of_zhang_and_stephens(size):
+    """Their estimator written out: a mean of log(1 - theta x) at the posterior mean of theta, and a prior."""
+    weights = scipy.stats.genpareto.rvs(0.3, size=size, random_state=np.random.default_rng(6))
+    tail = int(min(size / 5, 3 * math.sqrt(size)))
+    ordered = sorted(weights.tolist())
+    threshold = ordered[-tail - 1]
+    x = [value - threshold for value in ordered[-tail:]]
+    points = 30 + int(math.sqrt(tail))
+    quartile = x[int(tail / 4 + 0.5) - 1]
+    thetas = [1 / x[-1] + (1 - math.sqrt(points / (j - 0.5))) / (3 * quartile) for j in range(1, points + 1)]
+
+    def shape(theta):
+        return math.fsum(math.log1p(-theta * value) for value in x) / tail
+
+    heights = [tail * (math.log(-theta / shape(theta)) - shape(theta) - 1) for theta in thetas]
+    chances = [1 / math.fsum(math.exp(other - own) for other in heights) for own in heights]
+    found = shape(math.fsum(theta * chance for theta, chance in zip(thetas, chances, strict=True)))
+    assert pareto_shape(weights) == pytest.approx((tail * found + 10 * 0.5) / (tail + 10), rel=1e-9)
+    # Zeros count for nothing.
+    assert pareto_shape(np.append(weights, np.zeros(99))) == pytest.approx(pareto_shape(weights), rel=1e-12)

@@ -346,3 +346,54 @@ def test_large_circulant():
     row = 3 / (1 - lam**2) * (lam**distance + lam ** (bins - distance)) / (1 - lam**bins)
     result = estimate_delta(CirculantGram(row / 1.5**2), 8.0, rng=rng(0), rel_error=0.05)
     assert 0.0 < result.lower < result.upper < 1.5 * result.lower
+
+
+def test_the_levels_of_both_directions_and_both_samples_add_up_to_the_error(monkeypatch):
+    levels = []
+    whole = importance.likelihood_interval
+
+    def interval(log_weights, level):
+        levels.append(level)
+        return whole(log_weights, level)
+
+    monkeypatch.setattr(importance, "likelihood_interval", interval)
+    gram = DenseGram(np.eye(3))
+    first = estimate_delta(gram, 0.5, rng=np.random.default_rng(3), rel_error=0.2, confidence=0.9)
+    enlarged = dataclasses.replace(first.plan, enlarged=True)
+    estimate_delta(gram, 0.5, plan=enlarged, confidence=0.9)
+    assert levels == pytest.approx([1.0 - 0.05 * 0.9] * 2 + [1.0 - 0.05 * 0.1] * 2, rel=1e-12)
+    assert sum(1.0 - level for level in levels) == pytest.approx(0.1)
+
+
+def test_the_smallest_relative_error_that_can_be_asked_for():
+    gram = DenseGram(np.eye(2))
+    estimate_delta(gram, 0.5, rng=np.random.default_rng(3), rel_error=1e-4, max_samples=5000)
+    with pytest.raises(dm.InvalidParameterError, match="rel_error"):
+        estimate_delta(gram, 0.5, rng=np.random.default_rng(3), rel_error=0.99e-4, max_samples=5000)
+
+
+def test_the_proved_bound_is_that_of_the_mixture_drawn_from():
+    gram, eps = DenseGram(THREE), 0.8
+    found = estimate_delta(gram, eps, rng=rng(5), rel_error=0.2)
+    parts = ((RemoveProposal, found.remove, found.plan.remove_weights),
+             (AddProposal, found.add, found.plan.add_weights))  # fmt: skip
+    for kind, direction, weights in parts:
+        proposal = kind.at(gram, eps).reweighted(np.array(weights))
+        assert direction.weight_bound == pytest.approx(math.exp(proposal.log_weight_bound), rel=1e-12)
+
+
+def test_a_proved_bound_that_keeps_every_weight_small_excuses_a_heavy_tail():
+    found = estimate_delta(DenseGram(THREE), 0.8, rng=rng(5), rel_error=0.2).remove
+    heavy = dataclasses.replace(found, tail_shape=0.7, largest_share=1e-3)
+    most = 0.01 * heavy.samples * heavy.lower  # a hundredth of the sum
+    for factor, excused in ((0.99, True), (1.01, False)):
+        one = dataclasses.replace(heavy, weight_bound=factor * most)
+        assert ("too heavy" not in importance._doubt("REMOVE", one, heavy)) is excused
+
+
+def test_samples_are_sized_for_six_errors_a_decade():
+    steps = [0.5, 0.3, 0.2, 0.15, 0.1, 0.07]
+    rungs = [step * 10.0**-power for power in range(4) for step in steps][:-1]
+    assert importance.REL_ERRORS.rungs == pytest.approx(rungs, rel=1e-12)
+    assert (rungs[0], rungs[-1]) == (0.5, pytest.approx(1e-4))
+    assert importance.pilot_size(8) == 4096
