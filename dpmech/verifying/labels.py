@@ -12,7 +12,8 @@ __all__ = ["by_allocation", "label_checks"]
 
 # What a calibration takes.
 _RTOL = (1e-6, 0.5)
-_UNAMPLIFIED = Provenance("bins.unamplified")
+# An eps up to which sampled accountants draw nothing, and what they then say that it rests on.
+_NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
 # Rounding of what a run says about itself, on which nothing rests.
 _SHARES = 1e-9
 
@@ -76,7 +77,8 @@ def _of_routes(own: Certificate, accountant: Accountant) -> str:
     facts = {name: fact for name, fact in stated.facts.items() if name in due.facts}
     more = {name: fact for name, fact in stated.facts.items() if name not in due.facts}
     # Where next to nothing is lost no sample is drawn.
-    bases = [due.rests_on, (_UNAMPLIFIED,)] if due.route == "bins.importance" else [due.rests_on]
+    unsampled = due.route == "bins.importance" and own.achieved.upper <= _NOTHING
+    bases = [due.rests_on, (_UNAMPLIFIED,)] if unsampled else [due.rests_on]
     same = stated.route == due.route and facts == due.facts and stated.rests_on in bases
     return "" if same and _of_a_run(due.route, more) else f"achieved eps is that of {due}, not of {stated}"
 

@@ -114,6 +114,18 @@ def test_a_run_says_about_itself_what_it_can_have_found_out(own, said):
     assert not list(label_checks(told(own, by=dataclasses.replace(by, facts=accounted_for.facts))))
 
 
+def test_next_to_no_loss_needs_no_sample():
+    own = certificate("bins")
+    nothing = dm.epsilon(own.mechanism, 5e4, own.budget.delta, method=own.evidence.accountant, rng=1)
+    assert nothing.by.rests_on
+    unsampled = dataclasses.replace(
+        own, sigma=5e4, budget=dm.PrivacyBudget(nothing.upper, own.budget.delta), achieved=nothing
+    )
+    assert not list(label_checks(unsampled))
+    (check,) = label_checks(told(own, by=nothing.by))
+    assert "achieved eps is that of" in check.detail
+
+
 def test_samples_belong_to_methods_that_draw():
     forged = accounted(APART, dm.Exact(), samples=5)
     assert [one.detail for one in label_checks(forged)] == ["Exact() draws no samples, not 5"]
