@@ -168,4 +168,4 @@ class WorkerError(DpmechError, RuntimeError):
     def __init__(self, reason: str, executor: object) -> None:
         self.reason = reason
         self.executor = executor
-        super().__init__(f"{reason} of {executor!r}; start it again, on other workers or without any")
+        super().__init__(f"{reason}, at {executor!r}; start the call again, on other workers or without any")

@@ -148,7 +148,9 @@ class Participation(abc.ABC):
         known = {kind.__name__: kind for kind in kinds()}
         if not isinstance(data, dict) or str(data.get("type")) not in known:
             raise InvalidParameterError(
-                "participation", data, "a mapping with type in " + ", ".join(sorted(known))
+                "participation",
+                data,
+                f"a mapping with type in {', '.join(sorted(known))}, or one whose module has been imported",
             )
         kind = known[str(data["type"])]
         fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # as above
@@ -182,6 +184,8 @@ def register(kind: _Kind) -> _Kind:
     frozen = dataclasses.is_dataclass(kind) and vars(kind)["__dataclass_params__"].frozen
     if not frozen or not issubclass(kind, Participation):
         raise InvalidParameterError("kind", kind, "a frozen dataclass that is a Participation")
+    if not isinstance(getattr(kind, "plan_name", None), str):
+        raise InvalidParameterError("kind", kind, "a participation with a plan_name")
     taken = {name for one in _KINDS for name in (one.__name__, one.plan_name, *one.plan_settings)}
     for name in (kind.__name__, kind.plan_name, *kind.plan_settings):
         if name in taken:

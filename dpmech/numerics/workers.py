@@ -27,8 +27,11 @@ _CURRENT: contextvars.ContextVar[concurrent.futures.Executor | None] = contextva
     "executor", default=None
 )
 
-# A task whose process died so often is what kills them.
+# A task whose process died so often, with no other task done in between, is what kills them.
 _TRIES = 5
+_GIVEN_UP = (
+    f'{_TRIES} processes died over one task; a script starts workers under `if __name__ == "__main__":` only'
+)
 # Seconds in which the scheduler of a cluster has to answer.
 _ANSWER = 10.0
 
@@ -40,6 +43,8 @@ class _Task:
     work: Callable[[], Any]
     outer: concurrent.futures.Future[Any]
     tries: int = 0
+    # How many tasks had been done when it was tried last.
+    done_before: int = 0
 
 
 class Workers(concurrent.futures.Executor):
@@ -66,7 +71,8 @@ class Workers(concurrent.futures.Executor):
         self._open = True
         self._given_up = False
         self._under_way = 0
-        # Held to look at or change the four above; told when a task has ended.
+        self._done = 0
+        # Held to look at or change the five above; told when a task has ended.
         self._changed = threading.Condition()
 
     def __repr__(self) -> str:
@@ -85,6 +91,7 @@ class Workers(concurrent.futures.Executor):
             if not self._open:
                 raise RuntimeError("these workers were shut down")
             self._under_way += 1
+            task.done_before = self._done
         task.outer.set_running_or_notify_cancel()
         self._start(task)
         return task.outer
@@ -133,6 +140,8 @@ class Workers(concurrent.futures.Executor):
             return
         error = inner.exception()
         if not isinstance(error, BrokenProcessPool):
+            with self._changed:
+                self._done += 1
             self._finish(task, error=error, result=None if error is not None else inner.result())
             return
         # Since Python 3.12 a broken pool tells so with its lock held, which whoever touches it needs: this
@@ -146,15 +155,17 @@ class Workers(concurrent.futures.Executor):
     def _again(self, task: _Task, pool: concurrent.futures.ProcessPoolExecutor) -> None:
         """Start a task once more whose process died, or give it up."""
         self._drop(pool)
-        task.tries += 1
         with self._changed:
             given_up = self._given_up
+            # All that waits for a pool is lost with it, whichever task its process died over.
+            task.tries = task.tries + 1 if task.done_before == self._done else 1
+            task.done_before = self._done
         if given_up:
             self._finish(task, error=concurrent.futures.CancelledError())
         elif task.tries < _TRIES:
             self._start(task)
         else:
-            self._finish(task, error=WorkerError(f"{_TRIES} processes died over one task", self))
+            self._finish(task, error=WorkerError(_GIVEN_UP, self))
 
     def _finish(self, task: _Task, *, error: BaseException | None, result: object = None) -> None:
         if error is not None:

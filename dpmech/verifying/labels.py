@@ -1,17 +1,21 @@
 """What a certificate says of itself: whether its labels follow from its numbers and from its accountant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dpmech.accounting import Accountant, Exact, Rdp, accountant_for, effective_method
 from dpmech.certificates import Certificate
 from dpmech.mechanism import Participation
-from dpmech.numerics import BOUND, Bounds
+from dpmech.numerics import BOUND, Bounds, Fact, Provenance
 from dpmech.verifying.report import Check
 
 __all__ = ["by_allocation", "label_checks"]
 
 # What a calibration takes.
 _RTOL = (1e-6, 0.5)
+# An eps up to which sampled accountants draw nothing, and what they then say that it rests on.
+_NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
+# Rounding of what a run says about itself, on which nothing rests.
+_SHARES = 1e-9
 
 
 def label_checks(certificate: Certificate) -> Iterator[Check]:
@@ -70,11 +74,38 @@ def _of_routes(own: Certificate, accountant: Accountant) -> str:
     if stated != due:
         return f"the sensitivity is that of {due}, not of {stated}"
     due, stated = accountant.by, own.achieved.by
-    # Sampling and the programme add what a run of theirs found out about itself.
-    more = by_allocation(own.participation)
-    facts = {name: stated.facts.get(name) for name in due.facts} if more else stated.facts
-    same = stated.route == due.route and facts == due.facts and stated.rests_on == due.rests_on
-    return "" if same else f"achieved eps is that of {due}, not of {stated}"
+    facts = {name: fact for name, fact in stated.facts.items() if name in due.facts}
+    more = {name: fact for name, fact in stated.facts.items() if name not in due.facts}
+    # Where next to nothing is lost no sample is drawn.
+    unsampled = due.route == "bins.importance" and own.achieved.upper <= _NOTHING
+    bases = [due.rests_on, (_UNAMPLIFIED,)] if unsampled else [due.rests_on]
+    same = stated.route == due.route and facts == due.facts and stated.rests_on in bases
+    return "" if same and _of_a_run(due.route, more) else f"achieved eps is that of {due}, not of {stated}"
+
+
+def _of_a_run(route: str, facts: Mapping[str, Fact]) -> bool:
+    """Whether a run may have found this out about itself; another run would say something else.
+
+    Sampling names the direction that decides, and which parts of its mixture carried how much of it; the
+    programme says which ring it took and how far that is above. Saying nothing is never wrong.
+    """
+    if not facts:
+        return True
+    if route == "bins.importance":
+        shares = [fact for name, fact in facts.items() if name != "direction"]
+        return (
+            facts.get("direction") in ("REMOVE", "ADD")
+            and all(isinstance(share, int | float) and share >= 0.0 for share in shares)
+            and sum(map(float, shares)) <= 1.0 + _SHARES
+        )
+    if route == "bins.programme":
+        return (
+            facts.keys() == {"decay", "excess"}
+            and all(isinstance(fact, int | float) for fact in facts.values())
+            and 0.0 <= float(facts["decay"]) < 1.0
+            and float(facts["excess"]) > -_SHARES
+        )
+    return False
 
 
 def _of_tolerance(own: Certificate) -> str:

@@ -311,8 +311,8 @@ DOCUMENT = record("min-sep", 6, **STOPPED).to_dict()
 FREE = {"fingerprint", "source", "seeded", "processes", "uniqueness", "dataset", "model", "loss"}
 CHOICES = [*dm.Uniqueness, *dm.Kept]
 
-# Other values that are true as well: another label, participations further apart.
-TRUE_TOO = {("run", "executed", "by", "route"), ("run", "smallest_separation")}
+# Other values that are true as well: participations further apart.
+TRUE_TOO = {("run", "smallest_separation")}
 
 
 def with_altered(path):

@@ -54,10 +54,26 @@ def test_what_a_killed_process_leaves_is_done_by_others(workers):
     assert workers.submit(os.getpid).result() != victim
 
 
+def slow_pid():
+    time.sleep(0.2)
+    return os.getpid()
+
+
+def test_what_only_waits_while_processes_die_is_not_given_up():
+    with dm.Workers(1) as one:
+        waiting = {one.submit(slow_pid) for _ in range(20)}
+        for _ in range(6):
+            done, waiting = concurrent.futures.wait(
+                waiting, timeout=60, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            os.kill(done.pop().result(), signal.SIGKILL)
+        assert all(task.result(timeout=60) > 0 for task in waiting)
+
+
 def test_a_task_that_kills_its_processes_is_given_up():
     with dm.Workers(1) as one:
         task = one.submit(os._exit, 1)
-        with pytest.raises(dm.WorkerError, match=r"5 processes died over one task of Workers\(1\)"):
+        with pytest.raises(dm.WorkerError, match=r"5 processes died over one task; .*, at Workers\(1\)"):
             task.result(timeout=120)
         assert one.submit(abs, -3).result(timeout=60) == 3
 

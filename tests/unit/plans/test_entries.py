@@ -103,6 +103,15 @@ def test_a_participation_registered_late_with_a_setting_of_its_own():
         PLAN.participation("poisson", halves=3)
 
 
+def test_a_participation_without_a_name_in_plans_is_not_registered():
+    @dataclasses.dataclass(frozen=True)
+    class Nameless(dm.Participation):
+        pass
+
+    with pytest.raises(dm.InvalidParameterError, match="kind must be a participation with a plan_name"):
+        register(Nameless)
+
+
 @pytest.mark.parametrize(
     ("sampling", "details", "message"),
     [

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 import dpmech as dm
+from dpmech.accounting import accountant_for
 from dpmech.certificates.document import seal_of, to_text
 from dpmech.verifying.labels import label_checks
 from tests.support.saved import certificate
@@ -77,6 +78,52 @@ def test_numbers_come_from_where_they_are_said_to_come_from(own):
         own, sensitivity=dataclasses.replace(own.sensitivity, by=dataclasses.replace(less, route="cgd.lem8"))
     )
     assert any("sensitivity is that of" in check.detail for check in label_checks(forged))
+
+
+RUNS = {
+    method: dm.calibrate_sigma(
+        dm.LambdaCGD(6, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(3), method=method, rng=1, rtol=0.01
+    ).certificate(1.0, 10.0)
+    for method in (dm.Importance(0.1), dm.Deterministic())
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (SAMPLED, {"proved": 1.0}),
+        (SOME, {"confidence": 1.0}),
+        (RUNS[dm.Deterministic()], {"decay": 1.5}),
+        (RUNS[dm.Deterministic()], {"excess": -0.5}),
+        (RUNS[dm.Deterministic()], {"excess": "none"}),
+        (RUNS[dm.Deterministic()], {"proved": 1.0}),
+        (RUNS[dm.Importance(0.1)], {"direction": "BOTH"}),
+        (RUNS[dm.Importance(0.1)], {"star": 1.5}),
+        (RUNS[dm.Importance(0.1)], {"star": -0.5}),
+        (RUNS[dm.Importance(0.1)], {"star": "all"}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else value.achieved.by.route,
+)
+def test_a_run_says_about_itself_what_it_can_have_found_out(own, said):
+    by = own.achieved.by
+    assert not list(label_checks(own))
+    forged = told(own, by=dataclasses.replace(by, facts={**by.facts, **said}))
+    (check,) = label_checks(forged)
+    assert check.detail.startswith("achieved eps is that of ")
+    accounted_for = accountant_for(own.mechanism, own.evidence.accountant).by
+    assert not list(label_checks(told(own, by=dataclasses.replace(by, facts=accounted_for.facts))))
+
+
+def test_next_to_no_loss_needs_no_sample():
+    own = certificate("bins")
+    nothing = dm.epsilon(own.mechanism, 5e4, own.budget.delta, method=own.evidence.accountant, rng=1)
+    assert nothing.by.rests_on
+    unsampled = dataclasses.replace(
+        own, sigma=5e4, budget=dm.PrivacyBudget(nothing.upper, own.budget.delta), achieved=nothing
+    )
+    assert not list(label_checks(unsampled))
+    (check,) = label_checks(told(own, by=nothing.by))
+    assert "achieved eps is that of" in check.detail
 
 
 def test_samples_belong_to_methods_that_draw():

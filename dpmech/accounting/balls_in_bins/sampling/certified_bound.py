@@ -97,9 +97,8 @@ def certify_delta(
     spends beta: a search that calls again and again must divide it. It must not be repeated until it passes.
 
     The cost grows with the ratio of the weight bound to delta, which is at most that of a moment (RDP)
-    bound on
-    delta: 7 to 200 over most of the range. It grows large where delta is tiny and b large with nearly
-    independent bins; then the bound is merely wide at `max_samples`, never wrong.
+    bound on delta: 7 to 200 over most of the range. It grows large where delta is tiny and b large with
+    nearly independent bins; then the bound is merely wide at `max_samples`, never wrong.
 
     Args:
         gram: the Gram matrix K.
