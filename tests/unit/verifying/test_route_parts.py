@@ -245,3 +245,16 @@ def test_an_independent_sample_is_as_fine_as_the_claim_is_steep(monkeypatch):
         assert asked[-1].confidence == 1.0 - 1e-6
         assert not route.decides
     assert len({method.rel_error for method in asked}) == 3
+
+
+def test_neighbours_that_may_not_both_take_part_are_no_set():
+    """Columns 0 and 1 outweigh every set of steps two apart, and are one step apart."""
+    columns = columns_of(5, 14)
+    columns[:, :2] *= 6.0
+    gram = columns.T @ columns
+    windows = [gram[first : first + 7 : 2, first : first + 7 : 2] for first in range(8)]
+    widest = max(windows, key=lambda part: np.abs(part).sum())
+    assert np.abs(gram[:2, :2]).sum() > np.abs(widest).sum()
+    best = math.sqrt(max(*(part.sum() for part in windows), _best_signs(widest)))
+    assert _all_rows(gram, 2, 4).lower == pytest.approx(best, rel=1e-11)
+    assert _all_rows(gram, 2, 4).upper > 1.01 * best
