@@ -180,7 +180,7 @@ def nudges() -> dict[str, dict[str, Callable[[float], Verdict]]]:
 
 
 def witnesses() -> dict[str, Callable[[], Mapping[str, bool]]]:
-    """The WITNESSES of every module: for a COUNTEREXAMPLE its printed hypotheses, and whether they hold."""
+    """The WITNESSES of every module: printed hypotheses, and whether they hold; a COUNTEREXAMPLE has some."""
     return _gathered("WITNESSES")
 
 

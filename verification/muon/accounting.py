@@ -9,6 +9,7 @@ from dp_accounting import dp_event, rdp
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import optimize
 
+from dpmech.numerics import down
 from verification.harness.nudging import nudge
 from verification.harness.verdict import Verdict, judged, judged_erratum, statement
 from verification.muon.privacy import BLOCKS, divergence, half_sigma, replace_one_divergence
@@ -101,8 +102,8 @@ def table_3(
         "closed form of one step; PLD, both roundings; RDP of 49 T releases; absolute in eps",
         6,
         printed,
-        f"joint eps under Poisson sampling: {brackets}; one step alone {certified_step('E2E'):.2f} and "
-        f"{certified_step('DART'):.2f}",
+        f"joint eps under Poisson sampling: {brackets}; one step alone {down(certified_step('E2E'), 4)} and "
+        f"{down(certified_step('DART'), 3)}",
     )
 
 
