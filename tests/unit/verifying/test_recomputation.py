@@ -10,7 +10,8 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.sampling.estimate_accountant import ImportanceAccountant
 from dpmech.certificates.claim import with_checksum
 from dpmech.certificates.document import seal_of, to_text
-from dpmech.verifying import privacy_routes, recomputation
+from dpmech.verifying import Route, privacy_routes, recomputation
+from dpmech.verifying.recomputation import Recomputation
 from tests.support import saved
 from tests.support.forged_files import changed, sealed_text
 
@@ -498,3 +499,51 @@ def test_a_document_may_be_resealed_but_not_contradict_itself():
     document["seal"] = seal_of(document)
     with pytest.raises(dm.CertificateError, match="entries contradict each other"):
         dm.Certificate.from_json(to_text(document))
+
+
+# the parts, by routes that are made up
+
+
+def recomputed(name):
+    own = saved.certificate(name)
+    return own, Recomputation(own, None, lambda _: None, "certificate")
+
+
+def test_a_second_route_that_is_wide_is_followed_by_the_first_and_nothing_wider_will_do(monkeypatch):
+    own, checks = recomputed("min-sep")
+    truth, by = own.sensitivity.upper, dm.Provenance("second.none")
+    monkeypatch.setattr(
+        "dpmech.verifying.recomputation.second_bracket", lambda _: dm.Bounds.bracket(0.5 * truth, truth, by)
+    )
+    check, found = checks._sensitivity()
+    assert check.ok
+    assert found.by.route == "second.agreeing"
+    assert found.lower == pytest.approx(truth, rel=1e-9)
+    # If the first is as wide, the lower end that is claimed stands on nothing.
+    monkeypatch.setattr(
+        "dpmech.verifying.recomputation.sensitivity", lambda _: dm.Bounds.bracket(0.5 * truth, truth, by)
+    )
+    assert not checks._sensitivity()[0].ok
+
+
+def test_only_the_last_of_several_routes_that_miss_is_told(monkeypatch):
+    own, checks = recomputed("min-sep")
+    exceeded = dm.Bounds(0.0, 2.0 * own.budget.delta, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("x"))
+    routes = tuple(Route(name, lambda sigma, eps: exceeded, 0.0) for name in ("one", "two", "three"))
+    monkeypatch.setattr("dpmech.verifying.recomputation.repeated_routes", lambda *_: routes)
+    (check,) = checks._again()
+    assert (check.route, check.ok) == ("three", False)
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_lower_end_at_the_claim_does_not_contradict_it(decides):
+    own, checks = recomputed("min-sep")
+    route = Route("one", lambda sigma, eps: None, 0.0, decides=decides)
+
+    def missed(factor):
+        delta = factor * own.budget.delta
+        return checks._missed(route, dm.Bounds(delta, delta, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("x")))
+
+    assert not missed(1.0)
+    assert not missed(1.0 + 5e-10)
+    assert missed(1.0 + 2e-9)
