@@ -17,13 +17,14 @@ raised by one, a comparison is turned round, `min` and `max` are exchanged. Each
 coverage, and an alteration meets the tests that execute its statement, the fastest first, up to two or
 three seconds of their recorded time (`--seconds`), of the test files named after its module and its
 neighbours (`--tests`): more tests can only find out more. One that makes a test fail, use more than five
-times its time and five seconds, or run out of memory is found out. In the analysis, which was run before
+times its time and five seconds ("not ended", which "found out" holds too), or run out of memory is found out.
+In the analysis, which was run before
 the others, an alteration met all tests that call its function, and those that did not end in time were not
 counted apart. A survivor that changes no result, or only loosens a bound by less than anyone looks at,
 stands below with the reason; one that nobody has explained or found a test for is open, and listed first.
 Slow tests, and tests that start processes of their own, are left out. So are the estimates of seconds and
 bytes in calls of `spend`: they steer what is started, on the high side and by measurements, and no result
-rests on them.
+rests on them; and what is added to a text.
 
 Where trying all takes too long, mutants are drawn at random over all modules of a group; the table says how
 many, and the seed. The draw goes by a hash of the seed, of the mutant's own statement and of what is altered
@@ -34,6 +35,10 @@ such as `accounting.poisson.prv` one module's part. What a row says holds for th
 says whether the module's code has been changed since, as of the day on which this page was written: some of
 the alterations may be gone then, and the reasons with them. Functions that numba compiles are altered as they
 are written, with compilation switched off.
+
+A run records the tests first, which takes minutes (`--tests PART` leaves files out), and then writes
+`docs/mutation.md` and `verification/mutation/results.json` anew; `--page` and `--results` put them elsewhere.
+A sample is one of the whole group, so that a single module of it may get few mutants, or none.
 
 General mutation tools (mutmut, cosmic-ray) know neither factors nor exponents of whole formulas, and most
 of their mutants alter messages and arguments; so the alterations are our own.
@@ -60,7 +65,7 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
         results: the tallies that are kept.
         reasons: why each survivor survives.
     """
-    lines = [HEAD, f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    lines = [HEAD, f"{_headline(results)}\n", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     others = sorted({group_of(module) for module in results} - GROUPS.keys())
     for group, members in (GROUPS | {name: [name] for name in others}).items():
         run = [results[module] for module in members if module in results]
@@ -88,6 +93,17 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
         place = f"{module}.{function}".rstrip(".")
         lines.append(f"- `{place}`: {'; '.join(dict.fromkeys(changes))}. {why}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _headline(results: dict[str, Tally]) -> str:
+    """What came out, in one sentence."""
+    run = list(results.values())
+    tried, found = sum(one.tried for one in run), sum(one.found for one in run)
+    explained, still = sum(one.explained for one in run), sum(len(one.open) for one in run)
+    return (
+        f"Of {tried:,} alterations tried (the modules run have {sum(one.mutants for one in run):,}) "
+        f"{found:,} were found out, {explained:,} survive with a reason below, and {still:,} stand open."
+    )
 
 
 def _row(name: str, tallies: Iterable[Tally], commit: str, draw: str, changed: str) -> str:
