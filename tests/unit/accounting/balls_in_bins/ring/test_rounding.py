@@ -225,3 +225,40 @@ def test_a_bound_is_that_of_the_run_with_every_margin(direction, monkeypatch):
                 patch.setattr(shared_factor, name, none)
                 assert bound_on(rings, 0.4, direction, grid)[0] < whole
         assert whole < 1.01 * bound_on(rings, 0.4 + 1e-3, direction, grid)[0]
+
+
+def said_of(ring, grid):
+    """Log of the factor of one run, and where its nodes stand."""
+    place = place_nodes(ring, 0.5, Direction.REMOVE, grid, 1.0)
+    return math.log(sums_factor(place)) / 1.01, place
+
+
+@pytest.mark.parametrize("white", [0.04, 9.0])
+def test_the_law_of_every_bin_of_its_own_is_part_of_the_factor(white):
+    said, place = said_of(dataclasses.replace(RING, white=white), RingGrid(y_step=0.25, tail=9.0))
+    nodes, deviation = place.white_nodes + 0.5 * white, math.sqrt(white)
+    reach, gap = np.max(np.abs(nodes)) / deviation, np.min(np.diff(nodes)) / deviation
+    own = place.bins * float(split_rounding(gap, deviation, reach, reach))
+    assert own < said < 1e-6
+
+
+def test_steps_shorter_than_the_distance_of_nodes_lose_no_less():
+    ring = RingGram(5, 0.0, 1.0, 0.9999, 0.0)
+    said, place = said_of(ring, RingGrid(y_step=0.8, tail=9.0))
+    bridge = RingBridge(place.bins, place.variance, place.decay)
+    steps = np.array([bridge.step(start)[1] for start in range(place.bins - 1)])
+    gaps = (place.x_nodes[1] - place.x_nodes[0]) / steps
+    assert np.all(gaps > 1.0)
+    farthest = np.max(np.abs(place.x_nodes)) / steps
+    assert float(np.sum(split_rounding(np.ones(steps.size), steps, place.tail, farthest))) < said
+
+
+def test_more_bins_and_faster_decays_are_allowed_more():
+    grid = RingGrid(tail=12.0)
+    few, many = (level_shift(dataclasses.replace(RING, bins=bins), 1.0, grid) for bins in (2, 2 * 10**6))
+    assert many - few == pytest.approx(1.01 * 2.0**-53 * 48.0 * math.log(1e6), rel=1e-9)
+    for decay in (0.05, 1e-12):
+        ring = dataclasses.replace(RING, decay=decay, bins=100_000)
+        raised = raised_ring(ring).amplitude - 1.0
+        # The logarithm of the decay carries its error as often as it is large, 8 roundings each.
+        assert raised >= 2.0 * 100_002.0 * 8.0 * 2.0**-53 * (5.0 + abs(math.log(decay))) * (1.0 - 1e-6)
