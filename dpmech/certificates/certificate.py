@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import os
 import platform
-from importlib import metadata
 from typing import Any, Self
 
 import numpy as np
@@ -297,5 +296,7 @@ def _method_from_dict(data: dict[str, Any]) -> Method:
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
+    from importlib import metadata  # a tenth of the time that importing dpmech takes
+
     found = {name: metadata.version(name) for name in _PACKAGES}
     return tuple(sorted((found | {"python": platform.python_version()}).items()))

@@ -2,7 +2,6 @@
 
 import click
 
-from dpmech import __version__
 from dpmech.cli.auditing import audit
 from dpmech.cli.checking import verify
 from dpmech.cli.optimizing import optimize
@@ -12,7 +11,7 @@ __all__ = ["main"]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="dpmech")
+@click.version_option(package_name="dpmech", prog_name="dpmech")
 def main() -> None:
     """How much noise private training needs, with the proof."""
 
