@@ -185,8 +185,9 @@ class MixedComposition:
             return None
         part = self.sampled[0]
         by = Provenance("sensitivity.of_multiplier")
+        # The multiplier is rounded down: what it is rounded from is at most the float above.
         bounds = Bounds.bracket(
-            product_down(quotient_down(1.0, part.noise_multiplier), next_down(1.0 - part.gap)),
+            product_down(quotient_down(1.0, next_up(part.noise_multiplier)), next_down(1.0 - part.gap)),
             quotient_up(1.0, part.noise_multiplier),
             by,
         )

@@ -8,6 +8,7 @@ import pytest
 import dpmech as dm
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.composition.mixed import MixedComposition, SampledPart
+from dpmech.numerics import quotient_down
 
 BY = dm.Provenance("composition.distributions")
 
@@ -131,3 +132,18 @@ def test_distributions_are_read_with_their_rounding_on_the_safe_side(monkeypatch
     found = mixed.delta(1.0).upper
     assert asked[1::2] == [1.0, 1.0]
     assert found == pytest.approx(1e-7 + (1.0 - 1e-7) * (1e-6 + rounding), rel=1e-12, abs=0.0)
+
+
+def test_one_kind_of_release_lies_between_its_own_sensitivities():
+    """The multiplier of a part is rounded down: the lower end has to allow for it, in exact fractions."""
+    rng = np.random.default_rng(3)
+    for _ in range(2000):
+        sigma, upper = (float(number) for number in np.exp(rng.uniform(-3.0, 3.0, 2)))
+        own = dm.Bounds.bracket(
+            upper * float(rng.choice([1.0, 1.0 - 1e-15, 0.99])), upper, dm.Provenance("sensitivity.best_rows")
+        )
+        part = SampledPart(0.1, quotient_down(sigma, own.upper), 5, True, own.relative_gap)
+        found = MixedComposition(sampled=(part,))._single_kind().sensitivity
+        assert Fraction(found.lower) <= Fraction(own.lower) / Fraction(sigma)
+        assert Fraction(found.upper) >= Fraction(own.upper) / Fraction(sigma)
+        assert found.relative_gap <= own.relative_gap + 1e-15
