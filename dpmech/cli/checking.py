@@ -63,7 +63,7 @@ def verify(
     """Recompute certificates, and check run records and ledgers against the certificates inside them.
 
     Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
-    cannot be read or would cost more work than the budget allows.
+    is missing, may not be read, is too large, or would cost more work than the budget allows.
     """
     found: list[Verification] = []
     try:

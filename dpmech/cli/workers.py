@@ -9,7 +9,8 @@ import click
 
 from dpmech.cli.printing import Report
 from dpmech.exceptions import InvalidParameterError
-from dpmech.numerics import Cluster, Workers
+from dpmech.guards import check_integer
+from dpmech.numerics import MOST_WORKERS, Cluster, Workers
 
 __all__ = ["chosen_executor", "in_order", "silent", "worker_options"]
 
@@ -42,7 +43,7 @@ def chosen_executor(workers: int | None, dask: str | None) -> Iterator[concurren
     if dask is not None:
         with Cluster(dask) as cluster:
             yield cluster
-    elif workers is not None and workers != 1:
+    elif workers is not None and check_integer("workers", workers, minimum=1, maximum=MOST_WORKERS) > 1:
         with Workers(workers) as processes:
             yield processes
     else:

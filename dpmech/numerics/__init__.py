@@ -43,7 +43,14 @@ from dpmech.numerics.toeplitz import (
     total,
     trimmed,
 )
-from dpmech.numerics.workers import Cluster, Workers, check_executor, current_executor, running_on
+from dpmech.numerics.workers import (
+    MOST_WORKERS,
+    Cluster,
+    Workers,
+    check_executor,
+    current_executor,
+    running_on,
+)
 
 __all__ = [
     "BOUND",
@@ -51,6 +58,7 @@ __all__ = [
     "EXACT",
     "LONGDOUBLE_BITS",
     "LONGDOUBLE_UNIT",
+    "MOST_WORKERS",
     "UNIT",
     "Bounds",
     "Cluster",

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from dpmech.exceptions import InvalidParameterError, MissingDependencyError, WorkerError
 from dpmech.guards import check_integer
 
-__all__ = ["Cluster", "Workers", "check_executor", "current_executor", "running_on"]
+__all__ = ["MOST_WORKERS", "Cluster", "Workers", "check_executor", "current_executor", "running_on"]
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -27,6 +27,7 @@ _CURRENT: contextvars.ContextVar[concurrent.futures.Executor | None] = contextva
     "executor", default=None
 )
 
+MOST_WORKERS = 1024
 # A task whose process died so often, with no other task done in between, is what kills them.
 _TRIES = 5
 _GIVEN_UP = (
@@ -66,7 +67,7 @@ class Workers(concurrent.futures.Executor):
     """
 
     def __init__(self, count: int) -> None:
-        self.count = check_integer("count", count, minimum=1, maximum=1024)
+        self.count = check_integer("count", count, minimum=1, maximum=MOST_WORKERS)
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         self._open = True
         self._given_up = False

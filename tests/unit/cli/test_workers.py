@@ -75,7 +75,8 @@ def test_a_refusal_of_another_process_is_one_of_the_command(command):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "0"], "count must be"),
+        (["--workers", "0"], "workers must be an integer in [1, 1024], got 0"),
+        (["--workers", "2000"], "workers must be an integer in [1, 1024], got 2000"),
         (["--workers", "2", "--dask", "tcp://127.0.0.1:1"], "workers must be left out with --dask"),
         (["--dask", "nowhere"], "dask must be the address of a running dask scheduler"),
     ],
