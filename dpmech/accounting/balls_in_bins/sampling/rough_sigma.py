@@ -13,26 +13,32 @@ from typing import TypeAlias
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.moments import rough_log_delta
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.sampling.adaptation import BARE_FLOORS, adapt, pilot_size
 from dpmech.accounting.balls_in_bins.sampling.blocks import weight_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import summarise
-from dpmech.accounting.balls_in_bins.sampling.estimate import FLOORS, adapt, pilot_size
 from dpmech.accounting.balls_in_bins.sampling.reach import _SMALLEST_EPS, check_reach
 from dpmech.accounting.balls_in_bins.streams import ADD, REMOVE, DirectionStages
 from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_log_delta, gaussian_sigma
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import FloatArray, safe_root, up
+from dpmech.numerics import safe_root, up
 
-__all__ = ["RoughSample", "RoughSigma"]
+__all__ = ["RoughEpsilon", "RoughSample", "RoughSigma"]
 
-Adapted: TypeAlias = dict[tuple[DirectionStages, tuple[str, ...]], FloatArray]
+Adapted: TypeAlias = dict[DirectionStages, Proposal]
 
-# Between probes this close, in log, the line through them is straight.
-_RESOLUTION = 0.04
+# From a probe this close, in log, the line through it and the one before is straight enough.
+_RESOLUTION = 0.03
+# The noise scale of the Gaussian with the same delta follows sigma about so, in logs.
+_SLOPE = 1.0
+_LARGEST_STEP = 0.7
+_PROBES = 25
 # The moment bound is about e^3 times too high.
 _MOMENT_EXCESS = 3.0
 # No start is this far off, in log.
 _FARTHEST = 12.0
+# For the slope of a Gaussian's log delta.
+_STEP = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,11 +49,26 @@ class RoughSigma:
         sigma: the noise scale.
         gram: the Gram matrix of the bins at that sigma.
         add: whether the ADD direction decides.
+        fall: by how much log delta falls there as log sigma rises, about.
     """
 
     sigma: float
     gram: BinGram
     add: bool
+    fall: float
+
+
+@dataclasses.dataclass(frozen=True)
+class RoughEpsilon:
+    """Where delta about meets its target.
+
+    Attributes:
+        eps: 0 where it is about 1e-4 or less.
+        fall: by how much log delta falls there as log eps rises, about.
+    """
+
+    eps: float
+    fall: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,12 +130,14 @@ class RoughSample:
                 probes[log_sigma] = gaussian_scale(eps, value) - target, add
                 return probes[log_sigma][0]
 
-            safe_root(excess, start, step=0.03, resolution=_RESOLUTION)
+            root, slope = _root(excess, start, _SLOPE)
+            found = math.exp(root)
         except OverflowError:
             raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15") from None
-        found = math.exp(_interpolated([(at, value) for at, (value, _) in probes.items()]))
         nearest = min(probes, key=lambda at: abs(probes[at][0]))
-        return RoughSigma(found, gram.scaled(found**-2), probes[nearest][1])
+        ends = [gaussian_log_delta(math.exp(target + step), eps)[0] for step in (0.0, _STEP)]
+        fall = slope * (ends[0] - ends[1]) / _STEP
+        return RoughSigma(found, gram.scaled(found**-2), probes[nearest][1], fall)
 
     def moment_sigma(
         self, gram: BinGram, eps: float, delta: float, *, sensitivity: float | None = None
@@ -138,8 +161,8 @@ class RoughSample:
         unamplified = math.log(gaussian_sigma(eps, delta) * largest)
         return math.exp(min(unamplified, safe_root(excess, unamplified, step=0.1, resolution=0.01)))
 
-    def epsilon(self, gram: BinGram, sigma: float, delta: float, *, sensitivity: float) -> float:
-        """The eps at which delta(eps) is about `delta`, within about 1 %; 0 where it is about 1e-4 or less.
+    def epsilon(self, gram: BinGram, sigma: float, delta: float, *, sensitivity: float) -> RoughEpsilon:
+        """The eps at which delta(eps) is about `delta`, within about 1 %.
 
         Args:
             gram: the Gram matrix at sigma 1.
@@ -153,7 +176,6 @@ class RoughSample:
         adapted: Adapted = {}
         scaled = gram.scaled(sigma**-2)
         smallest = math.log(_SMALLEST_EPS)
-        probes: list[tuple[float, float]] = []
 
         def by_moments(log_eps: float) -> float:
             if log_eps <= smallest:
@@ -163,43 +185,64 @@ class RoughSample:
             return math.log(delta) - max(min(value, alone), -1e6)
 
         def by_sample(log_eps: float) -> float:
-            if log_eps <= smallest:
-                return -1.0
             check_reach(log_eps, sigma, delta)
-            value, _ = self._delta(scaled, math.exp(log_eps), adapted)
-            probes.append((log_eps, math.log(delta) - math.log(max(value, 1e-300))))
-            return probes[-1][1]
+            value, _ = self._delta(scaled, math.exp(max(log_eps, smallest)), adapted)
+            return math.log(delta) - math.log(max(value, 1e-300))
 
         unamplified = gaussian_epsilon(sigma / sensitivity, delta, safe=True)
         if unamplified <= 2.0 * _SMALLEST_EPS:
-            return 0.0
+            return RoughEpsilon(0.0, 1.0)
         start = min(
             math.log(unamplified), safe_root(by_moments, math.log(unamplified), step=0.1, resolution=0.01)
         )
-        root = safe_root(by_sample, start, step=0.05, resolution=_RESOLUTION)
-        return math.exp(_interpolated(probes)) if root > smallest + 0.1 else 0.0
+        root, fall = _root(by_sample, start, max(1.0, -math.log(delta)), lowest=smallest)
+        return RoughEpsilon(math.exp(root) if root > smallest + 0.1 else 0.0, fall)
 
     def _delta(self, gram: BinGram, eps: float, adapted: Adapted) -> tuple[float, bool]:
         """Delta with no interval, and whether ADD decides."""
         found: list[float] = []
-        proposals: tuple[Proposal, ...] = (RemoveProposal.at(gram, eps), AddProposal.at(gram, eps))
-        for stages, proposal in zip((REMOVE, ADD), proposals, strict=True):
+        for stages, make in ((REMOVE, RemoveProposal.at), (ADD, AddProposal.at)):
+            known = adapted.get(stages)
+            proposal: Proposal = make(gram, eps, None if known is None else known.names)
             if found and proposal.log_weight_bound < found[0]:
                 continue
-            known = adapted.get((stages, proposal.names))
-            chosen = (
-                adapt(proposal, self.entropy, stages, self.executor, FLOORS)
-                if known is None
-                else proposal.reweighted(known)
-            )
-            adapted[stages, proposal.names] = chosen.weights
+            if known is not None and known.names == proposal.names:
+                proposal = proposal.reweighted(known.weights)
+            else:
+                proposal = adapt(proposal, self.entropy, stages, self.executor, BARE_FLOORS, prune=True)
+            adapted[stages] = proposal
             size = self.pilots * pilot_size(gram.bins)
-            weights = weight_sample(chosen, self.entropy, stages.sizing, size, self.executor)
+            weights = weight_sample(proposal, self.entropy, stages.sizing, size, self.executor)
             found.append(summarise(weights.log_weights).log_mean)
         return math.exp(max(found)), found[-1] > found[0]
 
 
-def _interpolated(probes: list[tuple[float, float]]) -> float:
-    """The root of the line through the two probes nearest to it."""
-    (x, fx), (y, fy) = sorted(probes, key=lambda probe: abs(probe[1]))[:2]
-    return x if fx == fy else x - fx * (y - x) / (fy - fx)
+def _root(
+    excess: Callable[[float], float], start: float, slope: float, *, lowest: float = -math.inf
+) -> tuple[float, float]:
+    """About the root of an increasing function by secants, and its slope there.
+
+    Args:
+        excess: the function.
+        start: where to look first.
+        slope: what it is about there.
+        lowest: the root is not looked for below it.
+
+    Raises:
+        OverflowError: where the root lies above log 1e15.
+        NumericalError: if it does not settle.
+    """
+    here, value = max(start, lowest), excess(max(start, lowest))
+    for _ in range(_PROBES):
+        step = min(max(-value / slope, -_LARGEST_STEP), _LARGEST_STEP)
+        if abs(step) <= _RESOLUTION or (here <= lowest and step < 0.0):
+            return here + step, slope
+        if here + step > math.log(1e15):
+            raise OverflowError
+        there = max(here + step, lowest)
+        moved = excess(there)
+        secant = (moved - value) / (there - here) if there != here else slope
+        # Where delta was cut off, or noise decides, the last slope serves again.
+        slope = min(max(secant, 0.3 * slope), 3.0 * slope)
+        here, value = there, moved
+    raise NumericalError(f"no root found within {_PROBES} probes: the estimates do not settle")
