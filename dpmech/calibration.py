@@ -155,10 +155,11 @@ def calibrate_sigma(
         sensitivity=accountant.sensitivity,
         achieved=solution.achieved,
         evidence=Evidence(
-            accountant=effective_method(mechanism.participation, method),
+            accountant=solution.method or effective_method(mechanism.participation, method),
             rtol=tolerance,
             rng_supplied=rng is not None,
             samples=solution.samples,
+            randomness=solution.randomness,
         ),
     )
     return with_checksum(found)

@@ -282,12 +282,14 @@ class Request:
             return mechanism, certified_error(self._problem(schema), strategy), None
         asked = effective_method(schema, self.calibration["method"])
         shared = _shared(asked, trials)
+        # One of them will be picked: together they leave no more to chance than was asked for.
+        own = {"method": asked.among(trials)} if isinstance(asked, Certified) else {}
         cal = calibrate_sigma(
             mechanism,
             self.budget.eps,
             self.budget.delta,
             progress=self.report,
-            **(self.calibration if shared is None else self.calibration | {"method": shared[0]}),
+            **(self.calibration | own if shared is None else self.calibration | {"method": shared[0]}),
         )
         if shared is not None:
             cal = with_checksum(
@@ -308,8 +310,6 @@ def _shared(method: Method, trials: int) -> tuple[Method, float] | None:
         # Rounded up, as the shares of the error must not add up to more than it.
         share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
         return dataclasses.replace(method, confidence=share), method.error
-    if isinstance(method, Certified):
-        return method.shared(trials), method.error
     return None
 
 

@@ -105,7 +105,7 @@ def chosen_method(
     if name is None:
         return rigorous_method(participation) if rigorous else None
     if name == "certified" and rigorous:
-        return Certified(min(Certified().beta, 0.01 * check_delta(delta)))
+        return Certified(min(Certified().error, 0.01 * check_delta(delta)))
     return METHODS[name]
 
 

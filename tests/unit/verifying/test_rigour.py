@@ -145,7 +145,8 @@ def test_shares_of_beta_do_not_add_up_to_more(beta, trials):
     from fractions import Fraction
 
     try:
-        share = dm.Certified(beta).shared(trials).beta
+        share = dm.Certified(beta).share(trials)
+        assert dm.Certified(beta).among(trials).share(1) == share
     except dm.InvalidParameterError:
         assert beta < 1e-300  # too small to be shared: refused
         return
