@@ -15,6 +15,7 @@ from dpmech.composition.ledger_entries import (
     certificate_of,
     check_entry,
     check_lot,
+    in_all,
     sure_together,
 )
 from dpmech.composition.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
@@ -30,7 +31,7 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_delta, check_eps, check_name
 from dpmech.mechanism import Adjacency, PrivacyBudget
-from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Kind, Provenance, typed
+from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, typed
 
 __all__ = ["Ledger"]
 
@@ -262,11 +263,7 @@ class Ledger(Document):
                 f"chosen on the way within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
                 f"by {self.currency!r}"
             )
-        sure = f"{self.guarantee}"
-        if self.guarantee.kind is Kind.PROBABLE:
-            sure = f"{dataclasses.replace(self.guarantee, inside_delta=False)}, beta = "
-            sure += f"{self.guarantee.error!r} in all{', inside delta' * self.guarantee.inside_delta}"
-        return f"{sure}; {len(self._releases)} releases, {how}; {state}"
+        return f"{in_all(self.guarantee)}; {len(self._releases)} releases, {how}; {state}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, certificates and seal included; what `save` writes."""

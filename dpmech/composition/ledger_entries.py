@@ -14,6 +14,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency
 from dpmech.numerics import (
     Guarantee,
+    Kind,
     down,
     joined,
     quotient_down,
@@ -33,6 +34,7 @@ __all__ = [
     "check_lot",
     "composed",
     "draw_of",
+    "in_all",
     "part_of",
     "sure_together",
 ]
@@ -136,6 +138,14 @@ def sure_together(certificates: Iterable[Certificate]) -> Guarantee:
     if not sure.inside_delta:
         return sure
     return dataclasses.replace(sure, error=min(1.0, sum_up(one.error for one in draws.values())))
+
+
+def in_all(guarantee: Guarantee) -> str:
+    """The guarantee of a total in words, with every digit of its beta."""
+    if guarantee.kind is not Kind.PROBABLE:
+        return str(guarantee)
+    words = f"{dataclasses.replace(guarantee, inside_delta=False)}, beta = {guarantee.error!r} in all"
+    return f"{words}, inside delta" if guarantee.inside_delta else words
 
 
 def composed(parts: Sequence[Part], betas: float = 0.0) -> MixedComposition:
