@@ -152,7 +152,7 @@ class Ledger(Document):
 
     @property
     def guarantee(self) -> Guarantee:
-        """As sure as the least sure entry that the total rests on; exact if all are announced and unsampled."""
+        """As sure as the least sure entry that the total rests on; exact for announced, unsampled ones."""
         sure = sure_together(self._trusted())
         sampled = any(release.certificate.participation.random for release in self._releases)
         if sampled or (self.mode is Mode.CHOSEN and self._releases):
