@@ -197,9 +197,7 @@ class RemoveProposal(Proposal):
 
     def restricted(self, names: Collection[str]) -> "RemoveProposal":
         """The parts of these names, and the nominal, the scaled and the star part."""
-        kept = [
-            name in names or name in ("nominal", "scaled", "star") for name in self.names
-        ]
+        kept = [name in names or name in ("nominal", "scaled", "star") for name in self.names]
         alphas = self.alphas[np.array(kept)]
         return dataclasses.replace(
             self,

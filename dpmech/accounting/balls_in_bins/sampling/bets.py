@@ -220,7 +220,9 @@ class UpperBets(Bets):
             low *= 0.5
         if low <= 1e-300:
             return 1e-300 * unit
-        root = scipy.optimize.brentq(lambda x: excess(math.exp(x)), math.log(low), 0.0, xtol=1e-10, rtol=1e-12)
+        root = scipy.optimize.brentq(
+            lambda x: excess(math.exp(x)), math.log(low), 0.0, xtol=1e-10, rtol=1e-12
+        )
         # The search ends on either side: what is returned has been looked at itself.
         mean, step = math.exp(root), ROOT_STEP
         while excess(mean) < 0.0:

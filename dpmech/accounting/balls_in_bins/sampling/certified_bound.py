@@ -23,7 +23,7 @@ from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, s
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
 
-__all__ = ["CertifiedBound", "CertifiedDirection", "Pilots", "certify_delta"]
+__all__ = ["CertifiedBound", "CertifiedDirection", "Pilots", "certified_floor", "certify_delta"]
 
 
 PILOT_SAMPLES = 8192
@@ -168,13 +168,26 @@ class Pilots:
         """What the pilot weights of a direction say."""
         return summarise(self.weights[name])
 
-    def expected_samples(self, log_goal: float, beta: float, name: str) -> float:
-        """Draws with which a direction is expected to be proved below a goal; infinite where it is not."""
-        proposal = self.proposals[name]
-        if name not in self.weights or log_goal >= proposal.log_weight_bound:
-            return 0.0
-        bets = UpperBets(proposal.log_weight_bound, beta, math.exp(log_goal), self.weights[name])
-        return bets.expected_samples()
+    def redrawn(self) -> "Pilots":
+        """With weights of these proposals, as many as a first pilot has."""
+        weights = {
+            name: weight_sample(
+                self.proposals[name], self.entropy, STAGES[name].sizing, PILOT_SAMPLES, self.executor
+            ).log_weights
+            for name in self.weights
+        }
+        return dataclasses.replace(self, weights=weights)
+
+    def expected_samples(self, log_goal: float, beta: float) -> float:
+        """Draws with which delta is expected to be proved below a goal; infinite where it is not."""
+        draws = 0.0
+        for name, log_weights in self.weights.items():
+            proposal = self.proposals[name]
+            if log_goal < proposal.log_weight_bound:
+                share = _share(beta, len(self.weights))
+                bets = UpperBets(proposal.log_weight_bound, share, math.exp(log_goal), log_weights)
+                draws += bets.expected_samples()
+        return draws
 
 
 def certify_delta(
@@ -242,7 +255,7 @@ def certify_delta(
     entropy = draw_entropy(rng)
     if pilots is None:
         pilots = Pilots.at(gram, eps, entropy, executor, threshold=None if lower else threshold)
-    decider, directions = pilots.decider, {}
+    decider, directions = pilots.decider, dict[str, CertifiedDirection]()
     below = LOWER_SHARE * beta if lower and pilots.weights else 0.0
     share = _share(beta - below, len(pilots.weights))
     for name, proposal in pilots.proposals.items():
@@ -274,6 +287,34 @@ def certify_delta(
     )
 
 
+def certified_floor(
+    pilots: Pilots, threshold: float, beta: float, *, rng: np.random.Generator, max_samples: int
+) -> float:
+    """A lower bound on delta(eps), true with probability at least 1 - beta; drawing ends at the threshold.
+
+    Args:
+        pilots: of the point.
+        threshold: what is to be proved a lower bound, > 0.
+        beta: error probability, in (0, 1).
+        rng: seeds the blocks.
+        max_samples: most draws.
+    """
+    name = pilots.decider
+    log_unit = pilots.summary(name).log_mean
+    if not -math.inf < log_unit:
+        return 0.0
+    gambler = LowerBets(log_unit, beta, threshold, pilots.weights[name])
+    return _drawn(
+        pilots.proposals[name],
+        name,
+        [gambler],
+        draw_entropy(rng),
+        pilots.executor,
+        patience=STUBBORN,
+        max_samples=max_samples,
+    ).lower
+
+
 def _share(beta: float, parts: int) -> float:
     """One of several equal shares, rounded down: they must not add up to more."""
     return math.nextafter(beta / parts, 0.0) if parts > 1 else beta
@@ -302,12 +343,16 @@ def _drawn(
             total, count = total + float(np.exp(log_weights).sum()), count + log_weights.size
     finally:
         stream.close()
-    upper = gamblers[0]
-    # What is proved may be missed by the rounding of the search for the root.
-    bound = min(upper.bound, upper.goal) if upper.proved else upper.bound
+    lowest, highest = 0.0, math.exp(proposal.log_weight_bound)
+    for gambler in gamblers:
+        # What is proved may be missed by the rounding of the search for the root.
+        if isinstance(gambler, UpperBets):
+            highest = min(gambler.bound, gambler.goal) if gambler.proved else gambler.bound
+        else:
+            lowest = max(gambler.bound, gambler.goal) if gambler.proved else gambler.bound
     return CertifiedDirection(
-        lower=gamblers[1].bound if len(gamblers) > 1 else 0.0,
-        upper=bound,
+        lower=lowest,
+        upper=highest,
         estimate=total / count if count else math.nan,
         weight_bound=math.exp(proposal.log_weight_bound),
         samples=count,
