@@ -59,7 +59,7 @@ class Proposal(abc.ABC):
 
     @abc.abstractmethod
     def restricted(self, names: Collection[str]) -> Self:
-        """The parts of these names alone, and those on which the weight bound rests, as probable to each other.
+        """The parts of these names alone, and those on which the weight bound rests, in proportion as before.
 
         Names of parts that it has not do not matter.
         """

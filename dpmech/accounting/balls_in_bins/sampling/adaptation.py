@@ -1,4 +1,4 @@
-"""Part probabilities of a mixture from pilot samples: what steers the variance of weights, and their bound."""
+"""Part probabilities of a mixture from pilots: what steers the variance of weights, and their bound."""
 
 import concurrent.futures
 import math
@@ -56,6 +56,7 @@ def adapt(
     *,
     prune: bool = False,
     bounded: bool = False,
+    rounds: int | None = None,
 ) -> Proposal:
     """The proposal with part probabilities from pilot rounds, none below its floor (0.01 by default).
 
@@ -69,12 +70,13 @@ def adapt(
             for an estimate, they stay.
         bounded: whether to weigh the proved bound on the weights against their variance; `floors` are then
             chosen here.
+        rounds: at most so many; None for all that there are.
     """
     if bounded:
         floors = BARE_FLOORS
     least = np.array([floors.get(name, LEAST_PROBABILITY) for name in proposal.names])
     size = pilot_size(proposal.gram.bins)
-    for number, stage in enumerate(stages.rounds):
+    for number, stage in enumerate(stages.rounds[:rounds]):
         payoffs, densities = pilot_sample(proposal, entropy, stage, size, executor)
         seen = summarise(proposal.log_weights(payoffs, densities))
         proposal = proposal.reweighted(adapted_weights(proposal, payoffs, densities, least))

@@ -1,4 +1,4 @@
-r"""Bets on the mean of non-negative weights, block after block: bounds that hold at every sample size at once.
+r"""Bets on the mean of non-negative weights, block after block: bounds that hold at every sample size.
 
 A gambler holds that the mean weight mu is below (or above) some m, and stakes a part of the wealth on every
 weight. **Theorem.** Let w_1, w_2, ... be independent with mean mu, and lam_1, lam_2, ... >= 0 stakes, each
@@ -113,7 +113,7 @@ class Bets(abc.ABC):
 
     @property
     def _unit_rounding(self) -> float:
-        """Relative: of the weights; of the exponential of the unit, whose argument is rounded; of products."""
+        """Relative: of weights; of the exponential of the unit, whose argument is rounded; of products."""
         return WEIGHT_ROUNDING + 2.0 * (ELEMENTARY + (4.0 + abs(self.log_unit)) * UNIT)
 
     def expected_samples(self) -> float:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import scipy
@@ -179,7 +179,7 @@ def weight_stream(
     stage: Stage,
     expected: int,
     executor: concurrent.futures.Executor | None = None,
-) -> Iterator[FloatArray]:
+) -> Generator[FloatArray, None, None]:
     """The log weights of block 0, 1, 2, ... of a stage, without end: whoever reads them may stop at any one.
 
     What a block holds does not depend on where the reader stops, nor on the executor.

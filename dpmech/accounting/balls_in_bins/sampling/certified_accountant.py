@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -27,33 +28,52 @@ __all__ = ["CertifiedAccountant"]
 _TRIES = ((0.0, 0.87), (0.004, 0.05), (0.02, 0.02), (0.08, 0.01))
 # The part of beta that the lower end has.
 _FLOOR_SHARE = 0.05
-# How far above the right sigma, in log, a calibration aims: the least of these whose samples are few enough.
+# How far above the right sigma, in log, a calibration may aim.
 _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01, 0.02, 0.04, 0.08)
 # Draws times bins that a proof may take, and how much more of them is still tried for the widest aim.
 _WORK = 1.2e8
 _LEAST_DRAWS = 4000.0
 _HOPELESS = 20.0
+# An aim this much higher is as unwelcome as all of that work.
+_COMFORT = 0.003
 # The pilot is to know delta this much better than the gap that is aimed at.
 _PILOT_SHARE = 0.3
-# The lower end of eps lies below its root by this many times the gap above it.
-_FLOOR_GAP = 2.0
-# For the slope of log delta in log eps.
+# The lower end is looked for below the root by this many times what the upper one is above it.
+_FLOOR_GAP = 3.0
+# For the slope of log delta.
 _STEP = 0.01
+_LEAST_FALL = 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class _Aim:
-    """Where a proof is tried, relative to the pilots, in the log of what is searched for.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """Where a proof is tried, in the log of what is searched for (sigma or eps).
 
     Attributes:
+        accountant: whose search it is.
+        at: the Gram matrix and eps at a point.
+        pilots: at the root, about.
         root: where delta meets its target, about.
-        above: how far above that.
-        gap: by how much log delta falls over `above`.
+        above: how far above that a proof is tried.
+        fall: by how much log delta falls a unit.
     """
 
+    accountant: "CertifiedAccountant"
+    at: Callable[[float], tuple[BinGram, float]]
+    pilots: Pilots
     root: float
     above: float
-    gap: float
+    fall: float
+
+    @property
+    def aim(self) -> float:
+        """Where the first proof is tried."""
+        return self.root + self.above
+
+    def pilots_at(self, point: float, gram: BinGram | None = None) -> Pilots:
+        """The pilots for a point; with a Gram matrix, that one."""
+        found, eps = self.at(point)
+        return self.pilots.moved(found if gram is None else gram, eps, self.pilots.entropy)
 
 
 class CertifiedAccountant(Accountant):
@@ -99,31 +119,35 @@ class CertifiedAccountant(Accountant):
         if unamplified <= _SMALLEST_EPS:
             return self._bounds(0.0, unamplified, guarantee)
         beta, gram = self.settings.share(1, delta), self.gram.scaled(sigma**-2)
-        rough = self._rough().epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)
-        start = max(rough.eps, _SMALLEST_EPS)
-        pilots = Pilots.at(gram, start, self._entropy(), self.settings.executor)
-        pilots, aim = self._aimed(pilots, delta, rough.fall, beta)
+        start = self._rough().epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)
+
+        def at(log_eps: float) -> tuple[BinGram, float]:
+            return gram, math.exp(log_eps)
+
+        search = self._search(at, math.log(max(start, _SMALLEST_EPS)), delta, beta)
         for further, share in _TRIES:
-            eps = max(start * math.exp(aim.root + aim.above + further), _SMALLEST_EPS)
+            eps = max(math.exp(search.aim + further), _SMALLEST_EPS)
             if eps >= unamplified:
                 eps = unamplified
                 break
-            moved = pilots.moved(gram, eps, self._entropy())
-            if self._certified(moved, delta, product_down(share, beta)).meets(delta):
+            if self._certified(search.pilots_at(math.log(eps)), delta, product_down(share, beta)).meets(
+                delta
+            ):
                 break
         else:
             raise NumericalError(
                 f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})"
             )
-        floor = start * math.exp(aim.root - _FLOOR_GAP * aim.above)
-        lower = self._floor(pilots, gram, min(floor, eps), delta, beta)
+        lower = self._floor(
+            search.pilots, min(math.exp(search.root - _FLOOR_GAP * search.above), eps), delta, beta
+        )
         return self._bounds(lower, eps, guarantee)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Size on independent samples, then certify a little above; at most a few tries, fixed in advance.
 
         Beta is inside delta where the random numbers are this call's own: what is certified is then the
-        delta that is left. The aim lies as little above the right sigma as a bounded number of draws can
+        delta that is left. The aim lies as little above the right sigma as a reasonable number of draws can
         prove; `rtol` does not enter.
         """
         del rtol
@@ -132,72 +156,87 @@ class CertifiedAccountant(Accountant):
         rough = self._rough().sigma(
             self.gram, eps, goal, sensitivity=self.sensitivity.upper, progress=progress
         )
-        pilots = Pilots.at(rough.gram, eps, self._entropy(), self.settings.executor)
-        pilots, aim = self._aimed(pilots, goal, rough.fall, beta)
+
+        def at(log_sigma: float) -> tuple[BinGram, float]:
+            return self.gram.scaled(math.exp(-2.0 * log_sigma)), eps
+
+        search = self._search(at, math.log(rough.sigma), goal, beta, rough.parts)
         for further, share in _TRIES:
-            sigma = rough.sigma * math.exp(aim.root + aim.above + further)
-            gram = self.gram.scaled(sigma**-2)
-            moved = pilots.moved(gram, eps, self._entropy())
-            bound = self._certified(moved, goal, product_down(share, beta))
+            sigma = math.exp(search.aim + further)
+            pilots = search.pilots_at(math.log(sigma), self.gram.scaled(sigma**-2))
+            bound = self._certified(pilots, goal, product_down(share, beta))
             progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
             if bound.meets(goal):
-                # Log delta is short of its target by about this.
-                short = aim.gap + rough.fall * further
-                lower = self._lower_epsilon(moved, gram, eps, delta, short + _FLOOR_GAP * aim.gap, beta)
+                # Log delta is short of its target by about the first part, and above it at the lower end.
+                gap = search.fall * ((1.0 + _FLOOR_GAP) * search.above + further)
                 return Solution(
                     sigma,
-                    self._bounds(lower, eps, guarantee),
+                    self._bounds(self._lower_epsilon(pilots, delta, gap, beta), eps, guarantee),
                     bound.samples,
                     randomness="".join(f"{word:08x}" for word in self.entropy),
                     method=self.settings.settled(delta),
                 )
         raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
 
-    def _aimed(self, pilots: Pilots, delta: float, fall: float, beta: float) -> tuple[Pilots, _Aim]:
-        """How far above the root of the pilots to look for a proof, and pilots that know that root so well.
+    def _search(
+        self,
+        at: Callable[[float], tuple[BinGram, float]],
+        start: float,
+        delta: float,
+        beta: float,
+        parts: Collection[str] | None = None,
+    ) -> "_Search":
+        """Where delta meets its target, and how far above that to look for a proof.
+
+        Args:
+            at: the Gram matrix and eps at a point.
+            start: a point near the root.
+            delta: the target.
+            beta: of the proof.
+            parts: of the mixtures, to try; None for all.
 
         Raises:
             NumericalError: if no gap can be proved with so many draws as are still tried.
         """
+        pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
-            return pilots, _Aim(0.0, 0.0, 0.0)
+            return _Search(self, at, pilots, start, 0.0, 0.0)
+        further = pilots.moved(*at(start + _STEP), pilots.entropy).redrawn()
+        # Both have the same random numbers, so that their difference is known well.
+        fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
+        root = start + (pilots.log_mean - math.log(delta)) / fall
         first = product_down(_TRIES[0][1], beta)
         most = max(_WORK / self.gram.bins, _LEAST_DRAWS)
-        mean = pilots.summary(pilots.decider).log_mean
-        draws = {aim: pilots.expected_samples(mean + fall * aim, first) for aim in _AIMS}
-        above = next((aim for aim in _AIMS if draws[aim] <= most), _AIMS[-1])
+        draws = {aim: pilots.expected_samples(pilots.log_mean + fall * aim, first) for aim in _AIMS}
+        above = min(_AIMS, key=lambda aim: (draws[aim] / most) ** 2 + aim / _COMFORT)
         if draws[above] > _HOPELESS * most:
             raise NumericalError(
                 f"a proof by sampling would take some {draws[above]:.1e} draws of {self.gram.bins} bins "
                 f"({self.method})"
             )
-        gap = fall * above
-        error = pilots.summary(pilots.decider).relative_error / (_PILOT_SHARE * gap)
-        pilots = pilots.enlarged(int(min(pilots.weights[pilots.decider].size * error**2, most)))
-        root = (pilots.summary(pilots.decider).log_mean - math.log(delta)) / fall
-        return pilots, _Aim(root, above, gap)
+        short = pilots.relative_error / (_PILOT_SHARE * fall * above)
+        size = int(min(pilots.samples * short**2, most))
+        pilots = pilots.moved(*at(root), self._entropy()).redrawn(size)
+        root += (pilots.log_mean - math.log(delta)) / fall
+        return _Search(self, at, pilots, root, above, fall)
 
-    def _lower_epsilon(
-        self, pilots: Pilots, gram: BinGram, eps: float, delta: float, gap: float, beta: float
-    ) -> float:
-        """A certified lower bound on eps at delta, where log delta is about `gap` larger than at `eps`."""
-        if not pilots.weights or eps <= 2.0 * _SMALLEST_EPS:
+    def _lower_epsilon(self, pilots: Pilots, delta: float, gap: float, beta: float) -> float:
+        """A certified lower bound on eps, where log delta is about `gap` above that of the pilots."""
+        if not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
             return 0.0
-        means = []
-        for factor in (1.0, 1.0 - _STEP):
-            there = pilots.moved(gram, factor * eps, pilots.entropy).redrawn()
-            means.append(there.summary(there.decider).log_mean)
-        fall = (means[1] - means[0]) / -math.log1p(-_STEP)
-        if not fall > 0.0:
-            return 0.0
-        return self._floor(pilots, gram, eps * math.exp(-gap / fall), delta, beta)
+        here, below = (
+            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).redrawn().log_mean
+            for factor in (1.0, 1.0 - _STEP)
+        )
+        fall = (below - here) / -math.log1p(-_STEP)
+        return self._floor(pilots, pilots.eps * math.exp(-gap / fall), delta, beta) if fall > 0.0 else 0.0
 
-    def _floor(self, pilots: Pilots, gram: BinGram, eps: float, delta: float, beta: float) -> float:
+    def _floor(self, pilots: Pilots, eps: float, delta: float, beta: float) -> float:
         """`eps`, where delta is proved to be larger there than `delta`; else 0."""
         if not pilots.weights or eps < _SMALLEST_EPS:
             return 0.0
         found = certified_floor(
-            pilots.moved(gram, eps, self._entropy()),
+            pilots.moved(pilots.gram, eps, self._entropy()),
             delta,
             product_down(_FLOOR_SHARE, beta),
             rng=self._fresh(),

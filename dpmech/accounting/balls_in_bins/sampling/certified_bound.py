@@ -8,15 +8,16 @@ before the samples that count are drawn.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt, bounding_shares
+from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
 from dpmech.accounting.balls_in_bins.sampling.bets import Bets, LowerBets, UpperBets
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample, weight_stream
 from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, summarise
@@ -31,7 +32,7 @@ PILOT_SAMPLES = 8192
 NEGLIGIBLE = 1e-3
 # Where no threshold is given, this often what the pilot expects is drawn at most; with one, that often.
 PATIENCE = 1.5
-STUBBORN = 6.0
+STUBBORN = 3.0
 # Of an error for both ends, the part of the lower one.
 LOWER_SHARE = 0.5
 
@@ -114,14 +115,24 @@ class Pilots:
         executor: concurrent.futures.Executor | None = None,
         *,
         threshold: float | None = None,
+        parts: Collection[str] | None = None,
     ) -> "Pilots":
-        """Pilots at one point; a direction gets none whose weight bound is below the other, or the threshold."""
+        """Pilots at one point; none for a direction whose bound is below the other, or the threshold.
+
+        Args:
+            gram: the Gram matrix.
+            eps: the privacy loss level.
+            entropy: seeds of every stage.
+            executor: where blocks run.
+            threshold: what is to be proved; None for a number.
+            parts: names of the parts to try; None for all.
+        """
         proposals: dict[str, Proposal] = {
-            "remove": RemoveProposal.at(gram, eps),
-            "add": AddProposal.at(gram, eps),
+            "remove": RemoveProposal.at(gram, eps, parts),
+            "add": AddProposal.at(gram, eps, parts),
         }
         weights: dict[str, FloatArray] = {}
-        log_least = math.log(NEGLIGIBLE if threshold is None else threshold)
+        log_least = -math.inf if threshold is None else math.log(threshold)
         for name, proposal in proposals.items():
             if proposal.log_weight_bound <= log_least:
                 continue
@@ -131,12 +142,11 @@ class Pilots:
                 fitted, entropy, STAGES[name].sizing, PILOT_SAMPLES, executor
             ).log_weights
             if threshold is None:
-                found = summarise(weights[name]).log_mean + math.log(NEGLIGIBLE)
-                log_least = max(found, log_least) if weights.keys() - {name} else found
+                log_least = summarise(weights[name]).log_mean + math.log(NEGLIGIBLE)
         return cls(gram, eps, entropy, proposals, weights, executor)
 
     def moved(self, gram: BinGram, eps: float, entropy: tuple[int, ...]) -> "Pilots":
-        """The same parts and probabilities at another point nearby, the weights in proportion to the bounds."""
+        """The same parts and probabilities at a point nearby, the weights in proportion to their bounds."""
         proposals: dict[str, Proposal] = {}
         weights = dict(self.weights)
         for name, make in (("remove", RemoveProposal.at), ("add", AddProposal.at)):
@@ -147,18 +157,6 @@ class Pilots:
                 weights[name] = weights[name] + (proposals[name].log_weight_bound - before.log_weight_bound)
         return Pilots(gram, eps, entropy, proposals, weights, self.executor)
 
-    def enlarged(self, samples: int) -> "Pilots":
-        """With at least so many weights in each direction that has some."""
-        weights = {
-            name: log_weights
-            if log_weights.size >= samples
-            else weight_sample(
-                self.proposals[name], self.entropy, STAGES[name].sizing, samples, self.executor
-            ).log_weights
-            for name, log_weights in self.weights.items()
-        }
-        return dataclasses.replace(self, weights=weights)
-
     @property
     def decider(self) -> str:
         """The direction with the larger delta, by the pilots."""
@@ -168,15 +166,34 @@ class Pilots:
         """What the pilot weights of a direction say."""
         return summarise(self.weights[name])
 
-    def redrawn(self) -> "Pilots":
-        """With weights of these proposals, as many as a first pilot has."""
+    def redrawn(self, samples: int = PILOT_SAMPLES) -> "Pilots":
+        """With weights of these proposals, at least so many in the direction that decides."""
         weights = {
             name: weight_sample(
-                self.proposals[name], self.entropy, STAGES[name].sizing, PILOT_SAMPLES, self.executor
+                self.proposals[name],
+                self.entropy,
+                STAGES[name].sizing,
+                samples if name == self.decider else PILOT_SAMPLES,
+                self.executor,
             ).log_weights
             for name in self.weights
         }
         return dataclasses.replace(self, weights=weights)
+
+    @property
+    def log_mean(self) -> float:
+        """Log of delta, about."""
+        return self.summary(self.decider).log_mean
+
+    @property
+    def relative_error(self) -> float:
+        """Of that delta."""
+        return self.summary(self.decider).relative_error
+
+    @property
+    def samples(self) -> int:
+        """How many weights that direction has."""
+        return self.weights[self.decider].size
 
     def expected_samples(self, log_goal: float, beta: float) -> float:
         """Draws with which delta is expected to be proved below a goal; infinite where it is not."""
@@ -334,15 +351,15 @@ def _drawn(
     expected = max(gambler.expected_samples() for gambler in gamblers)
     limit = int(min(patience * max(expected, PILOT_SAMPLES), max_samples))
     total, count = 0.0, 0
-    stream = weight_stream(proposal, entropy, STAGES[name].main, int(min(expected, limit)), executor)
-    try:
+    expected = int(min(expected, limit))
+    with contextlib.closing(
+        weight_stream(proposal, entropy, STAGES[name].main, expected, executor)
+    ) as stream:
         while count < limit and not all(gambler.proved for gambler in gamblers):
             log_weights = next(stream)
             for gambler in gamblers:
                 gambler.add(log_weights)
             total, count = total + float(np.exp(log_weights).sum()), count + log_weights.size
-    finally:
-        stream.close()
     lowest, highest = 0.0, math.exp(proposal.log_weight_bound)
     for gambler in gamblers:
         # What is proved may be missed by the rounding of the search for the root.

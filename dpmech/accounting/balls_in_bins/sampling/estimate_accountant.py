@@ -90,7 +90,7 @@ class ImportanceAccountant(Accountant):
 
     def rough_epsilon(self, sigma: float, delta: float) -> float:
         """An eps within about 1 % of the right one; 0 where it is about 1e-4 or less."""
-        return self._rough().epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper).eps
+        return self._rough().epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)
 
     def _rough(self) -> RoughSample:
         """A small sample of its own, which says where to look."""

@@ -23,22 +23,24 @@ from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 from dpmech.numerics import safe_root, up
 
-__all__ = ["RoughEpsilon", "RoughSample", "RoughSigma"]
+__all__ = ["RoughSample", "RoughSigma"]
 
-Adapted: TypeAlias = dict[DirectionStages, Proposal]
+# The mixtures in use, and the point (log sigma, or log eps) at which their probabilities were found.
+Adapted: TypeAlias = dict[DirectionStages, tuple[Proposal, float]]
 
 # From a probe this close, in log, the line through it and the one before is straight enough.
 _RESOLUTION = 0.03
 # The noise scale of the Gaussian with the same delta follows sigma about so, in logs.
 _SLOPE = 1.0
 _LARGEST_STEP = 0.7
+# From a probe further away, in log, probabilities are not taken over.
+_NEAR = 0.25
+_ROUNDS = 2
 _PROBES = 25
 # The moment bound is about e^3 times too high.
 _MOMENT_EXCESS = 3.0
 # No start is this far off, in log.
 _FARTHEST = 12.0
-# For the slope of a Gaussian's log delta.
-_STEP = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,26 +51,13 @@ class RoughSigma:
         sigma: the noise scale.
         gram: the Gram matrix of the bins at that sigma.
         add: whether the ADD direction decides.
-        fall: by how much log delta falls there as log sigma rises, about.
+        parts: names of the parts of the mixtures that are of use there.
     """
 
     sigma: float
     gram: BinGram
     add: bool
-    fall: float
-
-
-@dataclasses.dataclass(frozen=True)
-class RoughEpsilon:
-    """Where delta about meets its target.
-
-    Attributes:
-        eps: 0 where it is about 1e-4 or less.
-        fall: by how much log delta falls there as log eps rises, about.
-    """
-
-    eps: float
-    fall: float
+    parts: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,19 +114,17 @@ class RoughSample:
                         f"no sigma near {first!r} has delta={delta!r} at eps={eps!r}: {gram!r}"
                     )
                 sigma = math.exp(log_sigma)
-                value, add = self._delta(gram.scaled(sigma**-2), eps, adapted)
+                value, add = self._delta(gram.scaled(sigma**-2), eps, log_sigma, adapted)
                 progress(f"rough: sigma {up(sigma, 4)}: delta about {up(value, 3)}")
                 probes[log_sigma] = gaussian_scale(eps, value) - target, add
                 return probes[log_sigma][0]
 
-            root, slope = _root(excess, start, _SLOPE)
-            found = math.exp(root)
+            found = math.exp(_root(excess, start, _SLOPE))
         except OverflowError:
             raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15") from None
         nearest = min(probes, key=lambda at: abs(probes[at][0]))
-        ends = [gaussian_log_delta(math.exp(target + step), eps)[0] for step in (0.0, _STEP)]
-        fall = slope * (ends[0] - ends[1]) / _STEP
-        return RoughSigma(found, gram.scaled(found**-2), probes[nearest][1], fall)
+        parts = frozenset(name for proposal, _ in adapted.values() for name in proposal.names)
+        return RoughSigma(found, gram.scaled(found**-2), probes[nearest][1], parts)
 
     def moment_sigma(
         self, gram: BinGram, eps: float, delta: float, *, sensitivity: float | None = None
@@ -161,8 +148,8 @@ class RoughSample:
         unamplified = math.log(gaussian_sigma(eps, delta) * largest)
         return math.exp(min(unamplified, safe_root(excess, unamplified, step=0.1, resolution=0.01)))
 
-    def epsilon(self, gram: BinGram, sigma: float, delta: float, *, sensitivity: float) -> RoughEpsilon:
-        """The eps at which delta(eps) is about `delta`, within about 1 %.
+    def epsilon(self, gram: BinGram, sigma: float, delta: float, *, sensitivity: float) -> float:
+        """The eps at which delta(eps) is about `delta`, within about 1 %; 0 where it is about 1e-4 or less.
 
         Args:
             gram: the Gram matrix at sigma 1.
@@ -186,31 +173,34 @@ class RoughSample:
 
         def by_sample(log_eps: float) -> float:
             check_reach(log_eps, sigma, delta)
-            value, _ = self._delta(scaled, math.exp(max(log_eps, smallest)), adapted)
+            value, _ = self._delta(scaled, math.exp(max(log_eps, smallest)), log_eps, adapted)
             return math.log(delta) - math.log(max(value, 1e-300))
 
         unamplified = gaussian_epsilon(sigma / sensitivity, delta, safe=True)
         if unamplified <= 2.0 * _SMALLEST_EPS:
-            return RoughEpsilon(0.0, 1.0)
+            return 0.0
         start = min(
             math.log(unamplified), safe_root(by_moments, math.log(unamplified), step=0.1, resolution=0.01)
         )
-        root, fall = _root(by_sample, start, max(1.0, -math.log(delta)), lowest=smallest)
-        return RoughEpsilon(math.exp(root) if root > smallest + 0.1 else 0.0, fall)
+        root = _root(by_sample, start, max(1.0, -math.log(delta)), lowest=smallest)
+        return math.exp(root) if root > smallest + 0.1 else 0.0
 
-    def _delta(self, gram: BinGram, eps: float, adapted: Adapted) -> tuple[float, bool]:
+    def _delta(self, gram: BinGram, eps: float, point: float, adapted: Adapted) -> tuple[float, bool]:
         """Delta with no interval, and whether ADD decides."""
         found: list[float] = []
         for stages, make in ((REMOVE, RemoveProposal.at), (ADD, AddProposal.at)):
-            known = adapted.get(stages)
-            proposal: Proposal = make(gram, eps, None if known is None else known.names)
+            known, where = adapted.get(stages, (None, math.inf))
+            near = known is not None and abs(where - point) <= _NEAR
+            proposal: Proposal = make(gram, eps, known.names if known is not None and near else None)
             if found and proposal.log_weight_bound < found[0]:
                 continue
-            if known is not None and known.names == proposal.names:
+            if known is not None and near and known.names == proposal.names:
                 proposal = proposal.reweighted(known.weights)
             else:
-                proposal = adapt(proposal, self.entropy, stages, self.executor, BARE_FLOORS, prune=True)
-            adapted[stages] = proposal
+                proposal = adapt(
+                    proposal, self.entropy, stages, self.executor, BARE_FLOORS, prune=True, rounds=_ROUNDS
+                )
+                adapted[stages] = proposal, point
             size = self.pilots * pilot_size(gram.bins)
             weights = weight_sample(proposal, self.entropy, stages.sizing, size, self.executor)
             found.append(summarise(weights.log_weights).log_mean)
@@ -219,8 +209,8 @@ class RoughSample:
 
 def _root(
     excess: Callable[[float], float], start: float, slope: float, *, lowest: float = -math.inf
-) -> tuple[float, float]:
-    """About the root of an increasing function by secants, and its slope there.
+) -> float:
+    """About the root of an increasing function, by secants.
 
     Args:
         excess: the function.
@@ -236,7 +226,7 @@ def _root(
     for _ in range(_PROBES):
         step = min(max(-value / slope, -_LARGEST_STEP), _LARGEST_STEP)
         if abs(step) <= _RESOLUTION or (here <= lowest and step < 0.0):
-            return here + step, slope
+            return here + step
         if here + step > math.log(1e15):
             raise OverflowError
         there = max(here + step, lowest)
