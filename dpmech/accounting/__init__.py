@@ -24,7 +24,14 @@ from dpmech.accounting.balls_in_bins import (
     pilot_size,
     stage_seed,
 )
-from dpmech.accounting.dispatch import SCHEMES, Scheme, accountant_for, effective_method, rigorous_method
+from dpmech.accounting.dispatch import (
+    SCHEMES,
+    Scheme,
+    accountant_for,
+    effective_method,
+    method_among,
+    unsampled_method,
+)
 from dpmech.accounting.gaussian import (
     GaussianAccountant,
     gaussian_delta,
@@ -93,8 +100,9 @@ __all__ = [
     "gaussian_scale",
     "gaussian_sigma",
     "log_mean_exp",
+    "method_among",
     "pilot_size",
-    "rigorous_method",
     "sampled_divergence",
     "stage_seed",
+    "unsampled_method",
 ]

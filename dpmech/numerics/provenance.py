@@ -141,6 +141,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "rdp.composed": "RDP composition, claims by basic composition",
     "pld.composed": "PLD composition by dp-accounting",
     "filter.budget": "the whole budget, held by a privacy filter",
+    "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",
     "ledger.closed": "a closed list, announced whole",
     "ledger.open": "a list that is still open, announced whole",
     "release.none": "nothing was released",

@@ -59,10 +59,9 @@ def verify(
 
     Args:
         certificate: a file, a Certificate, a RunRecord or a Ledger.
-        rigorous: refuse a certificate that rests on an estimate, or on a sample that may fail with a beta
-            above 1e-6 or above delta / 100, and a ledger whose betas add up to more; and a run whose random
-            numbers were seeded by the caller, or which went on from a checkpoint with another dataset, model
-            or loss.
+        rigorous: refuse a certificate that rests on an estimate, or on a sample whose beta is not inside
+            delta, and a ledger with such a total; and a run whose random numbers were seeded by the caller,
+            or which went on from a checkpoint with another dataset, model or loss.
         rng: for sampled routes; None takes entropy from the operating system.
         progress: called with one line of text before every step.
         max_seconds: of one core, estimated on the high side, > 0.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from dpmech.accounting import Accountant, Exact, Rdp, accountant_for, effective_method
+from dpmech.accounting import Accountant, Certified, Exact, Rdp, accountant_for, effective_method
 from dpmech.certificates import Certificate
 from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds, Fact, Provenance
@@ -31,6 +31,7 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
     problems = (
         _of_sensitivity(certificate),
         _of_guarantee(certificate, accountant),
+        _of_randomness(certificate),
         _of_routes(certificate, accountant),
         _of_tolerance(certificate),
         _of_achieved(certificate),
@@ -59,13 +60,31 @@ def _of_sensitivity(own: Certificate) -> str:
 
 def _of_guarantee(own: Certificate, accountant: Accountant) -> str:
     used = own.evidence.accountant
-    if own.participation.random:
+    if isinstance(used, Certified) and own.participation.random:
+        # Whether beta is inside delta is looked at by itself.
+        given = used.guarantee(inside=own.guarantee.inside_delta)
+    elif own.participation.random:
         given = accountant.guarantee
     else:
         given = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
     # An exact formula may be evaluated where float64 leaves an interval only.
     due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
     return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
+
+
+def _of_randomness(own: Certificate) -> str:
+    """Only random numbers that nobody chose, and that are named, can be a part of the mechanism."""
+    if own.evidence.randomness is not None and not isinstance(own.evidence.accountant, Certified):
+        return f"{own.evidence.accountant!r} keeps no random numbers"
+    if not own.guarantee.inside_delta:
+        return ""
+    if own.evidence.rng_supplied:
+        return "beta cannot be inside delta, as the caller supplied the random numbers"
+    if own.evidence.randomness is None:
+        return "beta cannot be inside delta, as the random numbers have no name"
+    if own.guarantee.error >= own.budget.delta:
+        return f"beta {own.guarantee.error!r} cannot be inside delta {own.budget.delta!r}"
+    return ""
 
 
 def _of_routes(own: Certificate, accountant: Accountant) -> str:
