@@ -11,9 +11,12 @@ from dpmech.accounting.balls_in_bins import (
     CertifiedAccountant,
     DeterministicAccountant,
     ImportanceAccountant,
+    InTurnAccountant,
     bin_gram,
     check_nonnegative,
+    lower_gram,
     ring_profile,
+    sampling_gram,
 )
 from dpmech.accounting.gaussian import GaussianAccountant
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
@@ -27,6 +30,7 @@ from dpmech.mechanism import (
     Participation,
     Poisson,
     Registry,
+    Strategy,
 )
 from dpmech.numerics import Bounds, product_down, quotient_down, spend
 
@@ -186,22 +190,41 @@ def _balls_in_bins(
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
     if method is None or isinstance(method, Certified):
-        # Whatever may one day stand in for it says so in `Solution.method`.
-        return CertifiedAccountant(bin_gram(strategy, bins), bounds, method or Certified(), rng)
+        certified = CertifiedAccountant(
+            sampling_gram(strategy, bins),
+            bounds,
+            method or Certified(),
+            rng,
+            lower=lower_gram(strategy, bins),
+            settled_add=lambda sigma, eps: _programme(strategy, bins, bounds).upper_add(sigma, eps),
+        )
+        if method is not None:
+            return certified
+        # Where a proof by sampling would take too long; `Solution.method` says what carried instead.
+        instead = (
+            (Rdp(), lambda: AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)),
+            (Deterministic(), lambda: _programme(strategy, bins, bounds)),
+        )
+        return InTurnAccountant(certified, instead)
     if isinstance(method, Importance):
         return ImportanceAccountant(bin_gram(strategy, bins), bounds, method, rng)
     if isinstance(method, Deterministic):
-        return DeterministicAccountant(ring_profile(strategy, bins), bin_gram(strategy, bins), bounds, method)
+        return _programme(strategy, bins, bounds, method)
     if isinstance(method, Exact) and strategy.bands == 1:
-        return DeterministicAccountant(
-            ring_profile(strategy, bins), bin_gram(strategy, bins), bounds, Deterministic(rel_error=0.005)
-        )
+        return _programme(strategy, bins, bounds, Deterministic(rel_error=0.005))
     if isinstance(method, Rdp):
         return AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)
     raise UnsupportedCombinationError(
         f"{method!r} does not apply to {mechanism.participation!r} with {strategy!r}",
         supported="method=None, Certified(), Importance(), Deterministic(), Rdp(); Exact() for Identity",
     )
+
+
+def _programme(
+    strategy: Strategy, bins: int, bounds: Bounds, method: Deterministic | None = None
+) -> DeterministicAccountant:
+    profile, gram = ring_profile(strategy, bins), bin_gram(strategy, bins)
+    return DeterministicAccountant(profile, gram, bounds, method or Deterministic())
 
 
 def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None) -> Accountant:

@@ -4,8 +4,16 @@ From the Gram matrix of the bins (`gram`) come a closed-form bound (`moments`), 
 importance sampling (`proposals`, `sampling`), and a deterministic programme (`ring`).
 """
 
-from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, check_nonnegative, folded, ring_profile
+from dpmech.accounting.balls_in_bins.dominating_pair import (
+    bin_gram,
+    check_nonnegative,
+    folded,
+    lower_gram,
+    ring_profile,
+    sampling_gram,
+)
 from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.in_turn import InTurnAccountant
 from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
 from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant
 from dpmech.accounting.balls_in_bins.proposals import (
@@ -39,6 +47,7 @@ __all__ = [
     "CollectiveParts",
     "DeterministicAccountant",
     "ImportanceAccountant",
+    "InTurnAccountant",
     "Judgement",
     "LiftedGroup",
     "PointGroup",
@@ -53,7 +62,9 @@ __all__ = [
     "judge_delta",
     "log_mean_exp",
     "log_tail_factor",
+    "lower_gram",
     "pilot_size",
     "ring_profile",
+    "sampling_gram",
     "stage_seed",
 ]

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram, CirculantGram, DenseGram, FactorGram
-from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.exceptions import DpmechError, UnsupportedCombinationError
 from dpmech.mechanism import Strategy
 from dpmech.numerics import (
     UNIT,
@@ -30,10 +30,14 @@ from dpmech.numerics import (
     windowed_sums,
 )
 
-__all__ = ["bin_gram", "ring_profile"]
+__all__ = ["bin_gram", "lower_gram", "ring_profile", "sampling_gram"]
 
 # Above this many bins a dense K would not fit in memory beside its factor.
 _DENSE_BINS = 6000
+# From this many bins on a circulant K that dominates is worth what it is above K: a draw costs O(b log b).
+_CIRCULANT_BINS = 1536
+# How far below 0 its spectrum may be, relative to its largest entry, to be raised there.
+_LIFT = 1e-3
 # Relative: bins this close in noise count as equal, all at the largest.
 ALIKE = 1e-14
 
@@ -73,6 +77,60 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
         )
     gram = _toeplitz_gram(folded(coefs, bins), bins) if coefs is not None else _folded_gram(strategy, bins)
     return DenseGram(above * (gram + _hidden(strategy, bins) * float(np.diag(gram).max())))
+
+
+def sampling_gram(strategy: Strategy, bins: int) -> BinGram:
+    """A Gram matrix to bound delta from above with: that of `bin_gram`, or a circulant one above it.
+
+    For many bins of a Toeplitz strategy the one of `ring_profile` costs less a draw, and its delta is higher
+    by what the ends of the run have to do with it, some parts in b. Where that profile is no Gram matrix, its
+    diagonal is raised.
+
+    Args:
+        strategy: C >= 0 over n steps.
+        bins: b, a divisor of n.
+
+    Raises:
+        UnsupportedCombinationError: as `bin_gram`.
+    """
+    if bins < _CIRCULANT_BINS or strategy.toeplitz_coefs is None:
+        return bin_gram(strategy, bins)
+    distance = np.arange(bins)
+    row = ring_profile(strategy, bins)[np.minimum(distance, bins - distance)]
+    spectrum = scipy.fft.rfft(row).real
+    # The transform is off by a few roundings of the sum of the row.
+    lift = max(0.0, -float(spectrum.min())) + 64.0 * math.log2(bins) * UNIT * float(row.sum())
+    if lift > _LIFT * row[0]:
+        return bin_gram(strategy, bins)
+    row[0] += lift
+    return CirculantGram(row)
+
+
+def lower_gram(strategy: Strategy, bins: int) -> BinGram | None:
+    """A Gram matrix that is nowhere above that of the bins, for lower bounds; None where none is at hand.
+
+    Args:
+        strategy: C >= 0 over n steps.
+        bins: b, a divisor of n.
+    """
+    below, coefs = 1.0 - _rounding(strategy, bins), strategy.toeplitz_coefs
+    if coefs is not None:
+        # Bin means are >= 0 and known to so much of their norm, entry by entry.
+        mean = folded(coefs, bins)
+        error = 1.01 * strategy.error * math.sqrt(strategy.n // bins) * float(np.linalg.norm(mean))
+        mean = np.maximum(mean - error, 0.0)
+        if bins >= _CIRCULANT_BINS:
+            return _structured(mean, bins, 0.0).scaled(below)
+        return DenseGram(below * _toeplitz_gram(mean, bins))
+    if bins > _DENSE_BINS:
+        return None
+    gram = _folded_gram(strategy, bins)
+    hidden = _hidden(strategy, bins) * float(np.diag(gram).max())
+    try:
+        return DenseGram(np.maximum(below * gram - hidden, 0.0))
+    except DpmechError:
+        # What is taken off may leave no Gram matrix where bins are all but the same.
+        return None
 
 
 def check_nonnegative(strategy: Strategy) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.ring.bound import LARGEST_EPS, RingResult, ring_delta
+from dpmech.accounting.balls_in_bins.ring.bound import LARGEST_EPS, Direction, RingResult, ring_delta
 from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import coarser
@@ -46,6 +46,12 @@ class DeterministicAccountant(Accountant):
         del tolerance
         ring = self._ring(sigma, eps)
         return Bounds(0.0, self._search(ring, sigma, eps).delta, self.guarantee, self._described(ring))
+
+    def upper_add(self, sigma: float, eps: float) -> float:
+        """An upper bound on the ADD direction alone, within about a factor 2."""
+        return ring_delta(
+            self._ring(sigma, eps).scaled(sigma**-2), eps, rel_error=1.0, direction=Direction.ADD
+        ).delta_add
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""

@@ -40,6 +40,11 @@ _COMFORT = 0.003
 _PILOT_SHARE = 0.3
 # The lower end is looked for below the root by this many times what the upper one is above it.
 _FLOOR_GAP = 3.0
+# Between a bound of `delta` from below and the estimate.
+_DELTA_GAP = 1.05
+# ADD is bounded without samples where it is e^-3 of delta, and its bets would need all the work.
+_SMALL_ADD = 3.0
+_NATS = 25.0
 # For the slope of log delta.
 _STEP = 0.01
 _LEAST_FALL = 0.1
@@ -81,12 +86,29 @@ class CertifiedAccountant(Accountant):
 
     Sizing uses independent samples; the bound is then drawn at points fixed before its own samples, each with
     its share of beta.
+
+    Args:
+        gram: the Gram matrix at sigma 1, or one above it.
+        sensitivity: without amplification.
+        method: beta, and where to draw.
+        rng: None for numbers of this call's own.
+        lower: a Gram matrix that is nowhere above, for lower ends; None for `gram` itself.
+        settled_add: a proved upper bound on ADD at (sigma, eps), for where samples would take too long.
     """
 
     def __init__(
-        self, gram: BinGram, sensitivity: Bounds, method: Certified, rng: np.random.Generator | None
+        self,
+        gram: BinGram,
+        sensitivity: Bounds,
+        method: Certified,
+        rng: np.random.Generator | None,
+        *,
+        lower: BinGram | None = None,
+        settled_add: Callable[[float, float], float] | None = None,
     ) -> None:
         self.gram = gram
+        self.lower = gram if lower is None else lower
+        self.settled_add = settled_add
         self.sensitivity = sensitivity
         self.settings = method
         # Whoever picks the numbers picks the sigma: only those of this call may count inside delta.
@@ -99,17 +121,22 @@ class CertifiedAccountant(Accountant):
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta, which share beta."""
         del tolerance
-        sampled = max(eps, _SMALLEST_EPS)
+        sampled, half = max(eps, _SMALLEST_EPS), product_down(0.5, self.settings.share(1))
+        pilots = Pilots.at(self.gram.scaled(sigma**-2), sampled, self._entropy(), self.settings.executor)
         found = certify_delta(
-            self.gram.scaled(sigma**-2),
+            pilots.gram,
             sampled,
-            beta=self.settings.share(1),
-            lower=True,
+            beta=half,
             rng=self._fresh(),
             executor=self.settings.executor,
+            pilots=self._settled(pilots, sigma, None),
         )
         upper = delta_below(found.upper, sampled, eps, sigma / self.sensitivity.upper)
-        return self._bounds(min(found.lower, upper), upper, self.guarantee)
+        lower = 0.0
+        if pilots.weights:
+            goal = math.exp(pilots.log_mean) * (1.0 - min(2.0 * pilots.relative_error, 0.5)) / _DELTA_GAP
+            lower = self._proved_below(pilots, sigma, sampled, goal, half)
+        return self._bounds(min(lower, upper), upper, self.guarantee)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps, which share beta."""
@@ -164,6 +191,7 @@ class CertifiedAccountant(Accountant):
         for further, share in _TRIES:
             sigma = math.exp(search.aim + further)
             pilots = search.pilots_at(math.log(sigma), self.gram.scaled(sigma**-2))
+            pilots = self._settled(pilots, sigma, goal)
             bound = self._certified(pilots, goal, product_down(share, beta))
             progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
             if bound.meets(goal):
@@ -171,7 +199,7 @@ class CertifiedAccountant(Accountant):
                 gap = search.fall * ((1.0 + _FLOOR_GAP) * search.above + further)
                 return Solution(
                     sigma,
-                    self._bounds(self._lower_epsilon(pilots, delta, gap, beta), eps, guarantee),
+                    self._bounds(self._lower_epsilon(pilots, sigma, delta, gap, beta), eps, guarantee),
                     bound.samples,
                     randomness="".join(f"{word:08x}" for word in self.entropy),
                     method=self.settings.settled(delta),
@@ -220,7 +248,7 @@ class CertifiedAccountant(Accountant):
         root += (pilots.log_mean - math.log(delta)) / fall
         return _Search(self, at, pilots, root, above, fall)
 
-    def _lower_epsilon(self, pilots: Pilots, delta: float, gap: float, beta: float) -> float:
+    def _lower_epsilon(self, pilots: Pilots, sigma: float, delta: float, gap: float, beta: float) -> float:
         """A certified lower bound on eps, where log delta is about `gap` above that of the pilots."""
         if not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
             return 0.0
@@ -229,21 +257,40 @@ class CertifiedAccountant(Accountant):
             for factor in (1.0, 1.0 - _STEP)
         )
         fall = (below - here) / -math.log1p(-_STEP)
-        return self._floor(pilots, pilots.eps * math.exp(-gap / fall), delta, beta) if fall > 0.0 else 0.0
+        eps = pilots.eps * math.exp(-gap / fall) if fall > 0.0 else 0.0
+        return self._floor(pilots, sigma, eps, delta, beta)
 
-    def _floor(self, pilots: Pilots, eps: float, delta: float, beta: float) -> float:
+    def _floor(self, pilots: Pilots, sigma: float, eps: float, delta: float, beta: float) -> float:
         """`eps`, where delta is proved to be larger there than `delta`; else 0."""
         if not pilots.weights or eps < _SMALLEST_EPS:
             return 0.0
-        found = certified_floor(
-            pilots.moved(pilots.gram, eps, self._entropy()),
-            delta,
-            product_down(_FLOOR_SHARE, beta),
+        found = self._proved_below(pilots, sigma, eps, delta, product_down(_FLOOR_SHARE, beta))
+        # Delta falls in eps: no eps up to this one meets it.
+        return next_down(eps) if found >= delta else 0.0
+
+    def _proved_below(self, pilots: Pilots, sigma: float, eps: float, goal: float, beta: float) -> float:
+        """A certified lower bound on delta; drawing ends where the goal is proved."""
+        return certified_floor(
+            pilots.moved(self.lower.scaled(sigma**-2), eps, self._entropy()),
+            goal,
+            beta,
             rng=self._fresh(),
             max_samples=int(max(_WORK / self.gram.bins, _LEAST_DRAWS)),
         )
-        # Below the smallest eps that is larger in float64.
-        return next_down(eps) if found >= delta else 0.0
+
+    def _settled(self, pilots: Pilots, sigma: float, delta: float | None) -> Pilots:
+        """Without samples for ADD where these would take long and a bound without samples is small enough."""
+        if self.settled_add is None or "add" not in pilots.weights or pilots.decider == "add":
+            return pilots
+        goal = math.exp(pilots.log_mean) if delta is None else delta
+        if pilots.summary("add").log_mean > math.log(goal) - _SMALL_ADD:
+            return pilots
+        bound = pilots.proposals["add"].log_weight_bound
+        # Where weights are small, bets on them win about their goal over their bound.
+        if math.exp(bound - math.log(goal)) < _WORK / self.gram.bins / _NATS:
+            return pilots
+        upper = self.settled_add(sigma, pilots.eps)
+        return pilots.without("add", upper) if upper <= goal else pilots
 
     def _certified(self, pilots: Pilots, delta: float, beta: float) -> CertifiedBound:
         return certify_delta(

@@ -18,7 +18,7 @@ import numpy as np
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
-from dpmech.accounting.balls_in_bins.sampling.bets import Bets, LowerBets, UpperBets
+from dpmech.accounting.balls_in_bins.sampling.bets import WEIGHT_ROUNDING, Bets, LowerBets, UpperBets
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample, weight_stream
 from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, summarise
 from dpmech.guards import check_integer, check_real
@@ -97,6 +97,7 @@ class Pilots:
         proposals: REMOVE and ADD, by name.
         weights: logs of pilot weights, by name; a direction that its bound settles has none.
         executor: where blocks run.
+        settled: upper bounds on directions that need no samples, by name, where they are not on every weight.
     """
 
     gram: BinGram
@@ -105,6 +106,7 @@ class Pilots:
     proposals: Mapping[str, Proposal]
     weights: Mapping[str, FloatArray]
     executor: concurrent.futures.Executor | None = None
+    settled: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def at(
@@ -156,6 +158,11 @@ class Pilots:
             if name in weights:
                 weights[name] = weights[name] + (proposals[name].log_weight_bound - before.log_weight_bound)
         return Pilots(gram, eps, entropy, proposals, weights, self.executor)
+
+    def without(self, name: str, upper: float) -> "Pilots":
+        """With no samples for a direction that a proved bound settles."""
+        weights = {other: found for other, found in self.weights.items() if other != name}
+        return dataclasses.replace(self, weights=weights, settled={**self.settled, name: upper})
 
     @property
     def decider(self) -> str:
@@ -276,9 +283,10 @@ def certify_delta(
     below = LOWER_SHARE * beta if lower and pilots.weights else 0.0
     share = _share(beta - below, len(pilots.weights))
     for name, proposal in pilots.proposals.items():
-        bound = math.exp(proposal.log_weight_bound)
+        bound = math.exp(proposal.log_weight_bound) * (1.0 + WEIGHT_ROUNDING)
         if name not in pilots.weights:
-            directions[name] = CertifiedDirection(0.0, bound, math.nan, bound, 0)
+            settled = min(bound, pilots.settled.get(name, bound))
+            directions[name] = CertifiedDirection(0.0, settled, math.nan, bound, 0)
             continue
         summary = pilots.summary(pilots.decider)
         off = min(2.0 * summary.relative_error, 0.5)
