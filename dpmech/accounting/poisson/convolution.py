@@ -20,11 +20,10 @@ import scipy
 
 from dpmech.accounting.poisson.lattice import LatticeLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, bisect_boundary, next_up, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, bisect_boundary, lattice_power, next_up, spend
 
 __all__ = ["ComposedLoss", "LossMoments", "compose"]
 
-_ULP = 2.0**-52
 # The tilted mass that may lie beyond either end of the window; it is added to the upper end, and taken off
 # the lower one, twice over: rounding of T log M moves Chernoff's bound on it by far less than log 2.
 LOG_WRAP = math.log(1e-15)
@@ -230,19 +229,7 @@ def compose(loss: LatticeLoss, times: int, theta: float, *, upper: bool) -> Comp
     spend(
         1e-8 * length * math.log2(length), 96.0 * length, what=f"composing {times} steps on {length} points"
     )
-    folded = np.bincount(np.arange(tilted.size) % length, tilted, length)
-    spectrum = scipy.fft.rfft(folded)
-    moduli = np.abs(spectrum)
-    power = np.exp(times * np.log(np.maximum(moduli, 1e-300)) + 1j * (times * np.angle(spectrum)))
-    masses = np.roll(scipy.fft.irfft(power, length), -((start - times * loss.first) % length))
-    # Rounding: every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli. An angle
-    # is off by 8 u of itself, at most pi, its multiple by one more, and a power by T times what its logarithm
-    # is.
-    growth = 8.0 * _ULP * (math.log2(length) + 4.0)
-    weights = np.full(moduli.size, 2.0)
-    weights[0] = 1.0
-    raised = float(weights @ np.exp((times - 1) * np.log(np.maximum(moduli, 1e-300)))) / length
-    error = growth * raised * (times + 2.0) + 8.0 * math.pi * _ULP * times * raised
+    masses, error = lattice_power(tilted, times, first=loss.first, start=start, length=length)
     infinite = -math.expm1(times * math.log1p(-min(loss.infinite_mass, 0.5))) * (1.0 + 4.0 * ELEMENTARY)
     return ComposedLoss(
         losses=offset + (start + np.arange(length, dtype=np.float64)) * loss.step,
