@@ -25,7 +25,7 @@ from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_do
 __all__ = ["CertifiedAccountant"]
 
 # Tries in a fixed order: by how much higher in log sigma (or log eps), and the part of beta that each has.
-_TRIES = ((0.0, 0.87), (0.004, 0.05), (0.02, 0.02), (0.08, 0.01))
+_TRIES = ((0.0, 0.87), (0.004, 0.05), (0.02, 0.02), (0.08, 0.009))
 # The part of beta that the lower end has.
 _FLOOR_SHARE = 0.05
 # How far above the right sigma, in log, a calibration may aim.
@@ -50,16 +50,12 @@ class _Search:
     """Where a proof is tried, in the log of what is searched for (sigma or eps).
 
     Attributes:
-        accountant: whose search it is.
-        at: the Gram matrix and eps at a point.
         pilots: at the root, about.
         root: where delta meets its target, about.
         above: how far above that a proof is tried.
         fall: by how much log delta falls a unit.
     """
 
-    accountant: "CertifiedAccountant"
-    at: Callable[[float], tuple[BinGram, float]]
     pilots: Pilots
     root: float
     above: float
@@ -70,10 +66,9 @@ class _Search:
         """Where the first proof is tried."""
         return self.root + self.above
 
-    def pilots_at(self, point: float, gram: BinGram | None = None) -> Pilots:
-        """The pilots for a point; with a Gram matrix, that one."""
-        found, eps = self.at(point)
-        return self.pilots.moved(found if gram is None else gram, eps, self.pilots.entropy)
+    def pilots_at(self, gram: BinGram, eps: float) -> Pilots:
+        """The pilots for a point: what is proved there is what is handed out, with no rounding between."""
+        return self.pilots.moved(gram, eps, self.pilots.entropy)
 
 
 class CertifiedAccountant(Accountant):
@@ -107,6 +102,7 @@ class CertifiedAccountant(Accountant):
             lower=True,
             rng=self._fresh(),
             executor=self.settings.executor,
+            max_samples=int(_HOPELESS * self._most()),
         )
         upper = delta_below(found.upper, sampled, eps, sigma / self.sensitivity.upper)
         return self._bounds(min(found.lower, upper), upper, self.guarantee)
@@ -130,9 +126,7 @@ class CertifiedAccountant(Accountant):
             if eps >= unamplified:
                 eps = unamplified
                 break
-            if self._certified(search.pilots_at(math.log(eps)), delta, product_down(share, beta)).meets(
-                delta
-            ):
+            if self._certified(search.pilots_at(gram, eps), delta, product_down(share, beta)).meets(delta):
                 break
         else:
             raise NumericalError(
@@ -163,7 +157,7 @@ class CertifiedAccountant(Accountant):
         search = self._search(at, math.log(rough.sigma), goal, beta, rough.parts)
         for further, share in _TRIES:
             sigma = math.exp(search.aim + further)
-            pilots = search.pilots_at(math.log(sigma), self.gram.scaled(sigma**-2))
+            pilots = search.pilots_at(self.gram.scaled(sigma**-2), eps)
             bound = self._certified(pilots, goal, product_down(share, beta))
             progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
             if bound.meets(goal):
@@ -200,13 +194,15 @@ class CertifiedAccountant(Accountant):
         """
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
-            return _Search(self, at, pilots, start, 0.0, 0.0)
+            return _Search(pilots, start, 0.0, 0.0)
         further = pilots.moved(*at(start + _STEP), pilots.entropy).redrawn()
         # Both have the same random numbers, so that their difference is known well.
         fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
         root = start + (pilots.log_mean - math.log(delta)) / fall
+        if not math.isfinite(root):
+            raise NumericalError(f"no sample reached the payoff at delta={delta!r} ({self.method})")
         first = product_down(_TRIES[0][1], beta)
-        most = max(_WORK / self.gram.bins, _LEAST_DRAWS)
+        most = self._most()
         draws = {aim: pilots.expected_samples(pilots.log_mean + fall * aim, first) for aim in _AIMS}
         above = min(_AIMS, key=lambda aim: (draws[aim] / most) ** 2 + aim / _COMFORT)
         if draws[above] > _HOPELESS * most:
@@ -218,7 +214,7 @@ class CertifiedAccountant(Accountant):
         size = int(min(pilots.samples * short**2, most))
         pilots = pilots.moved(*at(root), self._entropy()).redrawn(size)
         root += (pilots.log_mean - math.log(delta)) / fall
-        return _Search(self, at, pilots, root, above, fall)
+        return _Search(pilots, root, above, fall)
 
     def _lower_epsilon(self, pilots: Pilots, delta: float, gap: float, beta: float) -> float:
         """A certified lower bound on eps, where log delta is about `gap` above that of the pilots."""
@@ -240,7 +236,7 @@ class CertifiedAccountant(Accountant):
             delta,
             product_down(_FLOOR_SHARE, beta),
             rng=self._fresh(),
-            max_samples=int(max(_WORK / self.gram.bins, _LEAST_DRAWS)),
+            max_samples=int(self._most()),
         )
         # Below the smallest eps that is larger in float64.
         return next_down(eps) if found >= delta else 0.0
@@ -255,6 +251,10 @@ class CertifiedAccountant(Accountant):
             executor=self.settings.executor,
             pilots=pilots,
         )
+
+    def _most(self) -> float:
+        """Draws that a proof may take."""
+        return max(_WORK / self.gram.bins, _LEAST_DRAWS)
 
     def _rough(self) -> RoughSample:
         return RoughSample(self._entropy(), pilots=2, executor=self.settings.executor)
