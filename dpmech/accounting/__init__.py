@@ -24,6 +24,7 @@ from dpmech.accounting.balls_in_bins import (
     judge_delta,
     log_mean_exp,
     pilot_size,
+    sampling_gram,
     stage_seed,
 )
 from dpmech.accounting.dispatch import (
@@ -107,6 +108,7 @@ __all__ = [
     "method_among",
     "pilot_size",
     "sampled_divergence",
+    "sampling_gram",
     "stage_seed",
     "unsampled_method",
 ]

@@ -6,7 +6,7 @@ and either prove of this sigma that delta(eps) <= (1 + m) delta, or the file is 
 
 import numpy as np
 
-from dpmech.accounting import Certified, Judgement, bin_gram, judge_delta
+from dpmech.accounting import Certified, Judgement, judge_delta, sampling_gram
 from dpmech.certificates import Certificate
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.numerics import up
@@ -31,7 +31,7 @@ def own_draw(certificate: Certificate, rng: np.random.Generator | None) -> OwnDr
         raise UnsupportedCombinationError(
             f"{certificate.participation!r} puts nobody into bins", supported="BallsInBins"
         )
-    gram = bin_gram(certificate.strategy, bins).scaled(certificate.sigma**-2)
+    gram = sampling_gram(certificate.strategy, bins).scaled(certificate.sigma**-2)
     # The same rule as for a calibration, so that what is left to chance is no more than there.
     beta = Certified().settled(budget.delta).error
     return OwnDraw(judge_delta(gram, budget.eps, budget.delta, beta=beta, rng=rng), seeded=rng is not None)

@@ -107,23 +107,21 @@ def sampling_gram(strategy: Strategy, bins: int) -> BinGram:
 
 
 def lower_gram(strategy: Strategy, bins: int) -> BinGram | None:
-    """A Gram matrix that is nowhere above that of the bins, for lower bounds; None where none is at hand.
+    """A Gram matrix that is nowhere above that of the bins, for lower bounds; None where that costs too much.
 
     Args:
         strategy: C >= 0 over n steps.
         bins: b, a divisor of n.
     """
     below, coefs = 1.0 - _rounding(strategy, bins), strategy.toeplitz_coefs
+    if bins >= _CIRCULANT_BINS:
+        return None
     if coefs is not None:
         # Bin means are >= 0 and known to so much of their norm, entry by entry.
         mean = folded(coefs, bins)
         error = 1.01 * strategy.error * math.sqrt(strategy.n // bins) * float(np.linalg.norm(mean))
         mean = np.maximum(mean - error, 0.0)
-        if bins >= _CIRCULANT_BINS:
-            return _structured(mean, bins, 0.0).scaled(below)
         return DenseGram(below * _toeplitz_gram(mean, bins))
-    if bins > _DENSE_BINS:
-        return None
     gram = _folded_gram(strategy, bins)
     hidden = _hidden(strategy, bins) * float(np.diag(gram).max())
     try:

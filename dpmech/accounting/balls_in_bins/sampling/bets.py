@@ -30,9 +30,9 @@ import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_real
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_down, sum_down, sum_rounding, total
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_down, next_up, sum_down, sum_rounding, total
 
-__all__ = ["Bets", "LowerBets", "UpperBets"]
+__all__ = ["WEIGHT_ROUNDING", "Bets", "LowerBets", "UpperBets", "rounded_bound"]
 
 
 # What rounding may do to the mean of the weights: a hundred times what was measured against 50 digits, for
@@ -95,6 +95,7 @@ class Bets(abc.ABC):
         self._count = self._chosen_at = pilot.size
         self._stake = self._best_stake()
         self._gain = 0.0
+        self._won = False
 
     @property
     def samples(self) -> int:
@@ -103,18 +104,17 @@ class Bets(abc.ABC):
 
     @property
     def proved(self) -> bool:
-        """Whether the goal is proved to be a bound on the mean."""
-        return self._gain >= self._level or self._trivial
+        """Whether the goal is proved to be a bound on the mean: once it is, no later weight undoes it."""
+        return self._won or self._trivial
 
     @property
-    @abc.abstractmethod
     def bound(self) -> float:
-        """The bound that the weights so far prove, rounding included."""
+        """The bound that the weights so far prove, rounding included; the goal if that is better, and proved."""
+        return self._sign * min(self._sign * self._found(), self._sign * self.goal if self._won else math.inf)
 
-    @property
-    def _unit_rounding(self) -> float:
-        """Relative: of weights; of the exponential of the unit, whose argument is rounded; of products."""
-        return WEIGHT_ROUNDING + 2.0 * (ELEMENTARY + (4.0 + abs(self.log_unit)) * UNIT)
+    @abc.abstractmethod
+    def _found(self) -> float:
+        """The bound that the wealth of now proves."""
 
     def expected_samples(self) -> float:
         """How many weights the goal should take, by those seen; infinite where they speak against it."""
@@ -133,6 +133,7 @@ class Bets(abc.ABC):
         block = _Block(self._rounded(logs), int(log_weights.size - logs.size), self._stake)
         self._blocks.append(block)
         self._gain = sum_down((self._gain, self._least_gain(block, self._goal)))
+        self._won |= self._gain >= self._level and self._speaks
         self._count += log_weights.size
         if sum(part.size for part in self._seen) < MEMORY:
             self._seen.append(np.append(block.positive, np.zeros(block.zeros)))
@@ -143,6 +144,11 @@ class Bets(abc.ABC):
     def _trivial(self) -> bool:
         """Whether the goal needs no weights."""
         return False
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether the wealth against the goal says anything about it."""
+        return True
 
     @abc.abstractmethod
     def _ratio(self, goal: float) -> float:
@@ -161,8 +167,9 @@ class Bets(abc.ABC):
         seen = np.concatenate(self._seen)
         largest = LARGEST_STAKE / self._largest_mean
         gaps = self._sign * (self._goal - seen)
-        if float(gaps.mean()) <= LEAST_GAP * self._goal:
-            gaps = gaps - float(gaps.mean()) + LEAST_GAP * self._goal
+        least = LEAST_GAP * max(self._goal, float(seen.mean()))
+        if float(gaps.mean()) <= least:
+            gaps = gaps - float(gaps.mean()) + least
 
         def slope(stake: float) -> float:
             return float(np.mean(gaps / (1.0 + stake * gaps)))
@@ -205,21 +212,17 @@ class UpperBets(Bets):
     _sign = 1.0
     _largest_mean = 1.0
 
-    @property
-    def bound(self) -> float:
-        """An upper bound on the mean weight, at most the proved one of every weight but for rounding."""
-        unit = math.exp(self.log_unit) * (1.0 + self._unit_rounding)
+    def _found(self) -> float:
+        # At most the proved bound of every weight, but for rounding.
+        unit = rounded_bound(self.log_unit)
 
         def excess(mean: float) -> float:
             return self._least_log(mean) - self._level
 
         if not self._blocks or excess(1.0) < 0.0:
             return unit
-        low = min(max(_mean(self._blocks), 1e-300), 0.5)
-        while excess(low) >= 0.0 and low > 1e-300:
-            low *= 0.5
-        if low <= 1e-300:
-            return 1e-300 * unit
+        # No stake wins more than this mean a weight.
+        low = min(0.5 * self._level / self.samples, 0.5)
         root = scipy.optimize.brentq(
             lambda x: excess(math.exp(x)), math.log(low), 0.0, xtol=1e-10, rtol=1e-12
         )
@@ -229,15 +232,14 @@ class UpperBets(Bets):
             mean, step = mean * (1.0 + step), 4.0 * step
             if mean >= 1.0:
                 return unit
-        return mean * unit
+        return next_up(mean * unit)
 
     @property
     def _trivial(self) -> bool:
         return self._goal >= 1.0
 
     def _ratio(self, goal: float) -> float:
-        unit = math.exp(self.log_unit) * (1.0 + self._unit_rounding)
-        return min(next_down(next_down(goal / unit)), 1.0)
+        return min(next_down(next_down(goal / rounded_bound(self.log_unit))), 1.0)
 
     def _check(self, log_weights: FloatArray) -> None:
         top = float(np.max(log_weights, initial=-np.inf))
@@ -267,10 +269,8 @@ class LowerBets(Bets):
     _sign = -1.0
     _largest_mean = LARGEST_LOWER
 
-    @property
-    def bound(self) -> float:
-        """A lower bound on the mean weight, at least 0."""
-        unit = math.exp(self.log_unit) * (1.0 - self._unit_rounding)
+    def _found(self) -> float:
+        unit = math.exp(self.log_unit) * (1.0 - _unit_rounding(self.log_unit))
 
         def excess(mean: float) -> float:
             return self._least_log(mean) - self._level
@@ -285,8 +285,12 @@ class LowerBets(Bets):
             mean, step = mean * (1.0 - min(step, 1.0)), 4.0 * step
         return max(0.0, next_down(mean * unit))
 
+    @property
+    def _speaks(self) -> bool:
+        return self._goal < LARGEST_LOWER
+
     def _ratio(self, goal: float) -> float:
-        unit = math.exp(self.log_unit) * (1.0 - self._unit_rounding)
+        unit = math.exp(self.log_unit) * (1.0 - _unit_rounding(self.log_unit))
         return min(goal / unit * (1.0 + 4.0 * UNIT), LARGEST_LOWER)
 
     def _check(self, log_weights: FloatArray) -> None:
@@ -298,7 +302,11 @@ class LowerBets(Bets):
         return np.exp(capped) * (1.0 - 2.0 * (ELEMENTARY + UNIT * (2.0 + np.abs(capped))))
 
 
-def _mean(blocks: list[_Block]) -> float:
-    """The mean ratio, about."""
-    count = sum(block.positive.size + block.zeros for block in blocks)
-    return sum(float(block.positive.sum()) for block in blocks) / count
+def rounded_bound(log_bound: float) -> float:
+    """A bound on the mean of computed weights, none of which is above e^log_bound in exact arithmetic."""
+    return next_up(math.exp(log_bound) * (1.0 + _unit_rounding(log_bound)))
+
+
+def _unit_rounding(log_unit: float) -> float:
+    """Relative: of weights; of the exponential of the unit, whose argument is rounded; of products."""
+    return WEIGHT_ROUNDING + 2.0 * (ELEMENTARY + (4.0 + abs(log_unit)) * UNIT)

@@ -25,7 +25,7 @@ from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_do
 __all__ = ["CertifiedAccountant"]
 
 # Tries in a fixed order: by how much higher in log sigma (or log eps), and the part of beta that each has.
-_TRIES = ((0.0, 0.87), (0.004, 0.05), (0.02, 0.02), (0.08, 0.01))
+_TRIES = ((0.0, 0.87), (0.004, 0.05), (0.02, 0.02), (0.08, 0.009))
 # The part of beta that the lower end has.
 _FLOOR_SHARE = 0.05
 # How far above the right sigma, in log, a calibration may aim.
@@ -37,7 +37,7 @@ _HOPELESS = 20.0
 # An aim this much higher is as unwelcome as all of that work.
 _COMFORT = 0.003
 # The pilot is to know delta this much better than the gap that is aimed at.
-_PILOT_SHARE = 0.3
+_PILOT_SHARE = 0.25
 # The lower end is looked for below the root by this many times what the upper one is above it.
 _FLOOR_GAP = 3.0
 # Between a bound of `delta` from below and the estimate.
@@ -55,16 +55,12 @@ class _Search:
     """Where a proof is tried, in the log of what is searched for (sigma or eps).
 
     Attributes:
-        accountant: whose search it is.
-        at: the Gram matrix and eps at a point.
         pilots: at the root, about.
         root: where delta meets its target, about.
         above: how far above that a proof is tried.
         fall: by how much log delta falls a unit.
     """
 
-    accountant: "CertifiedAccountant"
-    at: Callable[[float], tuple[BinGram, float]]
     pilots: Pilots
     root: float
     above: float
@@ -75,10 +71,9 @@ class _Search:
         """Where the first proof is tried."""
         return self.root + self.above
 
-    def pilots_at(self, point: float, gram: BinGram | None = None) -> Pilots:
-        """The pilots for a point; with a Gram matrix, that one."""
-        found, eps = self.at(point)
-        return self.pilots.moved(found if gram is None else gram, eps, self.pilots.entropy)
+    def pilots_at(self, gram: BinGram, eps: float) -> Pilots:
+        """The pilots for a point: what is proved there is what is handed out, with no rounding between."""
+        return self.pilots.moved(gram, eps, self.pilots.entropy)
 
 
 class CertifiedAccountant(Accountant):
@@ -92,7 +87,7 @@ class CertifiedAccountant(Accountant):
         sensitivity: without amplification.
         method: beta, and where to draw.
         rng: None for numbers of this call's own.
-        lower: a Gram matrix that is nowhere above, for lower ends; None for `gram` itself.
+        lower: a Gram matrix that is nowhere above, for lower ends; with None they are 0.
         settled_add: a proved upper bound on ADD at (sigma, eps), for where samples would take too long.
     """
 
@@ -103,11 +98,11 @@ class CertifiedAccountant(Accountant):
         method: Certified,
         rng: np.random.Generator | None,
         *,
-        lower: BinGram | None = None,
+        lower: BinGram | None,
         settled_add: Callable[[float, float], float] | None = None,
     ) -> None:
         self.gram = gram
-        self.lower = gram if lower is None else lower
+        self.lower = lower
         self.settled_add = settled_add
         self.sensitivity = sensitivity
         self.settings = method
@@ -129,6 +124,7 @@ class CertifiedAccountant(Accountant):
             beta=half,
             rng=self._fresh(),
             executor=self.settings.executor,
+            max_samples=int(_HOPELESS * self._most()),
             pilots=self._settled(pilots, sigma, None),
         )
         upper = delta_below(found.upper, sampled, eps, sigma / self.sensitivity.upper)
@@ -157,9 +153,7 @@ class CertifiedAccountant(Accountant):
             if eps >= unamplified:
                 eps = unamplified
                 break
-            if self._certified(search.pilots_at(math.log(eps)), delta, product_down(share, beta)).meets(
-                delta
-            ):
+            if self._certified(search.pilots_at(gram, eps), delta, product_down(share, beta)).meets(delta):
                 break
         else:
             raise NumericalError(
@@ -190,7 +184,7 @@ class CertifiedAccountant(Accountant):
         search = self._search(at, math.log(rough.sigma), goal, beta, rough.parts)
         for further, share in _TRIES:
             sigma = math.exp(search.aim + further)
-            pilots = search.pilots_at(math.log(sigma), self.gram.scaled(sigma**-2))
+            pilots = search.pilots_at(self.gram.scaled(sigma**-2), eps)
             pilots = self._settled(pilots, sigma, goal)
             bound = self._certified(pilots, goal, product_down(share, beta))
             progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
@@ -228,13 +222,15 @@ class CertifiedAccountant(Accountant):
         """
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
-            return _Search(self, at, pilots, start, 0.0, 0.0)
+            return _Search(pilots, start, 0.0, 0.0)
         further = pilots.moved(*at(start + _STEP), pilots.entropy).redrawn()
         # Both have the same random numbers, so that their difference is known well.
         fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
         root = start + (pilots.log_mean - math.log(delta)) / fall
+        if not math.isfinite(root):
+            raise NumericalError(f"no sample reached the payoff at delta={delta!r} ({self.method})")
         first = product_down(_TRIES[0][1], beta)
-        most = max(_WORK / self.gram.bins, _LEAST_DRAWS)
+        most = self._most()
         draws = {aim: pilots.expected_samples(pilots.log_mean + fall * aim, first) for aim in _AIMS}
         above = min(_AIMS, key=lambda aim: (draws[aim] / most) ** 2 + aim / _COMFORT)
         if draws[above] > _HOPELESS * most:
@@ -246,11 +242,11 @@ class CertifiedAccountant(Accountant):
         size = int(min(pilots.samples * short**2, most))
         pilots = pilots.moved(*at(root), self._entropy()).redrawn(size)
         root += (pilots.log_mean - math.log(delta)) / fall
-        return _Search(self, at, pilots, root, above, fall)
+        return _Search(pilots, root, above, fall)
 
     def _lower_epsilon(self, pilots: Pilots, sigma: float, delta: float, gap: float, beta: float) -> float:
         """A certified lower bound on eps, where log delta is about `gap` above that of the pilots."""
-        if not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
+        if self.lower is None or not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
             return 0.0
         here, below = (
             pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).redrawn().log_mean
@@ -270,12 +266,14 @@ class CertifiedAccountant(Accountant):
 
     def _proved_below(self, pilots: Pilots, sigma: float, eps: float, goal: float, beta: float) -> float:
         """A certified lower bound on delta; drawing ends where the goal is proved."""
+        if self.lower is None:
+            return 0.0
         return certified_floor(
             pilots.moved(self.lower.scaled(sigma**-2), eps, self._entropy()),
             goal,
             beta,
             rng=self._fresh(),
-            max_samples=int(max(_WORK / self.gram.bins, _LEAST_DRAWS)),
+            max_samples=int(self._most()),
         )
 
     def _settled(self, pilots: Pilots, sigma: float, delta: float | None) -> Pilots:
@@ -302,6 +300,10 @@ class CertifiedAccountant(Accountant):
             executor=self.settings.executor,
             pilots=pilots,
         )
+
+    def _most(self) -> float:
+        """Draws that a proof may take."""
+        return max(_WORK / self.gram.bins, _LEAST_DRAWS)
 
     def _rough(self) -> RoughSample:
         return RoughSample(self._entropy(), pilots=2, executor=self.settings.executor)

@@ -18,7 +18,13 @@ import numpy as np
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
-from dpmech.accounting.balls_in_bins.sampling.bets import WEIGHT_ROUNDING, Bets, LowerBets, UpperBets
+from dpmech.accounting.balls_in_bins.sampling.bets import (
+    WEIGHT_ROUNDING,
+    Bets,
+    LowerBets,
+    UpperBets,
+    rounded_bound,
+)
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample, weight_stream
 from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, summarise
 from dpmech.guards import check_integer, check_real
@@ -33,6 +39,8 @@ NEGLIGIBLE = 1e-3
 # Where no threshold is given, this often what the pilot expects is drawn at most; with one, that often.
 PATIENCE = 1.5
 STUBBORN = 3.0
+# Where no weight is larger than that, none is drawn; quotients would leave the range of float64.
+NOTHING = 1e-290
 # Of an error for both ends, the part of the lower one.
 LOWER_SHARE = 0.5
 
@@ -134,7 +142,7 @@ class Pilots:
             "add": AddProposal.at(gram, eps, parts),
         }
         weights: dict[str, FloatArray] = {}
-        log_least = -math.inf if threshold is None else math.log(threshold)
+        log_least = math.log(NOTHING if threshold is None else threshold) - 2.0 * WEIGHT_ROUNDING
         for name, proposal in proposals.items():
             if proposal.log_weight_bound <= log_least:
                 continue
@@ -144,7 +152,7 @@ class Pilots:
                 fitted, entropy, STAGES[name].sizing, PILOT_SAMPLES, executor
             ).log_weights
             if threshold is None:
-                log_least = summarise(weights[name]).log_mean + math.log(NEGLIGIBLE)
+                log_least = max(log_least, summarise(weights[name]).log_mean + math.log(NEGLIGIBLE))
         return cls(gram, eps, entropy, proposals, weights, executor)
 
     def moved(self, gram: BinGram, eps: float, entropy: tuple[int, ...]) -> "Pilots":
@@ -283,8 +291,8 @@ def certify_delta(
     below = LOWER_SHARE * beta if lower and pilots.weights else 0.0
     share = _share(beta - below, len(pilots.weights))
     for name, proposal in pilots.proposals.items():
-        bound = math.exp(proposal.log_weight_bound) * (1.0 + WEIGHT_ROUNDING)
         if name not in pilots.weights:
+            bound = rounded_bound(proposal.log_weight_bound)
             settled = min(bound, pilots.settled.get(name, bound))
             directions[name] = CertifiedDirection(0.0, settled, math.nan, bound, 0)
             continue
@@ -295,7 +303,7 @@ def certify_delta(
             proposal.log_weight_bound, share, top if threshold is None else threshold, pilots.weights[name]
         )
         gamblers: list[Bets] = [upper]
-        if below > 0.0 and name == decider and summary.log_mean > -math.inf:
+        if below > 0.0 and name == decider and summary.log_mean > math.log(NOTHING):
             goal = math.exp(summary.log_mean) * (1.0 - off) / (1.0 + rel_gap)
             gamblers.append(LowerBets(summary.log_mean, below, goal, pilots.weights[name]))
         patience = PATIENCE if threshold is None else STUBBORN
@@ -325,8 +333,8 @@ def certified_floor(
         max_samples: most draws.
     """
     name = pilots.decider
-    log_unit = pilots.summary(name).log_mean
-    if not -math.inf < log_unit:
+    log_unit = pilots.summary(name).log_mean if pilots.weights else -math.inf
+    if not log_unit > math.log(NOTHING):
         return 0.0
     gambler = LowerBets(log_unit, beta, threshold, pilots.weights[name])
     return _drawn(
@@ -370,11 +378,10 @@ def _drawn(
             total, count = total + float(np.exp(log_weights).sum()), count + log_weights.size
     lowest, highest = 0.0, math.exp(proposal.log_weight_bound)
     for gambler in gamblers:
-        # What is proved may be missed by the rounding of the search for the root.
         if isinstance(gambler, UpperBets):
-            highest = min(gambler.bound, gambler.goal) if gambler.proved else gambler.bound
+            highest = gambler.bound
         else:
-            lowest = max(gambler.bound, gambler.goal) if gambler.proved else gambler.bound
+            lowest = gambler.bound
     return CertifiedDirection(
         lower=lowest,
         upper=highest,
