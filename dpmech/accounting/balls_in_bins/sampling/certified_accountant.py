@@ -160,7 +160,7 @@ class CertifiedAccountant(Accountant):
                 f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})"
             )
         lower = self._floor(
-            search.pilots, min(math.exp(search.root - _FLOOR_GAP * search.above), eps), delta, beta
+            search.pilots, sigma, min(math.exp(search.root - _FLOOR_GAP * search.above), eps), delta, beta
         )
         return self._bounds(lower, eps, guarantee)
 
