@@ -1,0 +1,138 @@
+"""A default that refuses nothing which another accountant could answer, and says who answered."""
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.accounting import accountant_for
+from dpmech.accounting.accountant import Accountant, Solution
+from dpmech.accounting.balls_in_bins import CertifiedAccountant, InTurnAccountant, bin_gram
+from dpmech.accounting.balls_in_bins.sampling import certified_accountant, certified_bound
+from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.accounting.balls_in_bins.streams import Stage
+from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.mechanism import Mechanism
+from dpmech.numerics import BOUND, Bounds
+
+STRATEGY, SCHEME = dm.LambdaCGD(12, 0.5), dm.BallsInBins(4)
+
+
+class Fixed(Accountant):
+    """Answers with one number, or refuses with one error."""
+
+    def __init__(self, value=None, error=None):
+        self.value, self.error = value, error
+        self.by, self.guarantee = dm.Provenance("one"), BOUND
+        self.sensitivity = Bounds.bracket(1.0, 1.0, self.by)
+
+    def _answer(self):
+        if self.error is not None:
+            raise self.error
+        return Bounds(0.0, self.value, BOUND, self.by)
+
+    def delta(self, sigma, eps, *, tolerance):
+        return self._answer()
+
+    def epsilon(self, sigma, delta, *, tolerance):
+        return self._answer()
+
+    def calibrate(self, eps, delta, *, rtol, progress):
+        return Solution(self._answer().upper, self._answer())
+
+
+def answers(accountant):
+    told = []
+    found = (
+        accountant.delta(1.0, 1.0, tolerance=1e-3).upper,
+        accountant.epsilon(1.0, 1e-3, tolerance=1e-3).upper,
+        accountant.calibrate(1.0, 1e-3, rtol=1e-3, progress=told.append),
+    )
+    return found, told
+
+
+def never():
+    raise AssertionError("asked without need")
+
+
+def test_the_first_one_answers_alone_where_it_can():
+    (delta, eps, solution), told = answers(InTurnAccountant(Fixed(0.5), [(dm.Rdp(), never)]))
+    assert (delta, eps, solution.sigma, solution.method, told) == (0.5, 0.5, 0.5, None, [])
+
+
+def test_where_it_refuses_the_best_of_the_others_does_and_is_named():
+    others = [
+        (dm.Rdp(), lambda: Fixed(0.7)),
+        (dm.Deterministic(), lambda: Fixed(0.6)),
+        (dm.Exact(), lambda: Fixed(error=NumericalError("too wide"))),
+    ]
+    (delta, eps, solution), told = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
+    assert (delta, eps, solution.sigma) == (0.6, 0.6, 0.6)
+    assert solution.method == dm.Deterministic()
+    assert solution.samples is solution.randomness is None
+    assert told[0].startswith("no;")
+    assert any("too wide" in line for line in told)
+
+
+def test_where_all_refuse_the_first_refusal_stands():
+    others = [(dm.Rdp(), lambda: Fixed(error=NumericalError("second")))]
+    with pytest.raises(NumericalError, match="first"):
+        answers(InTurnAccountant(Fixed(error=NumericalError("first")), others))
+    out_of_reach = UnattainableBudgetError(1.0, 1e-3, "sigma would exceed 1e15")
+    with pytest.raises(UnattainableBudgetError):
+        InTurnAccountant(Fixed(error=out_of_reach), [(dm.Rdp(), never)]).calibrate(
+            1.0, 1e-3, rtol=1e-3, progress=print
+        )
+    # What is no refusal is no reason to ask another.
+    with pytest.raises(ValueError, match="fault"):
+        answers(InTurnAccountant(Fixed(error=ValueError("fault")), [(dm.Rdp(), never)]))
+
+
+def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
+    def hopeless(self, *_, **__):
+        raise NumericalError("a proof by sampling would take too long")
+
+    monkeypatch.setattr(CertifiedAccountant, "_search", hopeless)
+    cal = dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME)
+    methods = {
+        method: dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=method)
+        for method in (dm.Rdp(), dm.Deterministic())
+    }
+    best = min(methods, key=lambda method: methods[method].sigma)
+    assert cal.sigma == methods[best].sigma
+    assert cal.evidence.accountant == best
+    assert cal.guarantee.kind <= dm.Kind.BOUND
+    again = dm.Certificate.from_json(cal.certificate().to_json())
+    assert again.evidence.accountant == best
+    assert dm.verify(again).ok
+    with pytest.raises(NumericalError, match="too long"):
+        dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=dm.Certified())
+
+
+@pytest.mark.parametrize(("bound", "settles"), [(1e-30, True), (1.0, False)])
+def test_where_samples_of_add_would_take_long_a_bound_without_samples_stands_in(monkeypatch, bound, settles):
+    asked, drawn = [], []
+    monkeypatch.setattr(certified_accountant, "_SMALL_ADD", 0.1)
+    monkeypatch.setattr(certified_accountant, "_WORK", 1.0)
+    true = certified_bound.weight_stream
+    monkeypatch.setattr(
+        certified_bound,
+        "weight_stream",
+        lambda proposal, entropy, stage, *rest: drawn.append(stage) or true(proposal, entropy, stage, *rest),
+    )
+    accountant = accountant_for(Mechanism(STRATEGY, SCHEME), dm.Certified(), np.random.default_rng(1))
+    accountant.settled_add = lambda sigma, eps: asked.append((sigma, eps)) or bound
+    found = accountant.delta(1.2, 4.0, tolerance=1e-3)
+    assert asked == [(1.2, 4.0)]
+    assert (Stage.ADD_MAIN in drawn) is not settles
+    assert Stage.REMOVE_MAIN in drawn
+    assert 0.0 < found.lower < found.upper < 0.01
+
+
+def test_the_bound_without_samples_is_one_of_the_add_direction():
+    programme = accountant_for(Mechanism(STRATEGY, SCHEME), dm.Deterministic())
+    for sigma, eps in ((1.2, 2.0), (1.2, 0.5), (3.0, 0.3)):
+        pair = estimate_delta(
+            bin_gram(STRATEGY, 4).scaled(sigma**-2), eps, rel_error=0.02, rng=np.random.default_rng(2)
+        )
+        upper = programme.upper_add(sigma, eps)
+        assert pair.add.lower < upper < 3.0 * pair.add.upper
