@@ -109,7 +109,7 @@ class Bets(abc.ABC):
 
     @property
     def bound(self) -> float:
-        """The bound that the weights prove, rounding included; the goal where that is better, and proved."""
+        """What the weights so far prove, rounding included; the goal where that is better, and proved."""
         return self._sign * min(self._sign * self._found(), self._sign * self.goal if self._won else math.inf)
 
     @abc.abstractmethod

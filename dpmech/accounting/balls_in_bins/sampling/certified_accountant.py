@@ -32,6 +32,8 @@ _FLOOR_SHARE = 0.05
 _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01, 0.02, 0.04, 0.08)
 # Draws times bins that a proof may take, and how much more of them is still tried for the widest aim.
 _WORK = 1.2e8
+# Fewer bins are worth no more draws than so many: what a draw costs beside them begins to count.
+_FEWEST_BINS = 400
 _LEAST_DRAWS = 4000.0
 _HOPELESS = 20.0
 # An aim this much higher is as unwelcome as all of that work.
@@ -45,6 +47,8 @@ _DELTA_GAP = 1.05
 # ADD is bounded without samples where it is e^-3 of delta, and its bets would need all the work.
 _SMALL_ADD = 3.0
 _NATS = 25.0
+# Down there delta hardly depends on eps, and no amplification is little more.
+_NEAR_NOTHING = 0.01
 # For the slope of log delta.
 _STEP = 0.01
 _LEAST_FALL = 0.1
@@ -153,12 +157,15 @@ class CertifiedAccountant(Accountant):
             if eps >= unamplified:
                 eps = unamplified
                 break
-            if self._certified(search.pilots_at(gram, eps), delta, product_down(share, beta)).meets(delta):
+            pilots = self._settled(search.pilots_at(gram, eps), sigma, delta)
+            if self._certified(pilots, delta, product_down(share, beta)).meets(delta):
                 break
         else:
-            raise NumericalError(
-                f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})"
-            )
+            if unamplified > _NEAR_NOTHING:
+                raise NumericalError(
+                    f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})"
+                )
+            eps = unamplified
         lower = self._floor(
             search.pilots, sigma, min(math.exp(search.root - _FLOOR_GAP * search.above), eps), delta, beta
         )
@@ -303,7 +310,7 @@ class CertifiedAccountant(Accountant):
 
     def _most(self) -> float:
         """Draws that a proof may take."""
-        return max(_WORK / self.gram.bins, _LEAST_DRAWS)
+        return max(_WORK / max(self.gram.bins, _FEWEST_BINS), _LEAST_DRAWS)
 
     def _rough(self) -> RoughSample:
         return RoughSample(self._entropy(), pilots=2, executor=self.settings.executor)
