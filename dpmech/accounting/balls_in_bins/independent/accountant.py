@@ -1,5 +1,6 @@
 """Balls-in-Bins with independent bins: two-sided bounds from the law of a sum, without sampling."""
 
+import dataclasses
 import math
 
 import scipy
@@ -7,6 +8,7 @@ import scipy
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.independent.direction import NOTHING, Direction
 from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.accounting.methods import Exact
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, quotient_up
@@ -73,7 +75,8 @@ class IndependentAccountant(Accountant):
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Safeguarded secant on the upper bound; see the base class."""
         start = self._rough_sigma(eps, delta)
-        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
+        found = smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
+        return dataclasses.replace(found, method=Exact())
 
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
         """Lower and upper delta, and how fast log delta changes with log sigma at least."""
@@ -98,7 +101,9 @@ class IndependentAccountant(Accountant):
         """About the sigma sought, from saddle points; no guarantee rests on it."""
         squared = gaussian_sigma(eps, delta) ** -2.0
         # Of a mean of b lognormals with the variance of one.
-        exponent = squared + math.log(self.bins) if squared > 500.0 else math.log1p(self.bins * math.expm1(squared))
+        exponent = (
+            squared + math.log(self.bins) if squared > 500.0 else math.log1p(self.bins * math.expm1(squared))
+        )
         sensitivity = self.sensitivity.upper
         target = math.log(delta)
 

@@ -1,4 +1,4 @@
-"""REMOVE where one bin alone passes the level: S > c, and (S - level)_+ is linear, so that it has a closed form."""
+"""REMOVE where one bin alone passes the level: then (S - level)_+ is linear, and has a closed form."""
 
 import dataclasses
 import math
@@ -29,15 +29,15 @@ class Jumps:
     def bounds(self, log_level: float) -> tuple[float, float]:
         """Lower and upper value for T = e^log_level; the lower one is 0 where c may be below T.
 
-        By the first l with a_l > c: (a_l - T)_+ has mean C(c) + (c - T) p with C(c) = E (a - c)_+, delta of the
-        plain Gaussian mechanism at log c, and p = P(a > c); the others have theirs, below c before l. Where
-        c < T, still S > c, and (S - T)_+ <= S - c.
+        By the first l with a_l > c: (a_l - T)_+ has mean C(c) + (c - T) p with C(c) = E (a - c)_+, delta of
+        the plain Gaussian mechanism at log c, and p = P(a > c); the others have theirs, below c before l.
+        Where c < T, still S > c, and (S - T)_+ <= S - c.
         """
         bins, spread, high = self.bins, self.spread, self.high
         log_cut = spread * high - 0.5 * spread**2
         # In units of u: products and sums in log c; p is off by 2 high^2 from its argument and 24 of its own,
-        # and so is the mean below c. Powers of 1 - p are off by what their logarithms are, b p / (1 - p) times
-        # that of p, and p < 1/2 as c > 1.
+        # and so is the mean below c. Powers of 1 - p are off by what their logarithms are, b p / (1 - p)
+        # times that of p, and p < 1/2 as c > 1.
         off = UNIT * 4.0 * (spread * abs(high) + spread**2 + 1.0)
         p = float(scipy.special.ndtr(-high))
         below = float(scipy.special.ndtr(high - spread))

@@ -1,11 +1,11 @@
 r"""The likelihood ratio of one bin, on a lattice: from above and from below in convex order.
 
 Of independent bins with Gram matrix kappa^2 I the pair has dP/dQ = (1/b) sum_l a_l under Q, where the
-a_l = exp(kappa Z_l - kappa^2 / 2) are independent. With v = a - c for REMOVE and v = c - a for ADD, and V the
-sum of the v_l, both directions are E (V - tau)_+ up to a factor: a convex increasing function of V. The centre c
-is 1 where a is close to it, and else 0, so that differences keep their digits.
+a_l = exp(kappa Z_l - kappa^2 / 2) are independent. With v = a - c for REMOVE and v = c - a for ADD, and V
+the sum of the v_l, both directions are E (V - tau)_+ up to a factor: a convex increasing function of V. The
+centre c is 1 where a is close to it, and else 0, so that differences keep their digits.
 
-Below, x is Z for REMOVE and -Z for ADD, so that v = g (exp(g kappa x - kappa^2 / 2) - c), g = 1 or -1, increases.
+Below, x is Z for REMOVE and -Z for ADD: v = g (exp(g kappa x - kappa^2 / 2) - c), g = 1 or -1, increases.
 """
 
 import dataclasses
@@ -91,9 +91,9 @@ class Ratio:
 
         In units of u, with 8 for an elementary function. A node is off by 2 |x|, the exponent of a by
         5 kappa |x| with its product and sum, and by 2 kappa^2; that moves v by a times as much, the function
-        itself adds 8 |v|, and taking it apart into cells 4 |v|. The exponent x^2 / 2 is off by 2 x^2 from the node and 2 of
-        itself; exponential, weight (half a difference of neighbours times a tabulated one, 7), quadrature (16)
-        and products add less than 64.
+        itself adds 8 |v|, and taking it apart into cells 4 |v|. The exponent x^2 / 2 is off by 2 x^2 from
+        the node and 2 of itself; exponential, weight (half a difference of neighbours times a tabulated one,
+        7), quadrature (16) and products add less than 64.
         """
         ratio = self.centre + self._sign * values
         off = UNIT * (ratio * (5.0 * self.spread * np.abs(x) + 2.0 * self.spread**2) + 16.0 * np.abs(values))
@@ -104,11 +104,11 @@ class Ratio:
     ) -> tuple[FloatArray, FloatArray, IntArray]:
         r"""Quadrature nodes that resolve the cells between increasing values, with their masses.
 
-        On a panel of half-width c / (reach + kappa + 4), on the ellipse with axes about R times that around it,
-        densities, times a or not, are at most 4 e^(cR) times those in the middle. Gauss-Legendre with n nodes
-        misses at most 64/15 4 e^(cR) (2R)^-2n / (1 - (2R)^-2) of that: for c <= 1 and n = 8 at R = 15 less than
-        2e-16, for c <= 0.004 and n = 3 at R = 750 less than 1e-16. What it is multiplied by in the split of a
-        cell grows R-fold at most.
+        On a panel of half-width c / (reach + kappa + 4), on the ellipse with axes about R times that around
+        it, densities, times a or not, are at most 4 e^(cR) times those in the middle. Gauss-Legendre with n
+        nodes misses at most 64/15 4 e^(cR) (2R)^-2n / (1 - (2R)^-2) of that: for c <= 1 and n = 8 at R = 15
+        less than 2e-16, for c <= 0.004 and n = 3 at R = 750 less than 1e-16. What it is multiplied by in the
+        split of a cell grows R-fold at most.
 
         Args:
             edges: of the cells, shape (m + 1,); None for none.
@@ -146,7 +146,7 @@ class Ratio:
     def upper(self, step: float) -> Lattice:
         """Every value split between its two neighbours on a lattice, which keeps its mean.
 
-        What is below `low` moves up to it; what is above `high` is left out.
+        For REMOVE what is below `low` moves up to it. Other tails are left out.
         """
         first, count = self._cells(step, 0.0)
         edges = (first + np.arange(count + 1, dtype=np.float64)) * step
@@ -159,11 +159,12 @@ class Ratio:
         found[:-1] += np.bincount(cells, masses * (1.0 - share), count) * raised
         found[1:] += np.bincount(cells, masses * share, count) * raised
         found *= 1.0 + UNIT
-        found[1] += self.tail(self.low)
+        if self.remove:
+            found[1] += self.tail(self.low)
         return Lattice(step, first, found, 0.0)
 
     def tail(self, x: float) -> float:
-        """At least the mass below x <= 0; its argument is off by x^2 u, and it by 24 u of its own."""
+        """At least the mass below x; its argument is off by x^2 u, and it by 24 u of its own."""
         return float(scipy.special.ndtr(x)) * (1.0 + UNIT * (2.0 * x * x + 32.0))
 
     def lower(self, step: float) -> Lattice:
@@ -178,6 +179,9 @@ class Ratio:
         edges = origin + (first - 0.5 + np.arange(count + 1, dtype=np.float64)) * step
         values, masses, cells = self.nodes(edges, upwards=False)
         cells = np.maximum(cells, 0)
+        if origin != 0.0:
+            # All that is next to a = 0 is one cell.
+            cells = np.maximum(cells, -first) if self.remove else np.minimum(cells, -first)
         centres = origin + (first + np.arange(count, dtype=np.float64)) * step
         # In steps. Sums of k terms are off by k u of their sizes, and the merger by less than 64 u of masses.
         excess = masses * ((values - centres[cells]) / step)

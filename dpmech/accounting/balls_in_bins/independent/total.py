@@ -1,8 +1,8 @@
 r"""The sum of the values of all bins, tilted: E (V - tau)_+ from a lattice of one of them.
 
 With p_theta(y) = p(y) e^(theta y) / M and V = y_1 + ... + y_b,
-E (V - tau)_+ = M^b e^(-theta tau) sum_V p_theta^(*b)(V) (V - tau)_+ e^(-theta (V - tau)). The theta that puts the
-mean of p_theta^(*b) at tau makes the absolute error of an FFT one relative to the result.
+E (V - tau)_+ = M^b e^(-theta tau) sum_V p_theta^(*b)(V) (V - tau)_+ e^(-theta (V - tau)). The theta that
+puts the mean of p_theta^(*b) at tau makes the absolute error of an FFT one relative to the result.
 """
 
 import dataclasses
@@ -48,19 +48,19 @@ class Moments:
         mean = float(weights @ self.points) / total
         return top + math.log(total), mean, float(weights @ (self.points - mean) ** 2) / total
 
-    def tilt(self, tau: float) -> float | None:
-        """The theta >= 0 whose mean is tau / b; None where no finite one has it."""
+    def tilt(self, tau: float) -> float:
+        """The theta >= 0 whose mean is tau / b, or close to it; infinite where no value is above that."""
         aim = tau / self.times
         if self.cumulants(0.0)[1] >= aim:
             return 0.0
         top = float(self.points.max())
         if not top > aim:
-            return None
+            return math.inf
         high = 1.0 / (top - float(self.points.min()))
         while self.cumulants(high)[1] < aim:
             high *= 4.0
             if high * (top - aim) > 1e6:
-                return None
+                return high
         low = 0.0 if high * (top - float(self.points.min())) <= 1.0 else 0.25 * high
         return float(
             scipy.optimize.brentq(
@@ -79,7 +79,7 @@ class Moments:
         return self.times * log_m - theta * tau + math.log(spread * shape / math.sqrt(2.0 * math.pi))
 
     def reaches(self, theta: float) -> tuple[tuple[float, float], float]:
-        """Exponents t > 0 for Chernoff's bounds on the tilted sum, upwards and downwards, and their distance."""
+        """Exponents t > 0 for Chernoff's bounds on the tilted sum, up and down; their distance."""
         log_m, _, variance = self.cumulants(theta)
         scale = math.sqrt(-2.0 * _LOG_WRAP / (self.times * variance))
         found, width = [], 0.0
