@@ -2,7 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 
-from dpmech.accounting import Accountant, Certified, Exact, Rdp, accountant_for, effective_method
+from dpmech.accounting import (
+    Accountant,
+    Certified,
+    Exact,
+    IndependentAccountant,
+    Rdp,
+    accountant_for,
+    effective_method,
+)
 from dpmech.certificates import Certificate
 from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds, Fact, Provenance
@@ -36,7 +44,7 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
         _of_randomness(certificate),
         _of_routes(certificate, accountant),
         _of_tolerance(certificate),
-        _of_achieved(certificate),
+        _of_achieved(certificate, accountant),
     )
     for detail in filter(None, problems):
         yield Check("evidence", ok=False, detail=detail)
@@ -135,9 +143,10 @@ def _of_tolerance(own: Certificate) -> str:
     return "" if _RTOL[0] <= rtol <= _RTOL[1] else f"rtol {rtol!r} is outside of {_RTOL}"
 
 
-def _of_achieved(own: Certificate) -> str:
+def _of_achieved(own: Certificate, accountant: Accountant) -> str:
     upper, eps = own.achieved.upper, own.budget.eps
-    # Under an allocation all but the moments size sigma for eps and look no further.
-    sized = by_allocation(own.participation) and not isinstance(own.evidence.accountant, Rdp)
+    # Under an allocation all but the moments and the law of a sum size sigma for eps and look no further.
+    looks = isinstance(own.evidence.accountant, Rdp) or isinstance(accountant, IndependentAccountant)
+    sized = by_allocation(own.participation) and not looks
     fits = upper == eps if sized else upper <= eps
     return "" if fits else f"achieved eps {upper!r}, budget eps {eps!r}"

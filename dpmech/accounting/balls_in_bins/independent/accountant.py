@@ -18,6 +18,7 @@ __all__ = ["IndependentAccountant"]
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
 _SMALLEST_EPS = 1e-9
+_AGREEMENTS = 12
 # Entries of the Gram matrix that count as equal differ by less than this, and their roots by half of it.
 _ALIKE = 1e-13
 
@@ -67,6 +68,7 @@ class IndependentAccountant(Accountant):
         else:
             # Its eps is below the lower end.
             upper = max(upper, lower)
+        upper = self._agreed(sigma, upper, delta, tolerance)
         # Both ends hold: this decides only whether they are close enough to be of use.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise self._too_wide(sigma, "eps", lower, upper)
@@ -77,6 +79,15 @@ class IndependentAccountant(Accountant):
         start = self._rough_sigma(eps, delta)
         found = smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
         return dataclasses.replace(found, method=Exact())
+
+    def _agreed(self, sigma: float, eps: float, delta: float, tolerance: float) -> float:
+        """An eps not below the given bound at which `delta` says so too, on its own lattices."""
+        step = 0.1 * tolerance * eps
+        for _ in range(_AGREEMENTS):
+            if self._bracket(sigma, eps, tolerance)[1] <= delta:
+                return eps
+            eps, step = eps + step, 2.0 * step
+        raise NumericalError(f"bounds on delta and on eps at sigma={sigma!r} do not agree near eps={eps!r}")
 
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
         """Lower and upper delta, and how fast log delta changes with log sigma at least."""

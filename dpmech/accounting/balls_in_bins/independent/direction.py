@@ -23,7 +23,7 @@ _LOG_NOTHING = math.log(NOTHING) + 8.0
 _OF_DELTA, _OF_EPS = 0.5, 0.25
 _MOST_CELLS = 4_000_000
 # Lattices on one ladder.
-_RUNGS = 9
+_RUNGS = 5
 _FARTHEST = 38.0
 # What is left out of a lattice may change delta by about this, in log.
 _TAIL = -23.0
@@ -158,7 +158,7 @@ class Direction:
         far, far_up = min(far, _FARTHEST), min(far_up if self.remove else far, _FARTHEST)
         log_total = math.log(self.bins) + (eps if self.remove else -eps)
         # A little farther than needed, so that rounding does not matter.
-        edge = (log_total + 0.5 * self.most**2) / self.most
+        edge = max((log_total + 0.5 * spread**2) / spread for spread in (self.least, self.most))
         edge += 1e-9 * (1.0 + abs(edge))
         if self.remove:
             return dataclasses.replace(ratio, low=-far, high=max(min(far_up, edge), 0.5 * self.most))
