@@ -166,13 +166,11 @@ def most_draws(ratio: float, slack: float, beta: float, refusals: float, stakes:
     stake, power = np.meshgrid(
         np.geomspace(0.05, 0.999, 60) * min(1.0, slack), np.geomspace(0.01, 30.0, 60), indexing="ij"
     )
-    phi = scipy.special.logsumexp(
-        [-power * np.log1p(stake * goal), -power * np.log1p(stake * (goal - 1.0))],
-        axis=0,
-        b=np.reshape([1.0 - ratio, ratio], (2, 1, 1)),
-    )
+    # phi is hardly below 1 where p is small: its distance is found by itself.
+    short = (1.0 - ratio) * np.expm1(-power * np.log1p(stake * goal))
+    short += ratio * np.expm1(-power * np.log1p(stake * (goal - 1.0)))
     needed = -math.log(refusals) + power * (math.log(stakes) - math.log(beta))
-    draws = np.where(phi < 0.0, needed / np.maximum(-phi, 1e-300), np.inf)
+    draws = np.where(short < 0.0, needed / np.maximum(-np.log1p(np.minimum(short, 0.0)), 1e-300), np.inf)
     best = np.unravel_index(int(np.argmin(draws)), draws.shape)
     return math.ceil(float(draws[best])), float(stake[best])
 

@@ -80,8 +80,9 @@ def test_by_the_last_draw_the_worst_weights_have_won_as_often_as_proved(ratio, b
     assert np.mean(gains < math.log(stakes / beta)) > refusals
 
 
-def test_the_number_of_draws_is_that_of_the_theorem():
-    ratio, slack, beta, refusals, stakes = 0.02, 0.1, 1e-9, 2.5e-7, 8
+@pytest.mark.parametrize("ratio", [0.5, 0.02, 1e-6, 1e-13])
+def test_the_number_of_draws_is_that_of_the_theorem(ratio):
+    slack, beta, refusals, stakes = 0.1, 1e-9, 2.5e-7, 8
     draws, stake = most_draws(ratio, slack, beta, refusals, stakes)
     with mpmath.workdps(40):
         p, goal, lam = mpmath.mpf(ratio), mpmath.mpf(1 + slack) * ratio, mpmath.mpf(stake)
