@@ -58,7 +58,7 @@ def test_lattices_are_above_and_below_in_convex_order(spread, remove):
 @pytest.mark.parametrize("remove", [True, False])
 @pytest.mark.parametrize("spread", SPREADS)
 def test_lattices_keep_mass_and_mean(spread, remove):
-    high = spread + 9.0 if spread < 2.0 else 6.0
+    high = min(spread + 9.0, (math.log(1e4) + 0.5 * spread**2) / spread)
     ratio = Ratio(spread, remove, -9.0, high) if remove else Ratio(spread, remove, -high, 9.0)
     values, masses, _ = ratio.nodes(upwards=True)
     step = steps(spread)[1]
