@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins import (
     CertifiedAccountant,
     DeterministicAccountant,
     ImportanceAccountant,
+    IndependentAccountant,
     InTurnAccountant,
     bin_gram,
     check_nonnegative,
@@ -189,23 +190,24 @@ def _balls_in_bins(
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
-    if method is None or isinstance(method, Certified):
-        certified = CertifiedAccountant(
-            sampling_gram(strategy, bins),
-            bounds,
-            method or Certified(),
-            rng,
-            lower=lower_gram(strategy, bins),
-            settled_add=lambda sigma, eps: _programme(strategy, bins, bounds).upper_add(sigma, eps),
-        )
-        if method is not None:
-            return certified
-        # Where a proof by sampling would take too long; `Solution.method` says what carried instead.
-        instead = (
+    independent = strategy.bands == 1 and bin_gram(strategy, bins).independent
+    if isinstance(method, Exact) and independent:
+        return IndependentAccountant(bins, bounds)
+    # One of several calls of which one will be picked comes here as the default with its share of beta.
+    unasked = Certified(calls=method.calls) if isinstance(method, Certified) and method.calls > 1 else None
+    if method is None or method == unasked:
+        # Where the first refuses, as a proof by sampling would take too long, the best of the others answers.
+        sampled = method or Certified()
+        turns: list[tuple[Method, Callable[[], Accountant]]] = [
+            (sampled, lambda: _certified(strategy, bins, bounds, sampled, rng)),
             (Rdp(), lambda: AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)),
             (Deterministic(), lambda: _programme(strategy, bins, bounds)),
-        )
-        return InTurnAccountant(certified, instead)
+        ]
+        if independent:
+            return InTurnAccountant(IndependentAccountant(bins, bounds), turns)
+        return InTurnAccountant(turns[0][1](), turns[1:])
+    if isinstance(method, Certified):
+        return _certified(strategy, bins, bounds, method, rng)
     if isinstance(method, Importance):
         return ImportanceAccountant(bin_gram(strategy, bins), bounds, method, rng)
     if isinstance(method, Deterministic):
@@ -217,6 +219,19 @@ def _balls_in_bins(
     raise UnsupportedCombinationError(
         f"{method!r} does not apply to {mechanism.participation!r} with {strategy!r}",
         supported="method=None, Certified(), Importance(), Deterministic(), Rdp(); Exact() for Identity",
+    )
+
+
+def _certified(
+    strategy: Strategy, bins: int, bounds: Bounds, method: Certified, rng: np.random.Generator | None
+) -> CertifiedAccountant:
+    return CertifiedAccountant(
+        sampling_gram(strategy, bins),
+        bounds,
+        method,
+        rng,
+        lower=lower_gram(strategy, bins),
+        settled_add=lambda sigma, eps: _programme(strategy, bins, bounds).upper_add(sigma, eps),
     )
 
 

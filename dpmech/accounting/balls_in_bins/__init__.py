@@ -1,7 +1,8 @@
 """Balls-in-Bins: every example in one random bin, for correlated strategies.
 
 From the Gram matrix of the bins (`gram`) come a closed-form bound (`moments`), estimates and bounds by
-importance sampling (`proposals`, `sampling`), and a deterministic programme (`ring`).
+importance sampling (`proposals`, `sampling`), and a deterministic programme (`ring`). Independent bins need
+none of these: the law of a sum (`independent`).
 """
 
 from dpmech.accounting.balls_in_bins.dominating_pair import (
@@ -14,6 +15,7 @@ from dpmech.accounting.balls_in_bins.dominating_pair import (
 )
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.in_turn import InTurnAccountant
+from dpmech.accounting.balls_in_bins.independent import IndependentAccountant
 from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
 from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant
 from dpmech.accounting.balls_in_bins.proposals import (
@@ -48,6 +50,7 @@ __all__ = [
     "DeterministicAccountant",
     "ImportanceAccountant",
     "InTurnAccountant",
+    "IndependentAccountant",
     "Judgement",
     "LiftedGroup",
     "PointGroup",

@@ -196,8 +196,8 @@ class CertifiedAccountant(Accountant):
             bound = self._certified(pilots, goal, product_down(share, beta))
             progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
             if bound.meets(goal):
-                # Log delta is short of its target by about the first part, and above it at the lower end.
-                gap = search.fall * ((1.0 + _FLOOR_GAP) * search.above + further)
+                # Log delta is short of the goal by about the first parts, and above the budget's at the lower end.
+                gap = search.fall * ((1.0 + _FLOOR_GAP) * search.above + further) + math.log(delta / goal)
                 return Solution(
                     sigma,
                     self._bounds(self._lower_epsilon(pilots, sigma, delta, gap, beta), eps, guarantee),
