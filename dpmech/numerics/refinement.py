@@ -162,7 +162,8 @@ class Ladder:
             [0.5, 0.03125, 0.015625]
         """
         found: Reached | None = None
-        place = 0
+        place = reached = 0
+        last = len(self.rungs) - 1
         while True:
             rung = self.rungs[place]
             try:
@@ -170,7 +171,10 @@ class Ladder:
             except NumericalError:
                 if found is None:
                     raise
-                return found
+                if place - reached <= 1:
+                    return found
+                last, place = place - 1, (reached + place) // 2
+                continue
             if not lower <= upper:
                 raise NumericalError(
                     f"bounds at resolution {rung!r}, [{lower!r}, {upper!r}], are no interval"
@@ -182,12 +186,13 @@ class Ladder:
                     found if found is not None and before <= left else Reached(lower, upper, rung, met=False)
                 )
             found = Reached(lower, upper, rung, met=left <= goal)
-            if found.met or place == len(self.rungs) - 1:
+            if found.met or place == last:
                 return found
+            reached = place
             # A rung that is half a rung short of what is needed is left to be seen.
             wanted = rung * (goal / left) ** (1.0 / order) if goal > 0.0 and left < math.inf else rung
             place += 1
-            while place < len(self.rungs) - 1 and self.rungs[place] > 1.5 * wanted and left < 0.9:
+            while place < last and self.rungs[place] > 1.5 * wanted and left < 0.9:
                 place += 1
 
     def settle(

@@ -166,7 +166,7 @@ class _Sum:
 
     @classmethod
     def of(cls, terms: ComplexArray, off: FloatArray, frequency: FloatArray, rest: float) -> "_Sum":
-        """With the errors of the terms, and what lies beyond the last one; sums in pairs add less than 100 u."""
+        """With the errors of the terms, and what lies beyond the last; sums in pairs add less than 100 u."""
         sizes = np.abs(terms)
         return cls(
             terms,

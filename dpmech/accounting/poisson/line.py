@@ -80,6 +80,13 @@ class Sketch:
         ratio = loss.log_ratio(x)
         self.losses = ratio if loss.remove else -ratio
         self.log_masses = loss.log_density(x) + math.log(abs(float(x[1] - x[0])))
+        # Beyond this order a moment below 0 of REMOVE has its mass where no output is looked at.
+        share = math.exp(
+            math.log(loss.sampling_prob)
+            + (-2.0 * _REACH * s - 0.5) / s**2
+            - float(loss.log_ratio(np.array([-2.0 * _REACH * s]))[0])
+        )
+        self._most_opposed = 0.9 * _REACH * s / max(share, 1e-200) if loss.remove else math.inf
         self.whole = LossMoments(self.losses, self.log_masses, steps)
 
     @functools.cached_property
@@ -94,7 +101,7 @@ class Sketch:
         """A line for delta at eps, whose log is known to be about so much, or not known."""
         found, moments, cut, opposed = self._crossing(self.whole, eps), self.whole, math.inf, 1.0
         apart = 0.0
-        orders = np.geomspace(1.0, max(1e3 / max(eps, self._usual), 1.0), 40)
+        orders = np.geomspace(1.0, max(min(1e3 / max(eps, self._usual), self._most_opposed), 1.0), 40)
         opposing = np.array([(self.steps - 1) * self.whole.cumulants(-v)[0] for v in orders])
         for least_level in self._levels(eps):
             place = int(np.searchsorted(self.losses, least_level))

@@ -2,8 +2,8 @@ r"""Moments of one step's privacy loss at complex arguments, with proved errors.
 
 With r(x) the density of the mixture (1-q) N(0, s^2) + q N(1, s^2) over that of N(0, s^2), everything here is
 an integral of f(x) = N(0, s^2)(x) r(x)^kappa e^{i t log r(x)} over an interval: the moment generating
-function M(z) of the loss at z = theta + i t has kappa = 1 + theta in the direction REMOVE, where the loss is log r
-under the mixture, and kappa = -theta in ADD, where it is -log r under N(0, s^2).
+function M(z) of the loss at z = theta + i t has kappa = 1 + theta in the direction REMOVE, where the loss is
+log r under the mixture, and kappa = -theta in ADD, where it is -log r under N(0, s^2).
 
 f is analytic where r has no zero. Gauss-Legendre rules on panels are off by at most
 64/15 sup |f| rho^(2 - 2n) / (1 - rho^-2) times half the panel's width, with the supremum over the Bernstein
