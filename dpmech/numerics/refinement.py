@@ -157,9 +157,9 @@ class Ladder:
             ...     asked.append(h)
             ...     return 1.0 - h * h, 1.0
             >>> Ladder.down(0.5, 1e-3).leap(interval, relative_gap, goal=1e-3, order=2.0)
-            Reached(lower=0.999755859375, upper=1.0, resolution=0.015625, met=True)
+            Reached(lower=0.9990234375, upper=1.0, resolution=0.03125, met=True)
             >>> asked
-            [0.5, 0.03125, 0.015625]
+            [0.5, 0.03125]
         """
         found: Reached | None = None
         place = reached = 0

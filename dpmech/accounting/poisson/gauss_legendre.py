@@ -22,7 +22,7 @@ def gauss_legendre(count: int) -> tuple[FloatArray, FloatArray]:
 
     Examples:
         >>> [values.tolist() for values in gauss_legendre(2)]
-        [[-0.5773502691896258, 0.5773502691896258], [1.0, 1.0]]
+        [[-0.5773502691896257, 0.5773502691896257], [1.0, 1.0]]
     """
     with decimal.localcontext(decimal.Context(prec=_DIGITS)):
         pairs = [
