@@ -132,7 +132,7 @@ def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -
     """Routes that give the guarantee of the certificate anew; the first that meets the claim suffices.
 
     Closed forms and lattices are evaluated again; the programme runs on finer grids, then on its own;
-    certified sampling draws new samples. An estimate has none.
+    certified sampling draws new samples, for what it says beside its claim. An estimate has none.
     """
     participation, used = certificate.participation, certificate.evidence.accountant
     if participation.certain and isinstance(used, Exact):

@@ -21,9 +21,11 @@ from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant
 from dpmech.accounting.balls_in_bins.sampling import (
     CertifiedAccountant,
     ImportanceAccountant,
+    Judgement,
     RoughSample,
     RoughSigma,
     draw_entropy,
+    judge_delta,
     pilot_size,
 )
 from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
@@ -37,6 +39,7 @@ __all__ = [
     "CollectiveParts",
     "DeterministicAccountant",
     "ImportanceAccountant",
+    "Judgement",
     "LiftedGroup",
     "PointGroup",
     "RemoveProposal",
@@ -47,6 +50,7 @@ __all__ = [
     "check_nonnegative",
     "draw_entropy",
     "folded",
+    "judge_delta",
     "log_mean_exp",
     "log_tail_factor",
     "pilot_size",
