@@ -42,7 +42,7 @@ class Rdp(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Method):
-    """An exact formula without sampling; for Balls-in-Bins, the deterministic programme on Identity only."""
+    """An exact formula without sampling; the law of a sum for Balls-in-Bins with independent bins."""
 
 
 @dataclasses.dataclass(frozen=True)

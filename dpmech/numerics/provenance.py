@@ -134,6 +134,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
     "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
     "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
+    "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",
     "bins.programme": _programme,
     "bins.certified": "Balls-in-Bins certified sampling, {bins} bins, beta {beta}",
     "bins.importance": _importance,

@@ -3,7 +3,7 @@
 A second route never shares the step that turns sigma into delta with the accountant that issued the
 certificate: the closed form is set against an integral, the transform of a privacy loss against lattices and
 another package (and against a contour integral by other code, the sharpest of the three, which rests on the
-same inversion formula), the programme against samples, samples against new ones.
+same inversion formula), the programme and the law of a sum against samples, samples against new ones.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from dpmech.accounting import (
     Exact,
     GaussianAccountant,
     Importance,
+    IndependentAccountant,
     LatticeRoute,
     Method,
     Pld,
@@ -145,9 +146,14 @@ def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -
     allocated = participation.allocation_bins is not None
     if allocated and isinstance(used, Deterministic):
         methods = (Deterministic(0.5 * used.rel_error), used)
-    elif allocated and isinstance(used, Exact):
+    elif allocated and isinstance(used, Exact) and not _independent(certificate):
         methods = (Deterministic(0.5 * _EXACT_PROGRAMME), used)
     return tuple(_repeat(certificate, method, rng) for method in methods)
+
+
+def _independent(certificate: Certificate) -> bool:
+    """Whether the law of a sum of independent bins gives the guarantee, and no programme."""
+    return isinstance(_accountant(certificate, certificate.evidence.accountant, None), IndependentAccountant)
 
 
 def _repeat(certificate: Certificate, method: Method, rng: np.random.Generator | None) -> Route:
