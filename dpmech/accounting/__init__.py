@@ -54,7 +54,7 @@ from dpmech.accounting.methods import (
     Rdp,
     check_method,
 )
-from dpmech.accounting.poisson import Loss, LossMoments, PoissonAccountant, PoissonRelease
+from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
 
@@ -73,6 +73,7 @@ __all__ = [
     "Importance",
     "IndependentAccountant",
     "Judgement",
+    "LatticeRoute",
     "LiftedGroup",
     "Loss",
     "LossMoments",

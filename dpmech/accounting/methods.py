@@ -27,7 +27,7 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Pld(Method):
-    """Privacy loss distributions on a lattice, composed by FFT: a rigorous bracket at any delta."""
+    """Privacy loss distributions, composed by their transforms: a rigorous bracket at any delta."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -131,6 +131,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "gaussian.composed": "analytic Gaussian, composed",
     "rdp.releases": "RDP, q={q}, {releases} releases",
     "pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions",
+    "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
     "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
     "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
     "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",
