@@ -23,7 +23,7 @@ def rigour_problem(guarantee: Guarantee) -> str:
         return ""
     return (
         f"the claim holds with probability 1 - beta only, beta = {guarantee.error!r}, outside delta; where "
-        "rigour is asked for, nothing is sampled, or beta is inside delta: calibrate without rng"
+        "rigour is asked for, nothing is sampled, or beta is inside delta: calibrate again, without rng"
     )
 
 

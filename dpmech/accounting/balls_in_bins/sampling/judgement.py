@@ -121,7 +121,8 @@ def judge_delta(
     delta = check_delta(delta)
     beta = check_real("beta", beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
     slack = check_real("slack", slack, minimum=1e-3, maximum=10.0)
-    entropy = draw_entropy(rng)
+    source = np.random.default_rng(draw_entropy(rng))
+    entropy = draw_entropy(source)
     add = AddProposal.at(gram, eps)
     floors = {
         "remove": {"nominal": 0.1, "star": STAR_FLOOR},
@@ -137,8 +138,9 @@ def judge_delta(
         log_ratio = math.log(delta) - fitted.log_weight_bound
         pilot = weight_sample(fitted, entropy, STAGES[name].sizing, PILOT_SAMPLES, executor).log_weights
         bets = _Bets(math.exp(log_ratio), slack, beta, pilot - fitted.log_weight_bound)
-        for number, size in enumerate(bets.rounds(), start=1):
-            drawn = weight_sample(fitted, (*entropy, number), STAGES[name].main, size, executor)
+        for size in bets.rounds():
+            # Every round has random numbers of its own: they are a stream that is read until it is known.
+            drawn = weight_sample(fitted, draw_entropy(source), STAGES[name].main, size, executor)
             bets.add(drawn.log_weights - fitted.log_weight_bound)
             if bets.won or bets.lost:
                 break
@@ -164,13 +166,11 @@ def most_draws(ratio: float, slack: float, beta: float, refusals: float, stakes:
     stake, power = np.meshgrid(
         np.geomspace(0.05, 0.999, 60) * min(1.0, slack), np.geomspace(0.01, 30.0, 60), indexing="ij"
     )
-    phi = scipy.special.logsumexp(
-        [-power * np.log1p(stake * goal), -power * np.log1p(stake * (goal - 1.0))],
-        axis=0,
-        b=np.reshape([1.0 - ratio, ratio], (2, 1, 1)),
-    )
+    # phi is hardly below 1 where p is small: its distance is found by itself.
+    short = (1.0 - ratio) * np.expm1(-power * np.log1p(stake * goal))
+    short += ratio * np.expm1(-power * np.log1p(stake * (goal - 1.0)))
     needed = -math.log(refusals) + power * (math.log(stakes) - math.log(beta))
-    draws = np.where(phi < 0.0, needed / np.maximum(-phi, 1e-300), np.inf)
+    draws = np.where(short < 0.0, needed / np.maximum(-np.log1p(np.minimum(short, 0.0)), 1e-300), np.inf)
     best = np.unravel_index(int(np.argmin(draws)), draws.shape)
     return math.ceil(float(draws[best])), float(stake[best])
 

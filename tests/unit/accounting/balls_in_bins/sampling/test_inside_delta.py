@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.accounting import accountant_for
 from dpmech.accounting.balls_in_bins.sampling import certified_accountant
 from dpmech.verifying.labels import label_checks
+from tests.support.saved import Named
 
 STRATEGY, SCHEME = dm.LambdaCGD(6, 0.5), dm.BallsInBins(2)
 
@@ -71,18 +73,9 @@ def test_every_draw_has_a_name_of_its_own():
 def test_the_named_numbers_give_the_sigma_again():
     cal = calibrated()
     name = cal.evidence.randomness
-    words = tuple(int(name[place : place + 8], 16) for place in range(0, 32, 8))
-
-    class Named(np.random.Generator):
-        def integers(self, *_, **__):
-            return np.array(words, dtype=np.uint64)
-
-    accountant = dm.accounting.accountant_for(
-        cal.mechanism, cal.evidence.accountant, Named(np.random.PCG64(0))
-    )
-    found = accountant.calibrate(
-        2.0, cal.guarantee.mechanism_delta(1e-3), rtol=1e-3, progress=lambda line: None
-    )
+    accountant = accountant_for(cal.mechanism, cal.evidence.accountant, Named(name))
+    goal = cal.guarantee.mechanism_delta(1e-3)
+    found = accountant.calibrate(2.0, goal, rtol=1e-3, progress=lambda line: None)
     assert found.sigma == cal.sigma
     assert found.randomness == name
 

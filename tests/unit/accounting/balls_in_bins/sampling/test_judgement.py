@@ -41,7 +41,7 @@ def test_true_claims_pass_and_false_ones_do_not(eps):
 
 def test_a_false_claim_passes_no_more_often_than_beta():
     """At a beta that can be seen, and a claim that is false by next to nothing; with a planted fault."""
-    runs, beta = 200, 0.05
+    runs, beta = 80, 0.05
     passed = sum(judged(1.1001, beta=beta, seed=seed).holds for seed in range(runs))
     assert scipy.stats.binom.sf(passed - 1, runs, beta) > ALPHA
     lighter = np.log(0.9)
@@ -52,13 +52,13 @@ def test_a_false_claim_passes_no_more_often_than_beta():
     with pytest.MonkeyPatch.context() as patch:
         for kind in (judgement.RemoveProposal, judgement.AddProposal):
             patch.setattr(kind, "log_weights", too_light)
-        passed = sum(judged(1.1001, beta=beta, seed=seed).holds for seed in range(40))
-    assert scipy.stats.binom.sf(passed - 1, 40, beta) < ALPHA
+        passed = sum(judged(1.1001, beta=beta, seed=seed).holds for seed in range(15))
+    assert scipy.stats.binom.sf(passed - 1, 15, beta) < ALPHA
 
 
 def test_a_true_claim_is_refused_no_more_often_than_it_says(monkeypatch):
     """At a rate that can be seen, and a claim that is true with nothing to spare."""
-    runs, refusals = 150, 0.2
+    runs, refusals = 60, 0.2
     monkeypatch.setattr(judgement, "REFUSALS", refusals)
     refused = sum(not judged(1.0, seed=seed).holds for seed in range(runs))
     assert scipy.stats.binom.sf(refused - 1, runs, refusals) > ALPHA
@@ -80,8 +80,9 @@ def test_by_the_last_draw_the_worst_weights_have_won_as_often_as_proved(ratio, b
     assert np.mean(gains < math.log(stakes / beta)) > refusals
 
 
-def test_the_number_of_draws_is_that_of_the_theorem():
-    ratio, slack, beta, refusals, stakes = 0.02, 0.1, 1e-9, 2.5e-7, 8
+@pytest.mark.parametrize("ratio", [0.5, 0.02, 1e-6, 1e-13])
+def test_the_number_of_draws_is_that_of_the_theorem(ratio):
+    slack, beta, refusals, stakes = 0.1, 1e-9, 2.5e-7, 8
     draws, stake = most_draws(ratio, slack, beta, refusals, stakes)
     with mpmath.workdps(40):
         p, goal, lam = mpmath.mpf(ratio), mpmath.mpf(1 + slack) * ratio, mpmath.mpf(stake)
