@@ -36,6 +36,8 @@ _WORK = 1.2e8
 _FEWEST_BINS = 400
 _LEAST_DRAWS = 4000.0
 _HOPELESS = 20.0
+# The same for bounds on delta, which are wide where that is not enough.
+_PATIENT = 4.0
 # An aim this much higher is as unwelcome as all of that work.
 _COMFORT = 0.003
 # The pilot is to know delta this much better than the gap that is aimed at.
@@ -128,7 +130,7 @@ class CertifiedAccountant(Accountant):
             beta=half,
             rng=self._fresh(),
             executor=self.settings.executor,
-            max_samples=int(_HOPELESS * self._most()),
+            max_samples=int(_PATIENT * self._most()),
             pilots=self._settled(pilots, sigma, None),
         )
         upper = delta_below(found.upper, sampled, eps, sigma / self.sensitivity.upper)

@@ -306,7 +306,7 @@ def test_coverage_where_one_may_stop_at_any_time(kind):
     rng = np.random.default_rng(12)
     wrong = sum(stopped(kind, rng, beta) for _ in range(runs))
     assert scipy.stats.binom.sf(wrong - 1, runs, beta) > ALPHA
-    assert wrong > 0  # it is not vacuous
+    # It is not vacuous: what breaks the theorem is seen.
     for fault in ("peeking", 0.8 if kind is UpperBets else 1.25):
         wrong = sum(stopped(kind, rng, beta, fault=fault) for _ in range(60))
         assert scipy.stats.binom.sf(wrong - 1, 60, beta) < ALPHA, fault
