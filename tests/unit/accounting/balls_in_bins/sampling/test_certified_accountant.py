@@ -28,6 +28,7 @@ def accountant(matrix=TWO, seed=1, beta=BETA):
         Bounds.bracket(largest, largest, dm.Provenance("one")),
         dm.Certified(beta),
         np.random.default_rng(seed),
+        lower=DenseGram(matrix),
     )
 
 
