@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins import (
     AllocationRenyiAccountant,
     BinGram,
     CollectiveParts,
+    IndependentAccountant,
     Judgement,
     LiftedGroup,
     PointGroup,
@@ -52,7 +53,7 @@ from dpmech.accounting.methods import (
     Rdp,
     check_method,
 )
-from dpmech.accounting.poisson import Loss, LossMoments, PoissonAccountant, PoissonRelease
+from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
 
@@ -69,7 +70,9 @@ __all__ = [
     "Exact",
     "GaussianAccountant",
     "Importance",
+    "IndependentAccountant",
     "Judgement",
+    "LatticeRoute",
     "LiftedGroup",
     "Loss",
     "LossMoments",

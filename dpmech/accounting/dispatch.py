@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins import (
     CertifiedAccountant,
     DeterministicAccountant,
     ImportanceAccountant,
+    IndependentAccountant,
     bin_gram,
     check_nonnegative,
     ring_profile,
@@ -185,6 +186,8 @@ def _balls_in_bins(
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
+    if (method is None or isinstance(method, Exact)) and bin_gram(strategy, bins).independent:
+        return IndependentAccountant(bins, bounds)
     if method is None or isinstance(method, Certified):
         # Whatever may one day stand in for it says so in `Solution.method`.
         return CertifiedAccountant(bin_gram(strategy, bins), bounds, method or Certified(), rng)

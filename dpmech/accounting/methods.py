@@ -27,7 +27,7 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Pld(Method):
-    """Privacy loss distributions on a lattice, composed by FFT: a rigorous bracket at any delta."""
+    """Privacy loss distributions, composed by their transforms: a rigorous bracket at any delta."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Rdp(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Method):
-    """An exact formula without sampling; for Balls-in-Bins, the deterministic programme on Identity only."""
+    """An exact formula without sampling; the law of a sum for Balls-in-Bins with independent bins."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,6 +49,9 @@ def merge_cells(
     total: FloatArray,
     surplus: FloatArray,
     moved: Callable[[FloatArray, FloatArray, int], FloatArray],
+    *,
+    share: float = 0.4,
+    rounds: int = 30,
 ) -> FloatArray:
     """Node masses after neighbours gave a part of theirs, so that every merged value is its node's.
 
@@ -59,6 +62,9 @@ def merge_cells(
         total: masses of the cells, shape (m,).
         surplus: how far the merged value of each is above its node, times the mass, shape (m,).
         moved: the surplus of (mass, surplus) when it is counted that many nodes higher.
+        share: what part of its mass a cell gives to one neighbour at most, in (0, 1); half of that if both
+            ask and it is above 0.4.
+        rounds: after how many steps the fixed point is given up.
     """
     at_next, at_previous = moved(total, surplus, 1), moved(total, surplus, -1)
     takes_below = surplus > 0.0
@@ -68,10 +74,19 @@ def merge_cells(
         ratio_below = np.where(takes_below & (below < 0.0), -surplus / below, 0.0)
         ratio_above = np.where(~takes_below & (above > 0.0), -surplus / above, 0.0)
     given_up, given_down = np.zeros_like(total), np.zeros_like(total)
-    for _ in range(30):
-        kept = 1.0 - given_up - given_down
-        given_up[:-1] = np.clip((ratio_below * kept)[1:], 0.0, 0.4)
-        given_down[1:] = np.clip((ratio_above * kept)[:-1], 0.0, 0.4)
+    most = np.full(total.size, share)
+    most[1:-1][(ratio_below[2:] > 0.0) & (ratio_above[:-2] > 0.0)] = min(share, max(0.4, 0.5 * share))
+    # Only cells whose neighbours have changed are looked at again.
+    first, last = 0, total.size - 1
+    for _ in range(rounds):
+        kept = 1.0 - given_up[first : last + 1] - given_down[first : last + 1]
+        up = np.clip(ratio_below[first + 1 : last + 1] * kept[1:], 0.0, most[first:last])
+        down = np.clip(ratio_above[first:last] * kept[:-1], 0.0, most[first + 1 : last + 1])
+        changed = np.flatnonzero((up != given_up[first:last]) | (down != given_down[first + 1 : last + 1]))
+        given_up[first:last], given_down[first + 1 : last + 1] = up, down
+        if changed.size == 0:
+            break
+        first, last = max(0, first + int(changed[0]) - 1), min(total.size - 1, first + int(changed[-1]) + 2)
     kept = 1.0 - given_up - given_down
     merged = total * kept
     merged[1:] += (total * given_up)[:-1]

@@ -20,7 +20,7 @@ import scipy
 
 from dpmech.accounting.poisson.lattice import LatticeLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, bisect_boundary, lattice_power, next_up, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_power, next_up, spend
 
 __all__ = ["ComposedLoss", "LossMoments", "compose"]
 
@@ -177,28 +177,6 @@ class ComposedLoss:
         dropped = 1e-250 * scale
         finite = max(0.0, (value + slack) * scale * (1.0 + relative + ELEMENTARY))
         return min(1.0, next_up(finite + dropped + self.infinite_mass) + dropped)
-
-    def upper_epsilon(self, delta: float) -> float:
-        """An eps >= 0 where an upper bound on delta(eps) has fallen to `delta`, close to the least one."""
-        if self.delta(0.0) <= delta:
-            return 0.0
-        high = max(float(self.losses[-1]), 0.0)
-        if self.delta(high) > delta:
-            raise NumericalError(f"delta={delta!r} is below the resolution of the composed loss")
-        return bisect_boundary(lambda eps: self.delta(eps) > delta, 0.0, high, safe=True)
-
-    def lower_epsilon(self, delta: float, guess: float) -> float:
-        """An eps >= 0 where a lower bound on delta(eps) still exceeds `delta`, 0 if none is found.
-
-        Far from the tilt the lower bound is vacuous, so the search walks down from `guess`.
-        """
-        high, step = guess, max(1e-4 * guess, 1e-300)
-        while high > 0.0:
-            low = max(0.0, high - step)
-            if self.delta(low) > delta:
-                return bisect_boundary(lambda eps: self.delta(eps) > delta, low, high, safe=False)
-            high, step = low, 2.0 * step
-        return 0.0
 
 
 def compose(loss: LatticeLoss, times: int, theta: float, *, upper: bool) -> ComposedLoss:

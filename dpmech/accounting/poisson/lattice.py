@@ -21,13 +21,14 @@ import math
 import numpy as np
 import scipy
 
+from dpmech.accounting.poisson.gauss_legendre import gauss_legendre
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import UNIT, FloatArray, IntArray, merge_cells, spend
 
 __all__ = ["LatticeLoss", "Loss", "lower_lattice", "upper_lattice"]
 
 # Gauss-Legendre rules for intervals that are wide and narrow against the scales of the densities.
-_WIDE, _NARROW = np.polynomial.legendre.leggauss(8), np.polynomial.legendre.leggauss(3)
+_WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
 _MAX_CELLS = 5_000_000
 _ALIGNMENTS = 6
 

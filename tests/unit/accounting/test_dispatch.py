@@ -241,9 +241,13 @@ def test_of_several_groups_the_closest_one_counts():
     assert not short.tight
 
 
-def test_the_programme_is_exact_for_independent_noise_only():
+def test_exact_is_for_independent_noise_only():
     found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.Exact())
-    assert found.settings.rel_error == 0.005
+    assert found.by.route == "bins.independent"
+    assert accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), None).by == found.by
+    # Bins of unequal noise take the programme.
+    unequal = dm.Mechanism(dm.Diagonal([1.0, 2.0, 3.0]), dm.BallsInBins(3))
+    assert accountant_for(unequal, dm.Exact()).settings.rel_error == 0.005
     for strategy in (dm.BandedToeplitz(6, [1.0, 0.5]), dm.LambdaCGD(6, 0.5)):
         with pytest.raises(dm.UnsupportedCombinationError, match=r"Exact\(\) for Identity"):
             accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), dm.Exact())
