@@ -117,7 +117,9 @@ class _Direction:
                 total, left = total + cap, left - cap
                 continue
             size, slope = sizes[index]
-            width = math.sqrt(2.0 * SMOOTHING * self.rel_error / (slope * (slope + 1.0)))
+            # w^2 / 2 times the density at the kink over delta: from its slope, and near r = 1 from the spread
+            width = math.sqrt(2.0 * SMOOTHING * self.rel_error)
+            width *= min(1.0 / math.sqrt(slope * (slope + 1.0)), self._spread())
             width *= min((largest / max(size, 1e-300)) ** (1.0 / 3.0), 30.0)
             kinks, weights = common.kinks[members], common.weights[members]
             width = min(width, self._most_width(float(kinks.max()), float(weights.sum()), wanted))
@@ -181,11 +183,18 @@ class _Direction:
     def _level(self, kink: float) -> float:
         return math.log(kink) if self.remove else -math.log(kink)
 
+    def _spread(self) -> float:
+        """The standard deviation of r without what all bins share, about."""
+        counts = np.full(self.own.bins // 2 + 1, 2.0)
+        counts[0] = 1.0
+        return math.sqrt(float(counts @ np.expm1(np.minimum(self.own.profile(), 50.0))) / self.own.bins)
+
     def _importance(self, common: _Common, members: IntArray) -> tuple[float, float]:
-        """About what a group adds, and the slope of ln delta there; it steers the effort."""
-        worst = max(self._level(common.kinks[i]) for i in (members[0], members[-1]))
-        order, rough = self._rough(self.own, max(worst, 1e-3))
-        return float(common.weights[members].sum()) * rough, max(order - 1.0, 1.0)
+        """About what a group adds, and the slope of ln delta at its heaviest node; it steers the effort."""
+        levels = [max(self._level(kink), 1e-3) for kink in common.kinks[members].tolist()]
+        found = [self._rough(self.own, level) for level in levels]
+        shares = common.weights[members] * np.array([rough for _, rough in found])
+        return float(shares.sum()), max(found[int(np.argmax(shares))][0] - 1.0, 1.0)
 
     def _cap(self, common: _Common, members: IntArray) -> float:
         """What a group adds at most: one Gaussian for each node, without amplification, or by moments."""

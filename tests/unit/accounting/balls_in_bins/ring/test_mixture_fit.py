@@ -52,7 +52,7 @@ def test_delta_grows_along_a_copositive_difference(eps):
     values = np.array([quadrature(base + share * lift, eps) for share in (0.0, 0.5, 1.0)])
     assert np.all(np.diff(values, axis=0) > 0.0)
     # without what pays for it on the diagonal it falls
-    assert np.all(np.array(quadrature(base + [[0.0, -0.09], [-0.09, 0.0]], eps)) < values[0])
+    assert np.all(np.array(quadrature(base - 0.09 * (1.0 - np.eye(2)), eps)) < values[0])
 
 
 def test_excess_counts_the_waves():
