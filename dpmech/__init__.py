@@ -77,7 +77,7 @@ from dpmech.mechanism import (
     workloads,
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
-from dpmech.verifying import Check, Verification, verify
+from dpmech.verifying import Check, OwnDraw, Verification, verify
 
 __all__ = [
     "BLT",
@@ -124,6 +124,7 @@ __all__ = [
     "MinSep",
     "MissingDependencyError",
     "NumericalError",
+    "OwnDraw",
     "Participation",
     "Pld",
     "Poisson",

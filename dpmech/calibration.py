@@ -116,8 +116,9 @@ def calibrate_sigma(
         rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Analytic cases
             ignore it. Where only a bound on the sensitivity is known, or method is Rdp, that is the
             smallest one which the bound certifies.
-        method: None for the best valid accountant, or a method object.
-        rng: for randomised methods only; None takes entropy from the operating system.
+        method: None for the best valid accountant, which never gives an estimate; or a method object.
+        rng: for randomised methods only; None takes entropy from the operating system, and only then the
+            error of a certified sample is inside delta.
         progress: called with one line of text for every probe.
         executor: where randomised methods draw their samples, such as `dm.Workers(4)`; None draws them here.
             The result is the same, bit for bit.
@@ -155,10 +156,11 @@ def calibrate_sigma(
         sensitivity=accountant.sensitivity,
         achieved=solution.achieved,
         evidence=Evidence(
-            accountant=effective_method(mechanism.participation, method),
+            accountant=solution.method or effective_method(mechanism.participation, method),
             rtol=tolerance,
             rng_supplied=rng is not None,
             samples=solution.samples,
+            randomness=solution.randomness,
         ),
     )
     return with_checksum(found)

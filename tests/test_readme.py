@@ -101,7 +101,7 @@ def test_the_headline_states_what_the_noise_costs():
     ],
 )
 def test_the_headline_is_what_is_computed(name, eps, strategy):
-    cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=BINS, rng=1)
+    cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=BINS, method=dm.Importance(), rng=1)
     assert str(cal.guarantee) == "estimate"
     assert cal.guarantee.error == pytest.approx(1e-4, rel=1e-9)
     stated = ROW[name].split(" | ")[2 if eps == 8.0 else 3]

@@ -11,6 +11,8 @@ from dpmech.accounting.balls_in_bins import (
     AllocationRenyiAccountant,
     BinGram,
     CollectiveParts,
+    IndependentAccountant,
+    Judgement,
     LiftedGroup,
     PointGroup,
     RemoveProposal,
@@ -20,11 +22,19 @@ from dpmech.accounting.balls_in_bins import (
     bin_gram,
     draw_entropy,
     folded,
+    judge_delta,
     log_mean_exp,
     pilot_size,
     stage_seed,
 )
-from dpmech.accounting.dispatch import SCHEMES, Scheme, accountant_for, effective_method, rigorous_method
+from dpmech.accounting.dispatch import (
+    SCHEMES,
+    Scheme,
+    accountant_for,
+    effective_method,
+    method_among,
+    unsampled_method,
+)
 from dpmech.accounting.gaussian import (
     GaussianAccountant,
     gaussian_delta,
@@ -43,7 +53,7 @@ from dpmech.accounting.methods import (
     Rdp,
     check_method,
 )
-from dpmech.accounting.poisson import Loss, LossMoments, PoissonAccountant, PoissonRelease
+from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
 
@@ -60,6 +70,9 @@ __all__ = [
     "Exact",
     "GaussianAccountant",
     "Importance",
+    "IndependentAccountant",
+    "Judgement",
+    "LatticeRoute",
     "LiftedGroup",
     "Loss",
     "LossMoments",
@@ -92,9 +105,11 @@ __all__ = [
     "gaussian_log_sigma",
     "gaussian_scale",
     "gaussian_sigma",
+    "judge_delta",
     "log_mean_exp",
+    "method_among",
     "pilot_size",
-    "rigorous_method",
     "sampled_divergence",
     "stage_seed",
+    "unsampled_method",
 ]

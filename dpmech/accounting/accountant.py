@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
+from dpmech.accounting.methods import Method
 from dpmech.numerics import Bounds, Guarantee, Provenance
 
 __all__ = ["Accountant", "Solution"]
@@ -20,11 +21,16 @@ class Solution:
         sigma: meets the budget, on the safe side.
         achieved: bounds on eps at the budget's delta, at this sigma.
         samples: how many draws it rests on, both directions; None where nothing was drawn.
+        randomness: what names the random numbers that it rests on: 128 bits, in hexadecimal; None where
+            nothing was drawn, or nothing is known of them.
+        method: the method that carried it, with all its settings; None for the one that was asked for.
     """
 
     sigma: float
     achieved: Bounds
     samples: int | None = None
+    randomness: str | None = None
+    method: Method | None = None
 
 
 class Accountant(abc.ABC):

@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins import (
     CertifiedAccountant,
     DeterministicAccountant,
     ImportanceAccountant,
+    IndependentAccountant,
     bin_gram,
     check_nonnegative,
     ring_profile,
@@ -30,7 +31,7 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import Bounds, product_down, quotient_down, spend
 
-__all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "rigorous_method"]
+__all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "method_among", "unsampled_method"]
 
 # Column norms this close, relative, count as equal. No guarantee rests on it: upper ends take the largest
 # norm, lower ends the smallest.
@@ -47,12 +48,12 @@ class Scheme:
         accountant: of a mechanism, for a method (None: the default one), with the random numbers of sampled
             accountants; refuses what no theorem covers.
         default: the method that None stands for.
-        rigorous: a method whose result is a bound, where that of the default is an estimate.
+        unsampled: a method whose result is a bound and that draws nothing, where the default one draws.
     """
 
     accountant: Find
     default: Method
-    rigorous: Method | None = None
+    unsampled: Method | None = None
 
 
 SCHEMES: Registry[Scheme] = Registry("an accountant")
@@ -78,9 +79,19 @@ def effective_method(participation: Participation, method: Method | None) -> Met
     return _scheme(participation).default if method is None else method
 
 
-def rigorous_method(participation: Participation) -> Method | None:
-    """The method whose result is a bound, never an estimate; None where the default one is."""
-    return _scheme(participation).rigorous if participation.random else None
+def unsampled_method(participation: Participation) -> Method | None:
+    """The method whose result leaves nothing to chance; None where that of the default one does not."""
+    return _scheme(participation).unsampled if participation.random else None
+
+
+def method_among(participation: Participation, method: Method | None, calls: int) -> Method | None:
+    """The method for one of several calls of which one will be picked.
+
+    Picking by what came out is one more way to fail: a certified sample gets a share of its beta. Of an
+    estimate nothing is proved that could be kept.
+    """
+    used = effective_method(participation, method)
+    return used.among(calls) if calls > 1 and isinstance(used, Certified) else method
 
 
 def _scheme(participation: Participation) -> Scheme:
@@ -175,10 +186,13 @@ def _balls_in_bins(
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
         return _unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
-    if method is None or isinstance(method, Importance):
-        return ImportanceAccountant(bin_gram(strategy, bins), bounds, method or Importance(), rng)
-    if isinstance(method, Certified):
-        return CertifiedAccountant(bin_gram(strategy, bins), bounds, method, rng)
+    if (method is None or isinstance(method, Exact)) and bin_gram(strategy, bins).independent:
+        return IndependentAccountant(bins, bounds)
+    if method is None or isinstance(method, Certified):
+        # Whatever may one day stand in for it says so in `Solution.method`.
+        return CertifiedAccountant(bin_gram(strategy, bins), bounds, method or Certified(), rng)
+    if isinstance(method, Importance):
+        return ImportanceAccountant(bin_gram(strategy, bins), bounds, method, rng)
     if isinstance(method, Deterministic):
         return DeterministicAccountant(ring_profile(strategy, bins), bin_gram(strategy, bins), bounds, method)
     if isinstance(method, Exact) and strategy.bands == 1:
@@ -189,7 +203,7 @@ def _balls_in_bins(
         return AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)
     raise UnsupportedCombinationError(
         f"{method!r} does not apply to {mechanism.participation!r} with {strategy!r}",
-        supported="method=None, Importance(), Certified(), Deterministic(), Rdp(); Exact() for Identity",
+        supported="method=None, Certified(), Importance(), Deterministic(), Rdp(); Exact() for Identity",
     )
 
 
@@ -215,4 +229,4 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
 
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
-SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Importance(), rigorous=Deterministic()))
+SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))

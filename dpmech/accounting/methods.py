@@ -3,12 +3,16 @@
 import concurrent.futures
 import dataclasses
 import math
+from fractions import Fraction
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_real
-from dpmech.numerics import check_executor, error_of_level
+from dpmech.guards import check_integer, check_real
+from dpmech.numerics import Guarantee, Kind, check_executor, error_of_level, rounded_down
 
 __all__ = ["Certified", "Deterministic", "Exact", "Importance", "Method", "Pld", "Prv", "Rdp"]
+
+# The beta of `Certified` where none is given: at most this, and delta over at least that.
+_LARGEST_BETA, _PARTS_OF_DELTA = 1e-9, 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Pld(Method):
-    """Privacy loss distributions on a lattice, composed by FFT: a rigorous bracket at any delta."""
+    """Privacy loss distributions, composed by their transforms: a rigorous bracket at any delta."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Rdp(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Method):
-    """An exact formula without sampling; for Balls-in-Bins, the deterministic programme on Identity only."""
+    """An exact formula without sampling; the law of a sum for Balls-in-Bins with independent bins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,31 +88,76 @@ class Deterministic(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Certified(Method):
-    """Balls-in-Bins by sampling with a rigorous finite-sample bound.
+    """Balls-in-Bins by sampling with a rigorous finite-sample bound; the default there.
+
+    A calibration puts beta inside delta: sigma is certified for delta less beta, on random numbers that the
+    call draws itself, and "draw, calibrate, train" as a whole is (eps, delta)-differentially private. With a
+    supplied rng, and for `dm.epsilon` and `dm.delta`, beta stays outside: the number is what is random.
 
     Args:
-        beta: probability that the bound fails, over all probes of one call, in (0, 1).
+        beta: probability that the bound fails, over all probes of one call, in (0, 1), and below delta where
+            it is inside. None: the smaller one of 1e-9 and a thousandth of delta (1e-9 for `dm.delta`).
         executor: where sampling blocks run; the result does not depend on it.
+        calls: how many calibrations there are of which one will be picked, failed ones counted: each may fail
+            with its share of beta only, and beta holds for all of them together.
     """
 
-    beta: float = 1e-9
+    beta: float | None = None
     executor: concurrent.futures.Executor | None = None
+    calls: int = 1
 
     def __post_init__(self) -> None:
-        check_real("beta", self.beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+        if self.beta is not None:
+            check_real("beta", self.beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         check_executor(self.executor)
+        object.__setattr__(self, "calls", check_integer("calls", self.calls, minimum=1, maximum=10**6))
 
     @property
     def error(self) -> float:
-        """Beta."""
-        return self.beta
+        """Beta; where none is given, the largest that it may be."""
+        return _LARGEST_BETA if self.beta is None else self.beta
 
-    def shared(self, trials: int) -> "Certified":
-        """The method for one of several tries that may not fail more often together than this one."""
-        # Rounded down: the shares must not add up to more.
-        return dataclasses.replace(
-            self, beta=math.nextafter(self.beta / trials, 0.0) if trials > 1 else self.beta
-        )
+    def settled(self, delta: float | None = None) -> "Certified":
+        """This method with its beta as a number.
+
+        Args:
+            delta: of the budget, in (0, 1); None where there is none.
+        """
+        if self.beta is not None:
+            return self
+        part = _LARGEST_BETA if delta is None else delta / _PARTS_OF_DELTA
+        return dataclasses.replace(self, beta=min(_LARGEST_BETA, max(part, math.ulp(0.0))))
+
+    def guarantee(self, delta: float | None = None, *, inside: bool) -> Guarantee:
+        """How sure a result is.
+
+        Args:
+            delta: of the budget, in (0, 1); None where there is none.
+            inside: whether beta is to be inside delta.
+
+        Raises:
+            InvalidParameterError: if beta is inside, and not below delta.
+        """
+        found = Guarantee(Kind.PROBABLE, self.settled(delta).error, inside_delta=inside)
+        if delta is not None:
+            found.mechanism_delta(delta)
+        return found
+
+    def among(self, calls: int) -> "Certified":
+        """The method for one of several calls of which one will be picked, on top of those it counts."""
+        return dataclasses.replace(self, calls=self.calls * calls)
+
+    def share(self, probes: int, delta: float | None = None) -> float:
+        """What one of the probes of one call may spend of beta, rounded down: they must not add up to more.
+
+        Raises:
+            InvalidParameterError: if beta is too small to be shared.
+        """
+        beta, parts = self.settled(delta).error, self.calls * probes
+        found = rounded_down(Fraction(beta) / parts)
+        if found <= 0.0:
+            raise InvalidParameterError("beta", beta, f"large enough to be shared by {parts}")
+        return found
 
 
 def check_method(value: object) -> Method | None:

@@ -1,33 +1,34 @@
-"""Renyi accounting through dp-accounting: an upper bound on both directions, never a lower one.
+r"""Renyi accounting: an upper bound on both directions, never a lower one.
 
 For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov,
-Talwar and Zhang 2019, Theorem 5), and it is the one that dp-accounting computes. The neighbouring
-relation is settled by our sensitivity, so that its add-or-remove reading is the right one here.
+Talwar and Zhang 2019, Theorem 5). That of order a is log E_Q r^a / (a - 1), r the density of the mixture
+over that of the noise: a moment of `poisson.transform`, with a proved error. Every order gives a bound; the
+best one is searched for among all real ones above 1.
 """
 
-import contextlib
-import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import functools
+import math
+from collections.abc import Callable
 
 import numpy as np
+import scipy
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
+from dpmech.accounting.balls_in_bins import log_tail_factor
 from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.accounting.poisson import Loss, transform
+from dpmech.accounting.renyi_orders import delta_at, epsilon_at
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, spend
-
-if TYPE_CHECKING:
-    from dp_accounting.rdp import RdpAccountant
+from dpmech.numerics import BOUND, UNIT, Bounds, Provenance, next_up, quotient_down, spend
 
 __all__ = ["RenyiAccountant"]
 
-# The largest is no integer: dp-accounting adds up as many terms as an integer order says, and a few dozen for
-# one beside it.
-_ORDERS = np.concatenate(
-    [np.linspace(1.05, 2.0, 20), np.geomspace(2.05, 64.0, 80), np.geomspace(66.0, 1e6, 60)[:-1], [999_999.5]]
-)
+# Orders less one between which the best is looked for, and how closely, in log.
+_LEAST, _MOST, _COARSE = 0.02, 1e6, 14
+_RESOLUTION = 0.02
+# What a moment may lack, of itself.
+_SHARE = 1e-14
 
 
 class RenyiAccountant(Accountant):
@@ -42,63 +43,77 @@ class RenyiAccountant(Accountant):
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
-        with _fail_closed(self.method):
-            value = float(self._composed(sigma).get_delta(eps))
+        divergence = self._divergence(sigma)
+
+        def log_delta(order: float) -> float:
+            return (order - 1.0) * divergence(order) + log_tail_factor(order, eps)
+
+        order = self._best(log_delta)
+        value = 1.0 if order is None else delta_at(order, divergence(order), eps)
         return Bounds(0.0, self._checked(value, sigma), self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""
-        with _fail_closed(self.method):
-            value = float(self._composed(sigma).get_epsilon(delta))
+        divergence = self._divergence(sigma)
+
+        def eps(order: float) -> float:
+            return divergence(order) + (log_tail_factor(order, 0.0) - math.log(delta)) / (order - 1.0)
+
+        order = self._best(eps)
+        if order is None:
+            raise NumericalError(f"{self.method} has no divergence within float64 at sigma={sigma!r}")
+        value = epsilon_at(order, divergence(order), delta)
         return Bounds(0.0, self._checked(value, sigma), self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that RDP certifies, within rtol."""
-        start = gaussian_sigma(eps, delta) * self.sensitivity.upper
+        # As many releases as there are, by the central limit theorem.
+        mu = 1.0 / gaussian_sigma(eps, delta)
+        start = self.sensitivity.upper / math.sqrt(math.log1p((mu / self.sampling_prob) ** 2 / self.steps))
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.1, progress=progress)
 
-    def _composed(self, sigma: float) -> "RdpAccountant":
+    def _divergence(self, sigma: float) -> Callable[[float], float]:
+        """Renyi divergence of all releases at an order > 1, rounded up; infinite where float64 has none."""
+        multiplier = quotient_down(sigma, self.sensitivity.upper)
         spend(2.0 if self.sampling_prob < 1.0 else 0.1, 1e8, what="Renyi divergences at all orders")
-        # The package takes half a second to import, and few need it.
-        from dp_accounting import dp_event
-        from dp_accounting.privacy_accountant import NeighboringRelation
-        from dp_accounting.rdp import RdpAccountant
 
-        accountant = RdpAccountant(_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
-        event: dp_event.DpEvent = dp_event.GaussianDpEvent(quotient_down(sigma, self.sensitivity.upper))
-        if self.sampling_prob < 1.0:
-            event = dp_event.PoissonSampledDpEvent(self.sampling_prob, event)
-        accountant.compose(event, self.steps)
-        return accountant
+        @functools.cache
+        def found(order: float) -> float:
+            if self.sampling_prob == 1.0:
+                value = self.steps * (0.5 * order / multiplier / multiplier)
+            else:
+                loss = Loss(self.sampling_prob, multiplier, remove=True)
+                whole = (-math.inf, math.inf)
+                try:
+                    one = transform(loss, order, whole, frequency=0.0, share=_SHARE)
+                except NumericalError:
+                    return math.inf
+                value = self.steps * max(one.log_ends[1], 0.0) / (order - 1.0)
+            return next_up(value * (1.0 + 8.0 * UNIT))
+
+        return found
+
+    @staticmethod
+    def _best(value: Callable[[float], float]) -> float | None:
+        """The order where a function of it is least; None where it is nowhere finite."""
+
+        def at(log_excess: float) -> float:
+            found = value(1.0 + math.exp(log_excess))
+            return found if not math.isnan(found) else math.inf
+
+        grid = np.linspace(math.log(_LEAST), math.log(_MOST), _COARSE)
+        values = [at(float(x)) for x in grid]
+        place = int(np.argmin(values))
+        if not math.isfinite(values[place]):
+            return None
+        ends = float(grid[max(place - 1, 0)]), float(grid[min(place + 1, _COARSE - 1)])
+        near = scipy.optimize.minimize_scalar(
+            lambda x: min(at(float(x)), 1e300), bounds=ends, method="bounded", options={"xatol": _RESOLUTION}
+        )
+        best = float(near.x) if near.fun <= values[place] else float(grid[place])
+        return 1.0 + math.exp(best)
 
     def _checked(self, value: float, sigma: float) -> float:
-        if not np.isfinite(value) or value < 0.0:
+        if not math.isfinite(value) or value < 0.0:
             raise NumericalError(f"{self.method} returned {value!r} at sigma={sigma!r}")
         return value
-
-
-@contextlib.contextmanager
-def _fail_closed(method: str) -> Iterator[None]:
-    """Turn dp-accounting's logged warnings into errors, but for orders that it leaves out.
-
-    It logs, and goes on with an eps of 0, where a Renyi divergence came out negative. An order that did not
-    converge is left out of a minimum, which only loosens the bound.
-    """
-    from absl import logging as absl_logging  # comes with dp-accounting, which takes a second to import
-
-    troubles: list[str] = []
-
-    def keep(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        if "Excluding this order" not in message:
-            troubles.append(message)
-        return False
-
-    logger = absl_logging.get_absl_logger()
-    logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        logger.removeFilter(keep)
-    if troubles:
-        raise NumericalError(f"{method}: {troubles[0]}")

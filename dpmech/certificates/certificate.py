@@ -32,6 +32,8 @@ _METHODS: dict[str, type[Method]] = {
 }
 # The entries of a claim that say what runs.
 _MECHANISM = ("strategy", "participation", "adjacency")
+# Settings of methods that files of before them lack, as they then were.
+_AS_BEFORE = (("calls", 1),)
 # What a noise scale is computed with.
 _PACKAGES = ("dpmech", "numpy", "scipy", "numba", "dp-accounting", "prv-accountant")
 # Coefficients beyond this many are left to the definition, which is always complete.
@@ -71,7 +73,9 @@ class Certificate(Claim, Document):
             return f"ESTIMATE: not a bound, the end of a two-sided {level} % confidence interval"
         if self.guarantee.kind is Kind.PROBABLE:
             # Every digit: beta is what a reader decides by.
-            return f"{self.guarantee} over dpmech's own sampling, beta = {self.guarantee.error!r}"
+            words, error = str(dataclasses.replace(self.guarantee, inside_delta=False)), self.guarantee.error
+            text = f"{words} over dpmech's own sampling, beta = {error!r}"
+            return f"{text}, inside delta" if self.guarantee.inside_delta else text
         return str(self.guarantee)
 
     def certificate(self, clip_norm: float | None = None, expected_batch_size: float | None = None) -> Self:
@@ -195,7 +199,8 @@ class Certificate(Claim, Document):
                 "clip_norm": self.clip_norm,
                 "expected_batch_size": self.expected_batch_size,
             },
-            "evidence": {
+            "evidence": ({} if self.evidence.randomness is None else {"randomness": self.evidence.randomness})
+            | {
                 "method": self.method,
                 "accountant": _method_to_dict(self.evidence.accountant),
                 "rtol": self.evidence.rtol,
@@ -237,6 +242,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
             rtol=evidence["rtol"],
             rng_supplied=evidence["rng_supplied"],
             samples=evidence["samples"],
+            randomness=evidence.get("randomness"),
             machine=evidence["platform"]["machine"],
             longdouble_bits=check_integer(
                 "longdouble_bits", evidence["platform"]["longdouble_bits"], minimum=53, maximum=237
@@ -283,14 +289,19 @@ def _listed(name: str, values: FloatArray, *, scaled: bool) -> dict[str, Any]:
 
 
 def _method_to_dict(method: Method) -> dict[str, Any]:
+    """Its type and settings; one that came later is left out where it is as before."""
     fields = [field.name for field in dataclasses.fields(method) if field.name != "executor"]
-    return {"type": type(method).__name__} | {name: getattr(method, name) for name in fields}
+    settings = {name: getattr(method, name) for name in fields}
+    kept = {name: value for name, value in settings.items() if (name, value) not in _AS_BEFORE}
+    return {"type": type(method).__name__} | kept
 
 
 def _method_from_dict(data: dict[str, Any]) -> Method:
     kind = _METHODS.get(data["type"])
     settings = {name: value for name, value in data.items() if name != "type"}
-    if kind is None or set(settings) != set(_method_to_dict(kind())) - {"type"}:
+    later = {name for name, _ in _AS_BEFORE}
+    due = set() if kind is None else set(_method_to_dict(kind())) - {"type"}
+    if kind is None or set(settings) - later != due or None in settings.values():
         raise InvalidParameterError("accountant", data, f"one of {', '.join(_METHODS)} with its own settings")
     return kind(**settings)
 

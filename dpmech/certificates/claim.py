@@ -42,6 +42,9 @@ class Evidence:
         machine: the processor that it was found on, as Python's `platform.machine` names it.
         longdouble_bits: of the significand of C's long double there: 64, 113, or 53 where it is float64.
             Sensitivities do not use it; a package underneath may.
+        randomness: what names the random numbers of a certified sample: the 128 bits, in hexadecimal, that
+            it drew first. Claims with the same ones rest on one draw. None where nothing was drawn, and in
+            claims of before they were kept.
     """
 
     accountant: Method
@@ -50,6 +53,7 @@ class Evidence:
     samples: int | None = None
     machine: str = dataclasses.field(default_factory=lambda: platform.machine() or "unknown")
     longdouble_bits: int = LONGDOUBLE_BITS
+    randomness: str | None = None
 
 
 # Where its kinds are defined.

@@ -20,7 +20,7 @@ __all__ = ["verify"]
 @click.option(
     "--rigorous",
     is_flag=True,
-    help="Refuse estimates, betas above 1e-6 or delta / 100, and runs that the caller seeded.",
+    help="Refuse estimates, sampling errors outside delta, and runs that the caller seeded.",
 )
 @click.option("--seed", type=int, help="Seed of sampled routes [operating system entropy].")
 @click.option(

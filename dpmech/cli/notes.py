@@ -51,7 +51,7 @@ def plan_notes(
     named = list(dict.fromkeys(estimates))
     if named:
         notes.append(
-            f"an estimate, not a bound: {', '.join(named)}; --rigorous sizes with a bound, and "
+            f"an estimate, not a bound: {', '.join(named)}; without --method it would be a bound, and "
             "`dpmech verify --rigorous` refuses estimates"
         )
     return notes

@@ -11,6 +11,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from dpmech.accounting import method_among
 from dpmech.cli.baseline import BASELINE, Baseline, baseline_of, error_of
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
@@ -73,7 +74,7 @@ def optimize(
             progress_bar("fitting", total=(len(entries) + 1) * len(grid)) as report,
         ):
             calls = [
-                (entry, dataclasses.replace(plan, eps=eps), objective, cache)
+                (entry, dataclasses.replace(plan, eps=eps), objective, cache, len(entries) * len(grid))
                 for eps in grid
                 for entry in entries
             ]
@@ -123,6 +124,7 @@ def _fitted(
     plan: ResolvedPlan,
     objective: str,
     cache: Path | None,
+    calls: int,  # of which somebody may pick one
     *,
     executor: concurrent.futures.Executor | None = None,
     report: Report = silent,
@@ -139,7 +141,7 @@ def _fitted(
         eps=plan.eps,
         delta=plan.delta,
         adjacency=plan.adjacency,
-        method=plan.method,
+        method=method_among(plan.participation, plan.method, calls),
         rtol=plan.rtol,
         rng=plan.seed,
         cache=cache,

@@ -45,7 +45,12 @@ def _with_options(command: _Command, sampling: "click.ParamType[Any]", sampling_
         ),
         click.option("--rtol", type=float, help="Sigma is within this factor of the smallest one [1e-3]."),
         click.option("--method", type=click.Choice(list(METHODS)), help="Accountant [the best valid one]."),
-        click.option("--rigorous", is_flag=True, default=None, help="Size with a bound, never an estimate."),
+        click.option(
+            "--rigorous",
+            is_flag=True,
+            default=None,
+            help="Size without sampling, or with its error inside delta.",
+        ),
         click.option("--seed", type=int, help="Seed of randomised methods [operating system entropy]."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
     ]
@@ -113,7 +118,7 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
             settings.get("method"),
             participation,
             rigorous=bool(settings.get("rigorous")),
-            delta=settings["delta"],
+            seeded=settings.get("seed") is not None,
         ),
         seed=settings.get("seed"),
     )

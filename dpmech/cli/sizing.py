@@ -10,6 +10,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from dpmech.accounting import method_among
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.cli.baseline import BASELINE, Baseline, baseline_of
 from dpmech.cli.notes import plan_notes
@@ -140,6 +141,7 @@ def compare(
 def _calibrated(
     entry: Entry,
     plan: ResolvedPlan,
+    calls: int = 1,  # of which somebody may pick one
     *,
     executor: concurrent.futures.Executor | None = None,
     report: Report = silent,
@@ -152,7 +154,7 @@ def _calibrated(
         participation=plan.participation,
         adjacency=plan.adjacency,
         rtol=plan.rtol,
-        method=plan.method,
+        method=method_among(plan.participation, plan.method, calls),
         rng=plan.seed,
         progress=lambda line: report(f"{entry.label}: {line}"),
         executor=executor,
@@ -163,12 +165,13 @@ def _calibrated(
 def _attempted(
     entry: Entry,
     plan: ResolvedPlan,
+    calls: int,
     *,
     executor: concurrent.futures.Executor | None = None,
     report: Report = silent,
 ) -> tuple[Calibration, float] | UnsupportedCombinationError:
     try:
-        return _calibrated(entry, plan, executor=executor, report=report)
+        return _calibrated(entry, plan, calls, executor=executor, report=report)
     except UnsupportedCombinationError as error:
         return error
 
@@ -185,7 +188,8 @@ def _compared(
     strategy that none of them covers is refused, as under a single one.
     """
     pairs: _Pairs = []
-    calls = [(entry, plan) for entry in entries for plan in plans]
+    trials = len(entries) * len(plans)
+    calls = [(entry, plan, trials) for entry in entries for plan in plans]
     with progress_bar("calibrating", total=len(calls) + 1) as report:
         found = in_order(executor, report, _attempted, calls)
         for entry in entries:

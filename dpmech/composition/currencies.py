@@ -212,6 +212,9 @@ class _ClaimFilter(PrivacyFilter):
         eps = Fraction(claim.budget.eps)
         return (rounded_up(eps * eps / 2 if self.squared else eps), claim.budget.delta)
 
+    def price_again(self, name: str, claim: Claim) -> Price:
+        return (self.price(name, claim)[0], claim.guarantee.mechanism_delta(claim.budget.delta))
+
     def remaining(self, spent: Spent) -> Remaining:
         left = self._left_down(spent)
         eps = self._eps(left)

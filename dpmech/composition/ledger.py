@@ -9,7 +9,15 @@ from dpmech.accounting import Method, check_method
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, Document, differences
 from dpmech.composition.currencies import GdpCurrency, check_currency, currency_from
-from dpmech.composition.ledger_entries import Mode, Release, certificate_of, check_entry, check_lot
+from dpmech.composition.ledger_entries import (
+    Mode,
+    Release,
+    certificate_of,
+    check_entry,
+    check_lot,
+    in_all,
+    sure_together,
+)
 from dpmech.composition.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
 from dpmech.composition.ledger_totals import AnnouncedTotal, FilteredTotal, Total
 from dpmech.composition.lot import Lot
@@ -23,7 +31,7 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_delta, check_eps, check_name
 from dpmech.mechanism import Adjacency, PrivacyBudget
-from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Kind, Provenance, joined, typed
+from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, typed
 
 __all__ = ["Ledger"]
 
@@ -44,7 +52,8 @@ class Ledger(Document):
     A release is added before its first step, and stays, also if the run fails or stops early. A sampled
     release names the lots that it reads, and a lot enters once: two releases from one lot are one mechanism,
     to be joined on a `Lot` before sampling. Announced Balls-in-Bins releases enter by their (eps, delta)
-    claim, as no loss distribution of them is known.
+    claim, as no loss distribution of them is known; a sampling error inside its delta is taken out, and added
+    once for every calibration, not for every run under it.
 
     **Guarantee:** `guarantee` says which: as sure as the least sure entry that the total rests on.
 
@@ -144,11 +153,11 @@ class Ledger(Document):
     @property
     def guarantee(self) -> Guarantee:
         """As sure as the least sure entry that the total rests on; exact for announced, unsampled ones."""
-        named = [release.certificate.guarantee for release in self._trusted()]
+        sure = sure_together(self._trusted())
         sampled = any(release.certificate.participation.random for release in self._releases)
         if sampled or (self.mode is Mode.CHOSEN and self._releases):
-            named.append(BOUND)
-        return joined(named)
+            sure &= BOUND
+        return sure
 
     @property
     def remaining(self) -> Remaining:
@@ -251,10 +260,7 @@ class Ledger(Document):
                 f"chosen on the way within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
                 f"by {self.currency!r}"
             )
-        sure = f"{self.guarantee}"
-        if self.guarantee.kind is Kind.PROBABLE:
-            sure += f", beta = {self.guarantee.error!r} in all"
-        return f"{sure}; {len(self._releases)} releases, {how}; {state}"
+        return f"{in_all(self.guarantee)}; {len(self._releases)} releases, {how}; {state}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, certificates and seal included; what `save` writes."""
@@ -328,9 +334,9 @@ class Ledger(Document):
             )
         return self._total
 
-    def _trusted(self) -> list[Release]:
-        """The entries of whose certificates the total takes more than sigma and sensitivity."""
-        return self._releases if self._total.by_certificates else []
+    def _trusted(self) -> list[Certificate]:
+        """The certificates of which the total takes more than sigma and sensitivity."""
+        return [release.certificate for release in self._releases if self._total.by_certificates]
 
     def _labelled(self, bounds: Bounds) -> Bounds:
         """The state of a list; and the union bound over the entries that hold with a probability only."""

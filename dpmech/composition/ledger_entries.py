@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 
 from dpmech.accounting import GaussianAccountant, PoissonAccountant, accountant_for
@@ -12,7 +12,18 @@ from dpmech.composition.mixed import MixedComposition, SampledPart
 from dpmech.composition.privacy_filters import Price
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency
-from dpmech.numerics import down, quotient_down, rounded_down, rounded_up, sum_down, sum_up, up
+from dpmech.numerics import (
+    Guarantee,
+    Kind,
+    down,
+    joined,
+    quotient_down,
+    rounded_down,
+    rounded_up,
+    sum_down,
+    sum_up,
+    up,
+)
 
 __all__ = [
     "Mode",
@@ -22,7 +33,10 @@ __all__ = [
     "check_entry",
     "check_lot",
     "composed",
+    "draw_of",
+    "in_all",
     "part_of",
+    "sure_together",
 ]
 
 
@@ -65,7 +79,8 @@ class Part:
     Attributes:
         gaussian: (sensitivity / sigma)^2, rounded down and up, where nothing is sampled.
         sampled: Poisson-sampled Gaussian releases.
-        claim: (eps, delta) where no privacy loss distribution is known.
+        claim: (eps, delta) where no privacy loss distribution is known; delta less the sampling error that
+            it holds, which counts once for all runs of one calibration.
     """
 
     gaussian: tuple[float, float] | None = None
@@ -99,14 +114,47 @@ def part_of(certificate: Certificate) -> Part:
         gap = release.sensitivity.relative_gap
         return Part(sampled=SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap))
     if not isinstance(accountant, GaussianAccountant):
-        return Part(claim=(certificate.budget.eps, certificate.budget.delta))
+        budget = certificate.budget
+        return Part(claim=(budget.eps, certificate.guarantee.mechanism_delta(budget.delta)))
     bounds, sigma = accountant.sensitivity, Fraction(certificate.sigma)
     ends = ((Fraction(end) / sigma) ** 2 for end in (bounds.lower, bounds.upper))
     return Part(gaussian=(rounded_down(next(ends)), rounded_up(next(ends))))
 
 
-def composed(parts: Sequence[Part]) -> MixedComposition:
-    """All parts as one mechanism; sampled ones of a kind are more steps of one run."""
+def draw_of(claim: Claim) -> Hashable:
+    """What names the event that the random numbers of a claim were bad: equal where it is the same event.
+
+    That event is one of the random numbers and of what was calibrated on them. Where they have no name
+    nothing is known to be the same.
+    """
+    named = claim.evidence.randomness
+    return object() if named is None else (named, claim.fingerprint(), claim.guarantee)
+
+
+def sure_together(certificates: Iterable[Certificate]) -> Guarantee:
+    """How sure several claims are together: the errors of draws added up, each draw's once."""
+    draws = {draw_of(own): own.guarantee for own in certificates}
+    sure = joined(draws.values())
+    if not sure.inside_delta:
+        return sure
+    return dataclasses.replace(sure, error=min(1.0, sum_up(one.error for one in draws.values())))
+
+
+def in_all(guarantee: Guarantee) -> str:
+    """The guarantee of a total in words, with every digit of its beta."""
+    if guarantee.kind is not Kind.PROBABLE:
+        return str(guarantee)
+    words = f"{dataclasses.replace(guarantee, inside_delta=False)}, beta = {guarantee.error!r} in all"
+    return f"{words}, inside delta" if guarantee.inside_delta else words
+
+
+def composed(parts: Sequence[Part], betas: float = 0.0) -> MixedComposition:
+    """All parts as one mechanism; sampled ones of a kind are more steps of one run.
+
+    Args:
+        parts: of the releases.
+        betas: the sampling errors that their claims were relieved of, each draw's once.
+    """
     ends = [part.gaussian for part in parts if part.gaussian is not None]
     kinds: dict[tuple[float, float, bool], SampledPart] = {}
     for part in parts:
@@ -122,6 +170,7 @@ def composed(parts: Sequence[Part]) -> MixedComposition:
         ),
         tuple(kinds.values()),
         tuple(part.claim for part in parts if part.claim is not None),
+        betas,
     )
 
 
@@ -145,7 +194,7 @@ def check_entry(
     if no_estimates and not certificate.guarantee.rigorous:
         raise UnsupportedCombinationError(
             f"the guarantee of {entry.name!r} is an estimate",
-            supported="bounds (calibrate with Deterministic() or Certified()), or "
+            supported="bounds (such as what method=None gives), or "
             "Ledger(allow_estimates=True), whose total is an estimate",
         )
     if certificate.participation.random and entry.lot is None:

@@ -2,16 +2,18 @@
 
 import abc
 import dataclasses
+from collections.abc import Hashable
 from fractions import Fraction
 from typing import Any, ClassVar
 
 from dpmech.accounting import Method, Pld, Rdp
 from dpmech.certificates import Claim
-from dpmech.composition.ledger_entries import Mode, Part, Release, composed, part_of
+from dpmech.composition.ledger_entries import Mode, Part, Release, composed, draw_of, part_of
+from dpmech.composition.mixed import MixedComposition
 from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import BOUND, Bounds, Provenance, rounded_up
+from dpmech.numerics import BOUND, Bounds, Provenance, rounded_up, sum_up
 
 __all__ = ["AnnouncedTotal", "FilteredTotal", "Total"]
 
@@ -53,24 +55,32 @@ class AnnouncedTotal(Total):
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
+        self._betas: dict[Hashable, float] = {}
 
     def enter(self, entry: Release) -> Release:
         """Keep what it adds to the composition."""
-        self._parts.append(part_of(entry.certificate))
+        part, own = part_of(entry.certificate), entry.certificate
+        self._parts.append(part)
+        if part.claim is not None and own.guarantee.inside_delta:
+            self._betas[draw_of(own)] = own.guarantee.error
         return entry
 
     def epsilon(self, delta: float, method: Method | None) -> Bounds:
         """Of the list, by loss distributions or moments."""
-        return composed(self._parts).epsilon(delta, renyi=self._renyi(method))
+        return self._with_draws(self._composed().epsilon(delta, renyi=self._renyi(method)))
 
     def delta(self, eps: float, method: Method | None) -> Bounds:
         """Of the list, by loss distributions or moments."""
-        return composed(self._parts).delta(eps, renyi=self._renyi(method))
+        return self._with_draws(self._composed().delta(eps, renyi=self._renyi(method)))
 
     def summary(self) -> dict[str, Any]:
-        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight."""
+        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight.
+
+        Claims are without the sampling error inside their delta; `betas` has that of every draw, once.
+        """
         whole = composed(self._parts)
-        return {
+        betas = {"betas": list(self._betas.values())} if self._betas else {}
+        return betas | {
             "gaussian": list(whole.gaussian),
             "sampled": [
                 [part.sampling_prob, part.noise_multiplier, float(part.steps), float(part.tight)]
@@ -78,6 +88,17 @@ class AnnouncedTotal(Total):
             ],
             "claims": [list(claim) for claim in whole.claims],
         }
+
+    def _composed(self) -> MixedComposition:
+        return composed(self._parts, min(1.0, sum_up(self._betas.values())))
+
+    def _with_draws(self, bounds: Bounds) -> Bounds:
+        if not self._betas:
+            return bounds
+        facts = {"draws": len(self._betas), "beta": min(1.0, sum_up(self._betas.values()))}
+        draws = Provenance("ledger.draws", facts)
+        by = dataclasses.replace(bounds.by, rests_on=(*bounds.by.rests_on, draws))
+        return dataclasses.replace(bounds, by=by)
 
     @staticmethod
     def _renyi(method: Method | None) -> bool:
@@ -102,6 +123,7 @@ class FilteredTotal(Total):
         self.filter: PrivacyFilter = currency.filter(budget)
         self.by_certificates = self.filter.by_claims
         self._spent: Spent = self.filter.paid(())
+        self._draws: set[Hashable] = set()
 
     @property
     def remaining(self) -> Remaining:
@@ -110,11 +132,11 @@ class FilteredTotal(Total):
 
     def would_exceed(self, claim: Claim) -> bool:
         """Whether the price of this claim is more than what is left."""
-        return not self.filter.fits(self._with(self.filter.price("claim", claim)))
+        return not self.filter.fits(self._with(self._price("claim", claim)))
 
     def enter(self, entry: Release) -> Release:
         """Charge its price, where that is left."""
-        price = self.filter.price(entry.name, entry.certificate)
+        price = self._price(entry.name, entry.certificate)
         if not self.filter.fits(self._with(price)):
             left = self.remaining
             raise InvalidParameterError(
@@ -124,6 +146,7 @@ class FilteredTotal(Total):
                 f"{self.filter.currency!r}, an unsampled release of mu <= {left.mu!r}",
             )
         self._spent = self._with(price)
+        self._draws.add(draw_of(entry.certificate))
         return dataclasses.replace(entry, price=price)
 
     def epsilon(self, delta: float, method: Method | None) -> Bounds:
@@ -139,6 +162,11 @@ class FilteredTotal(Total):
     def summary(self) -> dict[str, Any]:
         """The limits of the filter, and what was spent of them, rounded up."""
         return {"limits": list(self.filter.limits), "spent": [rounded_up(one) for one in self._spent]}
+
+    def _price(self, name: str, claim: Claim) -> Price:
+        """Every draw is paid for once, with the first release that rests on it."""
+        price = self.filter.price_again if draw_of(claim) in self._draws else self.filter.price
+        return price(name, claim)
 
     def _with(self, price: Price) -> Spent:
         return tuple(spent + Fraction(one) for spent, one in zip(self._spent, price, strict=True))

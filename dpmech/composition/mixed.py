@@ -8,6 +8,7 @@ otherwise (Kairouz, Oh and Viswanath 2015), so failures add up apart, and pure p
 
 import dataclasses
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +36,8 @@ from dpmech.numerics import (
     quotient_up,
     root_down,
     root_up,
+    rounded_down,
+    rounded_up,
     sum_up,
     up,
 )
@@ -96,11 +99,14 @@ class MixedComposition:
         gaussian: (sensitivity / sigma)^2 summed over the unsampled releases, lower and upper value.
         sampled: the Poisson-sampled ones, no two of the same kind.
         claims: (eps, delta) of the others.
+        betas: the probability that some draw of a calibration went wrong, added once: without it, all claims
+            hold for the noise scales at hand, and compose as what they say.
     """
 
     gaussian: tuple[float, float] = (0.0, 0.0)
     sampled: tuple[SampledPart, ...] = ()
     claims: tuple[tuple[float, float], ...] = ()
+    betas: float = 0.0
 
     def epsilon(self, delta: float, *, renyi: bool = False) -> Bounds:
         """Bounds on eps at delta; two-sided only for releases of a single kind.
@@ -113,6 +119,13 @@ class MixedComposition:
             UnattainableBudgetError: if the claims fail with a larger probability than delta.
             NumericalError: if delta is below the resolution of float64 distributions.
         """
+        if self.betas > 0.0:
+            rest = rounded_down(Fraction(delta) - Fraction(self.betas))
+            if rest <= 0.0:
+                raise UnattainableBudgetError(
+                    math.inf, delta, f"the calibrations alone may go wrong with probability {up(self.betas)}"
+                )
+            return dataclasses.replace(self, betas=0.0).epsilon(rest, renyi=renyi)
         left = self._left(delta)
         basic = sum_up(eps for eps, _ in self.claims)
         if self._only_claims and (renyi or len(self.claims) == 1 or not self._resolved(left)):
@@ -142,6 +155,10 @@ class MixedComposition:
 
     def delta(self, eps: float, *, renyi: bool = False) -> Bounds:
         """Bounds on delta at eps >= 0; arguments and errors as for `epsilon`."""
+        if self.betas > 0.0:
+            found = dataclasses.replace(self, betas=0.0).delta(eps, renyi=renyi)
+            upper = min(1.0, rounded_up(Fraction(found.upper) + Fraction(self.betas)))
+            return dataclasses.replace(found, upper=upper)
         basic = sum_up(claim for claim, _ in self.claims)
         spent = self._spent()
         if self._only_claims and eps >= basic:

@@ -109,6 +109,13 @@ class PrivacyFilter(abc.ABC):
             UnsupportedCombinationError: if it has no price in this currency.
         """
 
+    def price_again(self, name: str, claim: Claim) -> Price:
+        """What a further run costs under a calibration that a release before it was charged for.
+
+        Whether its random numbers were bad is one event for all of them.
+        """
+        return self.price(name, claim)
+
     @abc.abstractmethod
     def remaining(self, spent: Spent) -> Remaining:
         """What fits beside what was spent."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from dpmech.accounting import Certified, Importance, Method, effective_method
+from dpmech.accounting import Certified, Importance, Method, effective_method, method_among
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import with_checksum
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
@@ -48,6 +48,8 @@ _TIE = 1e-9
 _CLEARLY_WORSE = 1.05
 # Above this many bins a Gram matrix is no longer at hand.
 _LARGEST_BINS = 6000
+
+_SAMPLED = (Certified, Importance)
 
 Report = Callable[[str], None]
 
@@ -261,7 +263,9 @@ class Request:
     def _best_of(self, own: list[Candidate], trials: int) -> list[_Judged]:
         """The best candidate that an accountant can size, and starting points that may be better."""
         ranked = sorted(own, key=lambda one: one.error)
-        rough = self.calibration["method"] is None or isinstance(self.calibration["method"], Importance)
+        # What these size is close to the rough sizes, by which the candidates are ranked.
+        used = self.calibration["method"]
+        rough = used is None or isinstance(used, _SAMPLED)
         judged: list[_Judged] = []
         for one in ranked:
             close = not rough or one.error <= _CLEARLY_WORSE * ranked[0].error
@@ -276,19 +280,15 @@ class Request:
         return judged
 
     def _judged(self, mechanism: Mechanism, trials: int) -> _Judged:
-        """The real error. The best of several samples keeps its guarantee: each has a share of the error."""
+        """The real error. One of several is picked and keeps its guarantee: each has a share of the error."""
         strategy, schema = mechanism.strategy, mechanism.participation
         if self.budget is None:
             return mechanism, certified_error(self._problem(schema), strategy), None
         asked = effective_method(schema, self.calibration["method"])
         shared = _shared(asked, trials)
-        cal = calibrate_sigma(
-            mechanism,
-            self.budget.eps,
-            self.budget.delta,
-            progress=self.report,
-            **(self.calibration if shared is None else self.calibration | {"method": shared[0]}),
-        )
+        method = shared or method_among(schema, self.calibration["method"], trials)
+        settings = self.calibration | {"method": method}
+        cal = calibrate_sigma(mechanism, self.budget.eps, self.budget.delta, progress=self.report, **settings)
         if shared is not None:
             cal = with_checksum(
                 dataclasses.replace(
@@ -300,17 +300,13 @@ class Request:
         return mechanism, error_at(strategy, cal.sigma, self.workload, self.objective), cal
 
 
-def _shared(method: Method, trials: int) -> tuple[Method, float] | None:
-    """A sampling method with its error divided by how often it is asked, and its own error; else None."""
-    if isinstance(method, Importance):
-        if trials == 1:
-            return method, method.error
-        # Rounded up, as the shares of the error must not add up to more than it.
-        share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
-        return dataclasses.replace(method, confidence=share), method.error
-    if isinstance(method, Certified):
-        return method.shared(trials), method.error
-    return None
+def _shared(method: Method, trials: int) -> Importance | None:
+    """An estimate's method with its error divided by how often it is asked; else None."""
+    if not isinstance(method, Importance):
+        return None
+    # Rounded up, as the shares of the error must not add up to more than it.
+    share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
+    return method if trials == 1 else dataclasses.replace(method, confidence=share)
 
 
 def _as_asked(achieved: Bounds, asked: Method) -> Bounds:
@@ -324,7 +320,7 @@ def _as_asked(achieved: Bounds, asked: Method) -> Bounds:
 
 
 def _settings(method: Method) -> list[str]:
-    return [field.name for field in dataclasses.fields(method) if field.name != "executor"]
+    return [field.name for field in dataclasses.fields(method) if field.name not in {"executor", "calls"}]
 
 
 def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:

@@ -83,7 +83,8 @@ def optimize(
         delta: see `eps`.
         workload: A; None is the prefix sum.
         adjacency: as for `calibrate_sigma`.
-        method: as for `calibrate_sigma`, for the final calibration.
+        method: as for `calibrate_sigma`, for the final calibrations: there are several, of which the best is
+            kept, and what they leave to chance they share.
         rtol: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`, for the final calibration; the search has a fixed seed of its own.
         cache: a folder; coefficients fitted for the same request before are read from it.

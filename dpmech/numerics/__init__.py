@@ -3,6 +3,7 @@
 from dpmech.numerics.arrays import FloatArray, IntArray
 from dpmech.numerics.bounds import Bounds
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind, error_of_level, joined
+from dpmech.numerics.lattices import lattice_power, merge_cells
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.numerics.printed import between, down, percent, times, typed, up
 from dpmech.numerics.provenance import Fact, Provenance
@@ -88,7 +89,9 @@ __all__ = [
     "error_of_terms",
     "is_short",
     "joined",
+    "lattice_power",
     "log_gap",
+    "merge_cells",
     "metered",
     "next_down",
     "next_up",

@@ -129,6 +129,72 @@ class Ladder:
                 return Reached(lower, upper, rung, met=True)
         return Reached(lower, upper, rung, met=False)
 
+    def leap(
+        self,
+        interval: Callable[[float], tuple[float, float]],
+        gap: Callable[[float, float], float],
+        *,
+        goal: float,
+        order: float,
+    ) -> Reached:
+        """As `climb`, but past rungs that cannot do, with the ends of the last rung alone.
+
+        Where the gap falls like the resolution to the power `order`, that of one rung says which of the next
+        may be enough. A rung that raises NumericalError ends the ladder, the first one excepted.
+
+        Args:
+            interval: ends around the value sought, at a resolution.
+            gap: how far they are apart, by the measure of the goal.
+            goal: >= 0.
+            order: > 0.
+
+        Raises:
+            NumericalError: if an end is NaN, ends are the wrong way round, or the first rung has none.
+
+        Examples:
+            >>> asked = []
+            >>> def interval(h):
+            ...     asked.append(h)
+            ...     return 1.0 - h * h, 1.0
+            >>> Ladder.down(0.5, 1e-3).leap(interval, relative_gap, goal=1e-3, order=2.0)
+            Reached(lower=0.9990234375, upper=1.0, resolution=0.03125, met=True)
+            >>> asked
+            [0.5, 0.03125]
+        """
+        found: Reached | None = None
+        place = reached = 0
+        last = len(self.rungs) - 1
+        while True:
+            rung = self.rungs[place]
+            try:
+                lower, upper = (_number(end, rung) for end in interval(rung))
+            except NumericalError:
+                if found is None:
+                    raise
+                if place - reached <= 1:
+                    return found
+                last, place = place - 1, (reached + place) // 2
+                continue
+            if not lower <= upper:
+                raise NumericalError(
+                    f"bounds at resolution {rung!r}, [{lower!r}, {upper!r}], are no interval"
+                )
+            before = math.inf if found is None else gap(found.lower, found.upper)
+            left = gap(lower, upper)
+            if 0.8 * before < left < 0.5 and left > goal:
+                return (
+                    found if found is not None and before <= left else Reached(lower, upper, rung, met=False)
+                )
+            found = Reached(lower, upper, rung, met=left <= goal)
+            if found.met or place == last:
+                return found
+            reached = place
+            # A rung that is half a rung short of what is needed is left to be seen.
+            wanted = rung * (goal / left) ** (1.0 / order) if goal > 0.0 and left < math.inf else rung
+            place += 1
+            while place < last and self.rungs[place] > 1.5 * wanted and left < 0.9:
+                place += 1
+
     def settle(
         self,
         upper: Callable[[float], float],

@@ -14,10 +14,9 @@ from dpmech.accounting import (
     Pld,
     Prv,
     Rdp,
-    rigorous_method,
+    unsampled_method,
 )
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_delta
 from dpmech.mechanism import (
     BLT,
     BandedInverse,
@@ -85,27 +84,27 @@ METHODS: dict[str, Method] = {
 
 
 def chosen_method(
-    name: str | None, participation: Participation, *, rigorous: bool, delta: float
+    name: str | None, participation: Participation, *, rigorous: bool, seeded: bool
 ) -> Method | None:
-    """The method of this name; with `rigorous` one whose result is a bound, never an estimate.
+    """The method of this name; with `rigorous` one that leaves nothing to chance outside delta.
 
     Args:
         name: a key of METHODS, or None for the default.
         participation: who takes part when.
         rigorous: whether `dpmech verify --rigorous` is to accept what it gives.
-        delta: of the budget: the beta of a rigorous method is at most a hundredth of it.
+        seeded: whether the caller supplies the random numbers, so that beta stays outside delta.
 
     Raises:
-        InvalidParameterError: on an unknown name, or an estimate where a bound is asked for.
+        InvalidParameterError: on an unknown name, or a method that is not rigorous where one is asked for.
     """
     if name is not None and name not in METHODS:
         raise InvalidParameterError("method", name, "one of " + ", ".join(METHODS))
     if name == "importance" and rigorous:
         raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
+    if name == "certified" and rigorous and seeded:
+        raise InvalidParameterError("method", name, "left out, or without a seed, with --rigorous")
     if name is None:
-        return rigorous_method(participation) if rigorous else None
-    if name == "certified" and rigorous:
-        return Certified(min(Certified().beta, 0.01 * check_delta(delta)))
+        return unsampled_method(participation) if rigorous and seeded else None
     return METHODS[name]
 
 

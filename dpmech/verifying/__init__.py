@@ -4,13 +4,14 @@ from dpmech.verifying.documents import verify
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
 from dpmech.verifying.privacy_routes import SECOND_ROUTES, Route
-from dpmech.verifying.report import Check, Verification
+from dpmech.verifying.report import Check, OwnDraw, Verification
 
 __all__ = [
     "MAX_MEMORY",
     "MAX_SECONDS",
     "SECOND_ROUTES",
     "Check",
+    "OwnDraw",
     "Route",
     "Verification",
     "gaussian_integral",

@@ -43,15 +43,18 @@ def verify(
     sets or another dynamic programme. The privacy: an integral for the Gaussian mechanism; a contour
     integral and another package under Poisson sampling; an independent sample under Balls-in-Bins. Unless the
     certificate rests on an estimate, its guarantee is also given anew (for the convex-order programme on
-    finer grids). The evidence: achieved eps, tightness and label must be those of this claim. Of a run record
-    also the run: steps and participations against the certificate inside it and, where it was stopped early
-    by plan, the eps of the steps executed. Of a ledger every certificate and, where it has a budget, the
-    prices and the limits that stand for the budget.
+    finer grids). Where it rests on a certified sample, draws of this check's own have to prove that
+    delta(eps) <= (1 + m) delta: see `Verification.draw`. The evidence: achieved eps, tightness and label must
+    be those of this claim. Of a run record also the run: steps and participations against the certificate
+    inside it and, where it was stopped early by plan, the eps of the steps executed. Of a ledger every
+    certificate and, where it has a budget, the prices and the limits that stand for the budget.
 
     **Guarantee:** a claim that fails by more than the resolution of the routes (1e-6 in delta where nothing
-    is random, 1e-5 under Poisson sampling; under Balls-in-Bins the interval of the sample) is refused. A
-    seal is no signature: a re-sealed file whose every statement is true of another run is a true certificate
-    of that run.
+    is random, 1e-5 under Poisson sampling; under Balls-in-Bins the interval of the sample) is refused. Where
+    a certified sample is behind it: a file whose delta(eps) is above (1 + m) delta, m = 0.1, passes with
+    probability at most beta (1e-9, or delta / 1000 where that is less) over draws that only this call knows,
+    and a true one is refused at most once in a million times. A seal is no signature: a re-sealed file whose
+    every statement is true of another run is a true certificate of that run.
 
     **Cost:** hashes and labels are checked before anything of the size of the claim is formed. From then on
     every piece of work is estimated from the sizes in the file, and refused before it starts once the whole
@@ -59,10 +62,9 @@ def verify(
 
     Args:
         certificate: a file, a Certificate, a RunRecord or a Ledger.
-        rigorous: refuse a certificate that rests on an estimate, or on a sample that may fail with a beta
-            above 1e-6 or above delta / 100, and a ledger whose betas add up to more; and a run whose random
-            numbers were seeded by the caller, or which went on from a checkpoint with another dataset, model
-            or loss.
+        rigorous: refuse a certificate that rests on an estimate, or on a sample whose beta is not inside
+            delta, and a ledger with such a total; and a run whose random numbers were seeded by the caller,
+            or which went on from a checkpoint with another dataset, model or loss.
         rng: for sampled routes; None takes entropy from the operating system.
         progress: called with one line of text before every step.
         max_seconds: of one core, estimated on the high side, > 0.
@@ -149,7 +151,7 @@ def _verified(
                 checks += _stopped_early(run, rng, report, source)
     if rigorous:
         checks += rigour_checks(read)
-    return Verification(source, read, tuple(checks), recomputation.margin, run)
+    return Verification(source, read, tuple(checks), recomputation.margin, run, draw=recomputation.draw)
 
 
 def _stopped_early(

@@ -2,7 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 
-from dpmech.accounting import Accountant, Exact, Rdp, accountant_for, effective_method
+from dpmech.accounting import (
+    Accountant,
+    Certified,
+    Exact,
+    IndependentAccountant,
+    Rdp,
+    accountant_for,
+    effective_method,
+)
 from dpmech.certificates import Certificate
 from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds, Fact, Provenance
@@ -14,6 +22,8 @@ __all__ = ["by_allocation", "label_checks"]
 _RTOL = (1e-6, 0.5)
 # An eps up to which sampled accountants draw nothing, and what they then say that it rests on.
 _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
+# What `Exact` said of independent bins before it knew the law of their sum.
+_FORMERLY = {"bins.independent": "bins.programme"}
 # Rounding of what a run says about itself, on which nothing rests.
 _SHARES = 1e-9
 
@@ -31,9 +41,10 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
     problems = (
         _of_sensitivity(certificate),
         _of_guarantee(certificate, accountant),
+        _of_randomness(certificate),
         _of_routes(certificate, accountant),
         _of_tolerance(certificate),
-        _of_achieved(certificate),
+        _of_achieved(certificate, accountant),
     )
     for detail in filter(None, problems):
         yield Check("evidence", ok=False, detail=detail)
@@ -59,13 +70,31 @@ def _of_sensitivity(own: Certificate) -> str:
 
 def _of_guarantee(own: Certificate, accountant: Accountant) -> str:
     used = own.evidence.accountant
-    if own.participation.random:
+    if isinstance(used, Certified) and own.participation.random:
+        # Whether beta is inside delta is looked at by itself.
+        given = used.guarantee(inside=own.guarantee.inside_delta)
+    elif own.participation.random:
         given = accountant.guarantee
     else:
         given = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
     # An exact formula may be evaluated where float64 leaves an interval only.
     due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
     return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
+
+
+def _of_randomness(own: Certificate) -> str:
+    """Only random numbers that nobody chose, and that are named, can be a part of the mechanism."""
+    if own.evidence.randomness is not None and not isinstance(own.evidence.accountant, Certified):
+        return f"{own.evidence.accountant!r} keeps no random numbers"
+    if not own.guarantee.inside_delta:
+        return ""
+    if own.evidence.rng_supplied:
+        return "beta cannot be inside delta, as the caller supplied the random numbers"
+    if own.evidence.randomness is None:
+        return "beta cannot be inside delta, as the random numbers have no name"
+    if own.guarantee.error >= own.budget.delta:
+        return f"beta {own.guarantee.error!r} cannot be inside delta {own.budget.delta!r}"
+    return ""
 
 
 def _of_routes(own: Certificate, accountant: Accountant) -> str:
@@ -79,8 +108,9 @@ def _of_routes(own: Certificate, accountant: Accountant) -> str:
     # Where next to nothing is lost no sample is drawn.
     unsampled = due.route == "bins.importance" and own.achieved.upper <= _NOTHING
     bases = [due.rests_on, (_UNAMPLIFIED,)] if unsampled else [due.rests_on]
-    same = stated.route == due.route and facts == due.facts and stated.rests_on in bases
-    return "" if same and _of_a_run(due.route, more) else f"achieved eps is that of {due}, not of {stated}"
+    routes = (due.route, _FORMERLY.get(due.route, due.route))
+    same = stated.route in routes and facts == due.facts and stated.rests_on in bases
+    return "" if same and _of_a_run(stated.route, more) else f"achieved eps is that of {due}, not of {stated}"
 
 
 def _of_a_run(route: str, facts: Mapping[str, Fact]) -> bool:
@@ -113,9 +143,10 @@ def _of_tolerance(own: Certificate) -> str:
     return "" if _RTOL[0] <= rtol <= _RTOL[1] else f"rtol {rtol!r} is outside of {_RTOL}"
 
 
-def _of_achieved(own: Certificate) -> str:
+def _of_achieved(own: Certificate, accountant: Accountant) -> str:
     upper, eps = own.achieved.upper, own.budget.eps
-    # Under an allocation all but the moments size sigma for eps and look no further.
-    sized = by_allocation(own.participation) and not isinstance(own.evidence.accountant, Rdp)
+    # Under an allocation all but the moments and the law of a sum size sigma for eps and look no further.
+    looks = isinstance(own.evidence.accountant, Rdp) or isinstance(accountant, IndependentAccountant)
+    sized = by_allocation(own.participation) and not looks
     fits = upper == eps if sized else upper <= eps
     return "" if fits else f"achieved eps {upper!r}, budget eps {eps!r}"

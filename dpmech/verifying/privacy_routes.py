@@ -1,8 +1,9 @@
 """Which second routes there are to the privacy of a certified release, and the one that repeats the first.
 
 A second route never shares the step that turns sigma into delta with the accountant that issued the
-certificate: the closed form is set against an integral, a lattice against a contour integral and another
-package, the programme against samples, samples against new ones.
+certificate: the closed form is set against an integral, the transform of a privacy loss against lattices and
+another package (and against a contour integral by other code, the sharpest of the three, which rests on the
+same inversion formula), the programme and the law of a sum against samples, samples against new ones.
 """
 
 import dataclasses
@@ -18,8 +19,11 @@ from dpmech.accounting import (
     Exact,
     GaussianAccountant,
     Importance,
+    IndependentAccountant,
+    LatticeRoute,
     Method,
     Pld,
+    PoissonAccountant,
     Prv,
     accountant_for,
     gaussian_scale,
@@ -36,6 +40,8 @@ __all__ = ["SECOND_ROUTES", "Route", "certified_sensitivity", "repeated_routes",
 _INTEGRAL_ERROR = 1e-7
 # A package's discretisation may leave this much of sigma open.
 _PACKAGE_SLACK = 4e-3
+# How fine the lattices are made, as a part of sigma; where that cannot be they say nothing.
+_LATTICE_TOLERANCE = 2e-3
 _BY_INTEGRAL = Provenance("second.integral")
 # An honest file is refused by its own independent sample once in a million times.
 _SAMPLE_CONFIDENCE = 1.0 - 1e-6
@@ -108,17 +114,26 @@ def _poisson_routes(
 
     other = Pld() if isinstance(certificate.evidence.accountant, Prv) else Prv()
     package = _accountant(certificate, other, None)
-    return (
+    routes = [
         Route(f"contour integral of {steps} sampled steps", contour, _INTEGRAL_ERROR),
         Route(package.method, _evaluated(package, certificate), _PACKAGE_SLACK),
-    )
+    ]
+    transformed = _accountant(certificate, Pld(), None)
+    if isinstance(transformed, PoissonAccountant) and isinstance(certificate.evidence.accountant, Pld):
+        lattice = LatticeRoute(transformed.release)
+
+        def convolved(sigma: float, eps: float) -> Bounds:
+            return lattice.delta(sigma, eps, tolerance=_LATTICE_TOLERANCE)
+
+        routes.insert(1, Route(lattice.method, convolved, _PACKAGE_SLACK))
+    return tuple(routes)
 
 
 def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -> tuple[Route, ...]:
     """Routes that give the guarantee of the certificate anew; the first that meets the claim suffices.
 
     Closed forms and lattices are evaluated again; the programme runs on finer grids, then on its own;
-    certified sampling draws new samples. An estimate has none.
+    certified sampling draws new samples, for what it says beside its claim. An estimate has none.
     """
     participation, used = certificate.participation, certificate.evidence.accountant
     if participation.certain and isinstance(used, Exact):
@@ -131,9 +146,14 @@ def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -
     allocated = participation.allocation_bins is not None
     if allocated and isinstance(used, Deterministic):
         methods = (Deterministic(0.5 * used.rel_error), used)
-    elif allocated and isinstance(used, Exact):
+    elif allocated and isinstance(used, Exact) and not _independent(certificate):
         methods = (Deterministic(0.5 * _EXACT_PROGRAMME), used)
     return tuple(_repeat(certificate, method, rng) for method in methods)
+
+
+def _independent(certificate: Certificate) -> bool:
+    """Whether the law of a sum of independent bins gives the guarantee, and no programme."""
+    return isinstance(_accountant(certificate, certificate.evidence.accountant, None), IndependentAccountant)
 
 
 def _repeat(certificate: Certificate, method: Method, rng: np.random.Generator | None) -> Route:

@@ -17,13 +17,14 @@ from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import sensitivity
 from dpmech.numerics import Bounds, Provenance, between, typed, up
 from dpmech.verifying.labels import by_allocation, label_checks
+from dpmech.verifying.own_draws import own_draw, own_draw_check
 from dpmech.verifying.privacy_routes import (
     Route,
     certified_sensitivity,
     repeated_routes,
     second_routes,
 )
-from dpmech.verifying.report import Check
+from dpmech.verifying.report import Check, OwnDraw
 from dpmech.verifying.sensitivity_routes import second_bracket
 
 __all__ = ["Recomputation"]
@@ -56,6 +57,7 @@ class Recomputation:
         self.source = source
         self.sized = sized
         self.margin: float | None = None
+        self.draw: OwnDraw | None = None
         self.eps, self.delta = certificate.budget.eps, certificate.budget.delta
 
     def run(self) -> Iterator[Check]:
@@ -99,6 +101,9 @@ class Recomputation:
 
     def _privacy(self, bracket: Bounds) -> Iterator[Check]:
         """Delta by other routes, by the claim's own again, and the stated eps by the best of the others."""
+        if isinstance(self.certificate.evidence.accountant, Certified):
+            yield from self._own_draw()
+            return
         taken: list[Route] = []
         offered = second_routes(self.certificate, bracket, self.rng)
         for route in offered:
@@ -119,6 +124,19 @@ class Recomputation:
             yield from self._achieved(taken[0])
         if repeated and not any(route.decides for route in taken):
             yield from self._unconfirmed(repeated, lower=not taken)
+
+    def _own_draw(self) -> Iterator[Check]:
+        """Of a certified sample: what new draws prove, whoever chose the ones before."""
+        own, name = self.certificate, "draws of its own"
+        self.progress(f"{self.source}: {name}")
+        self.draw = own_draw(own, self.rng)
+        found = self.draw.judgement
+        likely = found.delta if math.isnan(found.estimate) else max(found.estimate, 1e-300)
+        self.margin = self._relative_margin(likely)
+        yield own_draw_check(self.draw)
+        if found.holds and own.achieved.lower > 0.0:
+            (again,) = repeated_routes(own, self.rng)
+            yield from self._achieved(again)
 
     def _attempt(self, route: Route) -> tuple[Bounds | None, Check]:
         """Delta by one route, which may be unable to say anything."""
@@ -148,7 +166,11 @@ class Recomputation:
 
     def _margin(self, route: Route, bounds: Bounds) -> float:
         # The middle of a confidence interval says more about the margin than its end.
-        likely = bounds.upper if route.decides else math.sqrt(bounds.lower * bounds.upper)
+        return self._relative_margin(
+            bounds.upper if route.decides else math.sqrt(bounds.lower * bounds.upper)
+        )
+
+    def _relative_margin(self, likely: float) -> float:
         return math.expm1(gaussian_scale(self.eps, likely) - gaussian_scale(self.eps, self.delta))
 
     def _missed(self, route: Route, bounds: Bounds) -> bool:
@@ -171,7 +193,7 @@ class Recomputation:
     def _tightness(self, route: Route) -> Iterator[Check]:
         """Where the search proves it: just below sigma the accountant refuses the budget."""
         own = self.certificate
-        unproved = isinstance(own.evidence.accountant, Certified | Deterministic) or (
+        unproved = isinstance(own.evidence.accountant, Deterministic) or (
             isinstance(own.evidence.accountant, Exact) and not own.participation.certain
         )
         if unproved or self.delta > _TELLING_DELTA:

@@ -4,10 +4,12 @@ import dataclasses
 import math
 from typing import Any
 
+from dpmech.accounting import Judgement
 from dpmech.certificates import Certificate, RunRecord
 from dpmech.composition import Ledger
+from dpmech.numerics import next_up, product_up, typed, up
 
-__all__ = ["Check", "Verification"]
+__all__ = ["Check", "OwnDraw", "Verification"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,49 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True)
+class OwnDraw:
+    """What draws of the verifier's own say about a sampled claim; printed, the statement that they prove.
+
+    Attributes:
+        judgement: whether they prove delta(eps) <= (1 + m) delta, at which beta and with how many draws.
+        seeded: whether the caller of `verify` chose the random numbers: whoever made the file may know them.
+    """
+
+    judgement: Judgement
+    seeded: bool
+
+    @property
+    def claim(self) -> str:
+        """delta(eps) <= (1 + m) delta, in numbers; m is rounded up."""
+        found = self.judgement
+        return f"delta({typed(found.eps)}) <= (1 + {_short(found.slack)}) {typed(found.delta)}"
+
+    def __str__(self) -> str:
+        beta = _short(self.judgement.beta)
+        return f"{self.claim} except with probability {beta} of this check's own draw"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `upper` is (1 + m) delta, rounded up."""
+        found = self.judgement
+        upper = product_up(next_up(1.0 + found.slack), found.delta)
+        return {
+            "holds": found.holds,
+            "eps": found.eps,
+            "delta": found.delta,
+            "m": found.slack,
+            "upper": upper,
+            "beta": found.beta,
+            "samples": found.samples,
+            "seeded": self.seeded,
+        }
+
+
+def _short(value: float) -> str:
+    """As typed where that is short, else rounded up."""
+    return min(typed(value), up(value), key=len)
+
+
+@dataclasses.dataclass(frozen=True)
 class Verification:
     """The result of `dm.verify`; it is true in a condition exactly if every check held.
 
@@ -44,6 +89,8 @@ class Verification:
             negative where it falls short; None where nothing was recomputed.
         run: the run record whose certificate it is; None where a certificate was verified.
         ledger: what was verified, where it was a ledger.
+        draw: what draws of the verifier's own prove, where the claim of a certificate rests on a certified
+            sample; else None.
     """
 
     source: str
@@ -52,6 +99,7 @@ class Verification:
     margin: float | None
     run: RunRecord | None = None
     ledger: Ledger | None = None
+    draw: OwnDraw | None = None
 
     @property
     def ok(self) -> bool:
@@ -79,7 +127,8 @@ class Verification:
         headline = headline if self.run is None else str(self.run)
         headline = headline if self.ledger is None else self.ledger.headline
         margin = "" if self.margin is None else f"; sigma margin {math.floor(1e5 * self.margin) / 1e3:+.3f} %"
-        return f"{self.source}: VERIFIED: {headline}{margin}"
+        proved = "" if self.draw is None else f"; {self.draw}"
+        return f"{self.source}: VERIFIED: {headline}{margin}{proved}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -91,6 +140,7 @@ class Verification:
             "margin": self.margin,
             "run": None if self.run is None else self.run.to_dict()["run"],
             "ledger": None if self.ledger is None else self.ledger.to_dict()["ledger"],
+            "draw": None if self.draw is None else self.draw.to_dict(),
             "routes": list(self.routes),
             "failures": list(self.failures),
             "checks": [dataclasses.asdict(check) for check in self.checks],

@@ -20,7 +20,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
-from dpmech.accounting.poisson.accountant import PoissonRelease
+from dpmech.accounting.poisson import PoissonRelease
 from dpmech.accounting.poisson.prv import PrvAccountant
 from dpmech.plans.training_plan import TrainingPlan
 from tests.support import oracles

@@ -9,7 +9,10 @@ import functools
 import pathlib
 import sys
 
+import numpy as np
+
 import dpmech as dm
+from dpmech.accounting import accountant_for
 from dpmech.certificates.claim import with_checksum
 
 FOLDER = pathlib.Path(__file__).parents[1] / "certificates"
@@ -35,9 +38,10 @@ RECIPES = {
     "poisson 40": _sized(dm.Identity(40), dm.Poisson(0.1)),
     "cyclic": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
     "cyclic 20": _sized(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)),
-    "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), rng=5),
-    "bins 8": _sized(dm.LambdaCGD(8, 0.5), dm.BallsInBins(4), delta=1e-3, rng=1),
-    "bins 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), rng=5),
+    "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Importance(), rng=5),
+    "bins 8": _sized(dm.LambdaCGD(8, 0.5), dm.BallsInBins(4), dm.Importance(), delta=1e-3, rng=1),
+    "bins 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.Importance(), rng=5),
+    "bins inside": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4)),
     "bins moments": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Rdp()),
     "bins moments 6": _sized(dm.LambdaCGD(6, 0.5), dm.BallsInBins(3), dm.Rdp(), eps=1.0, delta=1e-6),
     "bins moments 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.Rdp()),
@@ -49,6 +53,29 @@ RECIPES = {
     ),
     "bins exact": _sized(dm.Identity(12), dm.BallsInBins(4), dm.Exact()),
 }  # fmt: skip
+
+
+class Named(np.random.Generator):
+    """A generator that gives the random numbers which a certificate names, once, and no others."""
+
+    def __init__(self, name):
+        super().__init__(np.random.PCG64())
+        self.words = [[int(name[place : place + 8], 16) for place in range(0, 32, 8)]]
+
+    def integers(self, *_, **__):
+        return np.array(self.words.pop(), dtype=np.uint64)
+
+
+def found_again(name):
+    """Sigma by the recipe; where that draws random numbers of its own, by those that the file names."""
+    own = certificate(name)
+    if not own.guarantee.inside_delta:
+        return RECIPES[name]().sigma
+    accountant = accountant_for(own.mechanism, own.evidence.accountant, Named(own.evidence.randomness))
+    goal = own.guarantee.mechanism_delta(own.budget.delta)
+    return accountant.calibrate(
+        own.budget.eps, goal, rtol=own.evidence.rtol, progress=lambda line: None
+    ).sigma
 
 
 def path_of(name):

@@ -1,11 +1,13 @@
 """Balls-in-Bins: every example in one random bin, for correlated strategies.
 
 From the Gram matrix of the bins (`gram`) come a closed-form bound (`moments`), estimates and bounds by
-importance sampling (`proposals`, `sampling`), and a deterministic programme (`ring`).
+importance sampling (`proposals`, `sampling`), and a deterministic programme (`ring`). Independent bins need
+none of these: the law of a sum (`independent`).
 """
 
 from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, check_nonnegative, folded, ring_profile
 from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.independent import IndependentAccountant
 from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
 from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant
 from dpmech.accounting.balls_in_bins.proposals import (
@@ -21,9 +23,11 @@ from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant
 from dpmech.accounting.balls_in_bins.sampling import (
     CertifiedAccountant,
     ImportanceAccountant,
+    Judgement,
     RoughSample,
     RoughSigma,
     draw_entropy,
+    judge_delta,
     pilot_size,
 )
 from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
@@ -37,6 +41,8 @@ __all__ = [
     "CollectiveParts",
     "DeterministicAccountant",
     "ImportanceAccountant",
+    "IndependentAccountant",
+    "Judgement",
     "LiftedGroup",
     "PointGroup",
     "RemoveProposal",
@@ -47,6 +53,7 @@ __all__ = [
     "check_nonnegative",
     "draw_entropy",
     "folded",
+    "judge_delta",
     "log_mean_exp",
     "log_tail_factor",
     "pilot_size",

@@ -20,11 +20,10 @@ import scipy
 
 from dpmech.accounting.poisson.lattice import LatticeLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, bisect_boundary, next_up, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_power, next_up, spend
 
 __all__ = ["ComposedLoss", "LossMoments", "compose"]
 
-_ULP = 2.0**-52
 # The tilted mass that may lie beyond either end of the window; it is added to the upper end, and taken off
 # the lower one, twice over: rounding of T log M moves Chernoff's bound on it by far less than log 2.
 LOG_WRAP = math.log(1e-15)
@@ -179,28 +178,6 @@ class ComposedLoss:
         finite = max(0.0, (value + slack) * scale * (1.0 + relative + ELEMENTARY))
         return min(1.0, next_up(finite + dropped + self.infinite_mass) + dropped)
 
-    def upper_epsilon(self, delta: float) -> float:
-        """An eps >= 0 where an upper bound on delta(eps) has fallen to `delta`, close to the least one."""
-        if self.delta(0.0) <= delta:
-            return 0.0
-        high = max(float(self.losses[-1]), 0.0)
-        if self.delta(high) > delta:
-            raise NumericalError(f"delta={delta!r} is below the resolution of the composed loss")
-        return bisect_boundary(lambda eps: self.delta(eps) > delta, 0.0, high, safe=True)
-
-    def lower_epsilon(self, delta: float, guess: float) -> float:
-        """An eps >= 0 where a lower bound on delta(eps) still exceeds `delta`, 0 if none is found.
-
-        Far from the tilt the lower bound is vacuous, so the search walks down from `guess`.
-        """
-        high, step = guess, max(1e-4 * guess, 1e-300)
-        while high > 0.0:
-            low = max(0.0, high - step)
-            if self.delta(low) > delta:
-                return bisect_boundary(lambda eps: self.delta(eps) > delta, low, high, safe=False)
-            high, step = low, 2.0 * step
-        return 0.0
-
 
 def compose(loss: LatticeLoss, times: int, theta: float, *, upper: bool) -> ComposedLoss:
     """The T-fold composition at one tilt, rounded up or down.
@@ -230,19 +207,7 @@ def compose(loss: LatticeLoss, times: int, theta: float, *, upper: bool) -> Comp
     spend(
         1e-8 * length * math.log2(length), 96.0 * length, what=f"composing {times} steps on {length} points"
     )
-    folded = np.bincount(np.arange(tilted.size) % length, tilted, length)
-    spectrum = scipy.fft.rfft(folded)
-    moduli = np.abs(spectrum)
-    power = np.exp(times * np.log(np.maximum(moduli, 1e-300)) + 1j * (times * np.angle(spectrum)))
-    masses = np.roll(scipy.fft.irfft(power, length), -((start - times * loss.first) % length))
-    # Rounding: every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli. An angle
-    # is off by 8 u of itself, at most pi, its multiple by one more, and a power by T times what its logarithm
-    # is.
-    growth = 8.0 * _ULP * (math.log2(length) + 4.0)
-    weights = np.full(moduli.size, 2.0)
-    weights[0] = 1.0
-    raised = float(weights @ np.exp((times - 1) * np.log(np.maximum(moduli, 1e-300)))) / length
-    error = growth * raised * (times + 2.0) + 8.0 * math.pi * _ULP * times * raised
+    masses, error = lattice_power(tilted, times, first=loss.first, start=start, length=length)
     infinite = -math.expm1(times * math.log1p(-min(loss.infinite_mass, 0.5))) * (1.0 + 4.0 * ELEMENTARY)
     return ComposedLoss(
         losses=offset + (start + np.arange(length, dtype=np.float64)) * loss.step,

@@ -17,18 +17,18 @@ lattice takes every loss and mass as much larger, the lower one as much smaller.
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import numpy as np
 import scipy
 
+from dpmech.accounting.poisson.gauss_legendre import gauss_legendre
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import UNIT, FloatArray, IntArray, spend
+from dpmech.numerics import UNIT, FloatArray, IntArray, merge_cells, spend
 
-__all__ = ["LatticeLoss", "Loss", "lower_lattice", "merge_cells", "upper_lattice"]
+__all__ = ["LatticeLoss", "Loss", "lower_lattice", "upper_lattice"]
 
 # Gauss-Legendre rules for intervals that are wide and narrow against the scales of the densities.
-_WIDE, _NARROW = np.polynomial.legendre.leggauss(8), np.polynomial.legendre.leggauss(3)
+_WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
 _MAX_CELLS = 5_000_000
 _ALIGNMENTS = 6
 
@@ -265,51 +265,6 @@ def lower_lattice(loss: Loss, step: float) -> LatticeLoss:
         return -mass * math.expm1(nodes * step) + math.exp(nodes * step) * excess
 
     return LatticeLoss(step, first, merge_cells(total, surplus, moved), 0.0, offset + shift)
-
-
-def merge_cells(
-    total: FloatArray,
-    surplus: FloatArray,
-    moved: Callable[[FloatArray, FloatArray, int], FloatArray],
-) -> FloatArray:
-    """Node masses after neighbours gave a part of theirs, so that every merged value is its node's.
-
-    A cell with a positive surplus takes from below, which costs it value; one with a deficit takes from
-    above. What remains short after the fixed point has settled moves one node down.
-
-    Args:
-        total: masses of the cells, shape (m,).
-        surplus: how far the merged value of each is above its node, times the mass, shape (m,).
-        moved: the surplus of (mass, surplus) when it is counted that many nodes higher.
-    """
-    at_next, at_previous = moved(total, surplus, 1), moved(total, surplus, -1)
-    takes_below = surplus > 0.0
-    below = np.concatenate([[0.0], at_next[:-1]])
-    above = np.concatenate([at_previous[1:], [0.0]])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio_below = np.where(takes_below & (below < 0.0), -surplus / below, 0.0)
-        ratio_above = np.where(~takes_below & (above > 0.0), -surplus / above, 0.0)
-    given_up, given_down = np.zeros_like(total), np.zeros_like(total)
-    for _ in range(30):
-        kept = 1.0 - given_up - given_down
-        given_up[:-1] = np.clip((ratio_below * kept)[1:], 0.0, 0.4)
-        given_down[1:] = np.clip((ratio_above * kept)[:-1], 0.0, 0.4)
-    kept = 1.0 - given_up - given_down
-    merged = total * kept
-    merged[1:] += (total * given_up)[:-1]
-    merged[:-1] += (total * given_down)[1:]
-    balance = surplus * kept
-    balance[1:] += (at_next * given_up)[:-1]
-    balance[:-1] += (at_previous * given_down)[1:]
-    short = balance < -4.0 * np.finfo(float).eps * merged
-    # One node down the merged loss is at least the node's, or the mass is not counted at all.
-    fits = moved(merged, balance, -1) >= 0.0
-    fits[0] = False
-    lowered = np.where(short & fits, merged, 0.0)
-    merged = np.where(short & ~fits, 0.0, merged)
-    merged -= lowered
-    merged[:-1] += lowered[1:]
-    return merged
 
 
 def _by_cell(cells: IntArray, weights: FloatArray | None, count: int) -> FloatArray:

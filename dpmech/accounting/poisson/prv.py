@@ -14,9 +14,10 @@ import numpy as np
 import scipy
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
-from dpmech.accounting.poisson.accountant import PoissonRelease, saddle_point_sigma
+from dpmech.accounting.poisson.accountant import saddle_point_sigma
 from dpmech.accounting.poisson.convolution import LossMoments
 from dpmech.accounting.poisson.lattice import Loss
+from dpmech.accounting.poisson.release import PoissonRelease
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, quotient_down, spend

@@ -7,8 +7,14 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting import dispatch
-from dpmech.accounting.dispatch import SCHEMES, accountant_for, effective_method
-from dpmech.accounting.methods import Exact, Importance, Method, Pld
+from dpmech.accounting.dispatch import (
+    SCHEMES,
+    accountant_for,
+    effective_method,
+    method_among,
+    unsampled_method,
+)
+from dpmech.accounting.methods import Exact, Method, Pld
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
 
@@ -140,7 +146,7 @@ def test_a_cycle_as_long_as_the_run_takes_any_strategy(strategy):
         (dm.CyclicPoisson(1.0, 4), Exact()),
         (dm.CyclicPoisson(0.5, 4), Pld()),
         (dm.BallsInBins(1), Exact()),
-        (dm.BallsInBins(4), Importance()),
+        (dm.BallsInBins(4), dm.Certified()),
         (dm.EveryStep(), Exact()),
     ],
 )
@@ -235,9 +241,13 @@ def test_of_several_groups_the_closest_one_counts():
     assert not short.tight
 
 
-def test_the_programme_is_exact_for_independent_noise_only():
+def test_exact_is_for_independent_noise_only():
     found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.Exact())
-    assert found.settings.rel_error == 0.005
+    assert found.by.route == "bins.independent"
+    assert accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), None).by == found.by
+    # Bins of unequal noise take the programme.
+    unequal = dm.Mechanism(dm.Diagonal([1.0, 2.0, 3.0]), dm.BallsInBins(3))
+    assert accountant_for(unequal, dm.Exact()).settings.rel_error == 0.005
     for strategy in (dm.BandedToeplitz(6, [1.0, 0.5]), dm.LambdaCGD(6, 0.5)):
         with pytest.raises(dm.UnsupportedCombinationError, match=r"Exact\(\) for Identity"):
             accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), dm.Exact())
@@ -270,3 +280,35 @@ def test_where_no_group_has_as_many_releases_as_one_may_have_none_is_told_to_cos
         participation = types.SimpleNamespace(releases=lambda n, releases=releases: releases)
         mechanism = types.SimpleNamespace(strategy=strategy, participation=participation)
         assert dispatch._least_of_a_group(mechanism, 3) == pytest.approx(least, rel=1e-12, abs=0.0)
+
+
+def test_of_several_calls_each_has_a_share_of_what_is_left_to_chance():
+    bins, poisson = dm.BallsInBins(4), dm.Poisson(0.1)
+    assert method_among(bins, None, 6) == dm.Certified(calls=6)
+    assert method_among(bins, dm.Certified(1e-6, calls=2), 3) == dm.Certified(1e-6, calls=6)
+    assert method_among(bins, None, 1) is None
+    for schema, method in (
+        (bins, dm.Importance()),
+        (bins, dm.Rdp()),
+        (poisson, None),
+        (dm.EveryStep(), None),
+    ):
+        assert method_among(schema, method, 6) == method
+
+
+def test_what_draws_nothing_stands_in_where_nothing_may_be_left_to_chance():
+    assert unsampled_method(dm.BallsInBins(4)) == dm.Deterministic()
+    assert unsampled_method(dm.Poisson(0.1)) is None
+    assert unsampled_method(dm.EveryStep()) is None
+
+
+@pytest.mark.parametrize(
+    ("beta", "delta", "due"),
+    [(None, 1e-5, 1e-9), (None, 1e-6, 1e-9), (None, 1e-7, 1e-10), (None, None, 1e-9), (1e-3, 1e-7, 1e-3)],
+)
+def test_beta_is_a_thousandth_of_delta_at_most_unless_it_is_given(beta, delta, due):
+    settled = dm.Certified(beta, calls=3).settled(delta)
+    assert settled.beta == pytest.approx(due, rel=1e-15)
+    assert settled.beta <= due
+    assert settled.calls == 3
+    assert settled.settled(1e-300) is settled

@@ -75,24 +75,41 @@ def test_only_a_bound_is_rigorous():
 
 
 @pytest.mark.slow
-def test_rigorous_sizes_with_a_bound_and_only_that_is_rigorous(tmp_path):
-    estimate, bound = tmp_path / "estimate.json", tmp_path / "bound.json"
-    plan = [*PLAN, "--sampling", "balls-in-bins", "--rtol", "0.003"]
-    assert run("calibrate", *plan, "--seed", 4, "--out", estimate).exit_code == 0
-    assert run("calibrate", *plan, "--rigorous", "--out", bound).exit_code == 0
-    assert str(dm.Certificate.load(estimate).guarantee) == "estimate"
-    assert dm.Certificate.load(estimate).evidence.rng_supplied
-    assert str(dm.Certificate.load(bound).guarantee) == "deterministic upper bound"
-    ratio = dm.Certificate.load(bound).sigma / dm.Certificate.load(estimate).sigma
-    assert 1.0 < ratio < 1.1  # the ring closes after 12 bins, and joins what is far apart
-    assert run("verify", estimate, bound, "--seed", 1).exit_code == 0
-    result = run("verify", "--rigorous", estimate, bound, "--seed", 1)
-    assert result.exit_code == 1
-    first, second = result.stdout.splitlines()
-    assert (
-        first == f"{estimate}: REFUSED: rigour: the claim rests on an estimate, a rigorous one was asked for"
+def test_rigorous_samples_with_its_error_inside_delta_or_not_at_all(tmp_path):
+    default, seeded, bound, estimate = (
+        tmp_path / f"{name}.json" for name in ("default", "seeded", "bound", "no")
     )
-    assert second.startswith(f"{bound}: VERIFIED: deterministic upper bound; sigma margin ")
+    plan = ["calibrate", *PLAN, "--sampling", "balls-in-bins", "--rtol", "0.003"]
+    assert run(*plan, "--rigorous", "--out", default).exit_code == 0
+    assert run(*plan, "--seed", 4, "--out", seeded).exit_code == 0
+    assert run(*plan, "--seed", 4, "--rigorous", "--out", bound).exit_code == 0
+    assert run(*plan, "--method", "importance", "--out", estimate).exit_code == 0
+    result = run(*plan, "--method", "importance", "--rigorous")
+    assert result.exit_code == 2
+    assert "method must be certified or deterministic with --rigorous" in result.stderr
+    said = {path: dm.Certificate.load(path) for path in (default, seeded, bound, estimate)}
+    assert [str(one.guarantee) for one in said.values()] == [
+        "with probability 1 - beta, beta 1e-09, inside delta",
+        "with probability 1 - beta",
+        "deterministic upper bound",
+        "estimate",
+    ]
+    assert said[seeded].evidence.rng_supplied
+    for one in said.values():
+        assert one.sigma == pytest.approx(said[bound].sigma, rel=0.1)
+    assert run("verify", *said).exit_code == 0
+    result = run("verify", "--rigorous", *said)
+    assert result.exit_code == 1
+    first, second, third, fourth = result.stdout.splitlines()
+    assert first.startswith(
+        f"{default}: VERIFIED: with probability 1 - beta over dpmech's own sampling, beta = "
+    )
+    assert first.endswith(
+        "delta(2) <= (1 + 0.1) 1e-05 except with probability 1e-09 of this check's own draw"
+    )
+    assert second.startswith(f"{seeded}: REFUSED: rigour: the claim holds with probability 1 - beta only")
+    assert third.startswith(f"{bound}: VERIFIED: deterministic upper bound; sigma margin ")
+    assert fourth.startswith(f"{estimate}: REFUSED: rigour: the claim rests on an estimate")
 
 
 def test_verify_prints_one_line_a_verdict(path):

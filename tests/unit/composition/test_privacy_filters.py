@@ -389,7 +389,9 @@ def test_sampled_releases_need_a_currency_that_knows_them():
 
 
 def test_estimates_matter_only_where_claims_are_trusted():
-    cal = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 1.0, 1e-6, participation=dm.BallsInBins(3), rng=1)
+    cal = dm.calibrate_sigma(
+        dm.LambdaCGD(6, 0.5), 1.0, 1e-6, participation=dm.BallsInBins(3), method=dm.Importance(0.1), rng=1
+    )
     assert str(cal.guarantee) == "estimate"
     budget = dm.PrivacyBudget(2.0, 1e-5)
     with pytest.raises(dm.UnsupportedCombinationError, match="estimate"):

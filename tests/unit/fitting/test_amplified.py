@@ -115,7 +115,9 @@ def test_the_direction_that_decides_is_named():
     ids=repr,
 )
 def test_rough_sigma_is_close_to_the_calibrated_one(strategy, eps):
-    cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=dm.BallsInBins(8), rng=2)
+    cal = dm.calibrate_sigma(
+        strategy, eps, DELTA, participation=dm.BallsInBins(8), method=dm.Importance(), rng=2
+    )
     for guess in (None, 0.5 * cal.sigma, 1.01 * cal.sigma):
         assert rough_sigma(strategy, 8, eps, guess).sigma == pytest.approx(cal.sigma, rel=0.012)
     assert moment_sigma(strategy, 8, eps) == pytest.approx(cal.sigma, rel=0.2)
@@ -244,7 +246,9 @@ class TestSearch:
         assert best.error < 0.98 * start.error
         assert best.strategy.bands <= 3
         assert best.strategy.nonnegative
-        fresh = dm.calibrate_sigma(best.strategy, 1.0, 1e-4, participation=dm.BallsInBins(4), rng=5)
+        fresh = dm.calibrate_sigma(
+            best.strategy, 1.0, 1e-4, participation=dm.BallsInBins(4), method=dm.Importance(), rng=5
+        )
         assert fresh.sigma == pytest.approx(best.rough.sigma, rel=0.015)
 
     def test_what_cannot_be_sized_is_passed_over(self, monkeypatch):
@@ -363,12 +367,12 @@ def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     monkeypatch.setattr(request, "calibrate_sigma", counted)
     schemas = [dm.BallsInBins(bins) for bins in (6, 4, 12)]
     fit = dm.optimize(dm.LambdaCGD, schemas, n=12, eps=1.0, delta=1e-4, method=method, rng=1)
-    shares = [one.beta if isinstance(one, dm.Certified) else 1.0 - one.confidence for one in asked]
-    whole = dm.Importance() if method is None else method
-    error = whole.beta if isinstance(whole, dm.Certified) else 1.0 - whole.confidence
+    shares = [one.share(1) if isinstance(one, dm.Certified) else 1.0 - one.confidence for one in asked]
+    whole = dm.Certified(1e-9) if method is None else method
     assert len(asked) >= 4
-    assert sum(shares) <= error * (1.0 + 1e-9)
-    assert fit.calibration.evidence.accountant == whole
+    assert sum(shares) <= whole.error * (1.0 + 1e-9)
+    used = fit.calibration.evidence.accountant
+    assert used == (whole if isinstance(whole, dm.Importance) else whole.among(used.calls))
     assert fit.calibration.achieved.guarantee.error == whole.error
     assert dm.verify(fit.calibration.certificate(), rng=3).ok
 

@@ -15,7 +15,8 @@ KINDS = st.sampled_from(dm.Kind)
 @st.composite
 def guarantees(draw):
     kind = draw(KINDS)
-    return dm.Guarantee(kind, draw(st.floats(5e-324, 1.0)) if kind >= dm.Kind.PROBABLE else 0.0)
+    inside = kind is dm.Kind.PROBABLE and draw(st.booleans())
+    return dm.Guarantee(kind, draw(st.floats(5e-324, 1.0)) if kind >= dm.Kind.PROBABLE else 0.0, inside)
 
 
 def test_kinds_are_ordered_the_surest_first():
@@ -28,13 +29,81 @@ def test_the_four_phrases():
 
 
 @given(guarantees(), guarantees())
-def test_joining_takes_the_less_sure_kind_and_adds_the_errors_upward(one, other):
+def test_joining_takes_the_less_sure_kind_and_adds_the_errors_outside_delta_upward(one, other):
     both = one & other
     assert both.kind == max(one.kind, other.kind)
-    exact = Fraction(one.error) + Fraction(other.error)
+    assert both == other & one
+    outside = [Fraction(each.error) for each in (one, other) if not each.inside_delta]
+    if both.inside_delta:
+        assert sum(outside) == 0
+        assert both.error == max(one.error, other.error)
+        return
+    exact = sum(outside)
     assert Fraction(both.error) >= min(exact, Fraction(1))
     assert both.error <= float(exact) * (1 + 1e-15) + 1e-323
-    assert both == other & one
+    assert (both.kind < dm.Kind.PROBABLE) == (exact == 0)
+
+
+@given(guarantees(), guarantees(), guarantees())
+def test_joining_does_not_depend_on_the_order_but_for_rounding(one, two, three):
+    left, right = (one & two) & three, one & (two & three)
+    assert (left.kind, left.inside_delta) == (right.kind, right.inside_delta)
+    assert left.error == pytest.approx(right.error, rel=1e-14, abs=1e-322)
+
+
+INSIDE = dm.Guarantee(dm.Kind.PROBABLE, 1e-9, inside_delta=True)
+
+
+def test_an_error_inside_delta_is_not_added_again():
+    outside = dm.Guarantee(dm.Kind.PROBABLE, 1e-12)
+    estimate = dm.Guarantee(dm.Kind.ESTIMATE, 1e-4)
+    assert INSIDE & INSIDE == INSIDE
+    assert INSIDE & dm.Guarantee(dm.Kind.BOUND) == INSIDE
+    assert INSIDE & dm.Guarantee(dm.Kind.PROBABLE, 1e-10, True) == INSIDE
+    assert INSIDE & outside == outside
+    assert INSIDE & estimate == estimate
+    both = joined([INSIDE, outside, outside])
+    assert not both.inside_delta
+    assert 2e-12 <= both.error <= 2e-12 * (1 + 1e-15)
+
+
+def test_an_error_inside_delta_is_told_rounded_up():
+    assert str(INSIDE) == "with probability 1 - beta, beta 1e-09, inside delta"
+    third = dm.Guarantee(dm.Kind.PROBABLE, 1e-9 / 3.0, inside_delta=True)
+    assert str(third) == "with probability 1 - beta, beta 3.33334e-10, inside delta"
+
+
+@pytest.mark.parametrize("kind", [dm.Kind.EXACT, dm.Kind.BOUND, dm.Kind.ESTIMATE])
+def test_only_a_probable_claim_has_its_error_inside_delta(kind):
+    with pytest.raises(dm.InvalidParameterError, match="inside_delta"):
+        dm.Guarantee(kind, 1e-4 if kind is dm.Kind.ESTIMATE else 0.0, inside_delta=True)
+    with pytest.raises(dm.InvalidParameterError, match="inside_delta"):
+        dm.Guarantee(dm.Kind.PROBABLE, 1e-4, inside_delta=1)
+
+
+@given(st.floats(1e-300, 1.0), st.floats(1e-300, 1.0))
+def test_what_is_left_of_delta_is_rounded_down_and_not_nothing(delta, error):
+    inside = dm.Guarantee(dm.Kind.PROBABLE, error, inside_delta=True)
+    assert dm.Guarantee(dm.Kind.PROBABLE, error).mechanism_delta(delta) == delta
+    exact = Fraction(delta) - Fraction(error)
+    if exact <= 0:
+        with pytest.raises(dm.InvalidParameterError, match=r"beta must be below delta"):
+            inside.mechanism_delta(delta)
+        return
+    left = inside.mechanism_delta(delta)
+    assert Fraction(left) <= exact
+    assert Fraction(left) + Fraction(error) <= Fraction(delta)
+    assert left >= float(exact) * (1 - 2**-52)
+
+
+def test_data_of_before_means_an_error_outside_delta():
+    assert dm.Guarantee.from_dict({"kind": "PROBABLE", "error": 1e-9}) == dm.Guarantee(dm.Kind.PROBABLE, 1e-9)
+    assert dm.Guarantee(dm.Kind.PROBABLE, 1e-9).to_dict() == {"kind": "PROBABLE", "error": 1e-9}
+    assert INSIDE.to_dict() == {"kind": "PROBABLE", "error": 1e-9, "inside_delta": True}
+    with pytest.raises(dm.InvalidParameterError, match="guarantee"):
+        dm.Guarantee.from_dict({"kind": "PROBABLE", "inside_delta": True})
+    with pytest.raises(dm.InvalidParameterError, match="inside_delta"):
+        dm.Guarantee.from_dict({"kind": "PROBABLE", "error": 1e-9, "inside_delta": 1})
 
 
 def test_what_rests_on_nothing_is_exact():

@@ -176,3 +176,55 @@ def test_the_smallest_goal():
     least = rung_below(1e-250, 1.0)
     assert least <= 1e-250 < 2.0 * least
     assert rung_below(1e-300, 1.0) == rung_below(0.0, 1.0) == least
+
+
+def leapt(order, scale, goal, rungs=12):
+    asked = []
+
+    def interval(rung):
+        asked.append(rung)
+        return 1.0 - scale * rung**order, 1.0
+
+    return Ladder.down(1.0, 0.5**rungs).leap(interval, relative_gap, goal=goal, order=2.0), asked
+
+
+@pytest.mark.parametrize("goal", [0.3, 1e-2, 1e-4, 1e-6])
+def test_a_leap_reaches_the_rung_that_a_climb_would(goal):
+    found, asked = leapt(2.0, 0.4, goal)
+    assert found.met
+    assert found.upper - found.lower <= goal
+    assert 0.4 * (2.0 * found.resolution) ** 2 > goal or found.resolution == 1.0
+    assert len(asked) <= 3
+
+
+def test_a_leap_goes_on_where_the_gap_falls_more_slowly():
+    found, asked = leapt(1.0, 0.4, 1e-3)
+    assert found.met
+    assert 3 <= len(asked) <= 10
+
+
+def test_a_leap_ends_where_the_ladder_or_the_gain_ends():
+    found, asked = leapt(2.0, 0.4, 1e-12, rungs=5)
+    assert not found.met
+    assert found.resolution == asked[-1] == 0.5**5
+    stuck, asked = leapt(0.0, 0.3, 1e-6)
+    assert not stuck.met
+    assert len(asked) == 2
+
+
+def test_a_leap_keeps_the_last_rung_that_has_ends():
+    def interval(rung):
+        if rung < 0.2:
+            raise dm.NumericalError("too fine")
+        return 1.0 - 0.4 * rung * rung, 1.0
+
+    found = Ladder.down(1.0, 1e-3).leap(interval, relative_gap, goal=0.05, order=1.0)
+    assert (found.met, found.resolution) == (True, 0.25)
+    found = Ladder.down(1.0, 1e-3).leap(interval, relative_gap, goal=1e-4, order=2.0)
+    assert (found.met, found.resolution) == (False, 0.25)
+    with pytest.raises(dm.NumericalError, match="too fine"):
+        Ladder((0.1, 0.05)).leap(interval, relative_gap, goal=0.05, order=2.0)
+    with pytest.raises(dm.NumericalError, match="no interval"):
+        Ladder((0.1, 0.05)).leap(lambda rung: (2.0, 1.0), relative_gap, goal=0.05, order=2.0)
+    with pytest.raises(dm.NumericalError, match="not a number"):
+        Ladder((0.1, 0.05)).leap(lambda rung: (math.nan, 1.0), relative_gap, goal=0.05, order=2.0)

@@ -20,7 +20,9 @@ from tests.support import saved
 
 SETTING = {"participation": dm.BallsInBins(2), "rng": 1}
 CERTIFIED = saved.calibration("bins certified 6")
-BETA_TOO_LARGE = "rigour: the claim holds with probability 1 - beta only, beta = 1e-05; where rigour is asked"
+OUTSIDE = (
+    "rigour: the claim holds with probability 1 - beta only, beta = 1e-05, outside delta; where rigour is"
+)
 
 
 def stated(beta, delta=None):
@@ -35,12 +37,12 @@ def stated(beta, delta=None):
     ).certificate()
 
 
-def test_a_large_beta_is_not_rigorous(tmp_path):
+def test_a_beta_outside_delta_is_not_rigorous(tmp_path):
     certificate = CERTIFIED.certificate()
     assert dm.verify(certificate, rng=2).ok
     found = dm.verify(certificate, rigorous=True, rng=2)
     assert len(found.failures) == 1
-    assert found.failures[0].startswith(BETA_TOO_LARGE)
+    assert found.failures[0].startswith(OUTSIDE)
     path = tmp_path / "certificate.json"
     certificate.save(path)
     for arguments, code in ((["verify"], 0), (["verify", "--rigorous"], 1)):
@@ -50,21 +52,19 @@ def test_a_large_beta_is_not_rigorous(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "error", "delta", "fine"),
+    ("kind", "error", "inside", "fine"),
     [
-        ("EXACT", 0.0, 1e-300, True),
-        ("BOUND", 0.0, 1e-5, True),
-        ("ESTIMATE", 1e-4, 0.5, False),
-        ("PROBABLE", 0.999999, 1e-5, False),
-        ("PROBABLE", 1e-6, 1e-3, True),
-        ("PROBABLE", math.nextafter(1e-6, 1.0), 1e-3, False),
-        ("PROBABLE", 1e-9, 1e-7, True),
-        ("PROBABLE", 1.01e-9, 1e-7, False),
-        ("PROBABLE", 1e-17, 1e-15, True),
+        ("EXACT", 0.0, False, True),
+        ("BOUND", 0.0, False, True),
+        ("ESTIMATE", 1e-4, False, False),
+        ("PROBABLE", 0.999999, False, False),
+        ("PROBABLE", 5e-324, False, False),
+        ("PROBABLE", 1e-9, True, True),
+        ("PROBABLE", 0.2, True, True),
     ],
 )
-def test_beta_is_at_most_a_millionth_and_a_hundredth_of_delta(kind, error, delta, fine):
-    assert (rigour_problem(dm.Guarantee(dm.Kind[kind], error), delta) == "") is fine
+def test_nothing_is_left_to_chance_that_delta_does_not_hold(kind, error, inside, fine):
+    assert (rigour_problem(dm.Guarantee(dm.Kind[kind], error, inside)) == "") is fine
 
 
 @pytest.mark.parametrize("beta", [0.999999, 1e-17, 5e-324, 1.2345678901234567e-9])
@@ -111,12 +111,19 @@ def test_what_is_no_probability_is_refused(error):
         dm.Guarantee(dm.Kind.ESTIMATE)
 
 
-def test_rigorous_calibrations_choose_a_beta_that_verify_accepts():
+def test_rigorous_calibrations_sample_only_with_their_error_inside_delta():
     schema = dm.BallsInBins(4)
-    for delta in (1e-3, 1e-5, 1e-9):
-        method = chosen_method("certified", schema, rigorous=True, delta=delta)
-        assert rigour_problem(dm.Guarantee(dm.Kind.PROBABLE, method.error), delta) == ""
-    assert chosen_method("certified", schema, rigorous=False, delta=1e-9) == dm.Certified()
+    assert chosen_method(None, schema, rigorous=True, seeded=False) is None
+    assert chosen_method("certified", schema, rigorous=True, seeded=False) == dm.Certified()
+    # The caller's own numbers leave it outside: nothing is sampled then.
+    assert chosen_method(None, schema, rigorous=True, seeded=True) == dm.Deterministic()
+    for name, seeded in (("certified", True), ("importance", False), ("importance", True)):
+        with pytest.raises(dm.InvalidParameterError, match="method"):
+            chosen_method(name, schema, rigorous=True, seeded=seeded)
+    for seeded in (False, True):
+        assert chosen_method(None, schema, rigorous=False, seeded=seeded) is None
+        assert chosen_method("certified", schema, rigorous=False, seeded=seeded) == dm.Certified()
+        assert chosen_method(None, dm.Poisson(0.1), rigorous=True, seeded=seeded) is None
 
 
 def probable(error):
@@ -145,7 +152,8 @@ def test_shares_of_beta_do_not_add_up_to_more(beta, trials):
     from fractions import Fraction
 
     try:
-        share = dm.Certified(beta).shared(trials).beta
+        share = dm.Certified(beta).share(trials)
+        assert dm.Certified(beta).among(trials).share(1) == share
     except dm.InvalidParameterError:
         assert beta < 1e-300  # too small to be shared: refused
         return
@@ -153,14 +161,17 @@ def test_shares_of_beta_do_not_add_up_to_more(beta, trials):
 
 
 @pytest.mark.parametrize("budget", [None, dm.PrivacyBudget(20.0, 1e-2)])
-def test_betas_of_a_ledger_add_up(budget):
-    """Three certificates that are rigorous each, and together are not."""
-    cal = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-3, method=dm.Certified(4e-7), **SETTING)
+def test_a_total_is_held_to_what_a_certificate_is_held_to(budget):
+    own, supplied = (
+        dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-3, participation=dm.BallsInBins(2), rng=rng)
+        for rng in (None, 1)
+    )
     ledger = dm.Ledger(budget=budget, currency=None if budget is None else dm.ClaimCurrency())
     for count in (1, 2):
-        ledger.add(f"run {count}", cal, lot=f"run {count}")
+        ledger.add(f"run {count}", own, lot=f"run {count}")
     assert dm.verify(ledger, rigorous=True, rng=2).ok
-    ledger.add("run 3", cal, lot="run 3")
+    ledger.add("run 3", supplied, lot="run 3")
     found = dm.verify(ledger, rigorous=True, rng=2)
-    (line,) = found.failures
-    assert line.startswith("rigour: the total of 3 releases: the claim holds with probability 1 - beta only")
+    assert found.failures[-1].startswith(
+        "rigour: the total of 3 releases: the claim holds with probability 1 - beta only"
+    )

@@ -283,10 +283,11 @@ def routes(strategy, schema, method):
     [
         (dm.Identity(6), dm.EveryStep(), dm.Exact(), ["integral of"], ["analytic Gaussian"]),
         (dm.Identity(6), dm.EveryStep(), dm.Rdp(), ["integral of"], ["RDP"]),
-        (dm.Identity(6), dm.Poisson(0.2), dm.Pld(), ["contour integral of 6", "PRV"], ["PLD"]),
+        (dm.Identity(6), dm.Poisson(0.2), dm.Pld(), ["contour integral of 6", "lattice", "PRV"], ["PLD"]),
         (dm.Identity(6), dm.Poisson(0.2), dm.Prv(), ["contour integral of 6", "PLD"], ["PRV"]),
         (dm.Identity(6), dm.Poisson(1.0), dm.Exact(), ["integral of"], ["analytic Gaussian"]),
-        (dm.SquareRoot(7, 2), dm.CyclicPoisson(0.2, 3), dm.Pld(), ["contour integral of 3", "PRV"], ["PLD"]),
+        (dm.SquareRoot(7, 2), dm.CyclicPoisson(0.2, 3), dm.Pld(), ["contour integral of 3", "lattice", "PRV"],
+         ["PLD"]),
         (dm.SquareRoot(7, 2), dm.CyclicPoisson(1.0, 3), dm.Exact(), ["integral of"], ["analytic Gaussian"]),
         (dm.Identity(6), dm.BallsInBins(1), dm.Exact(), ["integral of"], ["analytic Gaussian"]),
         (dm.LambdaCGD(6, 0.5), dm.BallsInBins(3), dm.Importance(), ["importance"], []),

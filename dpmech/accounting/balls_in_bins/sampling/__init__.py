@@ -4,13 +4,16 @@ from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
 from dpmech.accounting.balls_in_bins.sampling.estimate import pilot_size
 from dpmech.accounting.balls_in_bins.sampling.estimate_accountant import ImportanceAccountant
+from dpmech.accounting.balls_in_bins.sampling.judgement import Judgement, judge_delta
 from dpmech.accounting.balls_in_bins.sampling.rough_sigma import RoughSample, RoughSigma
 
 __all__ = [
     "CertifiedAccountant",
     "ImportanceAccountant",
+    "Judgement",
     "RoughSample",
     "RoughSigma",
     "draw_entropy",
+    "judge_delta",
     "pilot_size",
 ]

@@ -182,7 +182,9 @@ class TestMethods:
     @pytest.mark.parametrize(("sigma", "eps"), [(3.0, 0.5), (2.0, 2.0), (5.0, 0.1)])
     def test_every_interval_and_bound_is_on_its_side(self, sigma, eps):
         truth = self.truth(sigma, eps)
-        estimate = dm.delta(self.strategy, sigma, eps, participation=self.participation, rng=5)
+        estimate = dm.delta(
+            self.strategy, sigma, eps, participation=self.participation, method=dm.Importance(), rng=5
+        )
         assert estimate.lower <= truth <= estimate.upper
         assert estimate.guarantee.error == pytest.approx(1e-4, rel=1e-9)
         assert estimate.upper / estimate.lower < 1.25

