@@ -1,16 +1,16 @@
 """The ADD mixture: Gaussians along one direction, with a proved weight bound, and the tilt of all bins."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Self
 
 import numpy as np
-import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
 from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint, add_point
 from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import log_mean_exp
-from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts
+from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts, log_largest_weight
 from dpmech.accounting.balls_in_bins.streams import AddDraw, generator
 from dpmech.numerics import FloatArray
 
@@ -42,8 +42,8 @@ class AddProposal(Proposal):
     alphas: FloatArray
 
     @classmethod
-    def at(cls, gram: BinGram, eps: float) -> Self:
-        """The mixture at eps, with equal probabilities.
+    def at(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self:
+        """The mixture at eps, with equal probabilities; with the collective tilt where its name is given.
 
         The first part reaches the hyperplane that bounds {L <= -eps}, or is Q where that does not exclude
         0; the others reach further, up to where the mean of r is e^-eps, since L exceeds its value at the
@@ -52,7 +52,7 @@ class AddProposal(Proposal):
         point = add_point(gram, eps)
         curvature = 0.5 * float(point.direction @ gram.diagonal)
         tilts = np.array([max(point.depth + part * curvature, 0.0) for part in ADD_PARTS]) / point.square
-        collective = CollectiveParts.falling(gram, eps)
+        collective = CollectiveParts.falling(gram, eps, names)
         parts = tilts.size + (collective is not None)
         return cls(gram, eps, point, tilts, collective, np.full(parts, 1.0 / parts))
 
@@ -71,15 +71,28 @@ class AddProposal(Proposal):
     def log_weight_bound(self) -> float:
         """Log of an upper bound on every weight, proved.
 
-        A weight is not 0 only where L <= -eps; there `u = -w . y >= c` (`add_point`, for any w), f <= 1, and
-        `D_j = exp(tau_j u - tau_j^2 w^T K w / 2)` is at least its value at u = c.
+        A weight is not 0 only where L = -eps - x, x >= 0. There `f = 1 - e^-x`, and `u = -w . y >= c + x`
+        (`add_point`, for any w and any eps), so that `D_j = exp(tau_j u - tau_j^2 w^T K w / 2)` is at least
+        its value at u = c + x.
         """
         depths = self.tilts * self.point.depth - 0.5 * self.tilts**2 * self.point.square
-        return -float(scipy.special.logsumexp(depths, b=self.alphas[: depths.size]))
+        return log_largest_weight(self.tilts, depths, self.alphas[: depths.size])
+
+    @property
+    def bounding(self) -> Collection[str]:
+        """The Gaussians."""
+        return self.names[: self.tilts.size]
 
     def reweighted(self, weights: FloatArray) -> "AddProposal":
         """The same parts with other probabilities."""
         return dataclasses.replace(self, alphas=weights)
+
+    def restricted(self, names: Collection[str]) -> "AddProposal":
+        """Without the collective tilt where its name is not given."""
+        if self.collective is None or set(names) & set(self.collective.names):
+            return self
+        alphas = self.alphas[: self.tilts.size]
+        return dataclasses.replace(self, collective=None, alphas=alphas / alphas.sum())
 
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
         """Samples of the mixture."""

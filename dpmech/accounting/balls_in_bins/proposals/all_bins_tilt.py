@@ -29,6 +29,7 @@ added only lowers a weight.
 import dataclasses
 import functools
 import math
+from collections.abc import Collection
 from typing import Self
 
 import numpy as np
@@ -91,8 +92,13 @@ class CollectiveParts:
     band: FloatArray
 
     @classmethod
-    def rising(cls, gram: BinGram, eps: float) -> Self | None:
-        """Parts for {mean a >= e^eps}; None where bins are correlated, or one bin alone is far likelier."""
+    def rising(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self | None:
+        """Parts for {mean a >= e^eps}, those of the given names alone where there are any.
+
+        None where bins are correlated, or one bin alone is far likelier.
+        """
+        if names is not None and not any(rising_name(share) in names for share in SHARES):
+            return None
         scales = _usable_scales(gram, eps)
         if scales is None:
             return None
@@ -105,19 +111,23 @@ class CollectiveParts:
             # Which parts a mixture has steers its variance only.
             if level <= 1.0 + 1e-9 or peak < 0.0:
                 continue
-            name = f"all bins, one {share:.0%}" if share else "all bins"
+            name = rising_name(share)
+            if names is not None and name not in names:
+                continue
             part = _part(gram, scales, name, level, peak, variance, pull)
             parts += [] if part is None else [part]
         return cls(gram, tuple(parts), scales, band) if parts else None
 
     @classmethod
-    def falling(cls, gram: BinGram, eps: float) -> Self | None:
-        """The part for {mean a <= e^-eps}; None where bins are correlated."""
+    def falling(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self | None:
+        """The part for {mean a <= e^-eps}; None where bins are correlated, or its name is not among those."""
+        if names is not None and rising_name(0.0) not in names:
+            return None
         scales = _usable_scales(gram, eps)
         if scales is None:
             return None
         variance, pull = _mean_field(gram)
-        part = _part(gram, scales, "all bins", math.exp(-eps), 0.0, variance, pull)
+        part = _part(gram, scales, rising_name(0.0), math.exp(-eps), 0.0, variance, pull)
         return None if part is None else cls(gram, (part,), scales, scales[None])
 
     def __reduce__(self) -> tuple[type["CollectiveParts"], tuple[object, ...]]:
@@ -133,6 +143,11 @@ class CollectiveParts:
     def names(self) -> tuple[str, ...]:
         """The parts, in order."""
         return tuple(part.name for part in self.parts)
+
+    def restricted(self, names: Collection[str]) -> Self | None:
+        """The parts of these names; None where there is none."""
+        kept = tuple(part for part in self.parts if part.name in names)
+        return dataclasses.replace(self, parts=kept) if kept else None
 
     def draw(self, chosen: IntArray, values: FloatArray, rng: np.random.Generator) -> FloatArray:
         """Draws of the parts numbered `chosen`, shape (m,), from as many draws of N(0, K), shape (m, b)."""
@@ -191,6 +206,11 @@ class CollectiveParts:
                 total = total + log_mean_exp(part.peak * along - 0.5 * part.peak**2 * squares - sites)
             columns.append(total)
         return np.stack(columns, axis=1)
+
+
+def rising_name(share: float) -> str:
+    """The name of the part in which one bin makes up this share of the mean."""
+    return f"all bins, one {share:.0%}" if share else "all bins"
 
 
 def _usable_scales(gram: BinGram, eps: float) -> FloatArray | None:

@@ -9,7 +9,7 @@ import numpy as np
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.numerics import FloatArray
 
-__all__ = ["LiftedGroup", "PointGroup", "log_mean_exp"]
+__all__ = ["LiftedGroup", "PointGroup", "lifted_name", "log_mean_exp"]
 
 
 def log_mean_exp(values: FloatArray) -> FloatArray:
@@ -66,6 +66,11 @@ class PointGroup:
         return log_mean_exp(exponents)
 
 
+def lifted_name(share: float) -> str:
+    """The name of the lifted group whose one bin makes up this share."""
+    return f"one bin, {share:.0%}"
+
+
 @dataclasses.dataclass(frozen=True)
 class LiftedGroup:
     """Gaussians N(K v, K), equally probable: `v = lift / b + peak e_i`, one for every bin i.
@@ -93,7 +98,7 @@ class LiftedGroup:
         lift = max(0.0, (eps + math.log1p(-share)) / square)
         peak = max(0.0, (eps + math.log(share * gram.bins) - lift * square) / top + 0.5)
         norms = 0.5 * (lift**2 * square + 2.0 * lift * peak * image + peak**2 * diagonal)
-        return cls(f"one bin, {share:.0%}", lift, peak, image, norms)
+        return cls(lifted_name(share), lift, peak, image, norms)
 
     def shift(self, gram: BinGram, uniforms: FloatArray) -> FloatArray:
         """Means of the Gaussians chosen by inversion, shape (m, b)."""

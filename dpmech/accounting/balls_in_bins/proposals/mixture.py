@@ -7,6 +7,7 @@ mean is the delta of that direction, exactly, whatever the alpha_j.
 """
 
 import abc
+from collections.abc import Collection
 from typing import Self
 
 import numpy as np
@@ -15,7 +16,10 @@ import scipy
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.numerics import FloatArray, IntArray
 
-__all__ = ["Proposal", "chosen_parts"]
+__all__ = ["Proposal", "chosen_parts", "log_largest_weight"]
+
+# A bound on any nodes; these make it close.
+_NODES = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, 4096)])
 
 
 class Proposal(abc.ABC):
@@ -44,9 +48,21 @@ class Proposal(abc.ABC):
     def log_weight_bound(self) -> float:
         """Log of a proved upper bound on every weight."""
 
+    @property
+    @abc.abstractmethod
+    def bounding(self) -> Collection[str]:
+        """Names of the parts whose probabilities make the weight bound small."""
+
     @abc.abstractmethod
     def reweighted(self, weights: FloatArray) -> Self:
         """The same parts with other probabilities."""
+
+    @abc.abstractmethod
+    def restricted(self, names: Collection[str]) -> Self:
+        """The parts of these names alone, and those on which the weight bound rests, in proportion as before.
+
+        Names of parts that it has not do not matter.
+        """
 
     @abc.abstractmethod
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
@@ -68,3 +84,19 @@ def chosen_parts(weights: FloatArray, uniforms: FloatArray) -> IntArray:
         np.searchsorted(bounds, uniforms * bounds[-1], side="right"), bounds.size - 1
     )
     return parts
+
+
+def log_largest_weight(slopes: FloatArray, logs: FloatArray, weights: FloatArray) -> float:
+    """Log of an upper bound on `(1 - e^-x) / sum_j weights_j exp(logs_j + slopes_j x)` over x >= 0.
+
+    Both numerator and denominator are non-decreasing, so over a cell [x, x'] the quotient is at most the
+    numerator at x' over the denominator at x, and beyond the last node one over that.
+
+    Args:
+        slopes: >= 0, shape (J,).
+        logs: shape (J,).
+        weights: >= 0, shape (J,).
+    """
+    below = scipy.special.logsumexp(logs[:, None] + slopes[:, None] * _NODES, axis=0, b=weights[:, None])
+    above = np.append(np.log(-np.expm1(-_NODES[1:])), 0.0)
+    return float(np.max(above - below))

@@ -2,17 +2,22 @@
 
 import dataclasses
 import math
+from collections.abc import Collection
 from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
 from dpmech.accounting.balls_in_bins.proposals.design_points import remove_points, set_starts
-from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
-from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts
+from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import (
+    LiftedGroup,
+    PointGroup,
+    lifted_name,
+    log_mean_exp,
+)
+from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts, log_largest_weight
 from dpmech.accounting.balls_in_bins.proposals.tuples import (
     FreeTuples,
     TupleProposal,
@@ -30,7 +35,6 @@ SET_SIZES = (2, 3, 6)
 SETS_EACH = 20
 PEAK_SHARES = (0.03, 0.1, 0.25, 0.5, 0.75)
 SET_SEED = 20
-BOUND_GRID = 4096
 
 
 class Slots(NamedTuple):
@@ -94,7 +98,7 @@ class RemoveProposal(Proposal):
         eps: the privacy loss level.
         scaled: the tuple proposal of order 1.
         star: the tuple proposal that bounds the weights, or None where K is too large to be read.
-        free: uniform tuples; None with `star`.
+        free: uniform tuples; None with `star`, and where they carry nothing.
         groups: Gaussians at design points.
         collective: tilts of all bins; None where bins are correlated, or one bin decides.
         alphas: probabilities of the parts, in the order of `names`.
@@ -110,43 +114,57 @@ class RemoveProposal(Proposal):
     alphas: FloatArray
 
     @classmethod
-    def at(cls, gram: BinGram, eps: float) -> Self:
-        """The mixture at eps with all its parts, equally probable."""
+    def at(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self:
+        """The mixture at eps, its parts equally probable.
+
+        Args:
+            gram: the Gram matrix.
+            eps: the privacy loss level.
+            names: the parts to have, beside the nominal, the scaled and the star part; None for all.
+        """
         bins, half = gram.bins, 0.5 * gram.diagonal
+
+        def wanted(name: str) -> bool:
+            return names is None or name in names
+
         heaviest = int(np.argmax(half))
         reach = (eps + float(half[heaviest]) + math.log(bins)) / (2.0 * float(half[heaviest]))
         scaled = tuple_proposal(gram, max(1.0, reach), 1)
         star = best_tuple_proposal(gram, eps) if gram.cheap_columns else None
-        free = FreeTuples.at(gram, eps) if gram.cheap_columns else None
+        free = FreeTuples.at(gram, eps) if gram.cheap_columns and wanted("free tuples") else None
         groups: list[PointGroup | LiftedGroup] = []
         if bins > 1:
-            if gram.circulant:
+            if gram.circulant and wanted("local"):
                 first = np.zeros((1, bins))
                 first[0, 0] = 1.0
                 groups.append(PointGroup.at(gram, "local", remove_points(gram, eps, first), orbit=True))
-            elif bins <= LOCAL_BINS:
+            elif bins <= LOCAL_BINS and wanted("local"):
                 groups.append(PointGroup.at(gram, "local", remove_points(gram, eps, np.eye(bins))))
-            uniform = np.full((1, bins), 1.0 / bins)
-            groups.append(PointGroup.at(gram, "uniform", remove_points(gram, eps, uniform, steps=0)))
-            groups.extend(LiftedGroup.at(gram, eps, share) for share in PEAK_SHARES)
+            if wanted("uniform"):
+                uniform = np.full((1, bins), 1.0 / bins)
+                groups.append(PointGroup.at(gram, "uniform", remove_points(gram, eps, uniform, steps=0)))
+            lifted = (LiftedGroup.at(gram, eps, share) for share in PEAK_SHARES if wanted(lifted_name(share)))
+            groups.extend(lifted)
             rng = np.random.default_rng(SET_SEED)
             for size in (size for size in SET_SIZES if size < bins):
-                tilts = remove_points(gram, eps, set_starts(bins, size, SETS_EACH, rng), steps=2)
-                groups.append(PointGroup.at(gram, f"sets of {size}", tilts))
-        collective = CollectiveParts.rising(gram, eps)
-        parts = 2 + 2 * (star is not None) + len(groups)
+                starts = set_starts(bins, size, SETS_EACH, rng)
+                if wanted(f"sets of {size}"):
+                    tilts = remove_points(gram, eps, starts, steps=2)
+                    groups.append(PointGroup.at(gram, f"sets of {size}", tilts))
+        collective = CollectiveParts.rising(gram, eps, names)
+        parts = 2 + (star is not None) + (free is not None) + len(groups)
         parts += len(collective.parts) if collective is not None else 0
         return cls(gram, eps, scaled, star, free, tuple(groups), collective, np.full(parts, 1.0 / parts))
 
     @property
     def tuple_parts(self) -> tuple[TuplePart, ...]:
         """The star and the free tuples; none where K is too large to be read."""
-        if self.star is None or self.free is None:
-            return ()
-        return (
-            TuplePart("star", self.star, RemoveDraw.STAR),
-            TuplePart("free tuples", self.free, RemoveDraw.FREE),
-        )
+        parts = []
+        if self.star is not None:
+            parts.append(TuplePart("star", self.star, RemoveDraw.STAR))
+        if self.free is not None:
+            parts.append(TuplePart("free tuples", self.free, RemoveDraw.FREE))
+        return tuple(parts)
 
     @property
     def slots(self) -> Slots:
@@ -168,9 +186,26 @@ class RemoveProposal(Proposal):
         """Probabilities of the parts."""
         return self.alphas
 
+    @property
+    def bounding(self) -> Collection[str]:
+        """The star, or the scaled part where there is none."""
+        return ("star",) if self.star is not None else ("scaled",)
+
     def reweighted(self, weights: FloatArray) -> "RemoveProposal":
         """The same parts with other probabilities."""
         return dataclasses.replace(self, alphas=weights)
+
+    def restricted(self, names: Collection[str]) -> "RemoveProposal":
+        """The parts of these names, and the nominal, the scaled and the star part."""
+        kept = [name in names or name in ("nominal", "scaled", "star") for name in self.names]
+        alphas = self.alphas[np.array(kept)]
+        return dataclasses.replace(
+            self,
+            free=self.free if "free tuples" in names else None,
+            groups=tuple(group for group in self.groups if group.name in names),
+            collective=None if self.collective is None else self.collective.restricted(names),
+            alphas=alphas / alphas.sum(),
+        )
 
     @property
     def log_weight_bound(self) -> float:
@@ -178,20 +213,14 @@ class RemoveProposal(Proposal):
 
         Nominal, scaled and star parts have `D >= r^p / B` (`tuples`; p = 1, B = 1 for the nominal
         one), so the weight is at most `(r - e^eps) / sum_j alpha_j r^p_j / B_j` on {r >= e^eps}. With r =
-        e^(eps + x) this is `N(x) / D(x)`, `N = 1 - e^-x` and `D = sum_j alpha_j e^((p_j - 1)(eps + x)) /
-        B_j` both non-decreasing, so its supremum over a cell [x, x'] is at most N(x') / D(x), and beyond
-        the last node 1 / D.
+        e^(eps + x) this is the quotient that `log_largest_weight` bounds.
         """
         terms = [(1.0, 0.0), (self.scaled.power, self.scaled.log_bound)]
         if self.star is not None:
             terms.append((self.star.power, self.star.log_bound))
-        powers, bounds = np.array(terms).T[:, :, None]
-        # A bound on any nodes; these make it close.
-        nodes = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, BOUND_GRID)])
-        logs = (powers - 1.0) * (self.eps + nodes) - bounds
-        below = scipy.special.logsumexp(logs, axis=0, b=self.alphas[: len(terms), None])
-        above = np.append(np.log(-np.expm1(-nodes[1:])), 0.0)
-        return float(np.max(above - below))
+        powers, bounds = np.array(terms).T
+        slopes = powers - 1.0
+        return log_largest_weight(slopes, slopes * self.eps - bounds, self.alphas[: len(terms)])
 
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
         """Samples of the mixture."""

@@ -1,8 +1,8 @@
 """Sampling: an estimate of delta with its interval, and a bound with probability 1 - beta."""
 
+from dpmech.accounting.balls_in_bins.sampling.adaptation import pilot_size
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
-from dpmech.accounting.balls_in_bins.sampling.estimate import pilot_size
 from dpmech.accounting.balls_in_bins.sampling.estimate_accountant import ImportanceAccountant
 from dpmech.accounting.balls_in_bins.sampling.judgement import Judgement, judge_delta
 from dpmech.accounting.balls_in_bins.sampling.rough_sigma import RoughSample, RoughSigma

@@ -4,9 +4,13 @@ Block j of a stage draws from the streams of that key (`streams.py`) and from no
 of a block depends on b alone, and the results are put together in the order of j.
 """
 
+import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
+import os
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import scipy
@@ -15,15 +19,24 @@ from dpmech.accounting.balls_in_bins.proposals import Proposal
 from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
 from dpmech.numerics import FloatArray, current_executor, spend
 
-__all__ = ["Sample", "adapted_weights", "block_size", "draw_entropy", "pilot_sample", "weight_sample"]
+__all__ = [
+    "Sample",
+    "block_size",
+    "draw_entropy",
+    "pilot_sample",
+    "weight_sample",
+    "weight_stream",
+]
 
 BlockResult = tuple[FloatArray, FloatArray]
 
+# A block of few bins stays in the cache; one of many has enough draws to be worth reading a b x b factor.
+CACHE_ENTRIES = 2**18
 BLOCK_ENTRIES = 2**20
+DENSE_BLOCK = 256
 SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 4096
 CHUNKS = 64
-ADAPT_STEPS = 300
 # Of the cost: bytes of a number, and up to how many bins a draw is a product with a dense matrix.
 _NUMBER, _DENSE = 8.0, 6000
 
@@ -42,8 +55,9 @@ class Sample:
 
 
 def block_size(bins: int) -> int:
-    """Samples in a block: about a million entries of y, so that a block takes some 100 MB at most."""
-    return int(min(max(BLOCK_ENTRIES // bins, SMALLEST_BLOCK), LARGEST_BLOCK))
+    """Samples in a block: at most about a million entries of y, so that a block takes some 100 MB at most."""
+    wanted = max(CACHE_ENTRIES // bins, min(BLOCK_ENTRIES // bins, DENSE_BLOCK))
+    return int(min(max(wanted, SMALLEST_BLOCK), LARGEST_BLOCK))
 
 
 def draw_entropy(rng: np.random.Generator | None) -> tuple[int, ...]:
@@ -90,17 +104,43 @@ def _blocks(
         _NUMBER * (8.0 * size * bins + 2.0 * count * size * (proposal.weights.size if detailed else 1)),
         what=f"drawing {count * size} samples of {bins} bins",
     )
-    executor = current_executor() if executor is None else executor
-    if executor is None:
-        return _chunk(proposal, entropy, stage, range(count), size, detailed=detailed)
     step = math.ceil(count / CHUNKS)
-    futures = [
-        executor.submit(
-            _chunk, proposal, entropy, stage, range(first, min(first + step, count)), size, detailed=detailed
-        )
-        for first in range(0, count, step)
-    ]
-    return [result for future in futures for result in future.result()]
+    with _workers(executor, math.ceil(count / step)) as pool:
+        if pool is None:
+            return _chunk(proposal, entropy, stage, range(count), size, detailed=detailed)
+        futures = [
+            pool.submit(
+                _chunk,
+                proposal,
+                entropy,
+                stage,
+                range(first, min(first + step, count)),
+                size,
+                detailed=detailed,
+            )
+            for first in range(0, count, step)
+        ]
+        return [result for future in futures for result in future.result()]
+
+
+@contextlib.contextmanager
+def _workers(
+    executor: concurrent.futures.Executor | None, tasks: int
+) -> Iterator[concurrent.futures.Executor | None]:
+    """The executor asked for, else that of `running_on`, else threads for the cores; None where one will do.
+
+    Threads are enough: the work is in array operations, which run side by side.
+    """
+    executor = current_executor() if executor is None else executor
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if executor is not None or min(cores, tasks) < 2:
+        yield executor
+        return
+    with concurrent.futures.ThreadPoolExecutor(min(cores, tasks)) as threads:
+        try:
+            yield threads
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
 
 
 def pilot_sample(
@@ -133,39 +173,48 @@ def weight_sample(
     return Sample(np.concatenate([one for one, _ in results]), shares)
 
 
-def adapted_weights(
-    proposal: Proposal, payoffs: FloatArray, densities: FloatArray, floors: FloatArray
-) -> FloatArray:
-    """Part probabilities that minimise the second moment of the weights seen in a pilot.
+def weight_stream(
+    proposal: Proposal,
+    entropy: tuple[int, ...],
+    stage: Stage,
+    expected: int,
+    executor: concurrent.futures.Executor | None = None,
+) -> Generator[FloatArray, None, None]:
+    """The log weights of block 0, 1, 2, ... of a stage, without end: whoever reads them may stop at any one.
 
-    The second moment `E_Q[f^2 / sum_j alpha_j D_j]` is convex in alpha; the update is multiplicative. It
-    steers the variance only: any alpha gives an unbiased weight.
+    What a block holds does not depend on where the reader stops, nor on the executor.
 
     Args:
-        proposal: the proposal that was sampled.
-        payoffs: log f, shape (n,).
-        densities: log D, shape (n, J).
-        floors: the least probability of each part, shape (J,), summing to less than 1.
-
-    Returns:
-        alpha, shape (J,); the given probabilities where no sample had a payoff.
+        proposal: the mixture.
+        entropy: seeds of the blocks.
+        stage: their stage.
+        expected: how many samples will be read, about; blocks up to that are started ahead.
+        executor: where blocks run.
     """
-    hit = payoffs > -np.inf
-    if not np.any(hit):
-        return proposal.weights
-    payoffs, densities = payoffs[hit], densities[hit]
-    base = 2.0 * payoffs - scipy.special.logsumexp(densities, axis=1, b=proposal.weights)
-    relative = np.exp(densities - densities.max(axis=1, keepdims=True))
-    base -= densities.max(axis=1)
-    free = 1.0 - float(floors.sum())
-    inner = np.full(floors.size, 1.0 / floors.size)
-    for _ in range(ADAPT_STEPS):
-        mixed = relative @ (floors + free * inner)
-        logs = base - np.log(mixed)
-        share = np.exp(logs - logs.max())
-        gain = (share / mixed) @ relative / share.sum()
-        inner = inner * np.sqrt(gain)
-        inner /= inner.sum()
-    out: FloatArray = floors + free * inner
-    out /= out.sum()
-    return out
+    size, bins = block_size(proposal.gram.bins), proposal.gram.bins
+    cost = size * bins * (3e-7 + 2e-10 * min(bins, _DENSE))
+    planned = max(1, math.ceil(expected / size))
+    step = math.ceil(planned / CHUNKS)
+    with _workers(executor, math.ceil(planned / step)) as pool:
+        waiting: collections.deque[concurrent.futures.Future[list[BlockResult]]] = collections.deque()
+        started = 0
+        try:
+            while True:
+                # Half of what is expected may run ahead at once; beyond it, little.
+                while pool is not None and (2 * started < planned or len(waiting) < CHUNKS // 8):
+                    blocks = range(started, started + step)
+                    task = pool.submit(_chunk, proposal, entropy, stage, blocks, size, detailed=False)
+                    waiting.append(task)
+                    started += step
+                spend(step * cost, _NUMBER * 8.0 * size * bins, what=f"drawing samples of {bins} bins")
+                if pool is None:
+                    blocks = range(started, started + step)
+                    found = _chunk(proposal, entropy, stage, blocks, size, detailed=False)
+                    started += step
+                else:
+                    found = waiting.popleft().result()
+                for log_weights, _ in found:
+                    yield log_weights
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -13,37 +13,26 @@ import numpy as np
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling.blocks import (
-    adapted_weights,
-    block_size,
-    draw_entropy,
-    pilot_sample,
-    weight_sample,
+from dpmech.accounting.balls_in_bins.sampling.adaptation import (
+    FLOORS,
+    LEAST_PROBABILITY,
+    STAGES,
+    adapt,
+    pilot_size,
 )
+from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, likelihood_interval, summarise
 from dpmech.accounting.balls_in_bins.sampling.results import DirectionEstimate, Estimate, SamplingPlan
-from dpmech.accounting.balls_in_bins.streams import ADD, REMOVE, DirectionStages
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import Ladder
 
-__all__ = ["FLOORS", "REL_ERRORS", "adapt", "estimate_delta", "pilot_size"]
+__all__ = ["REL_ERRORS", "estimate_delta"]
 
 
 # Relative errors that samples are sized for: what is asked for between two of them gets the smaller.
 _DIGITS = ("5", "3", "2", "1.5", "1", "0.7")
 REL_ERRORS = Ladder(tuple(float(f"{digits}e-{power}") for power in range(1, 5) for digits in _DIGITS)[:-1])
-PILOT_SAMPLES = 4096
-PILOT_EFFECTIVE = 200.0
-LEAST_PROBABILITY = 0.01
-# The collective floors keep a second mode of the weights, which a pilot may miss, from standing out.
-FLOORS = {
-    "nominal": 0.1,
-    "star": 0.2,
-    "all bins": 0.05,
-    "all bins, one 3%": 0.03,
-    "all bins, one 10%": 0.03,
-}
 LARGEST_SHARE = 0.01
 LARGEST_SHAPE = 0.5
 DOUBTFUL_SHAPE = 0.3
@@ -52,32 +41,6 @@ NEGLIGIBLE = 1e-3
 EXEMPT = 0.05
 # Of the error: for the first sample and for the enlarged one. Each is one chance to miss; the second is rare.
 ERROR_SHARES = (0.9, 0.1)
-STAGES = {"remove": REMOVE, "add": ADD}
-
-
-def adapt(
-    proposal: Proposal,
-    entropy: tuple[int, ...],
-    stages: DirectionStages,
-    executor: concurrent.futures.Executor | None,
-    floors: dict[str, float],
-) -> Proposal:
-    """The proposal with part probabilities from pilot rounds, none below its floor (0.01 by default)."""
-    least = np.array([floors.get(name, LEAST_PROBABILITY) for name in proposal.names])
-    size = pilot_size(proposal.gram.bins)
-    for number, stage in enumerate(stages.rounds):
-        payoffs, densities = pilot_sample(proposal, entropy, stage, size, executor)
-        seen = summarise(proposal.log_weights(payoffs, densities))
-        proposal = proposal.reweighted(adapted_weights(proposal, payoffs, densities, least))
-        if number > 0 and seen.effective_samples >= PILOT_EFFECTIVE:
-            break
-        size = size if number == 0 else 2 * size
-    return proposal
-
-
-def pilot_size(bins: int) -> int:
-    """Draws of one pilot round: 4096, fewer where bins are many, at least a block."""
-    return max(block_size(bins), min(PILOT_SAMPLES, PILOT_SAMPLES * 512 // bins))
 
 
 def estimate_delta(

@@ -41,8 +41,8 @@ import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample
-from dpmech.accounting.balls_in_bins.sampling.estimate import STAGES, adapt
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_delta, check_real
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, sum_rounding, total

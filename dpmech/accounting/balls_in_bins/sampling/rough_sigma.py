@@ -13,22 +13,30 @@ from typing import TypeAlias
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.moments import rough_log_delta
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.sampling.adaptation import BARE_FLOORS, adapt, pilot_size
 from dpmech.accounting.balls_in_bins.sampling.blocks import weight_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import summarise
-from dpmech.accounting.balls_in_bins.sampling.estimate import FLOORS, adapt, pilot_size
 from dpmech.accounting.balls_in_bins.sampling.reach import _SMALLEST_EPS, check_reach
 from dpmech.accounting.balls_in_bins.streams import ADD, REMOVE, DirectionStages
 from dpmech.accounting.gaussian import gaussian_epsilon, gaussian_log_delta, gaussian_sigma
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import FloatArray, safe_root, up
+from dpmech.numerics import safe_root, up
 
 __all__ = ["RoughSample", "RoughSigma"]
 
-Adapted: TypeAlias = dict[tuple[DirectionStages, tuple[str, ...]], FloatArray]
+# The mixtures in use, and the point (log sigma, or log eps) at which their probabilities were found.
+Adapted: TypeAlias = dict[DirectionStages, tuple[Proposal, float]]
 
-# Between probes this close, in log, the line through them is straight.
-_RESOLUTION = 0.04
+# From a probe this close, in log, the line through it and the one before is straight enough.
+_RESOLUTION = 0.03
+# The noise scale of the Gaussian with the same delta follows sigma about so, in logs.
+_SLOPE = 1.0
+_LARGEST_STEP = 0.7
+# From a probe further away, in log, probabilities are not taken over.
+_NEAR = 0.25
+_ROUNDS = 2
+_PROBES = 25
 # The moment bound is about e^3 times too high.
 _MOMENT_EXCESS = 3.0
 # No start is this far off, in log.
@@ -43,11 +51,13 @@ class RoughSigma:
         sigma: the noise scale.
         gram: the Gram matrix of the bins at that sigma.
         add: whether the ADD direction decides.
+        parts: names of the parts of the mixtures that are of use there.
     """
 
     sigma: float
     gram: BinGram
     add: bool
+    parts: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,17 +114,17 @@ class RoughSample:
                         f"no sigma near {first!r} has delta={delta!r} at eps={eps!r}: {gram!r}"
                     )
                 sigma = math.exp(log_sigma)
-                value, add = self._delta(gram.scaled(sigma**-2), eps, adapted)
+                value, add = self._delta(gram.scaled(sigma**-2), eps, log_sigma, adapted)
                 progress(f"rough: sigma {up(sigma, 4)}: delta about {up(value, 3)}")
                 probes[log_sigma] = gaussian_scale(eps, value) - target, add
                 return probes[log_sigma][0]
 
-            safe_root(excess, start, step=0.03, resolution=_RESOLUTION)
+            found = math.exp(_root(excess, start, _SLOPE))
         except OverflowError:
             raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15") from None
-        found = math.exp(_interpolated([(at, value) for at, (value, _) in probes.items()]))
         nearest = min(probes, key=lambda at: abs(probes[at][0]))
-        return RoughSigma(found, gram.scaled(found**-2), probes[nearest][1])
+        parts = frozenset(name for proposal, _ in adapted.values() for name in proposal.names)
+        return RoughSigma(found, gram.scaled(found**-2), probes[nearest][1], parts)
 
     def moment_sigma(
         self, gram: BinGram, eps: float, delta: float, *, sensitivity: float | None = None
@@ -153,7 +163,6 @@ class RoughSample:
         adapted: Adapted = {}
         scaled = gram.scaled(sigma**-2)
         smallest = math.log(_SMALLEST_EPS)
-        probes: list[tuple[float, float]] = []
 
         def by_moments(log_eps: float) -> float:
             if log_eps <= smallest:
@@ -163,12 +172,9 @@ class RoughSample:
             return math.log(delta) - max(min(value, alone), -1e6)
 
         def by_sample(log_eps: float) -> float:
-            if log_eps <= smallest:
-                return -1.0
             check_reach(log_eps, sigma, delta)
-            value, _ = self._delta(scaled, math.exp(log_eps), adapted)
-            probes.append((log_eps, math.log(delta) - math.log(max(value, 1e-300))))
-            return probes[-1][1]
+            value, _ = self._delta(scaled, math.exp(max(log_eps, smallest)), log_eps, adapted)
+            return math.log(delta) - math.log(max(value, 1e-300))
 
         unamplified = gaussian_epsilon(sigma / sensitivity, delta, safe=True)
         if unamplified <= 2.0 * _SMALLEST_EPS:
@@ -176,30 +182,57 @@ class RoughSample:
         start = min(
             math.log(unamplified), safe_root(by_moments, math.log(unamplified), step=0.1, resolution=0.01)
         )
-        root = safe_root(by_sample, start, step=0.05, resolution=_RESOLUTION)
-        return math.exp(_interpolated(probes)) if root > smallest + 0.1 else 0.0
+        root = _root(by_sample, start, max(1.0, -math.log(delta)), lowest=smallest)
+        return math.exp(root) if root > smallest + 0.1 else 0.0
 
-    def _delta(self, gram: BinGram, eps: float, adapted: Adapted) -> tuple[float, bool]:
+    def _delta(self, gram: BinGram, eps: float, point: float, adapted: Adapted) -> tuple[float, bool]:
         """Delta with no interval, and whether ADD decides."""
         found: list[float] = []
-        proposals: tuple[Proposal, ...] = (RemoveProposal.at(gram, eps), AddProposal.at(gram, eps))
-        for stages, proposal in zip((REMOVE, ADD), proposals, strict=True):
+        for stages, make in ((REMOVE, RemoveProposal.at), (ADD, AddProposal.at)):
+            known, where = adapted.get(stages, (None, math.inf))
+            near = known is not None and abs(where - point) <= _NEAR
+            proposal: Proposal = make(gram, eps, known.names if known is not None and near else None)
             if found and proposal.log_weight_bound < found[0]:
                 continue
-            known = adapted.get((stages, proposal.names))
-            chosen = (
-                adapt(proposal, self.entropy, stages, self.executor, FLOORS)
-                if known is None
-                else proposal.reweighted(known)
-            )
-            adapted[stages, proposal.names] = chosen.weights
+            if known is not None and near and known.names == proposal.names:
+                proposal = proposal.reweighted(known.weights)
+            else:
+                proposal = adapt(
+                    proposal, self.entropy, stages, self.executor, BARE_FLOORS, prune=True, rounds=_ROUNDS
+                )
+                adapted[stages] = proposal, point
             size = self.pilots * pilot_size(gram.bins)
-            weights = weight_sample(chosen, self.entropy, stages.sizing, size, self.executor)
+            weights = weight_sample(proposal, self.entropy, stages.sizing, size, self.executor)
             found.append(summarise(weights.log_weights).log_mean)
         return math.exp(max(found)), found[-1] > found[0]
 
 
-def _interpolated(probes: list[tuple[float, float]]) -> float:
-    """The root of the line through the two probes nearest to it."""
-    (x, fx), (y, fy) = sorted(probes, key=lambda probe: abs(probe[1]))[:2]
-    return x if fx == fy else x - fx * (y - x) / (fy - fx)
+def _root(
+    excess: Callable[[float], float], start: float, slope: float, *, lowest: float = -math.inf
+) -> float:
+    """About the root of an increasing function, by secants.
+
+    Args:
+        excess: the function.
+        start: where to look first.
+        slope: what it is about there.
+        lowest: the root is not looked for below it.
+
+    Raises:
+        OverflowError: where the root lies above log 1e15.
+        NumericalError: if it does not settle.
+    """
+    here, value = max(start, lowest), excess(max(start, lowest))
+    for _ in range(_PROBES):
+        step = min(max(-value / slope, -_LARGEST_STEP), _LARGEST_STEP)
+        if abs(step) <= _RESOLUTION or (here <= lowest and step < 0.0):
+            return here + step
+        if here + step > math.log(1e15):
+            raise OverflowError
+        there = max(here + step, lowest)
+        moved = excess(there)
+        secant = (moved - value) / (there - here) if there != here else slope
+        # Where delta was cut off, or noise decides, the last slope serves again.
+        slope = min(max(secant, 0.3 * slope), 3.0 * slope)
+        here, value = there, moved
+    raise NumericalError(f"no root found within {_PROBES} probes: the estimates do not settle")

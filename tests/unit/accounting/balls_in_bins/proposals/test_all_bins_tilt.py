@@ -124,7 +124,9 @@ def test_a_fault_of_two_percent_in_the_gram_matrix_is_seen():
 
 
 def test_the_bounds_say_what_carried_them():
-    bounds = dm.delta(dm.Identity(50), 2.0, 0.4, participation=dm.BallsInBins(50), rng=1)
+    bounds = dm.delta(
+        dm.Identity(50), 2.0, 0.4, participation=dm.BallsInBins(50), rng=1, method=dm.Importance()
+    )
     assert "carried by all bins" in str(bounds.by)
 
 

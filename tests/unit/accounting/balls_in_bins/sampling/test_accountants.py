@@ -11,11 +11,9 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import blocks, certified_accountant, estimate_accountant
+from dpmech.accounting.balls_in_bins.sampling import blocks, estimate_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
-from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
-from dpmech.accounting.balls_in_bins.sampling.confidence import betting_upper_bound
 from dpmech.accounting.balls_in_bins.sampling.reach import delta_below
 from dpmech.accounting.balls_in_bins.streams import Stage
 from dpmech.accounting.gaussian import gaussian_delta
@@ -39,58 +37,6 @@ def test_delta_below_is_a_bound_by_the_slope_of_the_divergence(multiplier, eps, 
     assert free <= gaussian_delta(0.5 * multiplier, eps)[1] or eps >= point
 
 
-def test_probes_of_one_call_share_beta(monkeypatch):
-    shares = []
-
-    def refuse(gram, eps, threshold, *, beta, rng, executor):
-        shares.append(beta)
-        return types.SimpleNamespace(upper=0.5, samples=10, meets=lambda delta: False)
-
-    monkeypatch.setattr(certified_accountant, "certify_delta", refuse)
-    gram = CirculantGram([1.0, 0.2, 0.1, 0.2])
-    accountant = CertifiedAccountant(
-        gram, Bounds.bracket(1.0, 1.0, dm.Provenance("one")), dm.Certified(1e-4), np.random.default_rng(1)
-    )
-    monkeypatch.setattr(accountant.sizing, "rough_epsilon", lambda sigma, delta: 1.0)
-    monkeypatch.setattr(
-        accountant.sizing, "calibrate", lambda *_, **__: types.SimpleNamespace(sigma=1.0, achieved=None)
-    )
-    calls = [
-        lambda: accountant.epsilon(0.5, 1e-5, tolerance=1e-3),
-        lambda: accountant.calibrate(1.0, 1e-5, rtol=1e-3, progress=lambda line: None),
-    ]
-    for call in calls:
-        shares.clear()
-        with pytest.raises(dm.NumericalError, match="could be certified"):
-            call()
-        assert len(shares) > 1
-        assert math.fsum(shares) <= 1e-4 * (1.0 + 1e-12)
-        assert math.fsum(shares) >= 0.99e-4
-    shares.clear()
-    bounds = accountant.delta(0.5, 1.0, tolerance=1e-3)
-    assert shares == [1e-4]
-    assert bounds.guarantee == dm.Guarantee(dm.Kind.PROBABLE, 1e-4)
-
-
-def test_both_directions_of_a_certified_bound_share_beta(monkeypatch):
-    shares = []
-    true = certified.betting_upper_bound
-
-    def noted(log_weights, log_bound, beta, bet):
-        shares.append(beta)
-        return true(log_weights, log_bound, beta, bet)
-
-    monkeypatch.setattr(certified, "betting_upper_bound", noted)
-    bound = certified.certify_delta(DenseGram([[1.0]]), 1.0, beta=1e-3, rng=np.random.default_rng(1))
-    assert shares == [5e-4, 5e-4]
-    assert bound.upper == max(bound.remove.upper, bound.add.upper)
-    assert bound.meets(bound.upper)
-    assert not bound.meets(bound.upper * (1.0 - 1e-15))
-    shares.clear()
-    certified.certify_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1))
-    assert shares == [5e-10, 5e-10]
-
-
 @pytest.mark.parametrize("blocks", [1, 2, 5])
 def test_no_fewer_samples_than_asked_for(blocks):
     gram = DenseGram([[1.0]])
@@ -101,24 +47,6 @@ def test_no_fewer_samples_than_asked_for(blocks):
     payoffs, densities = pilot_sample(proposal, (1, 2), Stage.REMOVE_MAIN, asked)
     assert payoffs.shape == (blocks * block_size(1),)
     assert densities.shape == (payoffs.size, len(proposal.names))
-
-
-@pytest.mark.parametrize("beta", [0.3, 1e-6])
-@pytest.mark.parametrize("zeros", [0, 300])
-def test_betting_bound_is_where_the_wealth_reaches_one_over_beta(beta, zeros):
-    weights = np.concatenate([np.random.default_rng(5).beta(2.0, 30.0, 400), np.zeros(zeros)])
-    with np.errstate(divide="ignore"):
-        bound = betting_upper_bound(np.log(weights) + 3.0, 3.0, beta, 0.4)
-    mean = bound / math.exp(3.0)
-    assert weights.mean() < mean < 1.0
-
-    def wealth(m):
-        """The average over eight bets from 0.4 x 2^-1.5 to 0.4 x 2^1.5, evenly in the exponent."""
-        bets = [min(0.4 * 2.0 ** (-1.5 + 3.0 * j / 7.0), 0.999) for j in range(8)]
-        return math.fsum(math.prod(1.0 + b * (m - x) for x in weights) for b in bets) / 8.0
-
-    assert wealth(mean) >= 1.0 / beta
-    assert wealth(mean * (1.0 - 1e-7)) < 1.0 / beta
 
 
 def test_a_certified_bound_counts_the_draws_of_both_directions():

@@ -1,16 +1,10 @@
 import math
 
-import mpmath
 import numpy as np
 import pytest
 import scipy.stats
 
 from dpmech.accounting.balls_in_bins.sampling.confidence import (
-    BETS,
-    WEIGHT_ROUNDING,
-    _Wealth,
-    betting_growth,
-    betting_upper_bound,
     likelihood_interval,
     pareto_shape,
     summarise,
@@ -92,99 +86,6 @@ def test_likelihood_interval_covers_skewed_means():
         missed += not lower <= 0.5 * math.exp(0.5) <= upper
     # lognormal(1): the finite-sample error of the asymptotics is allowed a factor 2.5
     assert scipy.stats.binom.sf(missed - 1, runs, 2.5 * (1.0 - level)) > ALPHA
-
-
-def test_betting_bound_for_bernoulli_is_near_the_exact_one():
-    n, hits, beta = 20_000, 40, 1e-6
-    weights = np.zeros(n)
-    weights[:hits] = 1.0
-    exact = scipy.stats.beta.ppf(1.0 - beta, hits + 1, n - hits)
-    bet, _ = betting_growth(log(weights), 2.0 * hits / n)
-    upper = betting_upper_bound(log(weights), 0.0, beta, bet)
-    assert exact < upper < 1.25 * exact
-
-
-def test_betting_bound_of_zeros():
-    n, beta = 1000, 1e-9
-    upper = betting_upper_bound(np.full(n, -np.inf), 0.0, beta, 0.9)
-    assert math.log(1.0 / beta) / n < upper < 2.0 * math.log(1.0 / beta) / n
-
-
-def test_betting_bound_never_exceeds_the_weight_bound():
-    assert betting_upper_bound(np.full(3, -5.0), -4.0, 1e-9, 0.5) == pytest.approx(math.exp(-4.0))
-
-
-def test_betting_bound_covers():
-    rng = np.random.default_rng(5)
-    missed, beta, runs = 0, 0.05, 1500
-    for _ in range(runs):
-        weights = rng.beta(0.3, 3.0, size=200)
-        upper = betting_upper_bound(np.log(weights), 0.0, beta, 0.4)
-        missed += upper < 0.3 / 3.3
-    assert scipy.stats.binom.sf(missed - 1, runs, beta) > ALPHA
-    assert missed > 0  # it is not vacuous
-
-
-def test_betting_bound_is_monotone_in_beta_and_samples():
-    rng = np.random.default_rng(6)
-    weights = np.log(rng.beta(0.3, 30.0, size=5000))
-    uppers = [betting_upper_bound(weights, 0.0, beta, 0.5) for beta in (1e-2, 1e-6, 1e-12)]
-    assert uppers == sorted(uppers)
-    assert betting_upper_bound(weights[:500], 0.0, 1e-6, 0.5) > uppers[1]
-
-
-def test_betting_bound_refuses_a_broken_bound():
-    with pytest.raises(NumericalError, match="exceeds its proved bound"):
-        betting_upper_bound(np.array([-1.0, -0.5]), -0.6, 1e-9, 0.5)
-    with pytest.raises(NumericalError):
-        betting_upper_bound(np.array([np.nan]), 0.0, 1e-9, 0.5)
-    for beta, bet in ((0.0, 0.5), (1e-9, 1.0)):
-        with pytest.raises(InvalidParameterError):
-            betting_upper_bound(np.array([-1.0]), 0.0, beta, bet)
-
-
-def exact_log_wealth(log_ratios, bets, mean):
-    """Log of the sum over bets, at 50 digits, of the ratios that the logs stand for."""
-    with mpmath.workdps(50):
-        ratios = [mpmath.exp(mpmath.mpf(float(x))) if x > -math.inf else mpmath.mpf(0) for x in log_ratios]
-        gains = [
-            mpmath.fsum(mpmath.log1p(mpmath.mpf(b) * (mpmath.mpf(mean) - x)) for x in ratios)
-            for b in bets.tolist()
-        ]
-        return mpmath.log(mpmath.fsum(mpmath.exp(gain) for gain in gains))
-
-
-@pytest.mark.parametrize("centre", [0.02, 0.4, 0.9])
-def test_wealth_is_rounded_down(centre):
-    """Where a plain sum lands above exact arithmetic as often as below."""
-    rng = np.random.default_rng(9)
-    above = []
-    for case in range(12):
-        logs = np.log(rng.beta(0.3, 3.0, size=150))
-        logs[: 10 * (case % 3)] = -math.inf
-        wealth, mean = _Wealth.of(logs, centre), rng.uniform(0.05, 0.9)
-        exact = exact_log_wealth(logs, wealth.bets, mean)
-        found = wealth.least_log(mean)
-        ratios = np.exp(logs)
-        plain = scipy.special.logsumexp([np.sum(np.log1p(b * (mean - ratios))) for b in wealth.bets])
-        above.append(plain > exact)
-        assert found <= exact
-        # a bet near 1 makes the logarithm steep: 1 / (1 - 0.999) roundings
-        assert exact - found < 1e-9
-    assert any(above)
-
-
-@pytest.mark.parametrize("beta", [0.3, 1e-9])
-@pytest.mark.parametrize("log_bound", [-30.0, 0.0, 4.0])
-def test_betting_bound_is_not_below_that_of_exact_arithmetic(beta, log_bound):
-    logs = np.log(np.random.default_rng(10).beta(0.4, 4.0, size=200)) + log_bound
-    found = betting_upper_bound(logs, log_bound, beta, 0.3)
-    bets = _Wealth.of(logs - log_bound, 0.3).bets
-    with mpmath.workdps(50):
-        goal = mpmath.log(BETS) - mpmath.log(mpmath.mpf(beta))
-        mean = mpmath.mpf(found) / mpmath.exp(log_bound)
-        assert exact_log_wealth(logs - log_bound, bets, mean / (1 + mpmath.mpf(WEIGHT_ROUNDING) / 2)) >= goal
-        assert exact_log_wealth(logs - log_bound, bets, mean / (1 + 2 * mpmath.mpf(WEIGHT_ROUNDING))) < goal
 
 
 @pytest.mark.parametrize("size", [300, 5000])

@@ -26,7 +26,7 @@ def asked(monkeypatch):
     found = []
     true = certified_accountant.certify_delta
 
-    def noted(gram, eps, threshold, *, beta, **options):
+    def noted(gram, eps, threshold=None, *, beta, **options):
         found.append((threshold, beta))
         return true(gram, eps, threshold, beta=beta, **options)
 

@@ -9,7 +9,7 @@ import scipy.special
 
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling.confidence import WEIGHT_ROUNDING
+from dpmech.accounting.balls_in_bins.sampling.bets import WEIGHT_ROUNDING
 from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
 
 SAFETY = 100.0
