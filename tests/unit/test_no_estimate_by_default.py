@@ -113,9 +113,9 @@ def test_rows_that_are_compared_share_what_is_left_to_chance(monkeypatch):
     asked = []
     true = dispatch.CertifiedAccountant
 
-    def noted(gram, bounds, method, rng):
+    def noted(gram, bounds, method, rng, **settings):
         asked.append(method)
-        return true(gram, bounds, method, rng)
+        return true(gram, bounds, method, rng, **settings)
 
     monkeypatch.setattr(dispatch, "CertifiedAccountant", noted)
     plan = ["--dataset-size", "12", "--batch-size", "6", "--epochs", "3", "--sampling", "balls-in-bins",

@@ -25,7 +25,7 @@ from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussia
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.numerics import BOUND, ELEMENTARY, UNIT, Bounds, Provenance, bisect_boundary, quotient_down, total
 
-__all__ = ["AllocationRenyiAccountant", "rough_log_delta"]
+__all__ = ["AllocationRenyiAccountant", "log_add_bound", "rough_log_delta"]
 
 
 def rough_log_delta(gram: BinGram, eps: float) -> float:
@@ -103,12 +103,16 @@ class AllocationRenyiAccountant(Accountant):
 
     @classmethod
     def _log_add(cls, gram: BinGram, eps: float) -> float:
-        trace, mean = cls._averages(gram)
+        return log_add_bound(*cls._averages(gram), eps)
 
-        def log_delta(log_excess: float) -> float:
-            a = 1.0 + math.exp(log_excess)
-            moment = (a - 1.0) * 0.5 * (trace + (a - 1.0) * mean)
-            return moment + log_tail_factor(a, eps) + (tail_rounding(a, eps) + 8.0 * UNIT * moment)
 
-        # Any a will do: what the search misses only loosens the bound.
-        return float(scipy.optimize.minimize_scalar(log_delta, bounds=(-12.0, 12.0), method="bounded").fun)
+def log_add_bound(trace: float, mean: float, eps: float) -> float:
+    """Log of a bound on H_eps(Q || P) from tr K / b and 1^T K 1 / b^2, both rounded up."""
+
+    def log_delta(log_excess: float) -> float:
+        a = 1.0 + math.exp(log_excess)
+        moment = (a - 1.0) * 0.5 * (trace + (a - 1.0) * mean)
+        return moment + log_tail_factor(a, eps) + (tail_rounding(a, eps) + 8.0 * UNIT * moment)
+
+    # Any a will do: what the search misses only loosens the bound.
+    return float(scipy.optimize.minimize_scalar(log_delta, bounds=(-12.0, 12.0), method="bounded").fun)

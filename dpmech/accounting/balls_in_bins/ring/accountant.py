@@ -1,27 +1,66 @@
 """Balls-in-Bins by the convex-order programme on a dominating ring: no sampling, no confidence level."""
 
+import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.ring.bound import LARGEST_EPS, Direction, RingResult, ring_delta
+from dpmech.accounting.balls_in_bins.ring.bound import (
+    LARGEST_EPS,
+    REL_ERROR,
+    Direction,
+    RingResult,
+    ring_delta,
+)
 from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import coarser
+from dpmech.accounting.balls_in_bins.ring.mixture_fit import dominating_mixture
+from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
+from dpmech.accounting.balls_in_bins.ring.transform import mixture_delta
 from dpmech.accounting.balls_in_bins.sampling import RoughSample, draw_entropy
+from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.accounting.methods import Deterministic
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, rung_below, safe_root, signed, up
+from dpmech.numerics import (
+    BOUND,
+    UNIT,
+    Bounds,
+    FloatArray,
+    Provenance,
+    quotient_down,
+    rung_below,
+    safe_root,
+    signed,
+    up,
+)
 
 __all__ = ["DeterministicAccountant"]
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
+# Where Laplace transforms are tried: their errors are absolute, about 1e-12 e^eps. With few bins the
+# programme is as fast, and more eigenvalues count.
+LEAST_BINS = 40
+MOST_EPS = 20.0
+MOST_DIAGONAL = 60.0
+SECOND_EPS = 3.0
+SMALL_DELTA = 1e-9
 # Only where a search starts depends on this sample, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rings:
+    """Rings for either direction; each dominates."""
+
+    remove: MixtureGram
+    add: MixtureGram
 
 
 class DeterministicAccountant(Accountant):
@@ -40,10 +79,16 @@ class DeterministicAccountant(Accountant):
         self.settings = method
         self.by = Provenance("bins.programme", {"bins": gram.bins})
         self.guarantee = BOUND
+        self._mixtures: dict[tuple[float, float], _Rings | None] = {}
+        self._found: dict[tuple[_Rings, float, float], float] = {}
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
         del tolerance
+        rings = self._mixture(sigma, eps)
+        if rings is not None:
+            upper = min(self._transformed(rings, sigma, eps), self._unamplified(sigma, eps))
+            return Bounds(0.0, upper, self.guarantee, self._described(rings.remove))
         ring = self._ring(sigma, eps)
         return Bounds(0.0, self._search(ring, sigma, eps).delta, self.guarantee, self._described(ring))
 
@@ -61,13 +106,12 @@ class DeterministicAccountant(Accountant):
                 f"eps at sigma={sigma!r}, delta={delta!r} is about {guess:.3g}, beyond the {LARGEST_EPS:g} "
                 "of the programme; Rdp() has a bound"
             )
-        ring = self._ring(sigma, guess)
-        first = self._search(ring, sigma, guess)
-        if self._again(ring, sigma, 0.0, first) <= delta:
+        ring, at = self._bounds_at(sigma, guess)
+        if at(0.0) <= delta:
             return Bounds(0.0, 0.0, self.guarantee, self._described(ring))
 
         def excess(log_eps: float) -> float:
-            upper = self._again(ring, sigma, math.exp(log_eps), first)
+            upper = at(math.exp(log_eps))
             return signed(math.log(delta) - math.log(max(upper, 1e-300)), safe=upper <= delta)
 
         root = safe_root(
@@ -85,6 +129,8 @@ class DeterministicAccountant(Accountant):
         sensitivity = self.sensitivity.upper
         start = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=progress).sigma
         target = gaussian_scale(eps, delta)
+        if self._mixture(start, eps) is not None:
+            return self._confirmed(math.log(start), eps, delta, rtol, progress)
         ring = self._ring(start, eps)
         first = self._search(ring, start, eps)
         progress(f"programme: sigma {up(start)}: delta <= {up(first.delta, 4)}")
@@ -129,6 +175,71 @@ class DeterministicAccountant(Accountant):
             raise NumericalError(f"sigma={sigma!r} could not be confirmed at eps={eps!r}, delta={delta!r}")
         return safe
 
+    def _mixture(self, sigma: float, eps: float) -> _Rings | None:
+        """The rings for Laplace transforms at sigma 1 that fit best about there; None where none serves.
+
+        Whether it does is tried out. Its absolute errors grow with e^eps, so that it serves no small delta.
+        """
+        bins = self.gram.bins
+        profile = self.profile * sigma**-2
+        flat = bins < LEAST_BINS or not np.ptp(profile) > 1e-9 * profile[0]
+        if flat or eps > MOST_EPS or not profile[0] <= MOST_DIAGONAL:
+            return None
+        key = (sigma, eps)
+        if key not in self._mixtures:
+            self._mixtures[key] = self._served(profile, sigma, eps)
+        return self._mixtures[key]
+
+    def _served(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
+        raised, bins = profile * (1.0 + 32.0 * UNIT), self.gram.bins
+        try:
+            one = dominating_mixture(raised, bins, eps=eps, parts=1).scaled(sigma**2)
+        except NumericalError:
+            return None
+        two = one
+        if eps >= SECOND_EPS:
+            two = dominating_mixture(raised, bins, eps=eps, parts=2).scaled(sigma**2)
+        # what has killed most paths, as ADD does, is found on a ring with one exponential only
+        for rings in dict.fromkeys((_Rings(two, one), _Rings(one, one))):
+            try:
+                upper = self._transformed(rings, sigma, eps)
+            except NumericalError:
+                continue
+            return rings if upper > SMALL_DELTA * max(1.0, math.exp(eps)) else None
+        return None
+
+    def _transformed(self, rings: _Rings, sigma: float, eps: float) -> float:
+        """A bound in both directions by Laplace transforms."""
+        key = (rings, sigma, eps)
+        if key not in self._found:
+            error = rung_below(self.settings.rel_error, REL_ERROR)
+            one, other = rings.remove.scaled(sigma**-2), rings.add.scaled(sigma**-2)
+            remove = mixture_delta(one, eps, rel_error=error, remove=True)
+            add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
+            self._found[key] = max(remove, add)
+        return self._found[key]
+
+    def _unamplified(self, sigma: float, eps: float) -> float:
+        """One Gaussian of the largest entry."""
+        return gaussian_delta(quotient_down(sigma, self.sensitivity.upper), eps)[1]
+
+    def _transformed_or_unamplified(self, rings: _Rings, sigma: float, eps: float) -> float:
+        try:
+            return min(self._transformed(rings, sigma, eps), self._unamplified(sigma, eps))
+        except NumericalError:
+            return self._unamplified(sigma, eps)
+
+    def _bounds_at(
+        self, sigma: float, guess: float
+    ) -> tuple[RingGram | MixtureGram, Callable[[float], float]]:
+        """A ring, and upper bounds on delta for it as a function of eps, good about a guess."""
+        rings = self._mixture(sigma, guess)
+        if rings is not None:
+            return rings.remove, partial(self._transformed_or_unamplified, rings, sigma)
+        ring = self._ring(sigma, guess)
+        first = self._search(ring, sigma, guess)
+        return ring, partial(self._again, ring, sigma, first=first)
+
     def _ring(self, sigma: float, eps: float) -> RingGram:
         """The ring at sigma 1 that fits best for privacy losses about eps at about this sigma."""
         return dominating_ring(self.profile * sigma**-2, self.gram.bins, eps=eps).scaled(sigma**2)
@@ -143,10 +254,11 @@ class DeterministicAccountant(Accountant):
             ring.scaled(sigma**-2), eps, rel_error=self.settings.rel_error, grid=first.grids
         ).delta
 
-    def _described(self, ring: RingGram) -> Provenance:
-        """The programme, with how far the ring is above the Gram matrix of the strategy."""
+    def _described(self, ring: RingGram | MixtureGram) -> Provenance:
+        """The ring of slowest decay, with how far it is above the Gram matrix of the strategy."""
+        decays = [ring.decay] if isinstance(ring, RingGram) else [decay for _, decay in ring.parts]
         excess = float(np.sum(ring.profile() - self.profile) / np.sum(self.profile))
-        facts = {"bins": self.gram.bins, "decay": float(ring.decay), "excess": excess}
+        facts = {"bins": self.gram.bins, "decay": max([0.0, *decays]), "excess": excess}
         return Provenance("bins.programme", facts)
 
     def _guess(self, sigma: float, delta: float) -> float:

@@ -19,7 +19,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.numerics import UNIT
 
-__all__ = ["dominating_ring"]
+__all__ = ["Height", "dominating_ring", "own_decay"]
 
 Vector = npt.NDArray[np.float64]
 
@@ -66,13 +66,13 @@ def dominating_ring(profile: npt.ArrayLike, bins: int, *, eps: float = 1.0) -> R
         return _raised(
             RingGram(bins=bins, white=0.0, amplitude=0.0, decay=0.0, constant=float(target[0])), target
         )
-    height = _Height(bins, eps)
+    height = Height(bins, eps)
     prices = height.gradient(target)
 
     def fit_at(log_length: float) -> tuple[float, RingGram]:
         return _fit(target, bins, math.exp(-math.exp(-log_length)), prices, height)
 
-    own = _own_decay(target, bins)
+    own = own_decay(target, bins)
     spacing = math.log(20.0 * bins) / SCAN
     scan = [math.log(0.1) + spacing * i for i in range(SCAN + 1)]
     if own > 0.0:
@@ -108,7 +108,7 @@ def _multiplicity(bins: int) -> Vector:
     return counts
 
 
-class _Height:
+class Height:
     """Log of the REMOVE moment bound of a profile, over all orders of the table (`moment_bound`)."""
 
     def __init__(self, bins: int, eps: float) -> None:
@@ -131,7 +131,7 @@ class _Height:
         return np.asarray((pull + LEAST_WEIGHT) * self.counts)
 
 
-def _own_decay(target: Vector, bins: int) -> float:
+def own_decay(target: Vector, bins: int) -> float:
     """The decay of the ring with these first two entries; 0 if there is none."""
     ratio = target[1] / target[0]
     highest = 1.0 - 1e-12
@@ -147,7 +147,7 @@ def _own_decay(target: Vector, bins: int) -> float:
     )
 
 
-def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: _Height) -> tuple[float, RingGram]:
+def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: Height) -> tuple[float, RingGram]:
     """Cost and ring of one decay: the best of all parts, without a constant, and the exponential alone.
 
     A constant part makes delta several times dearer to compute and a white part somewhat, so each must earn

@@ -17,7 +17,7 @@ from dpmech.accounting.balls_in_bins.ring.grid import FREE, RingGrid
 from dpmech.accounting.balls_in_bins.ring.programme import Placement
 from dpmech.numerics import ELEMENTARY, UNIT
 
-__all__ = ["common_factor", "level_shift", "raised_ring", "split_rounding", "sums_factor"]
+__all__ = ["common_factor", "law_rounding", "level_shift", "raised_ring", "split_rounding", "sums_factor"]
 
 Vector = npt.NDArray[np.float64]
 
@@ -56,23 +56,24 @@ def sums_factor(place: Placement) -> float:
     per_bin = UNIT * (place.x_nodes.size + 2.0 * place.s_nodes + 4.0 * place.white_nodes.size + 64.0)
     error = (place.bins + 1.0) * per_bin + UNIT * (place.z_nodes.size + place.bins)
     if place.white > 0.0:
-        error += place.bins * _law_rounding(place.white_nodes + 0.5 * place.white, math.sqrt(place.white))
+        error += place.bins * law_rounding(place.white_nodes + 0.5 * place.white, math.sqrt(place.white))
     if place.variance > 0.0:
         bridge = RingBridge(place.bins, place.variance, place.decay)
         steps = np.array([bridge.step(start)[1] for start in range(place.bins - 1)])
         spacing = float(place.x_nodes[1] - place.x_nodes[0])
         farthest = float(np.max(np.abs(place.x_nodes)))
         error += float(np.sum(split_rounding(spacing / steps, steps, tail, farthest / steps)))
-        error += _law_rounding(place.z_nodes, math.sqrt(place.variance))
+        error += law_rounding(place.z_nodes, math.sqrt(place.variance))
     return math.exp(1.01 * error)
 
 
 def common_factor(logs: Vector, constant: float) -> float:
     """Factor for the law of what all bins share, on nodes e^logs."""
-    return math.exp(1.01 * _law_rounding(logs + 0.5 * constant, math.sqrt(constant)))
+    return math.exp(1.01 * law_rounding(logs + 0.5 * constant, math.sqrt(constant)))
 
 
-def _law_rounding(nodes: Vector, deviation: float) -> float:
+def law_rounding(nodes: Vector, deviation: float) -> float:
+    """Bound on the relative error of every weight of a lognormal law that is split onto e^nodes."""
     reach = float(np.max(np.abs(nodes))) / deviation
     gap = float(np.min(np.diff(nodes))) / deviation
     return float(split_rounding(gap, deviation, reach, reach)) + 4.0 * UNIT * nodes.size

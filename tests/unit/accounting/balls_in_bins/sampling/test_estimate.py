@@ -313,7 +313,8 @@ def test_certified_threshold():
     assert loose.meets(3.0 * truth)
     assert not loose.meets(0.9 * truth)
     assert loose.samples < tight.samples
-    assert tight.upper < 1.06 * truth
+    # The gap comes on top of what the pilot leaves open: two standard errors, each 2 % or less here.
+    assert tight.upper < 1.02 * 1.04 * truth * 1.02
 
 
 def test_certified_stays_a_bound_where_samples_run_out():

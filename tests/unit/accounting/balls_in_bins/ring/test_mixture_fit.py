@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from dpmech.accounting.balls_in_bins.ring import mixture_fit
+from dpmech.accounting.balls_in_bins.ring.mixture_fit import dominating_mixture, excess
+from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
+from dpmech.exceptions import NumericalError
+from tests.support.bins_oracles import quadrature
+
+
+def circulant(profile, bins):
+    index = np.arange(bins)
+    distance = np.abs(index[:, None] - index[None, :])
+    return np.asarray(profile)[np.minimum(distance, bins - distance)]
+
+
+def banded(bins, width):
+    """The profile of a triangular covariance: no exponential is like it."""
+    return np.maximum(1.0 - np.arange(bins // 2 + 1) / width, 0.0)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
+def test_the_difference_is_copositive(parts, eps):
+    bins = 40
+    profile = 0.6 * banded(bins, 7)
+    gram = dominating_mixture(profile, bins, eps=eps, parts=parts)
+    assert len(gram.parts) <= parts
+    difference = circulant(gram.profile() - profile, bins)
+    rng = np.random.default_rng(7)
+    for shape in (0.05, 0.3, 1.0, 10.0):
+        tries = rng.gamma(shape, size=(4000, bins))
+        assert np.min(np.einsum("si,ij,sj->s", tries, difference, tries)) >= 0.0
+    # neighbours all at once, and every cosine shifted up: where an entry below K would show
+    waves = 1.0 + np.cos(2.0 * np.pi * np.outer(np.arange(1, 20), np.arange(bins)) / bins)
+    assert np.min(np.einsum("si,ij,sj->s", waves, difference, waves)) >= 0.0
+    assert gram.diagonal >= profile[0]
+
+
+def test_at_small_eps_it_falls_below_some_entries():
+    profile = 0.05 * banded(60, 12)
+    gram = dominating_mixture(profile, 60, eps=0.25, parts=1)
+    assert np.min(gram.profile() - profile) < -1e-5
+
+
+@pytest.mark.parametrize("eps", [0.2, 1.0])
+def test_delta_grows_along_a_copositive_difference(eps):
+    """Positive semidefinite plus non-negative, with a negative entry, by quadrature; both directions."""
+    base = np.array([[1.0, 0.5], [0.5, 1.2]])
+    lift = np.array([[0.10, -0.09], [-0.09, 0.11]])
+    assert np.min(np.linalg.eigvalsh(lift)) > 0.0
+    values = np.array([quadrature(base + share * lift, eps) for share in (0.0, 0.5, 1.0)])
+    assert np.all(np.diff(values, axis=0) > 0.0)
+    # without what pays for it on the diagonal it falls
+    assert np.all(np.array(quadrature(base - 0.09 * (1.0 - np.eye(2)), eps)) < values[0])
+
+
+def test_excess_counts_the_waves():
+    gram = MixtureGram(12, 0.5, ((1.0, 0.5),), 0.0)
+    waves = np.zeros(np.sum(mixture_fit.WAVES <= 6))
+    assert excess(gram.profile(), waves, gram) == pytest.approx(0.0, abs=1e-15)
+    waves[2] = 0.1  # a cosine is 1 at distance 0: K' is short of K plus it there
+    assert excess(gram.profile(), waves, gram) == pytest.approx(-0.1)
+
+
+def test_a_ring_is_found_again():
+    gram = MixtureGram(60, 0.05, ((6.1, 0.9),), 0.0)
+    found = dominating_mixture(gram.profile(), 60, eps=8.0, parts=1)
+    np.testing.assert_allclose(found.profile(), gram.profile(), rtol=0.01, atol=0.01)
+
+
+def test_none_found(monkeypatch):
+    monkeypatch.setattr(mixture_fit._Fits, "_solve", lambda *_, **__: None)
+    with pytest.raises(NumericalError, match="dominates"):
+        dominating_mixture(banded(20, 4), 20, eps=1.0)
