@@ -2,6 +2,7 @@
 
 from dpmech.numerics.arrays import FloatArray, IntArray
 from dpmech.numerics.bounds import Bounds
+from dpmech.numerics.gauss_legendre import gauss_legendre
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind, error_of_level, joined
 from dpmech.numerics.lattices import lattice_power, merge_cells
 from dpmech.numerics.metering import Work, metered, spend
@@ -87,6 +88,7 @@ __all__ = [
     "down",
     "error_of_level",
     "error_of_terms",
+    "gauss_legendre",
     "is_short",
     "joined",
     "lattice_power",

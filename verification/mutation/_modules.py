@@ -59,7 +59,6 @@ GROUPS: dict[str, list[str]] = {
         "accounting.poisson.contour",
         "accounting.poisson.direction",
         "accounting.poisson.far_losses",
-        "accounting.poisson.gauss_legendre",
         "accounting.poisson.lattice_route",
         "accounting.poisson.line",
         "accounting.poisson.one_step",

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.methods import Method
-from dpmech.exceptions import DpmechError, NumericalError, UnattainableBudgetError
+from dpmech.exceptions import DpmechError, UnattainableBudgetError
 from dpmech.numerics import Bounds
 
 __all__ = ["InTurnAccountant"]
@@ -63,14 +63,14 @@ class InTurnAccountant(Accountant):
             return asked(self.first), None
         except UnattainableBudgetError:
             raise
-        except NumericalError as error:
+        except ArithmeticError as error:  # NumericalError, or what leaves the range of float64
             refusal = error
         progress(f"{refusal}; bounds without samples take over")
         answers: list[tuple[Answer, Method]] = []
         for method, make in self.others:
             try:
                 answers.append((asked(make()), method))
-            except DpmechError as error:
+            except (DpmechError, ArithmeticError) as error:
                 progress(f"{method!r}: {error}")
         if not answers:
             raise refusal

@@ -21,9 +21,8 @@ import math
 import numpy as np
 import scipy
 
-from dpmech.accounting.poisson.gauss_legendre import gauss_legendre
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import UNIT, FloatArray, IntArray, merge_cells, spend
+from dpmech.numerics import UNIT, FloatArray, IntArray, gauss_legendre, merge_cells, spend
 
 __all__ = ["LatticeLoss", "Loss", "lower_lattice", "upper_lattice"]
 

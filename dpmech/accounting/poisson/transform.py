@@ -25,10 +25,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.accounting.poisson.gauss_legendre import gauss_legendre
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, gauss_legendre, spend
 
 __all__ = ["ComplexArray", "Transform", "exponent_of", "transform"]
 

@@ -10,16 +10,17 @@ Below, x is Z for REMOVE and -Z for ADD: v = g (exp(g kappa x - kappa^2 / 2) - c
 
 import dataclasses
 import math
+import sys
 
 import numpy as np
 import scipy
 
-from dpmech.numerics import UNIT, FloatArray, IntArray, merge_cells, spend
+from dpmech.numerics import UNIT, FloatArray, IntArray, gauss_legendre, merge_cells, spend
 
 __all__ = ["Lattice", "Ratio"]
 
 # Gauss-Legendre rules for wide and for narrow panels.
-_WIDE, _NARROW = np.polynomial.legendre.leggauss(8), np.polynomial.legendre.leggauss(3)
+_WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
 # Below this probability of the lowest cell the lattice need not be moved to its mean.
 _NO_MASS = -50.0
 # Below this spread a is close to 1.
@@ -97,7 +98,8 @@ class Ratio:
         """
         ratio = self.centre + self._sign * values
         off = UNIT * (ratio * (5.0 * self.spread * np.abs(x) + 2.0 * self.spread**2) + 16.0 * np.abs(values))
-        return 1.01 * off, UNIT * (4.0 * x * x + 64.0)
+        # What underflows is off by no more than the smallest normal number.
+        return 1.01 * off + sys.float_info.min, UNIT * (4.0 * x * x + 64.0)
 
     def nodes(
         self, edges: FloatArray | None = None, *, upwards: bool

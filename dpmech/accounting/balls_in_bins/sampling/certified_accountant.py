@@ -25,7 +25,7 @@ from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_do
 __all__ = ["CertifiedAccountant"]
 
 # Tries in a fixed order: by how much higher in log sigma (or log eps), and the part of beta that each has.
-_TRIES = ((0.0, 0.87), (0.004, 0.05), (0.02, 0.02), (0.08, 0.009))
+_TRIES = ((0.0, 0.85), (0.0015, 0.05), (0.005, 0.03), (0.02, 0.01), (0.08, 0.009))
 # The part of beta that the lower end has.
 _FLOOR_SHARE = 0.05
 # How far above the right sigma, in log, a calibration may aim.

@@ -1,6 +1,7 @@
 """Gram matrices of bin means, the accountants built on them, and what is refused."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -290,9 +291,11 @@ class TestMethods:
 
     def test_epsilon_of_sigmas_that_no_sample_reaches(self):
         four, schema = dm.Identity(4), dm.BallsInBins(2)
-        for method in (None, dm.Certified(), dm.Deterministic()):
+        for method in (dm.Certified(), dm.Deterministic()):
             with pytest.raises(dm.NumericalError, match=r"Rdp\(\) has a bound"):
                 dm.epsilon(four, 0.001, 1e-5, participation=schema, method=method, rng=1)
+        moments = dm.epsilon(four, 0.001, 1e-5, participation=schema, method=dm.Rdp())
+        assert dm.epsilon(four, 0.001, 1e-5, participation=schema) == moments
         with pytest.raises(dm.NumericalError, match="beyond the 500"):
             dm.epsilon(four, 0.05, 1e-5, participation=schema, method=dm.Deterministic())
         for method in (None, dm.Certified()):
@@ -307,13 +310,13 @@ class TestMethods:
         with pytest.raises(dm.UnsupportedCombinationError, match="negative entries"):
             dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.BallsInBins(2))
 
-    def test_certification_is_tried_three_times_and_then_refused(self, monkeypatch):
+    def test_certification_is_tried_a_few_times_and_then_refused(self, monkeypatch):
         probes = []
 
         def never(gram, eps, threshold, **settings):
             probes.append((eps, settings["beta"]))
-            part = CertifiedDirection(1.0, 1.0, 1.0, 0.5, 1)
-            return CertifiedBound(eps, 1.0, settings["beta"], part, part)
+            part = CertifiedDirection(0.0, 1.0, 1.0, 0.5, 1)
+            return CertifiedBound(eps, 0.0, 1.0, settings["beta"], part, part)
 
         monkeypatch.setattr(
             "dpmech.accounting.balls_in_bins.sampling.certified_accountant.certify_delta", never
@@ -329,7 +332,9 @@ class TestMethods:
             probes.clear()
             with pytest.raises(dm.NumericalError, match="could be certified"):
                 call()
-            assert [beta for _, beta in probes] == pytest.approx([1e-9] * 3)
+            assert len(probes) == 5
+            assert sum(Fraction(beta) for _, beta in probes) < Fraction(3e-9)
+            assert sum(beta for _, beta in probes) > 0.9 * 3e-9
 
     def test_a_seed_reproduces_and_entropy_does_not(self):
         values = [

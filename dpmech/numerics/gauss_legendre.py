@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from dpmech.numerics import FloatArray
+from dpmech.numerics.arrays import FloatArray
 
 __all__ = ["gauss_legendre"]
 
