@@ -31,7 +31,7 @@ FAMILIES = [
 
 def sigma_by_moments(self, gram, eps, delta, **options):
     sigma = self.moment_sigma(gram, eps, delta)
-    return RoughSigma(sigma, gram.scaled(sigma**-2), add=False)
+    return RoughSigma(sigma, gram.scaled(sigma**-2), add=False, parts=frozenset())
 
 
 def rough_sigma(strategy, bins, eps, guess=None):
@@ -87,7 +87,7 @@ def test_sigma_and_its_derivative_against_quadrature(lam, eps):
     ends = [dm.LambdaCGD(4, lam + h) for h in (-1e-3, 1e-3)]
     for add in (False, True):
         sigma = two_bin_sigma(strategy, eps, (int(add),))
-        there = RoughSigma(sigma, bin_gram(strategy, 2).scaled(sigma**-2), add)
+        there = RoughSigma(sigma, bin_gram(strategy, 2).scaled(sigma**-2), add, frozenset())
         responsible = responsibilities(there, eps)
         predicted = [form_value(responsible, bin_gram(one, 2)) for one in ends]
         exact = [two_bin_sigma(one, eps, (int(add),)) for one in ends]
