@@ -4,7 +4,7 @@ from dpmech.numerics.arrays import FloatArray, IntArray
 from dpmech.numerics.bounds import Bounds
 from dpmech.numerics.gauss_legendre import gauss_legendre
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind, error_of_level, joined
-from dpmech.numerics.lattices import lattice_power, merge_cells
+from dpmech.numerics.lattices import lattice_product, merge_cells
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.numerics.printed import between, down, percent, times, typed, up
 from dpmech.numerics.provenance import Fact, Provenance
@@ -91,7 +91,7 @@ __all__ = [
     "gauss_legendre",
     "is_short",
     "joined",
-    "lattice_power",
+    "lattice_product",
     "log_gap",
     "merge_cells",
     "metered",

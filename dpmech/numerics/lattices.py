@@ -1,7 +1,7 @@
 """Masses on a lattice: many-fold convolutions by FFT, and lattices below a law in convex order."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
@@ -9,40 +9,48 @@ import scipy
 from dpmech.numerics.arrays import FloatArray
 from dpmech.numerics.rounding import UNIT
 
-__all__ = ["lattice_power", "merge_cells"]
+__all__ = ["lattice_product", "merge_cells"]
 
 # What one output of an FFT is off by, over the number of its levels and the sum of moduli of its inputs.
 _FFT = 16.0 * UNIT
 
 
-def lattice_power(
-    masses: FloatArray, times: int, *, first: int, start: int, length: int
+def lattice_product(
+    factors: Sequence[tuple[FloatArray, int, int]], *, start: int, length: int
 ) -> tuple[FloatArray, float]:
     """The many-fold convolution of masses on the integers, wrapped into a window.
 
     Args:
-        masses: shape (m,), >= 0, with a sum of about 1: mass i is at first + i.
-        times: how many of them are convolved, >= 1.
-        first: index of the first mass.
+        factors: masses, shape (m,), >= 0, with a sum of about 1; the index of the first of them; and how many
+            of them are convolved, >= 1. At least one factor.
         start: first index of the window.
         length: of the window, a product of small primes; what lies outside is added modulo it.
 
     Returns:
         The masses at start, start + 1, ..., shape (length,), and a bound on the rounding error of each.
     """
-    folded = np.bincount(np.arange(masses.size) % length, masses, length)
-    spectrum = scipy.fft.rfft(folded)
-    moduli = np.abs(spectrum)
-    logs = np.log(np.maximum(moduli, 1e-300))
-    power = np.exp(times * logs + 1j * (times * np.angle(spectrum)))
-    convolved = np.roll(scipy.fft.irfft(power, length), -((start - times * first) % length))
+    logs, angles, shift, total = 0.0, 0.0, 0, 0
+    moduli: list[tuple[FloatArray, int]] = []
+    for masses, first, times in factors:
+        folded = np.bincount(np.arange(masses.size) % length, masses, length)
+        spectrum = scipy.fft.rfft(folded)
+        own = np.log(np.maximum(np.abs(spectrum), 1e-300))
+        moduli.append((own, times))
+        logs, angles = logs + times * own, angles + times * np.angle(spectrum)
+        shift, total = shift + times * first, total + times
+    power = np.exp(logs + 1j * angles)
+    convolved = np.roll(scipy.fft.irfft(power, length), -((start - shift) % length))
     # Every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli. An angle is off by
-    # 8 u of itself, at most pi, its multiple by one more, and a power by T times what its logarithm is.
+    # 8 u of itself, at most pi, its multiple by one more, and a power by T times what its logarithm is. What
+    # one factor is off by is multiplied by the moduli of all others.
     growth = _FFT * (math.log2(length) + 4.0)
-    weights = np.full(moduli.size, 2.0)
+    weights = np.full(length // 2 + 1, 2.0)
     weights[0] = 1.0
-    raised = float(weights @ np.exp((times - 1) * logs)) / length
-    return convolved, growth * raised * (times + 2.0) + 16.0 * math.pi * UNIT * times * raised
+    error = 0.0
+    for own, times in moduli:
+        raised = float(weights @ np.exp(logs - own)) / length
+        error += growth * raised * (times + 2.0) + 16.0 * math.pi * UNIT * total * raised
+    return convolved, error
 
 
 def merge_cells(

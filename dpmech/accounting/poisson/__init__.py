@@ -1,19 +1,36 @@
 """Poisson-sampled releases: the transform of their privacy loss; lattices, convolved; or prv-accountant."""
 
 from dpmech.accounting.poisson.accountant import PoissonAccountant
-from dpmech.accounting.poisson.convolution import LossMoments
-from dpmech.accounting.poisson.lattice import Loss
+from dpmech.accounting.poisson.convolution import (
+    LOG_WRAP,
+    MAX_LENGTH,
+    ComposedLoss,
+    JointMoments,
+    LossMoments,
+    compose_all,
+)
+from dpmech.accounting.poisson.direction import Direction
+from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
 from dpmech.accounting.poisson.lattice_route import LatticeRoute
 from dpmech.accounting.poisson.prv import PrvAccountant
 from dpmech.accounting.poisson.release import PoissonRelease
 from dpmech.accounting.poisson.transform import transform
 
 __all__ = [
+    "LOG_WRAP",
+    "MAX_LENGTH",
+    "ComposedLoss",
+    "Direction",
+    "JointMoments",
+    "LatticeLoss",
     "LatticeRoute",
     "Loss",
     "LossMoments",
     "PoissonAccountant",
     "PoissonRelease",
     "PrvAccountant",
+    "compose_all",
+    "lower_lattice",
     "transform",
+    "upper_lattice",
 ]

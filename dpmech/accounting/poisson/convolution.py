@@ -13,16 +13,17 @@ that side.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
 
+from dpmech.accounting.gaussian_curve import gaussian_curve
 from dpmech.accounting.poisson.lattice import LatticeLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_power, next_up, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_product, next_up, spend
 
-__all__ = ["ComposedLoss", "LossMoments", "compose"]
+__all__ = ["ComposedLoss", "JointMoments", "LossMoments", "compose", "compose_all"]
 
 # The tilted mass that may lie beyond either end of the window; it is added to the upper end, and taken off
 # the lower one, twice over: rounding of T log M moves Chernoff's bound on it by far less than log 2.
@@ -98,16 +99,55 @@ class LossMoments:
 
     def window(self, theta: float, log_tail: float) -> tuple[float, float]:
         """Ends outside of which the composed tilted loss has mass at most e^log_tail each (Chernoff)."""
+        return JointMoments((self,)).window(theta, log_tail)
+
+
+@dataclasses.dataclass(frozen=True)
+class JointMoments:
+    """Log-moments of a sum of independent losses of several kinds, each with its multiplicity.
+
+    Args:
+        parts: the moments of each kind.
+        square: of a Gaussian loss that joins them, mu^2: log M(theta) = theta (theta + 1) mu^2 / 2.
+    """
+
+    parts: tuple[LossMoments, ...]
+    square: float = 0.0
+
+    def cumulants(self, theta: float) -> tuple[float, float, float]:
+        """Log M(theta) of the sum, and its mean and variance under the tilted law."""
+        log_m = 0.5 * theta * (theta + 1.0) * self.square
+        mean, variance = (theta + 0.5) * self.square, self.square
+        for part in self.parts:
+            own = part.cumulants(theta)
+            log_m, mean = log_m + part.times * own[0], mean + part.times * own[1]
+            variance += part.times * own[2]
+        return log_m, mean, variance
+
+    def tilt_for_eps(self, eps: float) -> float:
+        """The theta >= 0 that puts the mean of the sum at eps."""
+        return _root_upwards(lambda theta: self.cumulants(theta)[1] - eps)
+
+    def chernoff_log_delta(self, eps: float) -> float:
+        """Log of an upper bound on delta(eps)."""
+        theta = self.tilt_for_eps(eps)
+        return min(0.0, self.cumulants(theta)[0] - theta * eps)
+
+    def window(self, theta: float, log_tail: float) -> tuple[float, float]:
+        """Ends outside of which the tilted sum has mass at most e^log_tail each (Chernoff)."""
         log_m, mean, variance = self.cumulants(theta)
-        scale = math.sqrt(-2.0 * log_tail / max(self.times * variance, 1e-300))
-        low, high = self.times * float(self.losses[0]), self.times * float(self.losses[-1])
+        scale = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
+        low = sum(part.times * float(part.losses[0]) for part in self.parts)
+        high = sum(part.times * float(part.losses[-1]) for part in self.parts)
+        if self.square > 0.0:
+            low, high = -math.inf, math.inf
         for factor in np.geomspace(2.0**-6, 2.0**3, 13):
             t = scale * float(factor)
-            up = self.times * (self.cumulants(theta + t)[0] - log_m)
-            down = self.times * (self.cumulants(theta - t)[0] - log_m)
+            up = self.cumulants(theta + t)[0] - log_m
+            down = self.cumulants(theta - t)[0] - log_m
             high = min(high, (up - log_tail) / t)
             low = max(low, -(down - log_tail) / t)
-        return min(low, self.times * mean), max(high, self.times * mean)
+        return min(low, mean), max(high, mean)
 
 
 def _root_upwards(gap: Callable[[float], float]) -> float:
@@ -158,7 +198,6 @@ class ComposedLoss:
         last = int(np.searchsorted(self.losses, eps + 600.0 / max(self.theta, 1e-300), side="right"))
         excess = self.losses[above:last] - eps
         weights = -np.expm1(-excess) * np.exp(-self.theta * excess)
-        value = float(np.sum(self.masses[above:last] * weights))
         # Losses are off by 3 u of themselves, as eps is from what they are compared with: that moves a
         # weight, which falls like e^(-theta excess), by 1 + theta times as much, and excess e^(-theta excess)
         # is at most 1 / (e theta). Otherwise a weight is off by 18 u and what its exponent is, and their sum
@@ -167,11 +206,54 @@ class ComposedLoss:
         moved = 3.0 * (1.0 + self.theta) * (2.0 * abs(eps) + furthest) + 97.0 * float(
             weights.max(initial=0.0)
         )
+        return self._summed(eps, self.masses[above:last], weights, UNIT * moved, self.log_scale)
+
+    def delta_beside(self, eps: float, square: float) -> float:
+        """The bound on delta at eps of this loss and an independent Gaussian one.
+
+        H_a of a product is the mean over one loss l of H_(a e^-l) of the other, which has a closed form.
+
+        Args:
+            eps: any real number.
+            square: mu^2 > 0 of the Gaussian loss.
+        """
+        mu = math.sqrt(square)
+        logs, errors = gaussian_curve(mu, eps - self.losses)
+        log_m = 0.5 * self.theta * (self.theta + 1.0) * square
+        # Chernoff: H_g(e) <= M_g(theta) e^(-theta e), so that no weight is above 1.
+        exponents = np.minimum(logs - self.theta * (self.losses - eps) - log_m, 0.0)
+        weights = np.exp(exponents)
+        known = np.isfinite(errors)
+        if self.upper:
+            weights *= 1.0 + np.where(known, errors, 0.0)
+        else:
+            weights *= np.where(known, np.maximum(1.0 - errors, 0.0), 0.0)
+        # A weight falls at most 1 + theta times as fast as losses rise, which are off by 3 u of themselves; its
+        # exponent is off by 4 u of its parts, its exponential by 8 u, and mu by u, which the second term has.
+        parts = np.abs(logs) + self.theta * np.abs(self.losses - eps) + log_m
+        moved = weights * (4.0 * parts + 2.0 * (self.theta + 1.0) ** 2 * square + 40.0)
+        moved += 3.0 * (1.0 + self.theta) * (np.abs(self.losses) + abs(eps))
+        slack = UNIT * float(np.abs(self.masses) @ moved) / max(self._size, 1e-300)
+        return self._summed(eps, self.masses, weights, slack, self.log_scale + log_m)
+
+    def _summed(
+        self, eps: float, masses: FloatArray, weights: FloatArray, moved: float, log_scale: float
+    ) -> float:
+        """Masses times weights, with what rounding, wrapping and infinite mass do to that.
+
+        Args:
+            eps: of the bound.
+            masses: tilted.
+            weights: at most 1.
+            moved: what weights are off by, for a mass of 1.
+            log_scale: log of what undoes the tilt, at eps 0.
+        """
+        value = float(np.sum(masses * weights))
         slack = self.error * float(weights.sum()) * _SLIGHTLY_MORE + self.wrapped
-        slack += UNIT * self._size * moved * _SLIGHTLY_MORE
-        exponent = self.log_scale - self.theta * eps
+        slack += self._size * moved * _SLIGHTLY_MORE
+        exponent = log_scale - self.theta * eps
         scale = math.exp(min(exponent, 700.0))
-        relative = ELEMENTARY + 3.0 * UNIT * (abs(self.log_scale) + self.theta * abs(eps))
+        relative = ELEMENTARY + 3.0 * UNIT * (abs(log_scale) + self.theta * abs(eps))
         if not self.upper:
             return max(0.0, (value - slack) * scale * (1.0 - relative - ELEMENTARY))
         dropped = 1e-250 * scale
@@ -185,9 +267,61 @@ def compose(loss: LatticeLoss, times: int, theta: float, *, upper: bool) -> Comp
     Raises:
         NumericalError: if the window needs more than 2^25 lattice points.
     """
-    moments = LossMoments.of(loss, times)
-    log_m = moments.cumulants(theta)[0]
-    losses = loss.losses()
+    return compose_all([(loss, times)], theta, upper=upper)
+
+
+def compose_all(factors: Sequence[tuple[LatticeLoss, int]], theta: float, *, upper: bool) -> ComposedLoss:
+    """The composition of losses of several kinds at one tilt, rounded up or down.
+
+    Args:
+        factors: losses on lattices of one step, each with its multiplicity >= 1; at least one.
+        theta: the tilt, >= 0.
+        upper: whether masses are rounded up.
+
+    Raises:
+        NumericalError: if the window needs more than 2^25 lattice points.
+    """
+    step, steps = factors[0][0].step, sum(times for _, times in factors)
+    moments = JointMoments(tuple(LossMoments.of(loss, times) for loss, times in factors))
+    tilted = [
+        (*_tilted(loss, part, theta, upper=upper), times)
+        for (loss, times), part in zip(factors, moments.parts, strict=True)
+    ]
+    low, high = moments.window(theta, LOG_WRAP)
+    offset = sum(times * loss.offset for loss, times in factors)
+    start = math.floor((low - offset) / step) - 1
+    length = scipy.fft.next_fast_len(math.ceil((high - offset) / step) + 2 - start, real=True)
+    if length > MAX_LENGTH:
+        raise NumericalError(
+            f"composition over {steps} steps needs {length} lattice points: tolerance too small"
+        )
+    spend(
+        1e-8 * length * math.log2(length) * len(factors),
+        96.0 * length,
+        what=f"composing {steps} steps on {length} points",
+    )
+    masses, error = lattice_product(tilted, start=start, length=length)
+    never = 0.0
+    for loss, times in factors:
+        one = math.log1p(-loss.infinite_mass) if loss.infinite_mass <= 0.5 else -math.inf
+        never += times * one
+    return ComposedLoss(
+        losses=offset + (start + np.arange(length, dtype=np.float64)) * step,
+        masses=masses,
+        log_scale=moments.cumulants(theta)[0],
+        theta=theta,
+        error=error,
+        wrapped=4.0 * math.exp(LOG_WRAP),
+        infinite_mass=-math.expm1(never) * (1.0 + (4.0 + len(factors)) * ELEMENTARY),
+        upper=upper,
+    )
+
+
+def _tilted(
+    loss: LatticeLoss, moments: LossMoments, theta: float, *, upper: bool
+) -> tuple[FloatArray, int]:
+    """Tilted masses, rounded up or down, and the index of the first."""
+    log_m, losses = moments.cumulants(theta)[0], loss.losses()
     with np.errstate(divide="ignore"):
         log_masses = np.log(loss.masses)
     # The logarithm is off by 8 u of itself, the loss by 2 u, products and sums by u each of what is in them,
@@ -195,27 +329,5 @@ def compose(loss: LatticeLoss, times: int, theta: float, *, upper: bool) -> Comp
     # none.
     moved = 11.0 * np.abs(log_masses) + 6.0 * theta * np.abs(losses) + 3.0 * abs(log_m) + 12.0
     moved = UNIT * np.where(np.isfinite(log_masses), moved, 0.0)
-    tilted = np.exp(log_masses + theta * losses - log_m) * (1.0 + (moved if upper else -moved))
-    low, high = moments.window(theta, LOG_WRAP)
-    offset = times * loss.offset
-    start = math.floor((low - offset) / loss.step) - 1
-    length = scipy.fft.next_fast_len(math.ceil((high - offset) / loss.step) + 2 - start, real=True)
-    if length > MAX_LENGTH:
-        raise NumericalError(
-            f"composition over {times} steps needs {length} lattice points: tolerance too small"
-        )
-    spend(
-        1e-8 * length * math.log2(length), 96.0 * length, what=f"composing {times} steps on {length} points"
-    )
-    masses, error = lattice_power(tilted, times, first=loss.first, start=start, length=length)
-    infinite = -math.expm1(times * math.log1p(-min(loss.infinite_mass, 0.5))) * (1.0 + 4.0 * ELEMENTARY)
-    return ComposedLoss(
-        losses=offset + (start + np.arange(length, dtype=np.float64)) * loss.step,
-        masses=masses,
-        log_scale=times * log_m,
-        theta=theta,
-        error=error,
-        wrapped=4.0 * math.exp(LOG_WRAP),
-        infinite_mass=infinite if loss.infinite_mass <= 0.5 else 1.0,
-        upper=upper,
-    )
+    masses = np.exp(log_masses + theta * losses - log_m) * (1.0 + (moved if upper else -moved))
+    return masses, loss.first

@@ -13,7 +13,7 @@ import scipy
 
 from dpmech.accounting.balls_in_bins.independent.ratio import Lattice
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_power, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_product, spend
 
 __all__ = ["LONGEST", "Moments", "TiltedTotal", "tilted_total"]
 
@@ -198,7 +198,7 @@ def tilted_total(
         raise NumericalError(f"a sum over {times} bins needs {needed} lattice points: tolerance too small")
     length = scipy.fft.next_fast_len(needed, real=True)
     spend(1e-8 * length * math.log2(length), 96.0 * length, what=f"a sum over {times} bins")
-    masses, error = lattice_power(tilted, times, first=lattice.first, start=start, length=length)
+    masses, error = lattice_product([(tilted, lattice.first, times)], start=start, length=length)
     indices = start + np.arange(length, dtype=np.float64)
     farthest = max(abs(start), abs(start + length)) * lattice.step
     return TiltedTotal(

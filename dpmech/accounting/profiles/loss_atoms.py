@@ -1,0 +1,140 @@
+r"""A privacy loss on finitely many values, from upper bounds on the hockey-stick curve at nodes.
+
+The curve of a pair, h(a) = H_a(P || Q) = sup_E P(E) - a Q(E), is convex and non-increasing in a >= 0, and h(0) =
+1. **Theorem.** Let U be the lower convex hull of (0, 1) and of points (a_i, u_i) with u_i >= h(a_i), continued
+by its last value. Then U >= h, and U is the curve of a pair (P', Q') of laws on finitely many points.
+
+*Proof.* A point of the hull is a mixture of points that lie above the convex curve h. U is convex and
+non-increasing; U >= (1 - a)_+ as h is, so that its slope at 0 is >= -1. With slopes s_0 <= s_1 <= ... < 0 after
+the vertices a_0 = 0 < a_1 < ... < a_m let Q' have mass s_i - s_(i - 1) at a_i (s_(-1) = -1, s_m = 0), and P' have
+a_i times that and the rest, U(a_m), where Q' has none. Then E_Q'(r - a)_+ + U(a_m) = U(a). []
+
+A pair whose curve is nowhere below that of every pair of neighbouring datasets dominates the mechanism, and
+products of dominating pairs dominate adaptive compositions.
+
+References:
+    Zhu, Dong and Wang 2022, Proposition 8 and Theorem 10.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from dpmech.accounting.poisson import LatticeLoss
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_up, spend, sum_rounding, total
+
+__all__ = ["LossAtoms", "atoms_above"]
+
+# Slopes are off by 4 u, masses by 3 u more.
+_SLOPES, _MASSES = 8.0 * UNIT, 8.0 * UNIT
+_MOST_CELLS = 20_000_000
+# An e^eps beyond this counts as infinite.
+_LARGEST = 700.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossAtoms:
+    """A privacy loss of one direction on finitely many values, under P; what it says bounds from above.
+
+    Args:
+        losses: the values, shape (m,), increasing.
+        masses: their probabilities under P, shape (m,), >= 0; with `infinite` at least 1 in all, where mass
+            at -infinity is not left out.
+        infinite: the probability under P of outputs that Q never gives.
+    """
+
+    losses: FloatArray
+    masses: FloatArray
+    infinite: float
+
+    def delta(self, eps: float) -> float:
+        """H at e^eps, any real eps, rounded up."""
+        above = self.losses > eps
+        excess = self.losses[above] - eps
+        terms = self.masses[above] * -np.expm1(-excess)
+        # The difference is off by u of the larger number, which moves a term by that times its mass; the
+        # exponential by 8 u.
+        off = UNIT * (np.abs(self.losses[above]) + abs(eps)) * self.masses[above]
+        found = total(terms) + total(off)
+        found *= 1.0 + ELEMENTARY + sum_rounding(terms.size) + 8.0 * UNIT
+        return min(1.0, next_up(found + self.infinite))
+
+    def lattice(self, step: float) -> LatticeLoss:
+        """The loss on multiples of a step, each mass split so that its P- and its Q-mass stay.
+
+        The curve becomes its own interpolation in e^eps, which lies above it.
+
+        Raises:
+            NumericalError: if that takes more than 2e7 points.
+        """
+        first = math.floor(float(self.losses[0]) / step) - 1
+        count = math.floor(float(self.losses[-1]) / step) + 2 - first
+        if count > _MOST_CELLS:
+            raise NumericalError(f"losses from {self.losses[0]!r} to {self.losses[-1]!r} in steps of {step!r}")
+        spend(1e-8 * count, 24.0 * count, what=f"a lattice of {count} points")
+        cells = np.clip(np.floor(self.losses / step).astype(np.int64) - first, 0, count - 2)
+        edges = (first + cells.astype(np.float64)) * step
+        # A loss that is taken for larger by its own rounding bounds from above.
+        inside = np.clip(self.losses - edges + 4.0 * UNIT * (step + np.abs(self.losses)), 0.0, step)
+        high = self.masses * (np.expm1(-inside) / np.expm1(-step))
+        low = self.masses * (math.exp(-step) * np.expm1(step - inside) / -np.expm1(-step))
+        raised = 1.0 + (self.losses.size + 64.0) * UNIT
+        nodes = np.bincount(cells, low, count) + np.bincount(cells + 1, high, count)
+        return LatticeLoss(step, first, nodes * raised, min(1.0, self.infinite))
+
+    @functools.cached_property
+    def log_masses(self) -> FloatArray:
+        """Logs of the masses."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.masses)
+
+
+def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
+    """The loss whose curve is the lower convex hull of upper bounds.
+
+    Args:
+        eps: any real numbers, shape (m,).
+        deltas: upper bounds on H at e^eps, shape (m,).
+
+    Raises:
+        NumericalError: if a bound is not a number, or below 1 - e^eps, where no curve is.
+    """
+    order = np.argsort(eps, kind="stable")
+    eps, deltas = eps[order], np.minimum(deltas[order], 1.0)
+    kept = eps < _LARGEST
+    eps, deltas = eps[kept], deltas[kept]
+    if np.any(np.isnan(deltas)) or np.any(deltas < np.maximum(0.0, -np.expm1(eps)) * (1.0 - 4.0 * ELEMENTARY)):
+        raise NumericalError("an upper bound on delta is below what every mechanism has, or not a number")
+    # Curves do not rise: what bounds at one a bounds at every larger one.
+    deltas = np.minimum.accumulate(deltas)
+    ratios = np.exp(eps)
+    # Moved to the right, where the curve is no higher.
+    ratios *= 1.0 + 2.0 * ELEMENTARY
+    vertices = _lower_hull(np.append(0.0, ratios), np.append(1.0, deltas))
+    a, h = np.append(0.0, ratios)[vertices], np.append(1.0, deltas)[vertices]
+    if a.size == 1:
+        return LossAtoms(np.zeros(0), np.zeros(0), 1.0)
+    slopes = -np.diff(h) / np.diff(a) * (1.0 + _SLOPES)
+    drops = np.maximum(slopes - np.append(slopes[1:], 0.0), 0.0)
+    masses = a[1:] * drops * (1.0 + _MASSES)
+    losses = np.log(a[1:])
+    losses += 4.0 * ELEMENTARY * (1.0 + np.abs(losses))
+    used = masses > 0.0
+    return LossAtoms(losses[used], masses[used], float(h[-1]))
+
+
+def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
+    """Indices of the vertices of the lower convex hull of points with increasing x and non-increasing y."""
+    kept: list[int] = []
+    for index in range(x.size):
+        while len(kept) >= 2:
+            before, last = kept[-2], kept[-1]
+            rise = (y[last] - y[before]) * (x[index] - x[last])
+            if rise < (y[index] - y[last]) * (x[last] - x[before]):
+                break
+            kept.pop()
+        kept.append(index)
+    return kept

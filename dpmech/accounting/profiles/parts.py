@@ -1,0 +1,175 @@
+"""What privacy profiles are composed of: sampled Gaussian releases, and curves known from bounds at nodes."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from dpmech.accounting.poisson import PoissonRelease
+from dpmech.accounting.profiles.loss_atoms import LossAtoms, atoms_above
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.numerics import (
+    Bounds,
+    FloatArray,
+    Provenance,
+    next_down,
+    next_up,
+    product_down,
+    quotient_down,
+    quotient_up,
+)
+
+__all__ = ["Curve", "Nodes", "SampledPart", "grouped"]
+
+
+# Rounding of lower bounds between nodes, far above what it is.
+_SLACK = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledPart:
+    """Poisson-sampled Gaussian releases of one kind.
+
+    Args:
+        sampling_prob: q in (0, 1).
+        noise_multiplier: > 0.
+        steps: how many, >= 1.
+        tight: whether every one of them reaches this multiplier.
+        gap: by how much, relative, the multiplier may be smaller than that of some of them.
+    """
+
+    sampling_prob: float
+    noise_multiplier: float
+    steps: int
+    tight: bool
+    gap: float = 0.0
+
+    def and_more(self, other: "SampledPart") -> "SampledPart":
+        """The steps of two parts that agree in all else."""
+        return dataclasses.replace(self, steps=self.steps + other.steps, gap=max(self.gap, other.gap))
+
+    @property
+    def kind(self) -> tuple[float, float, bool]:
+        """Parts of one kind are more steps of one run."""
+        return self.sampling_prob, self.noise_multiplier, self.tight
+
+    @property
+    def release(self) -> PoissonRelease:
+        """The same at sigma 1."""
+        # The multiplier is rounded down: what it is rounded from is at most the float above.
+        bounds = Bounds.bracket(
+            product_down(quotient_down(1.0, next_up(self.noise_multiplier)), next_down(1.0 - self.gap)),
+            quotient_up(1.0, self.noise_multiplier),
+            Provenance("sensitivity.of_multiplier"),
+        )
+        return PoissonRelease(self.sampling_prob, self.steps, bounds, tight=self.tight)
+
+
+@dataclasses.dataclass(frozen=True)
+class Nodes:
+    """Bounds on one direction of a hockey-stick curve, at values of eps.
+
+    Args:
+        eps: >= 0, increasing.
+        lower: lower bounds on H at e^eps, non-increasing.
+        upper: upper bounds, each at least its lower one.
+
+    Raises:
+        InvalidParameterError: if they are not that.
+    """
+
+    eps: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        eps, lower, upper = (np.asarray(one, dtype=np.float64) for one in (self.eps, self.lower, self.upper))
+        if not (eps.ndim == 1 and eps.size > 0 and eps.shape == lower.shape == upper.shape):
+            raise InvalidParameterError("eps", self.eps, "at least one node, with a lower and an upper bound")
+        if not (np.all(np.isfinite(eps)) and eps[0] >= 0.0 and np.all(np.diff(eps) > 0.0)):
+            raise InvalidParameterError("eps", self.eps, "finite, >= 0, increasing")
+        for name, ends in (("lower", lower), ("upper", upper)):
+            if not np.all((ends >= 0.0) & (ends <= 1.0)):
+                raise InvalidParameterError(name, tuple(ends.tolist()), "in [0, 1]")
+        if np.any(lower > upper):
+            raise InvalidParameterError("lower", tuple(lower.tolist()), "at most `upper`")
+
+    @classmethod
+    def of(cls, eps: FloatArray, lower: FloatArray, upper: FloatArray) -> "Nodes":
+        """From arrays of shape (m,), in any order; bounds are made monotone, which keeps them."""
+        order = np.argsort(eps)
+        eps, lower, upper = eps[order], lower[order], upper[order]
+        upper = np.minimum(np.minimum.accumulate(upper), 1.0)
+        lower = np.maximum.accumulate(np.clip(lower, 0.0, 1.0)[::-1])[::-1]
+        if not np.all(lower <= upper * (1.0 + 1e-9)):
+            raise NumericalError("bounds on a curve contradict each other: it would have to rise")
+        return cls(*(tuple(float(number) for number in one) for one in (eps, np.minimum(lower, upper), upper)))
+
+    def lowest(self, eps: float) -> float:
+        """A lower bound at any eps >= 0, rounded down.
+
+        The curve does not rise, so that the next node bounds it; and it is convex in a = e^eps, so that it is
+        above the line through two nodes on one side, from an upper bound at the further one and a lower bound
+        at the nearer one.
+        """
+        a, lower, upper = np.exp(np.array(self.eps)), np.array(self.lower), np.array(self.upper)
+        at, place = float(np.exp(eps)), int(np.searchsorted(np.array(self.eps), eps))
+        found = [lower[place] if place < a.size else 0.0]
+        if place >= 2:
+            fall = (upper[place - 2] - lower[place - 1]) / (a[place - 1] - a[place - 2])
+            found.append(lower[place - 1] - fall * (at - a[place - 1]))
+        if place + 1 < a.size:
+            fall = (lower[place] - upper[place + 1]) / (a[place + 1] - a[place])
+            found.append(lower[place] + max(fall, 0.0) * (a[place] - at))
+        # Differences of neighbours are off by less than that of what they are taken of.
+        return max(0.0, float(max(found)) * (1.0 - _SLACK) - _SLACK * float(lower[max(place - 1, 0)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A mechanism of which both directions of its hockey-stick curve are known at nodes.
+
+    Args:
+        remove: H(P || Q): the dataset with the person against the one without.
+        add: H(Q || P).
+    """
+
+    remove: Nodes
+    add: Nodes
+
+    @classmethod
+    def of_claim(cls, eps: float, delta: float) -> "Curve":
+        """What (eps, delta) alone says, in both directions.
+
+        References:
+            Kairouz, Oh and Viswanath 2015.
+        """
+        node = Nodes((eps,), (0.0,), (delta,))
+        return cls(node, node)
+
+    def atoms(self, *, add: bool) -> LossAtoms:
+        """A dominating loss of one direction; the nodes of the other one say what it is below 0.
+
+        H_{e^-eps}(P || Q) = 1 - e^-eps + e^-eps H_{e^eps}(Q || P).
+        """
+        own, other = (self.add, self.remove) if add else (self.remove, self.add)
+        eps, upper = np.array(other.eps), np.array(other.upper)
+        mirrored = (-np.expm1(-eps) + np.exp(-eps) * upper) * (1.0 + 2.0**-48)
+        return atoms_above(np.concatenate([-eps, own.eps]), np.concatenate([mirrored, own.upper]))
+
+    def lower(self, eps: float, *, add: bool) -> float:
+        """A lower bound on one direction at any real eps, rounded down."""
+        own, other = (self.add, self.remove) if add else (self.remove, self.add)
+        if eps >= 0.0:
+            return own.lowest(eps)
+        found = -float(np.expm1(eps)) + float(np.exp(eps)) * other.lowest(-eps)
+        return max(0.0, found * (1.0 - 2.0**-48))
+
+
+def grouped(parts: Iterable[SampledPart]) -> tuple[SampledPart, ...]:
+    """Parts of one kind put together, in the order in which kinds come first."""
+    kinds: dict[tuple[float, float, bool], SampledPart] = {}
+    for part in parts:
+        known = kinds.get(part.kind)
+        kinds[part.kind] = part if known is None else known.and_more(part)
+    return tuple(kinds.values())
