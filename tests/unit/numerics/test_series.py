@@ -275,9 +275,6 @@ def test_no_number_rests_on_a_format_that_some_processors_lack():
             if isinstance(node, ast.Attribute)
             or (isinstance(node, ast.Constant) and isinstance(node.value, str))
         }
-        assert not (wide & found) or path.name in {
-            "rounding.py",
-            "claim.py",
-            "error_bound.py",
-            "traces.py",
-        }, path
+        known = path.name in {"rounding.py", "claim.py", "error_bound.py"}
+        known |= path.parent.name == "ring" and path.name in {"lattice.py", "traces.py"}
+        assert known or not wide & found, path
