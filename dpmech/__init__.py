@@ -8,9 +8,9 @@ import importlib as _importlib
 from types import ModuleType as _ModuleType
 
 from dpmech import samplers
-from dpmech.accounting import Certified, Deterministic, Exact, Importance, Pld, Prv, Rdp
+from dpmech.accounting import Certified, Deterministic, Exact, Importance, Pld, PrivacyProfile, Prv, Rdp
 from dpmech.auditing import canary_scores, empirical_epsilon, one_run_epsilon
-from dpmech.calibration import Calibration, calibrate_sigma, delta, epsilon
+from dpmech.calibration import Calibration, calibrate_sigma, delta, epsilon, profile
 from dpmech.certificates import (
     Certificate,
     Claim,
@@ -129,6 +129,7 @@ __all__ = [
     "Pld",
     "Poisson",
     "PrivacyBudget",
+    "PrivacyProfile",
     "Provenance",
     "Prv",
     "Randomness",
@@ -158,6 +159,7 @@ __all__ = [
     "one_run_epsilon",
     "optimize",
     "per_step_error",
+    "profile",
     "rmse",
     "samplers",
     "sensitivity",

@@ -55,6 +55,8 @@ from dpmech.accounting.methods import (
     check_method,
 )
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
+from dpmech.accounting.profiles import Composition, Curve, Nodes, PrivacyProfile, SampledPart
+from dpmech.accounting.profiling import profile_for
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
 
@@ -67,6 +69,8 @@ __all__ = [
     "BinGram",
     "Certified",
     "CollectiveParts",
+    "Composition",
+    "Curve",
     "Deterministic",
     "Exact",
     "GaussianAccountant",
@@ -78,16 +82,19 @@ __all__ = [
     "Loss",
     "LossMoments",
     "Method",
+    "Nodes",
     "Pld",
     "PointGroup",
     "PoissonAccountant",
     "PoissonRelease",
+    "PrivacyProfile",
     "Progress",
     "Prv",
     "Rdp",
     "RemoveProposal",
     "RoughSample",
     "RoughSigma",
+    "SampledPart",
     "Scheme",
     "Solution",
     "Stage",
@@ -110,6 +117,7 @@ __all__ = [
     "log_mean_exp",
     "method_among",
     "pilot_size",
+    "profile_for",
     "sampled_divergence",
     "sampling_gram",
     "stage_seed",

@@ -1,8 +1,8 @@
 r"""The hockey-stick curve of the Gaussian mechanism at any eps, also below 0, for whole arrays.
 
 With mu = sensitivity / sigma, a = mu / 2 - eps / mu and b = a - mu it is h = Phi(a) - e^eps Phi(b) = Phi(a)
-(1 - r), r = e^eps Phi(b) / Phi(a) = erfcx(-b / sqrt 2) / erfcx(-a / sqrt 2). It is the same in both directions,
-and h(-eps) = 1 - e^-eps + e^-eps h(eps).
+(1 - r), r = e^eps Phi(b) / Phi(a) = erfcx(-b / sqrt 2) / erfcx(-a / sqrt 2). It is the same in both
+directions, and h(-eps) = 1 - e^-eps + e^-eps h(eps).
 
 References:
     Balle and Wang 2018, Theorem 8.
@@ -46,9 +46,9 @@ def gaussian_curve(mu: float, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
             np.exp(eps + scipy.special.log_ndtr(b)),
         )
     left = 1.0 - ratio
-    # In units of u: a and b are off by S = 4 (mu + |eps| / mu), the slope of log Phi is |a| + 1 at most where it
-    # matters, log_ndtr itself is off by 3 a^2. Erfcx is off by 12 and, of a negative argument x, by 4 x^2; the
-    # exponential of a sum by that sum's parts. What r is off by counts over 1 - r.
+    # In units of u: a and b are off by S = 4 (mu + |eps| / mu), the slope of log Phi is |a| + 1 at most where
+    # it matters, log_ndtr itself is off by 3 a^2. Erfcx is off by 12 and, of a negative argument x, by 4 x^2;
+    # the exponential of a sum by that sum's parts. What r is off by counts over 1 - r.
     size = 4.0 * (mu + np.abs(eps) / mu)
     phi = (np.maximum(-a, 0.0) + 1.0) * size + 3.0 * np.minimum(a, 0.0) ** 2 + 16.0
     inside = 64.0 + 4.0 * (near**2 + np.minimum(b, _FAR) ** 2) + 10.0 * size

@@ -29,7 +29,8 @@ def lattice_product(
     Returns:
         The masses at start, start + 1, ..., shape (length,), and a bound on the rounding error of each.
     """
-    logs, angles, shift, total = 0.0, 0.0, 0, 0
+    logs, angles = np.zeros(length // 2 + 1), np.zeros(length // 2 + 1)
+    shift = total = 0
     moduli: list[tuple[FloatArray, int]] = []
     for masses, first, times in factors:
         folded = np.bincount(np.arange(masses.size) % length, masses, length)

@@ -133,6 +133,16 @@ class JointMoments:
         theta = self.tilt_for_eps(eps)
         return min(0.0, self.cumulants(theta)[0] - theta * eps)
 
+    def chernoff_eps(self, log_delta: float) -> float:
+        """An upper bound on the eps >= 0 at delta."""
+
+        def gap(theta: float) -> float:
+            log_m, mean, _ = self.cumulants(theta)
+            return log_delta - (log_m - theta * mean)
+
+        theta = max(_root_upwards(gap), 1e-9)
+        return max(0.0, (self.cumulants(theta)[0] - log_delta) / theta)
+
     def window(self, theta: float, log_tail: float) -> tuple[float, float]:
         """Ends outside of which the tilted sum has mass at most e^log_tail each (Chernoff)."""
         log_m, mean, variance = self.cumulants(theta)
@@ -228,8 +238,9 @@ class ComposedLoss:
             weights *= 1.0 + np.where(known, errors, 0.0)
         else:
             weights *= np.where(known, np.maximum(1.0 - errors, 0.0), 0.0)
-        # A weight falls at most 1 + theta times as fast as losses rise, which are off by 3 u of themselves; its
-        # exponent is off by 4 u of its parts, its exponential by 8 u, and mu by u, which the second term has.
+        # A weight falls at most 1 + theta times as fast as losses rise, which are off by 3 u of themselves;
+        # its exponent is off by 4 u of its parts, its exponential by 8 u, and mu by u, which the second term
+        # has.
         parts = np.abs(logs) + self.theta * np.abs(self.losses - eps) + log_m
         moved = weights * (4.0 * parts + 2.0 * (self.theta + 1.0) ** 2 * square + 40.0)
         moved += 3.0 * (1.0 + self.theta) * (np.abs(self.losses) + abs(eps))
@@ -317,9 +328,7 @@ def compose_all(factors: Sequence[tuple[LatticeLoss, int]], theta: float, *, upp
     )
 
 
-def _tilted(
-    loss: LatticeLoss, moments: LossMoments, theta: float, *, upper: bool
-) -> tuple[FloatArray, int]:
+def _tilted(loss: LatticeLoss, moments: LossMoments, theta: float, *, upper: bool) -> tuple[FloatArray, int]:
     """Tilted masses, rounded up or down, and the index of the first."""
     log_m, losses = moments.cumulants(theta)[0], loss.losses()
     with np.errstate(divide="ignore"):

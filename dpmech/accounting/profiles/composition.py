@@ -1,15 +1,15 @@
 r"""Independent mechanisms of several kinds on the same people, composed: bounds on both directions.
 
-Gaussian releases are one Gaussian release, in closed form. Poisson-sampled ones of a single kind are more steps
-of one run, whose transform is inverted. Everything else goes onto one lattice: each loss by what bounds it from
-above, the lot composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
-H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). So the lattice only has to resolve what
-has no closed form. From below the curves at nodes are left out, which post-processing allows.
+Gaussian releases are one Gaussian release, in closed form. Poisson-sampled ones of a single kind are more
+steps of one run, whose transform is inverted. Everything else goes onto one lattice: each loss by what bounds
+it from above, the lot composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
+H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). So the lattice only has to resolve
+what has no closed form. From below, curves at nodes are left out, which post-processing allows.
 """
 
 import dataclasses
-import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -20,7 +20,6 @@ from dpmech.accounting.poisson import (
     MAX_LENGTH,
     Direction,
     JointMoments,
-    LatticeLoss,
     Loss,
     LossMoments,
     compose_all,
@@ -29,21 +28,36 @@ from dpmech.accounting.poisson import (
 )
 from dpmech.accounting.profiles.loss_atoms import LossAtoms
 from dpmech.accounting.profiles.parts import Curve, SampledPart
-from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, Ladder, next_down, next_up, quotient_down, quotient_up
+from dpmech.exceptions import UnattainableBudgetError
+from dpmech.numerics import (
+    ELEMENTARY,
+    UNIT,
+    Ladder,
+    bisect_boundary,
+    next_down,
+    quotient_down,
+    quotient_up,
+    up,
+)
 
 __all__ = ["Composition"]
 
-# How much of delta, in log, a lattice may use up, at the default tolerance.
+Bound = Callable[[float], float]
+
+# How much of the tolerance, in log delta, the first lattice should use up.
 _OF_DELTA = 0.5
-# Steps on one ladder, the first this share of what should do.
-_FIRST, _RUNGS = 1.0, 4
+# Steps on one ladder, and the length of a lattice that only a first step may pass.
+_RUNGS = 4
+_USUAL_LENGTH = 1 << 22
 # Outputs of a sampled release that are this rare, in log, beside delta count as tails.
 _TAIL = -21.0
 _FARTHEST = 38.0
-# Fewer points are worth no coarser lattice; more than the first number are a coarser one's business.
-_USUAL_LENGTH = 1 << 22
 _NOTHING = 1e-300
+# How closely an eps is searched for, and how often a lattice is laid out anew around it.
+_RESOLUTION = 1e-7
+_LOOKS = 3
+_NEAR = 0.05
+_LARGEST_EPS = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +76,7 @@ class Composition:
 
     @property
     def releases(self) -> int:
-        """How many losses are added up, those of the Gaussian releases counting as one."""
+        """How many losses are added up; those of all Gaussian releases are one."""
         steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.curves)
         return steps + (self.gaussian[1] > 0.0)
 
@@ -72,7 +86,7 @@ class Composition:
         Args:
             eps: any real number.
             add: H(Q || P); else H(P || Q).
-            tolerance: how far, in log delta, the upper end may be raised by a lattice.
+            tolerance: how far, in log delta, a lattice may move either end, about.
 
         Raises:
             NumericalError: where no lattice that can be afforded bounds it.
@@ -80,16 +94,37 @@ class Composition:
         if eps < 0.0:
             # H_{e^eps}(P || Q) = 1 - e^eps + e^eps H_{e^-eps}(Q || P)
             lower, upper = self.delta(-eps, add=not add, tolerance=tolerance)
-            base, factor = -math.expm1(eps), math.exp(eps)
-            off = 4.0 * ELEMENTARY
+            base, factor, off = -math.expm1(eps), math.exp(eps), 4.0 * ELEMENTARY
             return (base + factor * lower) * (1.0 - off), min(1.0, (base + factor * upper) * (1.0 + off))
         side = _Side(self, add=add)
-        upper = side.upper(eps, tolerance)
-        return min(side.lower(eps, tolerance), upper), upper
+        upper = side.upper(eps, tolerance)(eps)
+        return min(side.lower(eps, tolerance)(eps), upper), upper
+
+    def epsilon(self, delta: float, *, add: bool, tolerance: float) -> tuple[float, float]:
+        """Lower and upper value of the smallest eps >= 0 at which one direction is at most `delta`.
+
+        Raises:
+            UnattainableBudgetError: if it is larger at every eps that was looked at.
+            NumericalError: as for `delta`.
+        """
+        side = _Side(self, add=add)
+        near = side.rough_epsilon(delta)
+        for _ in range(_LOOKS):
+            bound, before = side.upper(near, tolerance), near
+            near = _crossing(bound, delta, near, safe=True)
+            if math.isinf(near):
+                least = bound(_LARGEST_EPS)
+                raise UnattainableBudgetError(
+                    math.inf, delta, f"delta is bounded by {up(least)} however large eps is"
+                )
+            if abs(near - before) <= _NEAR * near:
+                break
+        lower = _crossing(side.lower(near, tolerance), delta, near, safe=False)
+        return min(lower, near), near
 
 
 class _Side:
-    """One direction."""
+    """One direction, at eps >= 0."""
 
     def __init__(self, whole: Composition, *, add: bool) -> None:
         self.whole, self.add = whole, add
@@ -97,76 +132,79 @@ class _Side:
             (curve.atoms(add=add), times) for curve, times in whole.curves
         ]
 
-    def upper(self, eps: float, tolerance: float) -> float:
+    def rough_epsilon(self, delta: float) -> float:
+        """About the eps at delta, not far below it."""
+        losses = [self._loss(part, upper=True) for part in self.whole.sampled]
+        steps = [part.steps for part in self.whole.sampled]
+        return self._moments(losses, steps, self.whole.gaussian[1]).chernoff_eps(math.log(delta))
+
+    def upper(self, near: float, tolerance: float) -> Bound:
+        """An upper bound at every eps >= 0, laid out for one of them."""
         whole = self.whole
         kinds = len(whole.sampled) + len(whole.curves)
         if kinds == 0:
-            return gaussian_ends(whole.gaussian[1], eps)[1]
+            return lambda eps: gaussian_ends(whole.gaussian[1], eps)[1]
         if kinds == 1 and whole.gaussian[1] == 0.0:
             if whole.sampled:
-                return self._poisson(eps, tolerance)[1]
+                return lambda eps: self._poisson(eps, tolerance, whole.sampled[0])[1]
             if self.atoms[0][1] == 1:
-                return self.atoms[0][0].delta(eps)
-        return self._on_lattices(eps, tolerance, upper=True)
+                return self.atoms[0][0].delta
+        return self._on_lattices(near, tolerance, upper=True)
 
-    def lower(self, eps: float, tolerance: float) -> float:
-        whole = self.whole
-        single = [curve.lower(eps, add=self.add) for curve, _ in whole.curves]
-        tight = tuple(part for part in whole.sampled if part.tight)
+    def lower(self, near: float, tolerance: float) -> Bound:
+        """A lower bound at every eps >= 0, laid out for one of them."""
+        closed, curves = self._closed(near, tolerance), self.whole.curves
+        return lambda eps: max([closed(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
+
+    def _closed(self, near: float, tolerance: float) -> Bound:
+        """A lower bound from the Gaussian and the sampled releases that are known to be tight."""
+        square = self.whole.gaussian[0]
+        tight = tuple(part for part in self.whole.sampled if part.tight)
         if not tight:
-            rest = gaussian_ends(whole.gaussian[0], eps)[0]
-        elif len(tight) == 1 and whole.gaussian[0] == 0.0:
-            rest = self._poisson(eps, tolerance, tight[0])[0]
-        else:
-            rest = _Side(Composition(whole.gaussian, tight), add=self.add)._on_lattices(
-                eps, tolerance, upper=False
-            )
-        return max([rest, *single])
+            return lambda eps: gaussian_ends(square, eps)[0]
+        if len(tight) == 1 and square == 0.0:
+            return lambda eps: self._poisson(eps, tolerance, tight[0])[0]
+        side = _Side(Composition(self.whole.gaussian, tight), add=self.add)
+        return side._on_lattices(near, tolerance, upper=False)
 
-    def _poisson(
-        self, eps: float, tolerance: float, part: SampledPart | None = None
-    ) -> tuple[float, float]:
-        one = self.whole.sampled[0] if part is None else part
-        lower, upper, _ = Direction(one.release, 1.0, remove=not self.add).delta(eps, tolerance)
-        return lower if one.tight else 0.0, upper
+    def _poisson(self, eps: float, tolerance: float, part: SampledPart) -> tuple[float, float]:
+        lower, upper, _ = Direction(part.release, 1.0, remove=not self.add).delta(eps, tolerance)
+        return lower if part.tight else 0.0, upper
 
-    def _on_lattices(self, eps: float, tolerance: float, *, upper: bool) -> float:
-        """A bound by lattices that are refined until the bound stands still."""
+    def _on_lattices(self, near: float, tolerance: float, *, upper: bool) -> Bound:
+        """A bound by lattices that are refined until it stands still at one eps."""
         square = self.whole.gaussian[1] if upper else self.whole.gaussian[0]
         losses = [self._loss(part, upper=upper) for part in self.whole.sampled]
-        sampled = [part.steps for part in self.whole.sampled]
-        rough = self._moments(losses, sampled, square)
-        log_delta = rough.chernoff_log_delta(eps)
+        steps = [part.steps for part in self.whole.sampled]
+        rough = self._moments(losses, steps, square)
         infinite = sum(times * one.infinite for one, times in self.atoms) if upper else 0.0
-        if upper and math.exp(log_delta) <= _NOTHING:
-            # Chernoff's bound, on points that were rounded up or by quadrature: half of what it says is slack.
-            return min(1.0, 2.0 * _NOTHING + next_up(infinite * (1.0 + 1e-9)))
-        log_delta = max(log_delta, math.log(max(infinite, _NOTHING)))
+        log_delta = max(rough.chernoff_log_delta(near), math.log(max(infinite, _NOTHING)))
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
         losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
-        theta = rough.tilt_for_eps(eps)
-        ladder = self._ladder(losses, sampled, rough, theta, tolerance)
+        theta = rough.tilt_for_eps(near)
 
-        def bound(step: float) -> float:
+        def on(step: float) -> Bound:
             factors = [
-                (upper_lattice(loss, step) if upper else lower_lattice(loss, step), steps)
-                for loss, steps in zip(losses, sampled, strict=True)
+                (upper_lattice(loss, step) if upper else lower_lattice(loss, step), times)
+                for loss, times in zip(losses, steps, strict=True)
             ]
             if upper:
                 factors.extend((one.lattice(step), times) for one, times in self.atoms)
             composed = compose_all(factors, theta, upper=upper)
-            return composed.delta_beside(eps, square) if square > 0.0 else composed.delta(eps)
+            return (lambda eps: composed.delta_beside(eps, square)) if square > 0.0 else composed.delta
 
-        if upper:
-            return ladder.settle(bound, goal=0.25 * tolerance).upper
-        best = 0.0
-        for step in ladder.rungs:
-            found = bound(step)
-            if found <= best * (1.0 + 0.25 * tolerance):
+        sign = 1.0 if upper else -1.0
+        best, last, found = math.inf, math.inf, _known(upper=upper)
+        for step in self._ladder(losses, steps, rough, theta, tolerance).rungs:
+            bound = on(step)
+            value = sign * bound(near)
+            if value < best:
+                best, found = value, bound
+            if abs(last - value) <= 0.25 * tolerance * abs(value):
                 break
-            best = found
-        return best
+            last = value
+        return found
 
     def _loss(self, part: SampledPart, *, upper: bool) -> Loss:
         bounds = part.release.sensitivity
@@ -181,7 +219,7 @@ class _Side:
     def _ladder(
         self, losses: list[Loss], steps: list[int], rough: JointMoments, theta: float, tolerance: float
     ) -> Ladder:
-        """Steps that raise log delta by about the goal, and finer ones, as long as they can be afforded.
+        """Steps that move log delta by about the goal, and finer ones, as long as they can be afforded.
 
         A mass that is split over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 in the mean: log
         delta rises by theta (theta + 1) / 2 times that, a loss.
@@ -190,26 +228,54 @@ class _Side:
         spread = math.sqrt(rough.cumulants(theta)[2])
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
-        joint = JointMoments(rough.parts)
-        low, high = joint.window(theta, LOG_WRAP)
-        least = max((high - low) / (0.8 * MAX_LENGTH), *(loss.finest_step() for loss in losses), 0.0)
+        low, high = JointMoments(rough.parts).window(theta, LOG_WRAP)
+        least = max([(high - low) / (0.8 * MAX_LENGTH), *(loss.finest_step() for loss in losses)])
+        first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
-        first = max(_FIRST * wanted, least)
         return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
 
 
+def _known(*, upper: bool) -> Bound:
+    """What bounds without a lattice."""
+    return (lambda _: 1.0) if upper else (lambda _: 0.0)
+
+
 def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
-    """Lower and upper value of H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2; rounded outward."""
+    """Lower and upper value of H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2."""
     if square == 0.0:
         return 0.0, 0.0
     logs, errors = gaussian_curve(math.sqrt(square), np.array([eps]))
     log_delta, error = float(logs[0]), float(errors[0])
     # The root is off by u, and log h moves by at most (1 + |eps| / mu^2 + mu^2) times that, relative.
     own = ELEMENTARY + UNIT * (4.0 * abs(log_delta) + 4.0 * (1.0 + abs(eps) / square + square))
-    if math.isinf(error):
-        return 0.0, min(1.0, math.exp(log_delta) * (1.0 + own) + 1e-320)
     value = math.exp(log_delta)
+    if math.isinf(error):
+        return 0.0, min(1.0, value * (1.0 + own) + 1e-320)
     return (
         max(0.0, next_down(value * (1.0 - error - own) - 1e-320)),
         min(1.0, value * (1.0 + error + own) + 1e-320),
     )
+
+
+def _crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
+    """Where a bound passes delta: on the far side if `safe`, else on the near one; infinite if nowhere.
+
+    Every eps > 0 that is returned was looked at. A bound may say little far from where it was laid out.
+    """
+    if safe and bound(0.0) <= delta:
+        return 0.0
+    low, high, step = 0.0, max(near, 1e-9), 0.01
+    if bound(high) > delta:
+        while bound(high) > delta:
+            low, high, step = high, high * (1.0 + step) + 1e-9, 2.0 * step
+            if high > _LARGEST_EPS:
+                return math.inf if safe else low
+    else:
+        while high > 0.0:
+            low, step = high * max(1.0 - step, 0.0), 2.0 * step
+            if low == 0.0 or bound(low) > delta:
+                break
+            high = low
+        if low == 0.0 and not safe and bound(low) <= delta:
+            return 0.0
+    return bisect_boundary(lambda eps: bound(eps) > delta, low, high, safe=safe, rtol=_RESOLUTION)

@@ -1,13 +1,14 @@
 r"""A privacy loss on finitely many values, from upper bounds on the hockey-stick curve at nodes.
 
-The curve of a pair, h(a) = H_a(P || Q) = sup_E P(E) - a Q(E), is convex and non-increasing in a >= 0, and h(0) =
-1. **Theorem.** Let U be the lower convex hull of (0, 1) and of points (a_i, u_i) with u_i >= h(a_i), continued
-by its last value. Then U >= h, and U is the curve of a pair (P', Q') of laws on finitely many points.
+The curve of a pair, h(a) = H_a(P || Q) = sup_E P(E) - a Q(E), is convex and non-increasing in a >= 0, and
+h(0) = 1. **Theorem.** Let U be the lower convex hull of (0, 1) and of points (a_i, u_i) with u_i >= h(a_i),
+continued by its last value. Then U >= h, and U is the curve of a pair (P', Q') of laws on finitely many
+points.
 
 *Proof.* A point of the hull is a mixture of points that lie above the convex curve h. U is convex and
-non-increasing; U >= (1 - a)_+ as h is, so that its slope at 0 is >= -1. With slopes s_0 <= s_1 <= ... < 0 after
-the vertices a_0 = 0 < a_1 < ... < a_m let Q' have mass s_i - s_(i - 1) at a_i (s_(-1) = -1, s_m = 0), and P' have
-a_i times that and the rest, U(a_m), where Q' has none. Then E_Q'(r - a)_+ + U(a_m) = U(a). []
+non-increasing; U >= (1 - a)_+ as h is, so that its slope at 0 is >= -1. With slopes s_0 <= s_1 <= ... < 0
+after the vertices a_0 = 0 < a_1 < ... < a_m let Q' have mass s_i - s_(i - 1) at a_i (s_(-1) = -1, s_m = 0),
+and P' have a_i times that and the rest, U(a_m), where Q' has none. Then E_Q'(r - a)_+ + U(a_m) = U(a). []
 
 A pair whose curve is nowhere below that of every pair of neighbouring datasets dominates the mechanism, and
 products of dominating pairs dominate adaptive compositions.
@@ -73,7 +74,9 @@ class LossAtoms:
         first = math.floor(float(self.losses[0]) / step) - 1
         count = math.floor(float(self.losses[-1]) / step) + 2 - first
         if count > _MOST_CELLS:
-            raise NumericalError(f"losses from {self.losses[0]!r} to {self.losses[-1]!r} in steps of {step!r}")
+            raise NumericalError(
+                f"losses from {self.losses[0]!r} to {self.losses[-1]!r} in steps of {step!r}: too many points"
+            )
         spend(1e-8 * count, 24.0 * count, what=f"a lattice of {count} points")
         cells = np.clip(np.floor(self.losses / step).astype(np.int64) - first, 0, count - 2)
         edges = (first + cells.astype(np.float64)) * step
@@ -82,7 +85,9 @@ class LossAtoms:
         high = self.masses * (np.expm1(-inside) / np.expm1(-step))
         low = self.masses * (math.exp(-step) * np.expm1(step - inside) / -np.expm1(-step))
         raised = 1.0 + (self.losses.size + 64.0) * UNIT
-        nodes = np.bincount(cells, low, count) + np.bincount(cells + 1, high, count)
+        nodes: FloatArray = np.zeros(count)
+        for cell, mass in ((cells, low), (cells + 1, high)):
+            nodes += np.bincount(cell, mass, count)
         return LatticeLoss(step, first, nodes * raised, min(1.0, self.infinite))
 
     @functools.cached_property
@@ -106,7 +111,8 @@ def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
     eps, deltas = eps[order], np.minimum(deltas[order], 1.0)
     kept = eps < _LARGEST
     eps, deltas = eps[kept], deltas[kept]
-    if np.any(np.isnan(deltas)) or np.any(deltas < np.maximum(0.0, -np.expm1(eps)) * (1.0 - 4.0 * ELEMENTARY)):
+    least = np.maximum(0.0, -np.expm1(eps)) * (1.0 - 4.0 * ELEMENTARY)
+    if not np.all(deltas >= least):
         raise NumericalError("an upper bound on delta is below what every mechanism has, or not a number")
     # Curves do not rise: what bounds at one a bounds at every larger one.
     deltas = np.minimum.accumulate(deltas)

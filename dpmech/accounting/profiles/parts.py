@@ -103,7 +103,8 @@ class Nodes:
         lower = np.maximum.accumulate(np.clip(lower, 0.0, 1.0)[::-1])[::-1]
         if not np.all(lower <= upper * (1.0 + 1e-9)):
             raise NumericalError("bounds on a curve contradict each other: it would have to rise")
-        return cls(*(tuple(float(number) for number in one) for one in (eps, np.minimum(lower, upper), upper)))
+        ends = (eps, np.minimum(lower, upper), upper)
+        return cls(*(tuple(float(number) for number in one) for one in ends))
 
     def lowest(self, eps: float) -> float:
         """A lower bound at any eps >= 0, rounded down.
@@ -132,10 +133,12 @@ class Curve:
     Args:
         remove: H(P || Q): the dataset with the person against the one without.
         add: H(Q || P).
+        larger: the larger of both, where only that is known from below.
     """
 
     remove: Nodes
     add: Nodes
+    larger: Nodes | None = None
 
     @classmethod
     def of_claim(cls, eps: float, delta: float) -> "Curve":
@@ -146,6 +149,12 @@ class Curve:
         """
         node = Nodes((eps,), (0.0,), (delta,))
         return cls(node, node)
+
+    @classmethod
+    def of_larger(cls, nodes: Nodes) -> "Curve":
+        """From bounds on the larger direction: upper ones hold for both, lower ones for one of them."""
+        both = dataclasses.replace(nodes, lower=(0.0,) * len(nodes.eps))
+        return cls(both, both, nodes)
 
     def atoms(self, *, add: bool) -> LossAtoms:
         """A dominating loss of one direction; the nodes of the other one say what it is below 0.

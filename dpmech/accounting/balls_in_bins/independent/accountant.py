@@ -3,12 +3,14 @@
 import dataclasses
 import math
 
+import numpy as np
 import scipy
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.independent.direction import NOTHING, Direction
 from dpmech.accounting.gaussian import gaussian_sigma
 from dpmech.accounting.methods import Exact
+from dpmech.accounting.profiles import LEAST_DELTA, Curve, Nodes, placed_nodes
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, quotient_up
@@ -18,6 +20,8 @@ __all__ = ["IndependentAccountant"]
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
 _SMALLEST_EPS = 1e-9
+# Of log delta, where a slope is read.
+_FAR_BELOW = -60.0
 _AGREEMENTS = 12
 # Entries of the Gram matrix that count as equal differ by less than this, and their roots by half of it.
 _ALIKE = 1e-13
@@ -80,6 +84,16 @@ class IndependentAccountant(Accountant):
         found = smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
         return dataclasses.replace(found, method=Exact())
 
+    def curve(self, sigma: float, *, rel_error: float) -> Curve:
+        """Both directions at nodes.
+
+        Args:
+            sigma: > 0.
+            rel_error: by how much, relative, the hull of nodes may be above the curve.
+        """
+        sides = [_followed(direction, rel_error) for direction in self._directions(sigma)]
+        return Curve(*sides)
+
     def _agreed(self, sigma: float, eps: float, delta: float, tolerance: float) -> float:
         """An eps not below the given bound at which `delta` says so too, on its own lattices."""
         step = 0.1 * tolerance * eps
@@ -140,6 +154,21 @@ class IndependentAccountant(Accountant):
             f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
             "wider than the tolerance"
         )
+
+
+def _followed(direction: Direction, rel_error: float) -> Nodes:
+    """Nodes of one direction, down to where it need not be followed, and a few beyond."""
+    eps, logs, width = [0.0], [direction.log_delta(0.0)], 0.1
+    while logs[-1] > math.log(LEAST_DELTA):
+        eps.append(eps[-1] + width)
+        logs.append(direction.log_delta(eps[-1]))
+        fall = max((logs[-2] - logs[-1]) / (eps[-1] - eps[-2]), 1e-3)
+        width = min(1.0 / fall, 2.0 * width)
+    nodes = placed_nodes(np.array(eps), np.maximum(np.array(logs), _FAR_BELOW), rel_error)
+    far = nodes[-1] * np.array([1.1, 1.3, 1.6, 2.0])
+    every = np.unique(np.concatenate([nodes, far]))
+    ends = np.array([direction.delta(float(one), rel_error) for one in every])
+    return Nodes.of(every, ends[:, 0], ends[:, 1])
 
 
 def _eps_of(direction: Direction, target: float) -> float:

@@ -1,6 +1,7 @@
 """The ADD mixture: Gaussians along one direction, with a proved weight bound, and the tilt of all bins."""
 
 import dataclasses
+import math
 from collections.abc import Collection
 from typing import Self
 
@@ -66,6 +67,19 @@ class AddProposal(Proposal):
     def weights(self) -> FloatArray:
         """Probabilities of the parts."""
         return self.alphas
+
+    def at_level(self, eps: float) -> "AddProposal":
+        """The same parts, for another payoff: the half-space that holds {L <= -eps} moves along."""
+        point = dataclasses.replace(self.point, depth=self.point.depth + (eps - self.eps))
+        return dataclasses.replace(self, eps=eps, point=point)
+
+    def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
+        """Log (1 - e^(eps + L))_+ from log (1 - e^(eps' + L))_+, eps' <= eps."""
+        ratios = math.exp(eps - self.eps) * -np.expm1(log_payoffs)
+        out = np.full(ratios.shape, -np.inf)
+        hits = (ratios < 1.0) & (log_payoffs > -np.inf)
+        out[hits] = np.log1p(-ratios[hits])
+        return out
 
     @property
     def log_weight_bound(self) -> float:

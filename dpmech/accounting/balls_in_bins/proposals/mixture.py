@@ -65,11 +65,26 @@ class Proposal(abc.ABC):
         """
 
     @abc.abstractmethod
+    def at_level(self, eps: float) -> Self:
+        """The same parts and probabilities, for another eps: other weights of the same draws."""
+
+    @abc.abstractmethod
+    def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
+        """Log f of the same samples at another eps, not below this one, from those here; shape (m,)."""
+
+    @abc.abstractmethod
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
         """`count` independent samples: log f, shape (count,), and log D, shape (count, J).
 
         Where f = 0, log f is -inf and log D is 0.
         """
+
+    def level_weights(
+        self, log_payoffs: FloatArray, log_densities: FloatArray, levels: FloatArray
+    ) -> FloatArray:
+        """Logs of the weights of the same draws at several eps, none below this one, shape (m, k)."""
+        mixed = scipy.special.logsumexp(log_densities, axis=1, b=self.weights)
+        return np.stack([self.payoffs_at(log_payoffs, float(eps)) - mixed for eps in levels], axis=1)
 
     def log_weights(self, log_payoffs: FloatArray, log_densities: FloatArray) -> FloatArray:
         """Logs of the weights f / sum_j alpha_j D_j, shape (m,)."""

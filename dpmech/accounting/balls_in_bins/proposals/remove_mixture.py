@@ -207,6 +207,18 @@ class RemoveProposal(Proposal):
             alphas=alphas / alphas.sum(),
         )
 
+    def at_level(self, eps: float) -> "RemoveProposal":
+        """The same parts, for another payoff."""
+        return dataclasses.replace(self, eps=eps)
+
+    def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
+        """Log (r - e^eps)_+ from log (r - e^eps')_+, eps' <= eps."""
+        losses = np.logaddexp(log_payoffs, self.eps)
+        out = np.full(losses.shape, -np.inf)
+        hits = (losses > eps) & (log_payoffs > -np.inf)
+        out[hits] = losses[hits] + np.log(-np.expm1(eps - losses[hits]))
+        return out
+
     @property
     def log_weight_bound(self) -> float:
         r"""Log of an upper bound on every weight, proved.

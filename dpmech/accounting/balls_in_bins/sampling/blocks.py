@@ -8,9 +8,10 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import math
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 import scipy
@@ -23,6 +24,7 @@ __all__ = [
     "Sample",
     "block_size",
     "draw_entropy",
+    "level_stream",
     "pilot_sample",
     "weight_sample",
     "weight_stream",
@@ -191,30 +193,67 @@ def weight_stream(
         expected: how many samples will be read, about; blocks up to that are started ahead.
         executor: where blocks run.
     """
+    return _stream(functools.partial(_weights, proposal, entropy, stage), proposal, expected, executor)
+
+
+def level_stream(
+    proposal: Proposal,
+    levels: FloatArray,
+    entropy: tuple[int, ...],
+    stage: Stage,
+    expected: int,
+    executor: concurrent.futures.Executor | None = None,
+) -> Generator[FloatArray, None, None]:
+    """As `weight_stream`, with the weights of the same draws at several eps, each block of shape (m, k)."""
+    work = functools.partial(_level_weights, proposal, levels, entropy, stage)
+    return _stream(work, proposal, expected, executor)
+
+
+def _weights(
+    proposal: Proposal, entropy: tuple[int, ...], stage: Stage, blocks: range, size: int
+) -> list[FloatArray]:
+    return [one for one, _ in _chunk(proposal, entropy, stage, blocks, size, detailed=False)]
+
+
+def _level_weights(
+    proposal: Proposal,
+    levels: FloatArray,
+    entropy: tuple[int, ...],
+    stage: Stage,
+    blocks: range,
+    size: int,
+) -> list[FloatArray]:
+    drawn = _chunk(proposal, entropy, stage, blocks, size, detailed=True)
+    return [proposal.level_weights(payoffs, densities, levels) for payoffs, densities in drawn]
+
+
+def _stream(
+    work: Callable[[range, int], list[FloatArray]],
+    proposal: Proposal,
+    expected: int,
+    executor: concurrent.futures.Executor | None,
+) -> Generator[FloatArray, None, None]:
+    """What `work` makes of block after block; arguments as for `weight_stream`."""
     size, bins = block_size(proposal.gram.bins), proposal.gram.bins
     cost = size * bins * (3e-7 + 2e-10 * min(bins, _DENSE))
     planned = max(1, math.ceil(expected / size))
     step = math.ceil(planned / CHUNKS)
     with _workers(executor, math.ceil(planned / step)) as pool:
-        waiting: collections.deque[concurrent.futures.Future[list[BlockResult]]] = collections.deque()
+        waiting: collections.deque[concurrent.futures.Future[list[FloatArray]]] = collections.deque()
         started = 0
         try:
             while True:
                 # Half of what is expected may run ahead at once; beyond it, little.
                 while pool is not None and (2 * started < planned or len(waiting) < CHUNKS // 8):
-                    blocks = range(started, started + step)
-                    task = pool.submit(_chunk, proposal, entropy, stage, blocks, size, detailed=False)
-                    waiting.append(task)
+                    waiting.append(pool.submit(work, range(started, started + step), size))
                     started += step
                 spend(step * cost, _NUMBER * 8.0 * size * bins, what=f"drawing samples of {bins} bins")
                 if pool is None:
-                    blocks = range(started, started + step)
-                    found = _chunk(proposal, entropy, stage, blocks, size, detailed=False)
+                    found = work(range(started, started + step), size)
                     started += step
                 else:
                     found = waiting.popleft().result()
-                for log_weights, _ in found:
-                    yield log_weights
+                yield from found
         finally:
             for future in waiting:
                 future.cancel()

@@ -1,0 +1,167 @@
+"""PrivacyProfile: the whole curve delta(eps) of a mechanism, with a proof, in both directions."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from dpmech.accounting.poisson import PoissonAccountant
+from dpmech.accounting.profiles.composition import Composition
+from dpmech.accounting.profiles.parts import Curve, grouped
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_delta, check_eps, check_integer, check_real
+from dpmech.mechanism import Adjacency, Unit
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, joined, sum_down, sum_up
+
+__all__ = ["PrivacyProfile"]
+
+# How far a lattice may move log delta.
+_TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrivacyProfile:
+    """Bounds on delta at every eps, for a mechanism or several that run independently on the same people.
+
+    A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
+    whose batches, bins and noise are drawn independently of each other, with every query chosen as one likes
+    from what came before. Two releases from one sampled lot are one mechanism, and no product of two:
+    `dm.Lot` joins them.
+
+    Both directions are kept apart until the end: REMOVE, H(P || Q), is the dataset with the person against
+    the one without, ADD the other way round; delta is the larger one.
+
+    **Guarantee:** `guarantee` says how sure it is, at all eps at once. An error of a sample is *outside*
+    delta: with that probability some number of the profile is wrong.
+
+    Args:
+        parts: what is composed.
+        guarantee: how sure the parts are.
+        by: how they were found.
+        adjacency: between which datasets.
+        unit: whose presence it hides.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> once = dm.profile(dm.Identity(1), 2.0, participation=dm.SingleParticipation())
+        >>> f"{once.delta(1.0).upper:.4g}", f"{once.self_compose(4).delta(1.0).upper:.4g}"
+        ('0.00683', '0.1269')
+        >>> sampled = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
+        >>> round(once.compose(sampled).epsilon(1e-6).upper, 2)
+        3.13
+    """
+
+    parts: Composition
+    guarantee: Guarantee
+    by: Provenance
+    adjacency: Adjacency = Adjacency.ADD_REMOVE
+    unit: Unit = Unit.EXAMPLE
+
+    def hockey_stick(self, eps: float, *, add: bool) -> Bounds:
+        """Bounds on one direction: H at e^eps, at any real eps.
+
+        Args:
+            eps: finite; below 0 as well.
+            add: H(Q || P), else H(P || Q).
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: where no lattice that can be afforded bounds it.
+        """
+        at = check_real("eps", eps)
+        return self._labelled(*self.parts.delta(at, add=add, tolerance=_TOLERANCE))
+
+    def delta(self, eps: float) -> Bounds:
+        """Bounds on delta at eps >= 0; errors as for `hockey_stick`."""
+        at = check_eps(eps, zero_allowed=True)
+        ends = [self.parts.delta(at, add=add, tolerance=_TOLERANCE) for add in self._directions]
+        return self._labelled(max(lower for lower, _ in ends), max(upper for _, upper in ends))
+
+    def epsilon(self, delta: float) -> Bounds:
+        """Bounds on the smallest eps >= 0 at delta in (0, 1).
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnattainableBudgetError: where delta does not fall so low, however large eps is.
+            NumericalError: as for `hockey_stick`.
+        """
+        at = check_delta(delta)
+        sampled = self.parts.sampled
+        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
+            found = PoissonAccountant(sampled[0].release).epsilon(1.0, at, tolerance=0.4 * _TOLERANCE)
+            return self._labelled(found.lower, found.upper)
+        ends = [self.parts.epsilon(at, add=add, tolerance=_TOLERANCE) for add in self._directions]
+        return self._labelled(max(lower for lower, _ in ends), max(upper for _, upper in ends))
+
+    def compose(self, *others: "PrivacyProfile") -> "PrivacyProfile":
+        """The profile of this and other mechanisms, all independent, on the same people.
+
+        Raises:
+            InvalidParameterError: if one is no PrivacyProfile.
+            UnsupportedCombinationError: if adjacency or unit differ.
+        """
+        for other in others:
+            if not isinstance(other, PrivacyProfile):
+                raise InvalidParameterError("others", other, "PrivacyProfiles")
+            if (other.adjacency, other.unit) != (self.adjacency, self.unit):
+                raise UnsupportedCombinationError(
+                    f"a profile for {other.adjacency.name} and one {other.unit.value} does not compose with "
+                    f"one for {self.adjacency.name} and one {self.unit.value}",
+                    supported="one adjacency and one unit",
+                )
+        if not others:
+            return self
+        every = (self, *others)
+        return dataclasses.replace(
+            self,
+            parts=_composed([one.parts for one in every]),
+            guarantee=joined(one.guarantee for one in {id(one): one for one in every}.values()),
+            by=Provenance(
+                "profile.composed", {"releases": len(every)}, tuple({one.by: None for one in every})
+            ),
+        )
+
+    def self_compose(self, times: int) -> "PrivacyProfile":
+        """The profile of so many independent runs of this mechanism.
+
+        What may be wrong with a sample is wrong for all of them at once: its error counts once.
+
+        Raises:
+            InvalidParameterError: if `times` is no integer >= 1.
+        """
+        count = check_integer("times", times, minimum=1)
+        if count == 1:
+            return self
+        own = self.parts
+        squares = sum_down([own.gaussian[0]] * count), sum_up([own.gaussian[1]] * count)
+        parts = Composition(
+            squares,
+            tuple(dataclasses.replace(part, steps=count * part.steps) for part in own.sampled),
+            tuple((curve, count * repeated) for curve, repeated in own.curves),
+        )
+        by = Provenance("profile.composed", {"releases": count}, (self.by,))
+        return dataclasses.replace(self, parts=parts, by=by)
+
+    @property
+    def _directions(self) -> tuple[bool, ...]:
+        """Which have to be looked at: a Gaussian loss is the same in both."""
+        return (False, True) if self.parts.sampled or self.parts.curves else (False,)
+
+    def _labelled(self, lower: float, upper: float) -> Bounds:
+        guarantee = self.guarantee
+        if self.parts.sampled or self.parts.curves:
+            guarantee &= BOUND
+        return Bounds.derived(lower, upper, guarantee, self.by)
+
+    def __repr__(self) -> str:
+        return f"PrivacyProfile({self.adjacency.name}, {self.by}: {self.guarantee})"
+
+
+def _composed(every: Sequence[Composition]) -> Composition:
+    curves: dict[int, tuple[Curve, int]] = {}
+    for one in every:
+        for curve, times in one.curves:
+            curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
+    return Composition(
+        (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
+        grouped(part for one in every for part in one.sampled),
+        tuple(curves.values()),
+    )

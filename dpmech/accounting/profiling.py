@@ -1,0 +1,94 @@
+"""The privacy profile of a mechanism: what its accountant knows of the whole curve."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from dpmech.accounting.accountant import Accountant
+from dpmech.accounting.balls_in_bins import CertifiedAccountant, IndependentAccountant, InTurnAccountant
+from dpmech.accounting.dispatch import accountant_for
+from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta
+from dpmech.accounting.methods import Method
+from dpmech.accounting.poisson import PoissonAccountant
+from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart, curve_of_bounds
+from dpmech.exceptions import DpmechError
+from dpmech.mechanism import Mechanism
+from dpmech.numerics import BOUND, Provenance, quotient_down, rounded_down, rounded_up
+
+__all__ = ["profile_for"]
+
+# As a relative change of sigma, how far apart the ends of an accountant may be at a node.
+_TOLERANCE = 1e-3
+
+
+def profile_for(
+    mechanism: Mechanism,
+    sigma: float,
+    method: Method | None,
+    rng: np.random.Generator | None = None,
+    *,
+    rel_error: float,
+) -> PrivacyProfile:
+    """The profile of a mechanism at one noise scale.
+
+    Args:
+        mechanism: what runs.
+        sigma: > 0.
+        method: None for the default accountant.
+        rng: for randomised ones.
+        rel_error: by how much, relative, the hull of nodes may be above the curve.
+
+    Raises:
+        UnsupportedCombinationError: if no theorem covers it.
+        NumericalError: if the accountant has no bounds on the curve.
+    """
+    accountant = accountant_for(mechanism, method, rng)
+    adjacency = mechanism.adjacency
+    if isinstance(accountant, GaussianAccountant):
+        bounds, scale = accountant.sensitivity, Fraction(sigma)
+        least, most = ((Fraction(end) / scale) ** 2 for end in (bounds.lower, bounds.upper))
+        parts = Composition((rounded_down(least), rounded_up(most)))
+        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency)
+    if isinstance(accountant, PoissonAccountant):
+        release = accountant.release
+        multiplier = quotient_down(sigma, release.sensitivity.upper)
+        gap = release.sensitivity.relative_gap
+        part = SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap)
+        return PrivacyProfile(Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency)
+    curve, answered = _curve(accountant, sigma, rel_error)
+    guarantee = (
+        answered.settings.guarantee(inside=False) if isinstance(answered, CertifiedAccountant) else BOUND
+    )
+    by = Provenance("profile.nodes", {"nodes": len(curve.remove.eps)}, (answered.by,))
+    if not guarantee.rigorous or not answered.guarantee.rigorous:
+        guarantee = answered.guarantee
+    return PrivacyProfile(Composition(curves=((curve, 1),)), guarantee, by, adjacency)
+
+
+def _curve(accountant: Accountant, sigma: float, rel_error: float) -> tuple[Curve, Accountant]:
+    """The curve, and the accountant that gave it."""
+    if isinstance(accountant, InTurnAccountant):
+        return _first_curve(accountant, sigma, rel_error)
+    if isinstance(accountant, CertifiedAccountant | IndependentAccountant):
+        return accountant.curve(sigma, rel_error=rel_error), accountant
+    multiplier = quotient_down(sigma, accountant.sensitivity.upper)
+    curve = curve_of_bounds(
+        lambda eps: accountant.delta(sigma, eps, tolerance=_TOLERANCE),
+        rel_error,
+        lambda eps: gaussian_delta(multiplier, eps)[1],
+    )
+    return curve, accountant
+
+
+def _first_curve(accountant: InTurnAccountant, sigma: float, rel_error: float) -> tuple[Curve, Accountant]:
+    """Of the first accountant in turn that gives one."""
+    try:
+        return _curve(accountant.first, sigma, rel_error)
+    except ArithmeticError as error:
+        refusal = error
+    for _, make in accountant.others:
+        try:
+            return _curve(make(), sigma, rel_error)
+        except (DpmechError, ArithmeticError):
+            continue
+    raise refusal
