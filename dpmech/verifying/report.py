@@ -11,9 +11,6 @@ from dpmech.numerics import next_up, product_up, typed, up
 
 __all__ = ["Check", "OwnDraw", "Verification"]
 
-# Of a margin: how far second routes resolve, where sigma is just what is needed.
-_RESOLUTION = 1e-6
-
 
 @dataclasses.dataclass(frozen=True)
 class Check:
@@ -75,12 +72,6 @@ class OwnDraw:
         }
 
 
-def _margin(value: float) -> str:
-    """In per cent, rounded down; what no route can tell from zero is zero."""
-    share = 0.0 if abs(value) < _RESOLUTION else value
-    return f"{math.floor(1e5 * share) / 1e3:+.3f} %"
-
-
 def _short(value: float) -> str:
     """As typed where that is short, else rounded up."""
     return min(typed(value), up(value), key=len)
@@ -135,7 +126,7 @@ class Verification:
         headline = "" if certificate is None else certificate.headline
         headline = headline if self.run is None else str(self.run)
         headline = headline if self.ledger is None else self.ledger.headline
-        margin = "" if self.margin is None else f"; sigma margin {_margin(self.margin)}"
+        margin = "" if self.margin is None else f"; sigma margin {math.floor(1e5 * self.margin) / 1e3:+.3f} %"
         proved = "" if self.draw is None else f"; {self.draw}"
         return f"{self.source}: VERIFIED: {headline}{margin}{proved}"
 

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from dpmech.cli.printing import emit, progress_bar, shown, signed_percent, width
 from dpmech.cli.tables import Column, Row, stacked
-from dpmech.verifying.report import _margin
 from tests.support.command_line import BUDGET, SIZES, done
 
 PLAN = (*SIZES, "--sampling", "min-sep", *BUDGET)
@@ -127,20 +126,6 @@ def test_progress_goes_away(capfd):
 )
 def test_no_zero_is_negative(share, places, text):
     assert signed_percent(share, places) == text
-
-
-@pytest.mark.parametrize(
-    ("margin", "text"),
-    [
-        (-1e-9, "+0.000 %"),
-        (-0.0, "+0.000 %"),
-        (1e-9, "+0.000 %"),
-        (-2e-6, "-0.001 %"),
-        (0.012389, "+1.238 %"),
-    ],
-)
-def test_margins_go_down_and_are_never_a_negative_zero(margin, text):
-    assert _margin(margin) == text
 
 
 def test_cells():
