@@ -9,6 +9,7 @@ from torch import Tensor
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.optim.clipping.clipped_sum import ClippedSum, clip_and_sum
+from dpmech.optim.clipping.factored import Factored
 from dpmech.optim.clipping.nonfinite import Probe, warn_operator
 from dpmech.optim.clipping.styles import Clipping
 from dpmech.optim.local_parts import is_sharded, local_part, noise_dtype
@@ -42,7 +43,7 @@ class Accumulator:
         self._probe = Probe()
         self._warned = False
 
-    def add_samples(self, samples: Sequence[Tensor | None]) -> None:
+    def add_samples(self, samples: Sequence[Tensor | Factored | None]) -> None:
         """Clip per-example gradients, one tensor a parameter, and add them."""
         if any(is_sharded(param) and samples[i] is not None for i, param in enumerate(self._params)):
             raise UnsupportedCombinationError(

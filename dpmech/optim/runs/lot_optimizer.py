@@ -8,12 +8,14 @@ import numpy as np
 from dpmech.certificates import Certificate, Randomness, RunRecord
 from dpmech.composition import executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.clipping import ClippedSum
+from dpmech.optim.clipping import ClippedSum, ClippingMode
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.unchanged import Unchanged
 
 __all__ = ["LotOptimizer"]
+
+_MODE = "dpmech_clipping_mode"  # what is ours in a state dict, beside what PrivateOptimizer has
 
 
 class LotOptimizer(PrivateOptimizer):
@@ -29,6 +31,10 @@ class LotOptimizer(PrivateOptimizer):
             model is known.
         **kwargs: as for PrivateOptimizer.
 
+    Attributes:
+        clipping_mode: how gradients are clipped, "per_example" or "ghost"; None where it is not known yet. A
+            run that goes on from a checkpoint keeps it, as sums would round differently.
+
     Raises:
         CertificateError: if the loader's lots are not those that were certified.
     """
@@ -42,6 +48,7 @@ class LotOptimizer(PrivateOptimizer):
     ) -> None:
         self._loader = loader
         self._unchanged = unchanged
+        self.clipping_mode: ClippingMode | None = None
         super().__init__(*args, **kwargs)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -57,6 +64,11 @@ class LotOptimizer(PrivateOptimizer):
     def lot_complete(self) -> bool:
         """Whether the newest batch was the last of its lot, so that `step` released something."""
         return self._loader.progress.complete
+
+    @property
+    def handed_examples(self) -> int | None:
+        """Examples of the loader's newest batch; None before the first. Private under random sampling."""
+        return self._loader.progress.handed if self._loader.progress.batches else None
 
     def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
         """As PrivateOptimizer; an example of the loader's newest batch counts once.
@@ -147,7 +159,7 @@ class LotOptimizer(PrivateOptimizer):
         """
         self._check_in_step()
         self._check_unchanged()
-        return super().state_dict()
+        return super().state_dict() | {_MODE: self.clipping_mode}
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear gradients; what was accumulated of a lot stays, as it belongs to the coming step."""
@@ -158,9 +170,18 @@ class LotOptimizer(PrivateOptimizer):
         """As PrivateOptimizer; the loader's state is loaded first.
 
         Raises:
-            CertificateError: if the loader stands at another step.
+            CertificateError: if the loader stands at another step, or gradients were clipped in another mode.
         """
-        super().load_state_dict(state_dict)
+        saved = state_dict.get(_MODE)
+        if saved is not None and self.clipping_mode not in (None, saved):
+            raise CertificateError(
+                f"the state is of clipping_mode {saved!r}, here it is {self.clipping_mode!r}: sums would round "
+                "differently, and steps taken again would not repeat what they released",
+                claimed=saved,
+                recomputed=self.clipping_mode,
+            )
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != _MODE})
+        self.clipping_mode = saved
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:
             raise CertificateError(

@@ -1,6 +1,6 @@
 """make_private: model, optimizer and loader of an ordinary run, made private under a certificate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,14 +17,16 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_real
 from dpmech.optim.certified_settings import check_claim
-from dpmech.optim.clipping import Clipping
+from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.processes import Group, processes
+from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
+from dpmech.optim.runs.example_loss import LossTakes
 from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
-from dpmech.optim.runs.per_example_model import check_model
+from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
@@ -48,6 +50,8 @@ def make_private(
     mode: NoiseMode | None = None,
     process_group: Group = None,
     public_buffers: Sequence[str] = (),
+    clipping_mode: AskedMode = "auto",
+    loss_takes: LossTakes = "auto",
 ) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
     """Make an ordinary training set-up private: three objects that replace those given.
 
@@ -106,8 +110,11 @@ def make_private(
         raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
     if not isinstance(loader, DataLoader):
         raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
+    check_asked(clipping_mode)
     gradients: GradientMode = (
-        OpacusHooks() if loss is None else LossOfOneExample(loss, max_physical_batch_size)
+        OpacusHooks(clipping_mode)
+        if loss is None
+        else LossOfOneExample(loss, max_physical_batch_size, clipping_mode, loss_takes)
     )
     inner = check_model(
         gradients.trained_module(model),
@@ -144,7 +151,28 @@ def make_private(
     )
     private_loader.set_up.describe(inner, loss)
     wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
+    if isinstance(wrapped, PerExampleModel):
+        _try_first_example(wrapped, loader)
     return wrapped, private, private_loader
+
+
+def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
+    """Have the loss tried on the first example, as far as it can be seen how the loop will hand it over."""
+    collate: Any = loader.collate_fn
+    try:
+        batch = collate([loader.dataset[0]])
+    except Exception:  # noqa: BLE001 - whatever a dataset raises; the first batch will show it in its place
+        return
+    if isinstance(batch, Mapping):
+        calls: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [((), batch), ((batch,), {})]
+    else:
+        calls = [(tuple(batch) if isinstance(batch, tuple | list) else (batch,), {})]
+    for args, kwargs in calls:
+        try:
+            model.prepare(Batch(args, kwargs))
+        except InvalidParameterError:
+            continue  # the loop may hand the loss a part of the batch, which the first call of backward shows
+        return
 
 
 def _share_weights(module: nn.Module, group: Group) -> None:
