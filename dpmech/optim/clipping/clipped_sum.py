@@ -43,6 +43,7 @@ class ClippedSum:
         examples: how many examples it holds, or None. Private.
         dropped: how many had a gradient that is not finite, and were left out. Private.
         left_out: rows of the batch that were given weight 0, and are not in `examples`. Private.
+        lent: whether the sums are used elsewhere too; where not, an optimizer adds to them in place.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -56,6 +57,7 @@ class ClippedSum:
     examples: int | None = None
     dropped: int = 0
     left_out: int = 0
+    lent: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.clipping, Clipping):

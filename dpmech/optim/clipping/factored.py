@@ -1,6 +1,7 @@
 """Factored: per-example gradients of a weight as sums of outer products, whose norms need no gradient."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -103,9 +104,7 @@ class Factored:
             factors: float64, shape (examples,).
             kept: which examples count, boolean; None for all. The others may hold anything.
         """
-        columns = self.pieces[0].right.shape[2]
-        rows = torch.Size(self.shape).numel() // max(columns, 1)
-        total = torch.zeros(rows, columns, dtype=torch.float64, device=self.device)
+        total: Tensor | None = None
         for run in self._runs(self._factor_size()):
             chosen: Tensor | slice = run
             if kept is not None:
@@ -114,11 +113,18 @@ class Factored:
             for one in self.pieces:
                 piece = one.picked(chosen)
                 right = (piece.right * weight).flatten(0, 1)
-                if piece.looks_up:
-                    total.index_add_(0, piece.left.flatten(), right)
-                else:
-                    total.addmm_(piece.left.flatten(0, 1).T, right)
-        return total.view(self.shape)
+                if not piece.looks_up:
+                    left = piece.left.flatten(0, 1).T
+                    total = left @ right if total is None else total.addmm_(left, right)
+                    continue
+                total = self._zeros() if total is None else total
+                total.index_add_(0, piece.left.flatten(), right)
+        return (self._zeros() if total is None else total).view(self.shape)
+
+    def _zeros(self) -> Tensor:
+        columns = self.pieces[0].right.shape[2]
+        rows = math.prod(self.shape) // max(columns, 1)
+        return torch.zeros(rows, columns, dtype=torch.float64, device=self.device)
 
     def _squares(self, rows: slice) -> Tensor:
         pieces = [piece.picked(rows) for piece in self.pieces]

@@ -19,9 +19,12 @@ __all__ = [
 ]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# A gradient that is formed is written once and read twice, which on CPUs costs as much as this many products
-# for each of its values; Gram matrices in float64 cost one product a pair of positions and a value.
-_PASSES = 24
+# Nanoseconds for one example on a core of a CPU, measured: for each value of a factor (float64, norms and sums),
+# for each product of a Gram matrix, for each of its entries, for each product of the sum over positions, and
+# for each value of a gradient that is formed (written, squared, added up).
+_FACTOR, _GRAM, _ENTRY, _PRODUCT, _FORMED = 6.0, 0.1, 3.0, 0.06, 2.0
+# From so many values on factors are taken at up to twice the time: gradients fill the memory.
+_LARGE = 1 << 16
 
 
 def has_factors(layer: nn.Module) -> bool:
@@ -50,7 +53,8 @@ def factors_of(layer: nn.Module, given: Tensor, gradient: Tensor) -> Piece:
         gradient: of the loss of each example in its output, examples first.
     """
     if isinstance(layer, nn.Embedding):
-        rows, right = given.reshape(len(given), -1), _last(gradient)
+        right = _last(gradient)
+        rows = given.reshape(right.shape[:2])
         if layer.padding_idx is not None:
             right = right.masked_fill((rows == layer.padding_idx)[:, :, None], 0.0)
         return Piece(rows.long(), right)
@@ -81,7 +85,10 @@ def prefers_factors(positions: int, rows: int, columns: int) -> bool:
 
     Depends on shapes alone, so that a run that goes on from a checkpoint decides as before.
     """
-    return positions <= 1 or positions**2 * (rows + columns) <= _PASSES * rows * columns
+    sums = _PRODUCT * positions * rows * columns
+    factors = (rows + columns) * (_FACTOR * positions + _GRAM * positions**2) + _ENTRY * positions**2 + sums
+    formed = _FORMED * rows * columns + sums
+    return factors <= formed * (2.0 if rows * columns >= _LARGE else 1.0)
 
 
 def joined(pieces: Sequence[Piece], shape: torch.Size) -> Factored | Tensor:
@@ -100,7 +107,7 @@ def _is_transposed(layer: nn.Module) -> bool:
 
 def _last(values: Tensor) -> Tensor:
     """Shape (examples, positions, values), whatever stands between."""
-    return values.reshape(len(values), -1, values.shape[-1])
+    return values.reshape(len(values), math.prod(values.shape[1:-1]), values.shape[-1])
 
 
 def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
@@ -113,14 +120,17 @@ def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
 def _unfolded(layer: nn.modules.conv._ConvNd, given: Tensor) -> Tensor:
     """What every position of the output saw, shape (examples, positions, channels times kernel)."""
     count = len(layer.kernel_size)
-    images = given.reshape(-1, *given.shape[-1 - count :])  # an example may consist of several
+    images = given.flatten(0, -2 - count)  # an example may consist of several
     windows = nn.functional.pad(images, _padding(layer))
     steps = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
     for dim, (size, stride, gap) in enumerate(steps, start=2):
         # The window's own places come last: (images, channels, *positions, *kernel).
         windows = windows.unfold(dim, (size - 1) * gap + 1, stride)[..., ::gap]
     order = (0, *range(2, 2 + count), 1, *range(2 + count, 2 + 2 * count))
-    return windows.permute(order).reshape(len(given), -1, images.shape[1] * math.prod(layer.kernel_size))
+    positions = math.prod(given.shape[1 : -1 - count]) * math.prod(windows.shape[2 : 2 + count])
+    return windows.permute(order).reshape(
+        len(given), positions, images.shape[1] * math.prod(layer.kernel_size)
+    )
 
 
 def _padding(layer: nn.modules.conv._ConvNd) -> list[int]:

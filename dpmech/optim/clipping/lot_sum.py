@@ -52,7 +52,7 @@ class Accumulator:
             )
         sums, examples, dropped = clip_and_sum(samples, self._blocks, scale=self._scale)
         self._probe.note(examples, dropped)
-        self._add(sums, dropped)
+        self._add(sums, dropped, lent=False)
 
     def add_clipped(self, clipped: ClippedSum) -> None:
         """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
@@ -82,7 +82,7 @@ class Accumulator:
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
         else:
             self._probe.note(clipped.examples, clipped.dropped)
-        self._add(sums, clipped.dropped)
+        self._add(sums, clipped.dropped, lent=clipped.lent)
 
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
@@ -146,12 +146,14 @@ class Accumulator:
         self._sums = sums
 
     @torch.no_grad()
-    def _add(self, sums: Sequence[Tensor | None], dropped: int) -> None:
+    def _add(self, sums: Sequence[Tensor | None], dropped: int, *, lent: bool) -> None:
         for index, (value, param) in enumerate(zip(sums, self._params, strict=True)):
             if value is None:
                 continue
             total = self._sums[index]
-            if total is None:
+            if total is None and not lent and value.dtype == torch.float64 and value.device == param.device:
+                self._sums[index] = value
+            elif total is None:
                 # The first value is copied, so that the sum is ours to change.
                 empty = _zeros(param)
                 wide = empty.double() if value.dtype == torch.float64 else empty

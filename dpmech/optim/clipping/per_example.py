@@ -73,7 +73,7 @@ def clipped_gradients(
         taken = Batch((batch,) if isinstance(batch, Tensor) else batch, {})
     gradients = ExampleGradients(model, loss, ghost=clipping_mode == "ghost")
     clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
-    return gradients.clipped(taken, clip, microbatch_size=microbatch_size, weights=weights)[0]
+    return gradients.clipped(taken, clip, microbatch_size=microbatch_size, weights=weights, lent=True)[0]
 
 
 class ExampleGradients:
@@ -111,6 +111,7 @@ class ExampleGradients:
         *,
         microbatch_size: int | None = None,
         weights: Tensor | None = None,
+        lent: bool = False,
     ) -> tuple[ClippedSum, Tensor]:
         """The sum of clipped gradients, and the losses, shape (examples,), without noise: raw data."""
         tensors = batch.tensors
@@ -134,7 +135,13 @@ class ExampleGradients:
             dropped += lost
             losses.append(values)
         total = ClippedSum(
-            self.trained, sums, clip, examples=length, dropped=dropped, left_out=batch.examples - length
+            self.trained,
+            sums,
+            clip,
+            examples=length,
+            dropped=dropped,
+            left_out=batch.examples - length,
+            lent=lent,
         )
         return total, torch.cat(losses) if losses else torch.zeros(0)
 

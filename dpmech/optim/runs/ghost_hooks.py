@@ -83,14 +83,14 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
             """As that of GradSampleModule: a layer may be called several times."""
             if not module.training or not torch.is_grad_enabled() or not self.hooks_enabled:
                 return
-            own = [param for param in module.parameters(recurse=False) if param.requires_grad]
-            if not own:
+            if not any(param.requires_grad for param in module.parameters(recurse=False)):
                 return
-            if not hasattr(module, "activations"):
-                module.activations = []
-            module.activations.append([one.detach() for one in forward_input])
-            for param in own:
-                param._forward_counter += 1  # type: ignore[attr-defined]  # Opacus'
+            layer: Any = module
+            if not hasattr(layer, "activations"):
+                layer.activations = []
+            layer.activations.append([one.detach() for one in forward_input])
+            for param in _trained(module):
+                param._forward_counter += 1
 
         def capture_backprops_hook(
             self,
@@ -123,11 +123,10 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
                 create_or_accumulate_grad_sample(
                     param=param, grad_sample=sample, max_batch_len=module.max_batch_len
                 )
-            for param in module.parameters(recurse=False):
-                if param.requires_grad:
-                    param._forward_counter -= 1  # type: ignore[attr-defined]  # Opacus'
-                    if param._forward_counter == 0:  # type: ignore[attr-defined]  # Opacus'
-                        self._finish(param)
+            for param in _trained(module):
+                param._forward_counter -= 1
+                if param._forward_counter == 0:
+                    self._finish(param)
             if not module.activations and hasattr(module, "max_batch_len"):
                 del module.max_batch_len
 
@@ -142,6 +141,11 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
             promote_current_grad_sample(param)
 
     return GhostModule
+
+
+def _trained(module: nn.Module) -> list[Any]:
+    """The parameters that the hooks of a module are for: of its parts too, where torch.func stands for it."""
+    return [param for param in module.parameters() if param.requires_grad]
 
 
 def _by_factors(layer: nn.Module, backprops: Tensor) -> bool:

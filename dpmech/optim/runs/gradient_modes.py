@@ -125,6 +125,7 @@ class OpacusHooks(GradientMode):
             hooked = ghost_module(model, _Handed(private))
         ghost = hasattr(hooked, "max_grad_norm")  # what only Opacus' fast gradient clipping has
         private.clipping_mode = "ghost" if ghost else "per_example"
+        private.watch_gradients(inner)
         count_calls(inner, progress, [param for param in inner.parameters() if param.requires_grad])
         inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
         return hooked

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from dpmech.certificates import Certificate, Randomness, RunRecord
 from dpmech.composition import executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import ClippedSum, ClippingMode
 from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.runs.added_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.unchanged import Unchanged
 
@@ -49,6 +51,7 @@ class LotOptimizer(PrivateOptimizer):
         self._loader = loader
         self._unchanged = unchanged
         self.clipping_mode: ClippingMode | None = None
+        self._names: dict[int, str] | None = None
         super().__init__(*args, **kwargs)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -64,6 +67,14 @@ class LotOptimizer(PrivateOptimizer):
     def lot_complete(self) -> bool:
         """Whether the newest batch was the last of its lot, so that `step` released something."""
         return self._loader.progress.complete
+
+    def watch_gradients(self, model: nn.Module) -> None:
+        """Compare per-example gradients with those of the batch once, at the first lot that has examples.
+
+        Args:
+            model: whose parameters are trained.
+        """
+        self._names = {id(param): name for name, param in model.named_parameters()}
 
     @property
     def handed_examples(self) -> int | None:
@@ -86,6 +97,9 @@ class LotOptimizer(PrivateOptimizer):
             found = max((_examples(one) for one in given if one is not None), default=None)
             if found is not None and examples is not None:
                 found = examples
+            if found and self._names is not None:
+                check_add_up(self._trained, self._names, progress.handed)
+                self._names = None
         elif isinstance(clipped, ClippedSum):
             # A sum that does not say how many examples it holds is taken for those of the batch.
             found, left_out = clipped.examples, clipped.left_out
