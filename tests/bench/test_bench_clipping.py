@@ -1,7 +1,8 @@
 """Whole private steps against Opacus' best mode, in turns in one process.
 
-Run with `pytest tests/bench/test_bench_clipping.py -s`. Each row is one model; printed are medians of 20 steps
-(processor time), the ratio to the faster of Opacus' two modes, and the largest memory that torch held.
+Run with `pytest tests/bench/test_bench_clipping.py --benchmark-enable -s`. Printed are medians of 20 steps
+(processor time), the ratio to the faster of Opacus' two modes, the largest memory that torch held during a
+step, and its ratio.
 """
 
 import copy

@@ -6,8 +6,8 @@ from dpmech.optim.clipping.factored import Factored, Piece
 from dpmech.optim.clipping.ghost import coverable
 from dpmech.optim.clipping.grad_samples import Intake
 from dpmech.optim.clipping.layers import (
-    factors_of,
     bias_gradients,
+    factors_of,
     joined,
     matrix_shape,
     positions_of,

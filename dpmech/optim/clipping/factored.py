@@ -89,10 +89,10 @@ class Factored:
         return found[0] if len(found) == 1 else torch.stack(found).sum(dim=0)
 
     def squares(self) -> Tensor:
-        """Upper bounds on the squared norms, float64, shape (examples,); infinite or NaN as the gradients are.
+        """Upper bounds on the squared norms, float64, shape (examples,); not finite where gradients are not.
 
-        Above by at most 2^-30 (sum of the norms of the pieces' factors)^2, where nothing cancels a relative
-        2^-30 times the number of positions.
+        Above by at most 2^-30 times the squared sum over the pieces of |left| |right| (Frobenius norms), or
+        by the roundings of float64 where there are so many positions that these are more.
         """
         found = [self._squares(rows) for rows in self._runs(self._gram_size())]
         return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=self.device)
@@ -136,8 +136,8 @@ class Factored:
             total += (_gram_of_left(one, one) * (one.right @ one.right.mT)).sum(dim=(1, 2))
             for other in pieces[number + 1 :]:
                 total += 2.0 * (_gram_of_left(one, other) * (one.right @ other.right.mT)).sum(dim=(1, 2))
-        # Every product of Gram entries is off by (rows + columns + 2) units of the norms of its factors, their
-        # sum by one more for every addend (Cauchy and Schwarz give the masses).
+        # A product of Gram entries is off by at most (rows + columns + 2) units of the norms of its factors,
+        # the sum of all by one more for every addend (Cauchy and Schwarz give the masses).
         positions = sum(piece.right.shape[1] for piece in pieces)
         left = max(1 if piece.looks_up else piece.left.shape[2] for piece in pieces)
         units = (left + pieces[0].right.shape[2] + positions**2 + 16) * _UNIT

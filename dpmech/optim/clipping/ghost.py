@@ -43,7 +43,7 @@ class _Plan:
 
 
 class Taps:
-    """Adds zeros to what layers give, and takes the gradients in them: those of the output, example by example.
+    """Adds zeros to what layers give, and takes the gradients in them: those of the output, by examples.
 
     With what went into a layer they make the gradient of its weight, which is never formed. Parameters of
     other layers, and weights whose gradients cost less than their factors, are differentiated as they are.
@@ -196,7 +196,7 @@ def _hooked(layers: Sequence[nn.Module], hook: Callable[..., Any]) -> Iterator[N
 
 def _otherwise(layer: nn.Module, number: int) -> UnsupportedCombinationError:
     return UnsupportedCombinationError(
-        f"the loss calls layer {number}, a {type(layer).__name__}, otherwise than for the first example of the "
-        "batch",
+        f"the loss calls layer {number}, a {type(layer).__name__}, otherwise than for the first example of "
+        "the batch",
         supported="losses whose layers depend on shapes alone, or clipping_mode='per_example'",
     )

@@ -28,9 +28,9 @@ class Intake:
         self.note_own()
 
     def take(self, examples: int | None = None) -> list[Tensor | Factored | None]:
-        """Per-example gradients of the trained parameters, shape (examples, ...), or their factors, taken off them.
+        """Per-example gradients of the trained parameters, or their factors, taken off them.
 
-        None where a parameter has none: its gradient is zero for every example.
+        Shape (examples, ...). None where a parameter has none: its gradient is zero for every example.
 
         Args:
             examples: how many different examples the gradients are of; None for one a row, where every

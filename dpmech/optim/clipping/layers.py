@@ -19,9 +19,9 @@ __all__ = [
 ]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# Nanoseconds for one example on a core of a CPU, measured: for each value of a factor (float64, norms and sums),
-# for each product of a Gram matrix, for each of its entries, for each product of the sum over positions, and
-# for each value of a gradient that is formed (written, squared, added up).
+# Nanoseconds for one example on a core of a CPU, measured: for each value of a factor (in float64, for norms
+# and sums), for each product of a Gram matrix, for each of its entries, for each product of the sum over
+# positions, and for each value of a gradient that is formed (written, squared, added up).
 _FACTOR, _GRAM, _ENTRY, _PRODUCT, _FORMED = 6.0, 0.1, 3.0, 0.06, 2.0
 # From so many values on factors are taken at up to twice the time: gradients fill the memory.
 _LARGE = 1 << 16

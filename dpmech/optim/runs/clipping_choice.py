@@ -16,6 +16,7 @@ _ASKED = ("auto", "per_example", "ghost")
 # With fewer values than this in all covered weights, tapping a layer costs more than it saves (measured).
 _WORTH_IT = 1024
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for less
+_FLOOR = 1e-5  # relative to the largest gradient of a parameter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,14 +92,15 @@ def _differing(
         with spared_random_numbers(example):
             samples, _ = gradients.samples(batch, example)
         found.append([_dense(one) for one in samples])
+    norms = [0.0 if plain is None else float(plain.norm()) for plain in found[0]]
+    # Where all cancels, as for biases of keys under a softmax, roundings are all that there is.
+    floor = _FLOOR * max(norms)
     names = []
-    for name, param, plain, other in zip(formed.names, formed.trained, *found, strict=True):
+    for name, param, norm, plain, other in zip(formed.names, formed.trained, norms, *found, strict=True):
         if plain is None or other is None:
             continue
-        tolerance = _TOLERANCES.get(param.dtype, 0.1)
         # NaN and infinities, which data may bring, are no difference.
-        difference = float(torch.linalg.vector_norm(plain - other))
-        if difference > tolerance * float(torch.linalg.vector_norm(plain)) + 1e-30:
+        if float((plain - other).norm()) > _TOLERANCES.get(param.dtype, 0.1) * norm + floor:
             names.append(name)
     return names
 

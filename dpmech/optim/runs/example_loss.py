@@ -1,4 +1,4 @@
-"""ExampleLoss: the loss of one example, handed over as a batch of one or bare, whichever it was written for."""
+"""ExampleLoss: the loss of one example, which comes as a batch of one or bare, as the loss expects it."""
 
 import dataclasses
 import types
@@ -25,8 +25,8 @@ class ExampleLoss:
     first example shows which kind a loss is: both are tried on it, without gradients.
 
     Args:
-        loss: `loss(model, *example)`, one number; or a criterion `loss(outputs, target)`: a module of torch.nn
-            or a function of torch.nn.functional.
+        loss: `loss(model, *example)`, one number; or a criterion `loss(outputs, target)`: a module of
+            torch.nn or a function of torch.nn.functional.
         takes: "auto", or what the loss takes.
 
     Raises:
@@ -78,33 +78,35 @@ class ExampleLoss:
             return
         bare, whole = (self._tried(model, example, args, kwargs, batched=one) for one in (False, True))
         if isinstance(bare, Exception) and isinstance(whole, Exception):
-            raise InvalidParameterError(
-                "loss", f"{self._loss!r}, which failed on one example ({_shown(whole)})", _ACCEPTED
-            ) from whole
+            raise self._failed(whole) from whole
         adds_dimension = not isinstance(bare, Exception) and bare.adds_dimension
         if isinstance(bare, Exception):
             if self._asked == "example":
-                raise InvalidParameterError(
-                    "loss", f"{self._loss!r}, which failed on one example ({_shown(bare)})", _ACCEPTED
-                ) from bare
+                raise self._failed(bare) from bare
             self._batched = True
         elif isinstance(whole, Exception) or adds_dimension:
             self._batched = False
+        elif self._asked == "example":
+            if not bare.has_outputs_of(whole):
+                raise UnsupportedCombinationError(
+                    f"the model takes one example for something else than a batch of one: it gives "
+                    f"{bare.shapes} against {whole.shapes}",
+                    supported="a loss that hands the model a batch of one, model(x[None]), or "
+                    "loss_takes='batch_of_one'",
+                )
         elif bare.has_outputs_of(whole) and not bare.has_value_of(whole):
             raise UnsupportedCombinationError(
-                f"the loss of one example is {bare.value:.6g} where it comes bare, and {whole.value:.6g} where "
-                "it comes as a batch of one: nothing tells which is meant",
+                f"the loss of one example is {bare.value:.6g} where it comes bare, and {whole.value:.6g} "
+                "where it comes as a batch of one: nothing tells which is meant",
                 supported="loss_takes='batch_of_one' or loss_takes='example'",
             )
-        elif self._asked == "example" and not bare.has_outputs_of(whole):
-            raise UnsupportedCombinationError(
-                f"the model takes one example for something else than a batch of one: it gives {bare.shapes} "
-                f"against {whole.shapes}",
-                supported="a loss that hands the model a batch of one, model(x[None]), or "
-                "loss_takes='batch_of_one'",
-            )
         else:
-            self._batched = self._asked != "example"
+            self._batched = True
+
+    def _failed(self, error: Exception) -> InvalidParameterError:
+        return InvalidParameterError(
+            "loss", self._loss, f"{_ACCEPTED}; on one example it failed: {_shown(error)}"
+        )
 
     def _called(self, model: Callable[..., Any], args: Any, kwargs: Any, *, batched: bool) -> Tensor:  # noqa: ANN401 - one example
         if batched:
@@ -148,15 +150,15 @@ class ExampleLoss:
             return InvalidParameterError("loss", shown, "a function that gives one number for one example")
         shapes = [tuple(one.shape) for one in example]
         return _Outcome(
-            float(value),
+            float(value) + 0.0,  # no -0
             [tuple(one.shape) for one in seen],
             adds_dimension=bool(given) and all((1, *shape) in given for shape in shapes[:1]),
         )
 
 
 _ACCEPTED = (
-    "a function loss(model, *example) of one example, such as lambda model, x, y: cross_entropy(model(x), y), "
-    "where x and y are a batch of one"
+    "a function loss(model, *example) of one example, such as lambda model, x, y: cross_entropy(model(x), "
+    "y), where x and y are a batch of one"
 )
 
 
@@ -186,8 +188,8 @@ def _check_criterion(loss: nn.Module) -> None:
         and isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
     ):
         raise UnsupportedCombinationError(
-            f"{type(loss).__name__} with class weights and reduction='mean': over one example it divides by the "
-            "weight of its class, which cancels it",
+            f"{type(loss).__name__} with class weights and reduction='mean': over one example it divides by "
+            "the weight of its class, which cancels it",
             supported="reduction='sum', with the weights divided by what they should be divided by",
         )
 

@@ -52,10 +52,11 @@ def ghost_module(model: nn.Module, examples: Callable[[], int | None]) -> nn.Mod
         MissingDependencyError: if Opacus is not installed.
     """
     try:
-        kind = _ghost_class()
+        import opacus.grad_sample
     except ImportError:
         raise MissingDependencyError("opacus", "opacus") from None
-    wrapped: nn.Module = kind(model, examples)
+    del opacus
+    wrapped: nn.Module = _ghost_class()(model, examples)
     return wrapped
 
 
@@ -98,7 +99,7 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
             _forward_input: Tensor,
             forward_output: list[Tensor],
             loss_reduction: str,
-            batch_first: bool,
+            batch_first: bool,  # noqa: FBT001 - Opacus' signature
         ) -> None:
             """Keep factors, or form gradients, of one call of a layer."""
             if not self.hooks_enabled:
@@ -140,7 +141,15 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
                 param._current_grad_sample = found  # type: ignore[attr-defined]  # Opacus'
             promote_current_grad_sample(param)
 
+    GhostModule.__module__, GhostModule.__qualname__ = __name__, "GhostModule"
     return GhostModule
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class that exists where Opacus does
+    """The class, by which pickles find it again."""
+    if name == "GhostModule":
+        return _ghost_class()
+    raise AttributeError(name)
 
 
 def _trained(module: nn.Module) -> list[Any]:

@@ -46,7 +46,6 @@ class LossOfOneExample(GradientMode):
 
     Args:
         loss: `loss(model, *example)`, a scalar, or a criterion.
-        microbatch_size: examples held at once; None for whole lots.
         clipping_mode: as for make_private.
         loss_takes: the same.
     """
@@ -54,7 +53,6 @@ class LossOfOneExample(GradientMode):
     whole_lots: ClassVar[bool] = True
 
     loss: Callable[..., Tensor]
-    microbatch_size: int | None
     clipping_mode: AskedMode = "auto"
     loss_takes: LossTakes = "auto"
 
@@ -75,7 +73,6 @@ class LossOfOneExample(GradientMode):
             model,
             self.loss,
             private,
-            microbatch_size=self.microbatch_size,
             unchanged=unchanged,
             clipping_mode=self.clipping_mode,
             loss_takes=self.loss_takes,

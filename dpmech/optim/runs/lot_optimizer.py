@@ -74,7 +74,13 @@ class LotOptimizer(PrivateOptimizer):
         Args:
             model: whose parameters are trained.
         """
-        self._names = {id(param): name for name, param in model.named_parameters()}
+        # What a run before left on a parameter would be taken for a part of the batch's gradient.
+        self._names = {id(param): name for name, param in model.named_parameters() if param.grad is None}
+
+    @property
+    def loader(self) -> PrivateLoader:
+        """What draws the lots."""
+        return self._loader
 
     @property
     def handed_examples(self) -> int | None:
@@ -189,8 +195,8 @@ class LotOptimizer(PrivateOptimizer):
         saved = state_dict.get(_MODE)
         if saved is not None and self.clipping_mode not in (None, saved):
             raise CertificateError(
-                f"the state is of clipping_mode {saved!r}, here it is {self.clipping_mode!r}: sums would round "
-                "differently, and steps taken again would not repeat what they released",
+                f"the state is of clipping_mode {saved!r}, here it is {self.clipping_mode!r}: sums would "
+                "round differently, and steps taken again would not repeat what they released",
                 claimed=saved,
                 recomputed=self.clipping_mode,
             )

@@ -1,7 +1,7 @@
 """make_private: model, optimizer and loader of an ordinary run, made private under a certificate."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -42,7 +42,7 @@ def make_private(
     *,
     loss: Callable[..., Tensor] | None = None,
     expected_batch_size: float | None = None,
-    max_physical_batch_size: int | None = None,
+    max_physical_batch_size: int | Literal["auto"] | None = None,
     clipping: Clipping | None = None,
     drop_last: bool = False,
     generator: Generator | None = None,
@@ -81,9 +81,12 @@ def make_private(
             the order is the certificate's. A batch_size other than that of the certificate's lots is refused.
         calibration: a Calibration or a Certificate.
         clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1.
-        loss: None, or `loss(model, *example)` of one example, a scalar.
+        loss: None; or `loss(model, *example)` of one example, one number; or a criterion of outputs and
+            targets, such as `nn.CrossEntropyLoss()`.
         expected_batch_size: the public normaliser; None takes the certificate's, else the mean size of a lot.
-        max_physical_batch_size: how many examples of one process to hold at once; None for whole lots.
+        max_physical_batch_size: how many examples of one process to hold at once; None for whole lots;
+            "auto", with `loss`, measures what an example needs and takes half of the memory that is free. A
+            run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
         clipping: as for PrivateOptimizer.
         drop_last: as for SequentialSampler; only for participations that are not random.
         generator: of the noise; None for entropy of the operating system, as private training must.
@@ -93,6 +96,13 @@ def make_private(
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
             because they do not depend on the data, such as counters. A change of any other is refused: they
             are released without noise.
+
+        clipping_mode: "per_example" forms the gradient of every example; "ghost" forms norms and sums of
+            linear layers, convolutions and embeddings from what goes in and out of them, the same up to
+            roundings; "auto" chooses by shapes what costs less, and `optimizer.clipping_mode` says which it
+            was (with `loss`, `model.clipping_choice` says why).
+        loss_takes: "auto", "batch_of_one" or "example": whether the loss gets its example with a first
+            dimension of 1, as models expect it, or bare. "auto" tries both on the first example.
 
     Returns:
         Model, optimizer (a LotOptimizer) and loader (a PrivateLoader).
@@ -111,10 +121,15 @@ def make_private(
     if not isinstance(loader, DataLoader):
         raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
     check_asked(clipping_mode)
+    if max_physical_batch_size == "auto" and loss is None:
+        raise InvalidParameterError(
+            "max_physical_batch_size",
+            max_physical_batch_size,
+            "a number or None without a loss, as what the loop computes is not known before its first batch; "
+            "with loss=nn.CrossEntropyLoss() or a function it is found",
+        )
     gradients: GradientMode = (
-        OpacusHooks(clipping_mode)
-        if loss is None
-        else LossOfOneExample(loss, max_physical_batch_size, clipping_mode, loss_takes)
+        OpacusHooks(clipping_mode) if loss is None else LossOfOneExample(loss, clipping_mode, loss_takes)
     )
     inner = check_model(
         gradients.trained_module(model),

@@ -10,12 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.clipping import Batch, ClippedSum, ClippingMode, ExampleGradients
+from dpmech.optim.clipping import (
+    Batch,
+    ClippedSum,
+    ClippingMode,
+    ExampleGradients,
+    clip_and_sum,
+    spared_random_numbers,
+)
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_asked, choose
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
+from dpmech.optim.runs.physical_batch import largest_batch
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 __all__ = ["PerExampleModel", "check_model", "count_calls"]
@@ -75,8 +83,12 @@ class PerExampleModel(nn.Module):
         return result
 
     def backward(
-        self, *batch: Any, weights: Tensor | None = None, return_loss: bool = False, **named: Any
-    ) -> Tensor | None:  # noqa: ANN401 - any batch
+        self,
+        *batch: Any,  # noqa: ANN401 - any batch
+        weights: Tensor | None = None,
+        return_loss: bool = False,
+        **named: Any,  # noqa: ANN401 - the same
+    ) -> Tensor | None:
         """Hand the optimizer the sum of clipped gradients over a batch; `optimizer.step()` comes next.
 
         A lot without examples is handed on as it is: nothing is called then.
@@ -89,7 +101,7 @@ class PerExampleModel(nn.Module):
             **named: the same, handed to the loss by name: `model.backward(**batch)`.
 
         Returns:
-            The mean loss of the examples that count (NaN where there is none), if it was asked for, else None.
+            The mean loss of the examples that count (NaN where there is none), if asked for; else None.
 
         Raises:
             InvalidParameterError: if the loss fails on an example, or a batch holds something else.
@@ -104,7 +116,7 @@ class PerExampleModel(nn.Module):
             return torch.tensor(math.nan) if return_loss else None
         gradients = self.prepare(taken)
         total, losses = gradients.clipped(
-            taken, self._optimizer.clipping, microbatch_size=self._microbatch_size, weights=weights
+            taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
         )
         self._check_written()
         self._optimizer.accumulate(total)
@@ -123,12 +135,33 @@ class PerExampleModel(nn.Module):
             with _buffers_put_back(self.module):
                 self._loss.resolve(self.module, batch)
                 choice = choose(fixed or self._asked, formed, factored, batch)
-            if fixed is not None and self._asked == "auto":
-                choice = dataclasses.replace(choice, reason="as in the checkpoint")
-            if isinstance(self._optimizer, LotOptimizer):
-                self._optimizer.clipping_mode = choice.mode
-            self._choice, self._gradients = choice, factored if choice.mode == "ghost" else formed
+                if fixed is not None and self._asked == "auto":
+                    choice = dataclasses.replace(choice, reason="as in the checkpoint")
+                gradients = factored if choice.mode == "ghost" else formed
+                if isinstance(self._optimizer, LotOptimizer):
+                    self._optimizer.clipping_mode = choice.mode
+                    self._settle(self._optimizer, gradients, batch)
+            self._choice, self._gradients = choice, gradients
         return self._gradients
+
+    def _settle(self, optimizer: LotOptimizer, gradients: ExampleGradients, batch: Batch) -> None:
+        """Find the largest physical batch, if that was asked for."""
+        loader = optimizer.loader
+        if not loader.is_searched:
+            return
+
+        def run(count: int) -> None:
+            with spared_random_numbers(batch.tensors):
+                repeated = [tensor[:1].expand(count, *tensor.shape[1:]) for tensor in batch.tensors]
+                samples, _ = gradients.samples(batch, repeated)
+                clip_and_sum(samples, optimizer.clipping.blocks(len(samples)))
+
+        loader.settle(largest_batch(run, batch.tensors[0].device, loader.sampler.dataset_size))
+
+    def _physical_size(self) -> int | None:
+        if isinstance(self._optimizer, LotOptimizer) and self._microbatch_size is None:
+            return self._optimizer.loader.physical_batch_size
+        return self._microbatch_size
 
     def _fixed_mode(self) -> ClippingMode | None:
         """What a checkpoint, if one was loaded, fixes."""

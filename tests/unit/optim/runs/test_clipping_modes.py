@@ -193,7 +193,7 @@ def test_parameters_that_a_lot_does_not_use_keep_no_norm_of_the_one_before():
             norm = torch.stack([g.double().square().sum() for g in grads if g is not None]).sum().sqrt()
             for total, grad in zip(expected, grads, strict=True):
                 if grad is not None:
-                    total += 1e-3 * (1.0 - 2.0**-14) / norm * grad.double()
+                    total.add_(1e-3 * (1.0 - 2.0**-14) / norm * grad.double())
         used = [one for one in expected if bool(one.any())]
         for one, other in zip(found, used, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-9)
@@ -245,3 +245,67 @@ def test_lots_without_examples(by_loss):
                 F.cross_entropy(model(x), y).backward()
             optimizer.step()
     assert bool(torch.isfinite(weights(model)).all())
+
+
+# ---- the largest physical batch
+
+
+def test_the_largest_physical_batch_is_found(monkeypatch, tmp_path):
+    from dpmech.optim.runs import physical_batch
+
+    expected = weights(run("ghost")[0])
+    _, _, loader = run("ghost", max_physical_batch_size="auto", steps=0)
+    assert loader.physical_batch_size == len(data())
+    # An example needs a few kB here: what goes in and out of the layers, in float64 too.
+    monkeypatch.setattr(physical_batch, "free_memory", lambda _: 50_000)
+    parts = run("ghost", max_physical_batch_size="auto", steps=2)
+    found = parts[2].physical_batch_size
+    assert found in {1, 2, 4, 8}
+    save_checkpoint(tmp_path / "run.pt", *parts)
+    advance(parts)
+    torch.testing.assert_close(weights(parts[0]), expected, rtol=1e-6, atol=1e-7)
+    monkeypatch.setattr(physical_batch, "free_memory", lambda _: 10**9)
+    again = run("ghost", max_physical_batch_size="auto", steps=0)
+    load_checkpoint(tmp_path / "run.pt", *again)
+    assert again[2].physical_batch_size == found  # sums round as before
+    advance(again)
+    assert torch.equal(weights(again[0]), weights(parts[0]))
+    with pytest.raises(dm.InvalidParameterError, match="with loss="):
+        run("auto", by_loss=False, max_physical_batch_size="auto")
+
+
+def test_memory_is_measured_where_it_is_used():
+    from dpmech.optim.runs.physical_batch import free_memory, largest_batch, memory_of
+
+    here = torch.device("cpu")
+    assert 4e6 <= memory_of(lambda: torch.zeros(1_000_000) + 1, here) <= 9e6
+    assert free_memory(here) > 0
+    sizes = []
+
+    def few(count):
+        sizes.append(count)
+        return torch.zeros(count, 1000)
+
+    assert largest_batch(few, here, 10**4) == 10**4
+    assert sizes[0] == 2
+
+
+def test_no_state_before_the_physical_batch_is_found(tmp_path):
+    def two_arguments(model, x):
+        return model(x).square().sum()
+
+    # The loop hands the loss a part of the batch, so that nothing is known before it does.
+    parts = run("auto", loss=two_arguments, max_physical_batch_size="auto", model=Unfit(), steps=0)
+    with pytest.raises(dm.UnsupportedCombinationError, match="before the physical batch size was found"):
+        save_checkpoint(tmp_path / "run.pt", *parts)
+    x, _ = next(iter(parts[2]))
+    parts[0].backward(x)
+    parts[1].step()
+    save_checkpoint(tmp_path / "run.pt", *parts)
+
+
+class Unfit(nn.Linear):
+    """Takes one input."""
+
+    def __init__(self):
+        super().__init__(20, 5)
