@@ -65,7 +65,7 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
     if strange:
         raise UnsupportedCombinationError(
             f"the per-example gradients of {', '.join(strange)} add up to another gradient than that of the "
-            "batch: the weights are used beside their layer too (tied by hand, or in a regulariser), which its "
+            "batch: the weights are used beside their layer too (tied by hand, a regulariser), which its "
             "hooks do not see",
             supported="make_private(..., loss=...), which differentiates the whole loss of one example; "
             "zero_grad() before the backward pass",
