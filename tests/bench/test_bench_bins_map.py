@@ -1,6 +1,6 @@
 """The default calibration of Balls-in-Bins over its domain: what it takes, who answers, and how tight it is.
 
-The points here are a handful of those in `docs/balls_in_bins.md`; `MAP=all` runs the whole map (an hour or two).
+The points here are a handful of those in `docs/balls_in_bins.md`; `MAP=all` runs the whole map (hours).
 Excess is how far sigma is above the smallest one, by delta and its slope there: exact for independent bins,
 else estimated by importance sampling, to about 0.1 % of sigma.
 """
@@ -10,6 +10,7 @@ import math
 import os
 import time
 
+import numpy as np
 import pytest
 
 import dpmech as dm
@@ -55,11 +56,7 @@ def log_delta(strategy, sigma, eps, bins):
     return math.log(0.5 * (found.lower + found.upper))
 
 
-@pytest.mark.parametrize(
-    ("bins", "eps", "delta", "name"), WHOLE if os.environ.get("MAP") == "all" else HANDFUL
-)
-def test_a_default_calibration(benchmark, bins, eps, delta, name):
-    strategy = STRATEGIES[name](EPOCHS * bins)
+def measured(benchmark, strategy, bins, eps, delta):
     start = time.process_time()
     cal = benchmark.pedantic(
         lambda: dm.calibrate_sigma(strategy, eps, delta, participation=dm.BallsInBins(bins)), rounds=1
@@ -72,7 +69,37 @@ def test_a_default_calibration(benchmark, bins, eps, delta, name):
     else:
         excess = f"{(math.log(delta) - here) / (below - here) * -math.log1p(-STEP):+.2%}"
     print(
-        f"\nb {bins}, eps {eps}, delta {delta}, {name}: sigma {cal.sigma:.5g}, {excess}, "
+        f"\nb {bins}, eps {eps:.4g}, delta {delta:.4g}, {strategy!r}: sigma {cal.sigma:.5g}, {excess}, "
         f"{seconds:.1f} CPU s, {cal.method}"
     )
     assert cal.achieved.upper <= eps
+
+
+@pytest.mark.parametrize(
+    ("bins", "eps", "delta", "name"), WHOLE if os.environ.get("MAP") == "all" else HANDFUL
+)
+def test_a_default_calibration(benchmark, bins, eps, delta, name):
+    measured(benchmark, STRATEGIES[name](EPOCHS * bins), bins, eps, delta)
+
+
+def random_plan(number):
+    """Strategy, bins, eps and delta, drawn with seed (17, number)."""
+    rng = np.random.default_rng([17, number])
+    bins, epochs = int(np.exp(rng.uniform(np.log(20), np.log(1000)))), int(rng.integers(2, 21))
+    eps, delta = float(np.exp(rng.uniform(np.log(0.25), np.log(16)))), float(10.0 ** rng.uniform(-12, -5))
+    bands, lam = int(2 ** rng.integers(1, 8)), float(rng.uniform(0.3, 0.99))
+    family, n = int(rng.integers(5)), bins * epochs
+    bands = min(bands, n)
+    strategies = (
+        lambda: dm.LambdaCGD(n, lam),
+        lambda: dm.SquareRoot(n, bands),
+        lambda: dm.InverseSquareRoot(n, bands),
+        lambda: STRATEGIES["BLT(3)"](n),
+        lambda: dm.ColumnNormalized(dm.LambdaCGD(n, lam)),
+    )
+    return strategies[family](), bins, eps, delta
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_plans_drawn_at_random(benchmark, number):
+    measured(benchmark, *random_plan(number))
