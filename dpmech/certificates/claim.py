@@ -41,7 +41,8 @@ class Evidence:
         samples: how many draws the result rests on, both directions; None for deterministic accountants.
         machine: the processor that it was found on, as Python's `platform.machine` names it.
         longdouble_bits: of the significand of C's long double there: 64, 113, or 53 where it is float64.
-            Sensitivities do not use it; a package underneath may.
+            Sensitivities do not use it; bounds of `Deterministic` do, with the rounding of these bits,
+            and a package underneath may.
         randomness: what names the random numbers of a certified sample: the 128 bits, in hexadecimal, that
             it drew first. Claims with the same ones rest on one draw. None where nothing was drawn, and in
             claims of before they were kept.

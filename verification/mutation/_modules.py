@@ -90,6 +90,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.sampling.blocks",
         "accounting.balls_in_bins.sampling.confidence",
         "accounting.balls_in_bins.sampling.certified_bound",
+        "accounting.balls_in_bins.sampling.pilots",
         "accounting.balls_in_bins.sampling.bets",
         "accounting.balls_in_bins.sampling.adaptation",
         "accounting.balls_in_bins.sampling.judgement",

@@ -158,7 +158,7 @@ def test_importance_samples_are_sized_for_a_rung():
 def test_sigma_under_balls_in_bins_moves_with_the_rung_of_rtol(method):
     found = [
         dm.calibrate_sigma(
-            dm.LambdaCGD(4, 0.5), 1.0, 1e-3, participation=dm.BallsInBins(2), method=method, rtol=rtol, rng=3
+            dm.LambdaCGD(4, 0.8), 1.0, 1e-4, participation=dm.BallsInBins(2), method=method, rtol=rtol, rng=3
         ).sigma
         for rtol in (8e-3, 1e-2, 1.5e-2, 1e-3)
     ]

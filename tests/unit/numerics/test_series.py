@@ -266,7 +266,7 @@ def exact_coefficients(strategy, n):
 
 
 def test_no_number_rests_on_a_format_that_some_processors_lack():
-    """Only what asks the format for its own bits names it, and the bound that rests on them."""
+    """Only what asks the format for its own bits names it, and bounds that rest on them."""
     wide = {"longdouble", "clongdouble", "float128", "float96", "longfloat", "complex256"}
     for path in PACKAGE.rglob("*.py"):
         found = {
@@ -275,4 +275,6 @@ def test_no_number_rests_on_a_format_that_some_processors_lack():
             if isinstance(node, ast.Attribute)
             or (isinstance(node, ast.Constant) and isinstance(node.value, str))
         }
-        assert not (wide & found) or path.name in {"rounding.py", "claim.py", "error_bound.py"}, path
+        known = path.name in {"rounding.py", "claim.py", "error_bound.py"}
+        known |= path.parent.name == "ring" and path.name in {"lattice.py", "traces.py"}
+        assert known or not wide & found, path

@@ -295,8 +295,7 @@ def routes(strategy, schema, method):
         (dm.LambdaCGD(6, 0.5), dm.BallsInBins(3), dm.Certified(), ["importance"], ["new samples"]),
         (dm.LambdaCGD(6, 0.5), dm.BallsInBins(3), dm.Deterministic(0.2), ["importance"],
          ["rel_error 0.1", "rel_error 0.2"]),
-        (dm.Identity(6), dm.BallsInBins(3), dm.Exact(), ["importance"],
-         ["rel_error 0.0025", "convex-order"]),
+        (dm.Identity(6), dm.BallsInBins(3), dm.Exact(), ["importance"], ["law of their sum"]),
     ],
     ids=repr,
 )  # fmt: skip

@@ -11,10 +11,10 @@ from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
 from dpmech.accounting.balls_in_bins.sampling.certified_bound import (
     CertifiedBound,
-    Pilots,
     certified_floor,
     certify_delta,
 )
+from dpmech.accounting.balls_in_bins.sampling.pilots import Pilots
 from dpmech.accounting.balls_in_bins.sampling.reach import _SMALLEST_EPS, delta_below
 from dpmech.accounting.balls_in_bins.sampling.rough_sigma import RoughSample
 from dpmech.accounting.gaussian import gaussian_epsilon

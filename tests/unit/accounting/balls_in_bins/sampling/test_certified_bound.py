@@ -14,7 +14,8 @@ from dpmech.accounting.balls_in_bins.sampling import blocks
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as module
 from dpmech.accounting.balls_in_bins.sampling.bets import rounded_bound
 from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, weight_stream
-from dpmech.accounting.balls_in_bins.sampling.certified_bound import Pilots, certified_floor, certify_delta
+from dpmech.accounting.balls_in_bins.sampling.certified_bound import certified_floor, certify_delta
+from dpmech.accounting.balls_in_bins.sampling.pilots import Pilots
 from dpmech.accounting.balls_in_bins.streams import Stage
 from tests.support.bins_oracles import gaussian, quadrature
 
