@@ -23,6 +23,7 @@ from dpmech.optim.processes import Group, processes
 from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes
+from dpmech.optim.runs.fixes import check_layers
 from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
@@ -116,6 +117,14 @@ def make_private(
         MissingDependencyError: without `loss`, if Opacus is not installed.
     """
     claim = check_claim(calibration)
+    if isinstance(optimizer, list | tuple | dict):
+        raise InvalidParameterError(
+            "optimizer",
+            f"{len(optimizer)} of them",
+            "one torch.optim.Optimizer: the gradient of an example is one release, clipped over all "
+            "parameters. Parts with settings of their own are parameter groups of one optimizer; parts that "
+            "are trained in turns are runs of their own, each with a calibration, joined in a ledger",
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
     if not isinstance(loader, DataLoader):
@@ -135,6 +144,8 @@ def make_private(
         gradients.trained_module(model),
         [param for group in optimizer.param_groups for param in group["params"]],
     )
+    check_layers(inner, hooks=loss is None)
+    check_dataset(loader)
     _check_order(loader, claim)
     world = processes(process_group)
     sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -171,6 +171,15 @@ class PerExampleModel(nn.Module):
         """Whether the loader's newest batch has no examples, whatever stands in it."""
         return isinstance(self._optimizer, LotOptimizer) and self._optimizer.handed_examples == 0
 
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        """Refused: a copy would train beside the optimizer that adds the noise."""
+        del memo
+        raise UnsupportedCombinationError(
+            "a model of make_private was copied: the copy would hand its gradients to the same optimizer",
+            supported="copy.deepcopy(model.module), the model itself; for averages of the weights "
+            "torch.optim.swa_utils.AveragedModel of the model before make_private",
+        )
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
         """That of the model, under its own names."""
         return self.module.state_dict(*args, **kwargs)
@@ -227,11 +236,14 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
     own = {id(param) for param in model.parameters() if param.requires_grad}
     trained = {id(param) for param in params if param.requires_grad}
     if own != trained:
+        missing = [name for name, param in model.named_parameters() if id(param) in own - trained]
+        left = f" ({', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''})" if missing else ""
         raise InvalidParameterError(
             "optimizer",
-            f"with {len(trained - own)} parameters that are not the model's, and without "
-            f"{len(own - trained)} that require gradients",
-            "over the model's parameters that require gradients",
+            f"with {len(trained - own)} parameters that are not the model's, and without {len(missing)} that "
+            f"require gradients{left}",
+            "over the model's parameters that require gradients; what is not to be trained has "
+            "requires_grad_(False) before make_private, and what fix(model) gives an optimizer of its own",
         )
     return model
 
@@ -247,8 +259,9 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
         faults += ["keeps running statistics without noise"] * keeps
         raise UnsupportedCombinationError(
             f"a {type(layer).__name__} layer {', and '.join(faults)}",
-            supported="GroupNorm or LayerNorm, or running statistics that are fixed: the layer in eval mode, "
-            "where model.train() has to be followed by its own .eval()",
+            supported="GroupNorm or LayerNorm (dpmech.optim.fix(model) puts it there), or running "
+            "statistics that are fixed: the layer in eval mode, where model.train() has to be followed by "
+            "its own .eval()",
         )
 
 
