@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import pathlib
 import re
-import re
 import subprocess
 import sys
 import zipfile
