@@ -24,7 +24,7 @@ def picture() -> str:
         placed |= set(names)
         lines.append(" | ".join(f"{name} {_modules(name)}" for name in names))
     package = ROOT / "dpmech"
-    found = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    found = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
     found |= {path.parent.name for path in package.glob("*/__init__.py")}
     if found != placed:
         raise ValueError(f"in no layer, or not there: {sorted(found ^ placed)}")

@@ -10,7 +10,7 @@ from types import ModuleType as _ModuleType
 from dpmech import samplers
 from dpmech.accounting import Certified, Deterministic, Exact, Importance, Pld, PrivacyProfile, Prv, Rdp
 from dpmech.auditing import canary_scores, empirical_epsilon, one_run_epsilon
-from dpmech.calibration import Calibration, calibrate_sigma, delta, epsilon, profile
+from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma, delta, epsilon, profile
 from dpmech.certificates import (
     Certificate,
     Claim,
@@ -149,6 +149,7 @@ __all__ = [
     "Workers",
     "calibrate_sigma",
     "canary_scores",
+    "certify_sigma",
     "delta",
     "empirical_epsilon",
     "epsilon",

@@ -18,7 +18,12 @@ from dpmech.accounting import (
     profile_for,
 )
 from dpmech.certificates import Certificate, Claim, Evidence, check_unedited, with_checksum
-from dpmech.exceptions import NumericalError
+from dpmech.exceptions import (
+    InvalidParameterError,
+    NumericalError,
+    UnattainableBudgetError,
+    UnsupportedCombinationError,
+)
 from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
     UNSTATED,
@@ -32,10 +37,13 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import Bounds, between, running_on, typed, up
 
-__all__ = ["Calibration", "calibrate_sigma", "delta", "epsilon", "profile"]
+__all__ = ["Calibration", "calibrate_sigma", "certify_sigma", "delta", "epsilon", "profile"]
 
 # That of a calibration at the default rtol, so that delta at its sigma is what the calibration saw.
 _EVALUATION_TOLERANCE = 4e-4
+# Of eps, where the claim of a given sigma has to be stated again; and how far above the smallest sigma for
+# that eps the given one may then be.
+_EVALUATION_STEP, _GIVEN = 1e-6, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +174,75 @@ def calibrate_sigma(
         ),
     )
     return with_checksum(found)
+
+
+def certify_sigma(
+    strategy: Strategy | Mechanism,
+    sigma: float,
+    *,
+    eps: float | None = None,
+    delta: float | None = None,
+    participation: Participation | None = None,
+    adjacency: Adjacency | Unstated = UNSTATED,
+    method: Method | None = None,
+) -> Calibration:
+    """The claim that a given noise scale makes, for a certificate of a run that has its sigma already.
+
+    Args:
+        strategy: C, or a Mechanism.
+        sigma: standard deviation of Z at clip norm 1, > 0.
+        eps: > 0; the claim is then delta at this eps.
+        delta: in (0, 1); the claim is then eps at this delta. One of the two is given.
+        participation: as for `calibrate_sigma`.
+        adjacency: as for `calibrate_sigma`.
+        method: as for `calibrate_sigma`, but for methods that draw samples: their random numbers belong to a
+            search, and here is none.
+
+    Returns:
+        A Calibration with this sigma, whose budget is (eps, the upper bound on delta), or (the upper bound on
+        eps, delta).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: if no theorem covers the combination, or the method draws samples.
+        UnattainableBudgetError: if nothing is lost, or nothing is proved: there is no budget to state.
+        NumericalError: if a tolerance is missed.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> cal = dm.certify_sigma(dm.Identity(100), 1.1, delta=1e-5, participation=dm.Poisson(0.01))
+        >>> dm.verify(cal.certificate()).ok, cal.budget.eps == cal.achieved.upper
+        (True, True)
+    """
+    checked = check_sigma(sigma)
+    mechanism = mechanism_of(strategy, participation, adjacency)
+    used = effective_method(mechanism.participation, check_method(method))
+    if used.error > 0.0:
+        raise UnsupportedCombinationError(
+            f"{used!r} draws samples, and a certificate of a sigma that was not searched rests on none",
+            supported="Deterministic() and Rdp()",
+        )
+    accountant = accountant_for(mechanism, method)
+    with _within_float64():
+        if (eps is None) == (delta is None):
+            raise InvalidParameterError("delta", delta, "given, or else eps, and not both")
+        if delta is not None:
+            at = check_delta(delta)
+        else:
+            at = accountant.delta(checked, check_eps(eps), tolerance=_EVALUATION_TOLERANCE).upper
+        if not 0.0 < at < 1.0:
+            raise UnattainableBudgetError(eps or 0.0, at, f"sigma={checked!r} gives no delta in (0, 1) there")
+        found = accountant.epsilon(checked, at, tolerance=_EVALUATION_TOLERANCE)
+        upper = found.upper if eps is None else check_eps(eps)
+        if not 0.0 < upper < math.inf:
+            raise UnattainableBudgetError(upper, at, f"sigma={checked!r} gives no eps > 0 there")
+        while accountant.delta(checked, upper, tolerance=_EVALUATION_TOLERANCE).upper > at:
+            # Both are upper bounds, and each has a tolerance of its own.
+            upper *= 1.0 + _EVALUATION_STEP
+    achieved = Bounds.derived(min(found.lower, upper), upper, accountant.guarantee, found.by)
+    own = Evidence(accountant=used, rtol=_GIVEN, rng_supplied=False)
+    budget = PrivacyBudget(upper, at)
+    return with_checksum(Calibration(mechanism, budget, checked, accountant.sensitivity, achieved, own))
 
 
 def epsilon(

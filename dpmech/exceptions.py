@@ -42,16 +42,18 @@ class InvalidParameterError(DpmechError, ValueError):
         name: the argument.
         value: what was given.
         accepted: what would be accepted, in words.
+        hint: what to do about it, from its punctuation on; often empty.
     """
 
-    def __init__(self, name: str, value: object, accepted: str) -> None:
+    def __init__(self, name: str, value: object, accepted: str, hint: str = "") -> None:
         self.name = name
         self.value = value
         self.accepted = accepted
+        self.hint = hint
         shown = repr(value)
         if len(shown) > 120:
             shown = shown[:117] + "..."
-        super().__init__(f"{name} must be {accepted}, got {shown}")
+        super().__init__(f"{name} must be {accepted}, got {shown}{hint}")
 
 
 class UnsupportedCombinationError(DpmechError, NotImplementedError):

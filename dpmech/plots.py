@@ -18,11 +18,21 @@ from dpmech.numerics import Bounds, FloatArray, typed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["error_by_eps", "matrices", "per_step_errors", "privacy_profile"]
+__all__ = ["error_by_eps", "file_formats", "matrices", "per_step_errors", "privacy_profile"]
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LARGEST_MATRIX = 400
+_FORMATS = frozenset({"jpg", "pdf", "png", "svg"})
+
+
+def file_formats() -> frozenset[str]:
+    """The endings of files that figures are commonly saved to, and can be here, without a dot.
+
+    Raises:
+        MissingDependencyError: without matplotlib.
+    """
+    return _FORMATS & frozenset(_figure(1.0, 1.0).canvas.get_supported_filetypes())
 
 
 def error_by_eps(

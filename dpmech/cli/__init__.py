@@ -3,21 +3,32 @@
 import click
 
 from dpmech.cli.auditing import audit
+from dpmech.cli.calibrating import calibrate
 from dpmech.cli.checking import verify
+from dpmech.cli.commands import Group
+from dpmech.cli.comparing import compare
+from dpmech.cli.given_sigma import delta_command, epsilon_command
+from dpmech.cli.ledgers import ledger
 from dpmech.cli.optimizing import optimize
-from dpmech.cli.sizing import calibrate, compare
+from dpmech.cli.showing import show
 
 __all__ = ["main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    name="dpmech",
+    cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=[
+        "dpmech calibrate --strategy identity --dataset-size 60000 --batch-size 256 --epochs 15 "
+        "--sampling poisson --eps 8 --delta 1e-5",
+        "dpmech epsilon --help",
+    ],
+)
 @click.version_option(package_name="dpmech", prog_name="dpmech")
 def main() -> None:
     """How much noise private training needs, with the proof."""
 
 
-main.add_command(calibrate)
-main.add_command(compare)
-main.add_command(optimize)
-main.add_command(verify)
-main.add_command(audit)
+for command in (calibrate, epsilon_command, delta_command, compare, optimize, verify, show, ledger, audit):
+    main.add_command(command)

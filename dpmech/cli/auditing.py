@@ -1,54 +1,64 @@
 """`dpmech audit`: claims beside certified numbers."""
 
-import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
+from rich.console import RenderableType
 
 from dpmech.auditing import Finding, PublishedClaim
 from dpmech.auditing import audit as audit_claims
-from dpmech.cli.printing import console, progress_bar, refuse
-from dpmech.exceptions import DpmechError
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
+from dpmech.cli.options import output_options, seed_option
+from dpmech.cli.parameters import OneOf
+from dpmech.cli.printing import emit, progress_bar, width
+from dpmech.cli.rows import as_data
+from dpmech.cli.tables import Column, Row, stacked
+from dpmech.cli.words import plain
 from dpmech.numerics import typed, up
 from dpmech.plans import METHODS, read_claims
 
 __all__ = ["audit"]
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--method", type=click.Choice(list(METHODS)), help="Accountant [the best valid one].")
-@click.option("--seed", type=int, help="Seed of randomised methods [operating system entropy].")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def audit(files: tuple[Path, ...], method: str | None, seed: int | None, as_json: bool) -> None:  # noqa: FBT001 - click passes options by name
+@click.command(cls=Command, examples=["dpmech audit claims.toml"])
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--method", type=OneOf(METHODS), help="Accountant [the best valid one].")
+@seed_option
+@output_options
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    *,
+    files: tuple[Path, ...],
+    method: str | None,
+    seed: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Set claims, published or your own, beside what is certified.
 
-    Exit code 1 if a claim is under-stated, or could not be shown to hold.
+    FILE is a TOML file of [[claim]] tables. Exit code 1 if a claim is under-stated, or could not be shown to
+    hold.
     """
-    try:
-        claims = [claim for file in files for claim in read_claims(file)]
-        findings = _audited(claims, method, seed)
-    except DpmechError as error:
-        refuse(error)
+    claims = [claim for file in files for claim in read_claims(file)]
+    findings = _audited(claims, method, seed, quiet=quiet)
     if as_json:
         failed = sum(not finding.passed for finding in findings)
-        record = {"claims": [_record(finding) for finding in findings], "failed": failed}
-        click.echo(json.dumps(record, indent=2))
+        emit(document("audit", {"claims": [_record(finding) for finding in findings], "failed": failed}))
     else:
-        output = console()
-        output.print(_table(findings))
+        emit(*_table(findings))
         for note, names in _notes(findings).items():
-            output.print(f"[bold]{', '.join(names)}[/bold]: {note}", highlight=False)
-    sys.exit(0 if all(finding.passed for finding in findings) else 1)
+            emit(f"{', '.join(names)}: {note}")
+    ctx.exit(0 if all(finding.passed for finding in findings) else 1)
 
 
-def _audited(claims: list[PublishedClaim], method: str | None, seed: int | None) -> list[Finding]:
-    with progress_bar("auditing", total=len(claims)) as report:
+def _audited(
+    claims: list[PublishedClaim], method: str | None, seed: int | None, *, quiet: bool
+) -> list[Finding]:
+    with progress_bar("auditing", total=len(claims), quiet=quiet) as report:
 
         def step(claim: PublishedClaim) -> None:
             report(claim.name)
@@ -63,8 +73,8 @@ def _record(finding: Finding) -> dict[str, Any]:
     claim, certified = finding.claim, finding.certified
     return {
         "name": claim.name,
-        "strategy": repr(claim.strategy),
-        "participation": repr(claim.participation),
+        "strategy": as_data(claim.strategy),
+        "participation": claim.participation.to_dict(),
         "steps": claim.strategy.n,
         "adjacency": claim.adjacency.value,
         "sigma": claim.sigma,
@@ -86,31 +96,40 @@ def _record(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _table(findings: list[Finding]) -> Table:
+_COLUMNS = (
+    Column("claim", "claim", fixed=True),
+    *(
+        Column(name, name)
+        for name in ("sigma", "blocks", "delta", "claimed eps", "certified eps", "ratio", "verdict")
+    ),
+)
+
+
+def _table(findings: list[Finding]) -> list[RenderableType]:
     failed = sum(not finding.passed for finding in findings)
-    title = f"{len(findings)} claims, {failed} not shown to hold"
-    table = Table(
-        title=title, title_justify="left", caption="certified: an upper bound, blocks joined per lot"
-    )
-    for column in ("claim", "sigma", "blocks", "delta", "claimed eps", "certified eps", "ratio"):
-        table.add_column(column, justify="left" if column == "claim" else "right")
-    table.add_column("verdict")
+    rows = []
     for finding in findings:
         claim, certified = finding.claim, finding.certified
         recorded = claim.recorded_eps
         off = "" if finding.on_record or recorded is None else f" (on record: {typed(recorded)})"
-        table.add_row(
-            escape(claim.name),
-            typed(claim.sigma),
-            str(claim.blocks),
-            typed(claim.delta),
-            typed(claim.claimed_eps),
-            "" if certified is None else up(certified.upper, 4),
-            "" if certified is None else up(finding.ratio, 3),
-            finding.verdict + off,
-            style=None if finding.passed else "bold red",
-        )
-    return table
+        cells = {
+            "claim": claim.name,
+            "sigma": typed(claim.sigma),
+            "blocks": str(claim.blocks),
+            "delta": typed(claim.delta),
+            "claimed eps": typed(claim.claimed_eps),
+            "certified eps": "" if certified is None else up(certified.upper, 4),
+            "ratio": "" if certified is None else up(finding.ratio, 3),
+            "verdict": finding.verdict + off,
+        }
+        rows.append(Row(cells, None if finding.passed else "bold red"))
+    return stacked(
+        _COLUMNS,
+        rows,
+        width(),
+        title=f"{len(findings)} claims, {failed} not shown to hold",
+        caption="certified: an upper bound, blocks joined per lot",
+    )
 
 
 def _notes(findings: list[Finding]) -> dict[str, list[str]]:
@@ -118,7 +137,7 @@ def _notes(findings: list[Finding]) -> dict[str, list[str]]:
     notes: dict[str, list[str]] = {}
     for finding in findings:
         for text in filter(None, (finding.claim.note, finding.reason)):
-            names = notes.setdefault(escape(text), [])
-            if escape(finding.claim.name) not in names:
-                names.append(escape(finding.claim.name))
+            names = notes.setdefault(plain(text), [])
+            if finding.claim.name not in names:
+                names.append(finding.claim.name)
     return notes

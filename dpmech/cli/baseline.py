@@ -40,8 +40,7 @@ def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
     try:
         cal = calibrate_sigma(
             Identity(plan.training.n),
-            plan.eps,
-            plan.delta,
+            *plan.budget,
             participation=plan.training.participation("poisson"),
             adjacency=plan.adjacency,
             rtol=plan.rtol,

@@ -2,59 +2,94 @@
 
 import concurrent.futures
 import dataclasses
-import json
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from dpmech.accounting import method_among
-from dpmech.cli.baseline import BASELINE, Baseline, baseline_of, error_of
+from dpmech.calibration import calibrate_sigma
+from dpmech.certificates import Certificate
+from dpmech.cli.baseline import baseline_of, error_of
+from dpmech.cli.best_families import Found, baseline_of_fits, draw, independent_row, row_of, table_of
+from dpmech.cli.calibrating import CLIP_NORM
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
-from dpmech.cli.printing import Report, console, progress_bar, refuse, shown, warn
+from dpmech.cli.parameters import OneOf, Reals, Target
+from dpmech.cli.printing import Report, emit, progress_bar, warn
+from dpmech.cli.rows import attempted
+from dpmech.cli.strategy_options import NAMES
 from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
-from dpmech.exceptions import DpmechError, InvalidParameterError
-from dpmech.fitting import Fit
+from dpmech.exceptions import InvalidParameterError
+from dpmech.fitting import Fit, check_family
 from dpmech.fitting import optimize as fit_strategy
-from dpmech.mechanism import noise_cost
-from dpmech.numerics import times, typed
-from dpmech.plans import FAMILIES, FamilyEntry, parse_families, read_plan
+from dpmech.guards import check_real
+from dpmech.mechanism import Identity
+from dpmech.numerics import typed
+from dpmech.plans import FAMILIES, STRATEGIES, FamilyEntry, parse_families, read_plan, write_strategy
 
 __all__ = ["optimize"]
 
 _DEFAULT = "lambda-cgd,bandmf:bands=16,bandinv:bands=4,blt:buffers=3"
+_OBJECTIVES = ("rmse", "max_se", "last")
 
 
-@click.command()
+def _drawable() -> frozenset[str]:
+    from dpmech import plots  # matplotlib is optional
+
+    return plots.file_formats()
+
+
+@click.command(
+    cls=Command,
+    lists={"Families": [(name, STRATEGIES[name].title) for name in FAMILIES]}
+    | {"Samplings": NAMES["Samplings"]},
+    examples=[
+        "dpmech optimize --families lambda-cgd,blt:buffers=3 --dataset-size 50000 --batch-size 128 "
+        "--epochs 10 --sampling min-sep --eps 8 --delta 1e-5 --out-strategy fit.json --out certificate.json",
+    ],
+)
 @click.option(
     "--families",
     default=_DEFAULT,
     show_default=True,
-    help=f"Of {', '.join(FAMILIES)}; add :column-normalized for unit columns.",
+    help=f"Of {', '.join(FAMILIES)}, sizes behind colons; add :column-normalized for unit columns.",
 )
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with such a plan.")
 @click.option(
-    "--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file instead of the options."
+    "--objective",
+    type=OneOf(_OBJECTIVES),
+    default="rmse",
+    show_default=True,
+    help="Error that is made small: root mean square (rmse), worst step (max_se), last step.",
 )
-@click.option("--objective", default="rmse", show_default=True, help="rmse, max_se or last.")
-@click.option("--eps-grid", help="More budgets for the figure, joined by commas, e.g. 8,4,2,1.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw error against eps into this file.")
+@click.option("--eps-grid", type=Reals(), help="More budgets for the figure, joined by commas: 8,4,2,1.")
+@click.option("--figure", type=Target(_drawable), help="Draw error against eps into this file.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of coefficients fitted before.")
+@click.option("--out", type=Target(), help="Write the certificate of the best family at --eps to this file.")
+@click.option("--out-strategy", type=Target(), help="Write the best strategy at --eps to this file.")
+@CLIP_NORM
 @worker_options
-@plan_options
+@plan_options(here=", here or in --plan")
 def optimize(
     families: str,
     *,
     plan_file: Path | None,
     objective: str,
-    eps_grid: str | None,
+    eps_grid: list[float] | None,
     figure: Path | None,
     cache: Path | None,
+    out: Path | None,
+    out_strategy: Path | None,
+    clip_norm: float | None,
     workers: int | None,
     dask: str | None,
+    quiet: bool,
     as_json: bool,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
@@ -63,60 +98,133 @@ def optimize(
     The first row is DP-SGD as it is run: independent noise under Poisson sampling, for the same steps, batch
     size and budget.
     """
-    try:
-        settings = {} if plan_file is None else read_plan(plan_file)[0]
-        settings |= {key: value for key, value in given.items() if value is not None}
-        plan = resolve(settings)
-        grid = _grid(eps_grid, plan.eps, drawn=figure is not None)
-        entries = parse_families(families)
-        with (
-            chosen_executor(workers, dask) as executor,
-            progress_bar("fitting", total=(len(entries) + 1) * len(grid)) as report,
-        ):
-            calls = [
-                (entry, dataclasses.replace(plan, eps=eps), objective, cache, len(entries) * len(grid))
-                for eps in grid
-                for entry in entries
-            ]
-            results = in_order(executor, report, _fitted, calls)
-            fits = {eps: [next(results) for _ in entries] for eps in grid}
-            baselines = {
-                eps: _baseline_row(baseline_of(dataclasses.replace(plan, eps=eps), report), objective)
-                for eps in grid
-            }
-        rows = {eps: [_row(*one, objective=objective) for one in found] for eps, found in fits.items()}
-        rows = {eps: [_independent(fits[eps][0][1]), *found] for eps, found in rows.items()}
-        if figure is not None:
-            _draw(baselines, rows, plan, objective, figure)
-    except DpmechError as error:
-        refuse(error)
-    estimates = [
-        entry.label
-        for found in fits.values()
-        for entry, fit, _ in found
-        if fit.calibration is not None and not fit.calibration.guarantee.rigorous
+    if clip_norm is not None and out is None:
+        raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
+    if eps_grid is not None and figure is None:
+        raise InvalidParameterError("eps_grid", ",".join(map(typed, eps_grid)), "left out without --figure")
+    entries = parse_families(families)
+    settings = {} if plan_file is None else read_plan(plan_file)[0]
+    settings |= {key: value for key, value in given.items() if value is not None}
+    plan = resolve(settings)
+    _check_folder(cache)
+    for entry in entries:
+        check_family(FAMILIES[entry.name], n=plan.training.n, bands=entry.bands, buffers=entry.buffers)
+    eps, delta = plan.budget
+    grid = sorted({*(eps_grid or ()), eps}, reverse=True)
+    plans = [
+        dataclasses.replace(plan, eps=check_real("eps_grid", one, minimum=0.0, open_minimum=True))
+        for one in grid
     ]
-    notes = plan_notes(plan.training, grid, plan.delta, estimates=estimates)
-    warn(notes)
+    with (
+        chosen_executor(workers, dask) as executor,
+        progress_bar("fitting", total=(len(entries) + 1) * len(grid), quiet=quiet) as report,
+    ):
+        fits = _fits(entries, plans, objective, cache, executor, report)
+        baselines = {one.budget[0]: baseline_of_fits(baseline_of(one, report), objective) for one in plans}
+    rows = {
+        one: [independent_row(found[0].fit), *(row_of(each, objective) for each in found)]
+        for one, found in fits.items()
+    }
+    best = min(fits[eps], key=lambda found: found.fit.error)
+    certificate = _certificate(best, clip_norm, float(plan.training.batch_size)) if out else None
+    written: dict[str, Any] = {"certificate": out, "strategy_file": out_strategy, "figure": figure}
+    failed = {
+        "certificate": attempted(lambda: certificate.save(out)) if certificate and out else None,
+        "strategy_file": attempted(lambda: write_strategy(out_strategy, best.fit.strategy))
+        if out_strategy
+        else None,
+        "figure": attempted(lambda: draw(baselines, rows, plan, objective, figure)) if figure else None,
+    }
+    estimates = [
+        one.entry.label
+        for found in fits.values()
+        for one in found
+        if one.fit.calibration is not None and not one.fit.calibration.guarantee.rigorous
+    ]
+    notes = plan_notes(plan.training, grid, delta, estimates=estimates)
+    warn(notes, quiet=quiet)
+    files = {name: None if failed[name] else str(path) for name, path in written.items() if path is not None}
     if as_json:
-        records = [{"eps": eps, "baseline": baselines[eps], "families": found} for eps, found in rows.items()]
-        click.echo(json.dumps({"plan": plan.described(), "fits": records, "notes": notes}, indent=2))
+        records = [{"eps": one, "baseline": baselines[one], "families": found} for one, found in rows.items()]
+        content = {"plan": plan.described(), "best": best.entry.label, "fits": records} | files
+        emit(document("optimize", content | {"notes": notes}))
+    else:
+        for one, found in rows.items():
+            emit(*table_of(baselines[one], found, one, objective))
+        for name, path in files.items():
+            if path is not None:
+                what = "figure" if name == "figure" else f"{name.replace('_file', '')} of {best.entry.label}"
+                emit(f"{what}: {path}")
+    for error in failed.values():
+        if error is not None:
+            raise error
+
+
+def _check_folder(path: Path | None) -> None:
+    if path is None:
         return
-    output = console()
-    for eps, found in rows.items():
-        output.print(_table(baselines[eps], found, eps, objective))
+    if path.exists() and not path.is_dir():
+        raise InvalidParameterError("cache", str(path), "a folder")
+    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise InvalidParameterError("cache", str(path), "a folder that may be written to")
 
 
-def _grid(text: str | None, eps: float, *, drawn: bool) -> list[float]:
-    if text is None:
-        return [eps]
-    if not drawn:
-        raise InvalidParameterError("eps_grid", text, "left out without --figure")
-    try:
-        numbers = [float(item) for item in text.split(",")]
-    except ValueError:
-        raise InvalidParameterError("eps_grid", text, "numbers joined by commas") from None
-    return sorted({*numbers, eps}, reverse=True)
+def _certificate(found: Found, clip_norm: float | None, batch_size: float) -> Certificate:
+    if found.fit.calibration is None:
+        raise InvalidParameterError("out", None, "left out where nothing is calibrated")
+    return found.fit.calibration.certificate(clip_norm, batch_size)
+
+
+def _fits(
+    entries: list[FamilyEntry],
+    plans: list[ResolvedPlan],
+    objective: str,
+    cache: Path | None,
+    executor: concurrent.futures.Executor | None,
+    report: Report,
+) -> dict[float, list[Found]]:
+    """The fit of every family at every eps.
+
+    Without amplification sigma is the sensitivity times what eps asks for, so that the best strategy is the
+    same at every eps: it is fitted once.
+    """
+    trials = len(entries) * len(plans)
+    once = plans[0].participation.certain
+    calls = [
+        (entry, one, objective, cache, trials) for one in plans[: 1 if once else None] for entry in entries
+    ]
+    results = in_order(executor, report, _fitted, calls)
+    fits = {one.budget[0]: [next(results) for _ in entries] for one in plans[: 1 if once else None]}
+    if once:
+        first = fits[plans[0].budget[0]]
+        for one in plans[1:]:
+            fits[one.budget[0]] = list(_again(first, one, objective, report))
+    return fits
+
+
+def _again(found: list[Found], plan: ResolvedPlan, objective: str, report: Report) -> Iterator[Found]:
+    """Fits of another eps, calibrated for this one."""
+    settings: dict[str, Any] = {
+        "adjacency": plan.adjacency,
+        "rtol": plan.rtol,
+        "method": plan.method,
+    }
+    identity = calibrate_sigma(
+        Identity(plan.training.n), *plan.budget, participation=plan.participation, **settings
+    )
+    for one in found:
+        start = time.perf_counter()
+        cal = calibrate_sigma(one.fit.strategy, *plan.budget, participation=one.fit.participation, **settings)
+        fit = dataclasses.replace(
+            one.fit,
+            error=error_of(cal, objective),
+            identity_error=error_of(identity, objective),
+            candidates=(),
+            calibration=cal,
+        )
+        report("")
+        yield Found(one.entry, fit, time.perf_counter() - start)
 
 
 def _fitted(
@@ -128,9 +236,10 @@ def _fitted(
     *,
     executor: concurrent.futures.Executor | None = None,
     report: Report = silent,
-) -> tuple[FamilyEntry, Fit, float]:
+) -> Found:
     start = time.perf_counter()
-    fit = fit_strategy(
+    eps, delta = plan.budget
+    fit: Fit = fit_strategy(
         FAMILIES[entry.name],
         plan.participation,
         n=plan.training.n,
@@ -138,118 +247,14 @@ def _fitted(
         buffers=entry.buffers,
         column_normalized=entry.column_normalized,
         objective=objective,
-        eps=plan.eps,
-        delta=plan.delta,
+        eps=eps,
+        delta=delta,
         adjacency=plan.adjacency,
         method=method_among(plan.participation, plan.method, calls),
         rtol=plan.rtol,
         rng=plan.seed,
         cache=cache,
-        progress=lambda line: report(f"{entry.label} at eps {typed(plan.eps)}: {line}"),
+        progress=lambda line: report(f"{entry.label} at eps {typed(eps)}: {line}"),
         executor=executor,
     )
-    return entry, fit, time.perf_counter() - start
-
-
-def _row(entry: FamilyEntry, fit: Fit, seconds: float, *, objective: str) -> dict[str, Any]:
-    cost = noise_cost(fit.strategy)
-    cal = fit.calibration
-    return {
-        "family": entry.label,
-        objective: fit.error,
-        "sigma": None if cal is None else cal.sigma,
-        "guarantee": None if cal is None else str(cal.guarantee),
-        "buffers": cost.buffers,
-        "bytes_per_parameter": cost.bytes_per_parameter,
-        "redrawn": cost.redrawn,
-        "seconds": round(seconds, 1),
-        "strategy": fit.strategy.to_dict(),
-        "described": repr(fit.strategy),
-    }
-
-
-def _baseline_row(baseline: Baseline, objective: str) -> dict[str, Any]:
-    """DP-SGD in the columns of the fits; without numbers, and with the reason, where it has none."""
-    cal = baseline.calibration
-    return {
-        "family": BASELINE,
-        objective: None if cal is None else error_of(cal, objective),
-        "sigma": None if cal is None else cal.sigma,
-        "guarantee": None if cal is None else str(cal.guarantee),
-        "buffers": 0,
-        "redrawn": 0,
-        "seconds": round(baseline.seconds, 1),
-        "strategy": None if cal is None else cal.strategy.to_dict(),
-        "described": f"none: {baseline.reason}"
-        if cal is None
-        else f"{cal.strategy!r}, {cal.participation!r}",
-    }
-
-
-def _independent(fit: Fit) -> dict[str, Any]:
-    """The row of independent noise under the plan's own sampling, which every fit was compared with."""
-    return {
-        "family": "identity",
-        fit.objective: fit.identity_error,
-        "sigma": None,
-        "guarantee": None,
-        "buffers": 0,
-        "bytes_per_parameter": 0,
-        "redrawn": 0,
-        "seconds": None,
-        "strategy": None,
-        "described": "Identity",
-    }
-
-
-def _table(baseline: dict[str, Any], rows: list[dict[str, Any]], eps: float, objective: str) -> Table:
-    table = Table(
-        title=f"best of every family at eps {typed(eps)}",
-        title_justify="left",
-        caption="errors in units of the clip norm at the calibrated sigma; times less: error of the "
-        "baseline over that of the row, rounded down; identity: independent noise under the plan's own "
-        "sampling; buffers: vectors of the model's size that the noise keeps, 8 bytes a parameter; redrawn: "
-        "vectors drawn again every step",
-        caption_justify="left",
-    )
-    columns = {column: column for column in ("family", objective)}
-    columns |= {"times": "times less"}
-    columns |= {column: column for column in ("sigma", "buffers", "redrawn", "seconds", "guarantee")}
-    columns |= {"described": "strategy"}
-    for column, name in columns.items():
-        left = column in {"family", "guarantee", "described"}
-        table.add_column(name, justify="left" if left else "right")
-    best = min(row[objective] for row in rows)
-    reference = baseline[objective]
-    for row in (baseline, *rows):
-        compared = row is not baseline and reference is not None
-        cells = row | {"times": times(reference, row[objective], 3) if compared else None}
-        style = "italic" if row is baseline else "bold" if row[objective] == best else None
-        table.add_row(*(escape(shown(column, cells[column])) for column in columns), style=style)
-    return table
-
-
-def _draw(
-    baselines: dict[float, dict[str, Any]],
-    rows: dict[float, list[dict[str, Any]]],
-    plan: ResolvedPlan,
-    objective: str,
-    path: Path,
-) -> None:
-    from dpmech import plots  # matplotlib is optional
-
-    known = {eps: row[objective] for eps, row in baselines.items() if row[objective] is not None}
-    names = [row["family"] for row in next(iter(rows.values()))]
-    errors = ({BASELINE: known} if known else {}) | {
-        name: {
-            eps: next(row[objective] for row in found if row["family"] == name) for eps, found in rows.items()
-        }
-        for name in names
-    }
-    drawn = plots.error_by_eps(
-        errors, label=f"{objective} (clip norms)", title=f"{plan.participation!r}, n = {plan.training.n}"
-    )
-    try:
-        drawn.savefig(path)
-    except (OSError, ValueError) as error:
-        raise InvalidParameterError("figure", str(path), f"a file that can be written ({error})") from None
+    return Found(entry, fit, time.perf_counter() - start)

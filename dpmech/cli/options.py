@@ -1,97 +1,189 @@
 """The options that every sizing command shares, and the plan that they add up to."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from dpmech.accounting import Method
+from dpmech.cli.parameters import OneOf, Real, Whole
+from dpmech.cli.words import MissingOptionsError
 from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_delta, check_eps, check_real
 from dpmech.mechanism import Adjacency, Participation
-from dpmech.plans import METHODS, TrainingPlan, chosen_method, owners, samplings
+from dpmech.plans import (
+    METHODS,
+    NO_SAMPLINGS,
+    TrainingPlan,
+    check_known,
+    chosen_method,
+    meant,
+    owners,
+    samplings,
+)
 
-__all__ = ["ResolvedPlan", "comparison_options", "plan_options", "resolve", "resolve_each"]
+__all__ = ["ResolvedPlan", "output_options", "plan_options", "resolve", "resolve_each", "seed_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Option = Callable[[Any], Any]
 
 
-def plan_options(command: _Command) -> _Command:
-    """The options that describe a training plan and its budget."""
-    return _with_options(command, click.Choice(samplings()), "How batches are drawn.")
+def plan_options(
+    *, several: bool = False, budget: Collection[str] = ("eps", "delta"), search: bool = True, here: str = ""
+) -> Callable[[_Command], _Command]:
+    """The options that describe a training plan and its budget.
 
-
-def comparison_options(command: _Command) -> _Command:
-    """The same for a plan with several samplings."""
-    several = f"How batches are drawn: one or more of {', '.join(samplings())}, joined by commas."
-    return _with_options(command, click.STRING, several)
-
-
-def _with_options(command: _Command, sampling: "click.ParamType[Any]", sampling_help: str) -> _Command:
+    Args:
+        several: whether it may have several samplings.
+        budget: which of eps and delta are asked for.
+        search: whether sigma is searched, to a tolerance.
+        here: where else than on the command line what is required may stand.
+    """
+    due = f" [required{here}]"
+    names = "one or more names, joined by commas, see below"
+    sampling: Any = click.STRING if several else OneOf(samplings(), reasons=NO_SAMPLINGS, listed=False)
     options = [
-        click.option("--dataset-size", type=int, help="Number of examples (public)."),
-        click.option("--batch-size", type=int, help="Expected batch size."),
-        click.option("--epochs", type=int, help="Whole passes over the data."),
-        click.option("--sampling", type=sampling, help=sampling_help),
+        click.option("--dataset-size", type=Whole(1), help=f"Number of examples (public).{due}"),
+        click.option("--batch-size", type=Whole(1), help=f"Expected batch size.{due}"),
+        click.option("--epochs", type=Whole(1), help=f"Whole passes over the data.{due}"),
         click.option(
-            "--min-sep", type=int, help="min-sep: least distance of two participations [one epoch]."
+            "--sampling",
+            type=sampling,
+            help=f"How batches are drawn{': ' + names if several else ', see below'}.{due}",
         ),
-        click.option("--max-participations", type=int, help="min-sep: most participations [epochs]."),
-        click.option("--cycle", type=int, help="cyclic-poisson: number of groups."),
-        click.option("--eps", type=float, help="Privacy budget eps > 0."),
-        click.option("--delta", type=float, help="Privacy budget delta in (0, 1)."),
         click.option(
-            "--adjacency", type=click.Choice([member.value for member in Adjacency]), help="[add_remove]"
+            "--min-sep", type=Whole(1), help="min-sep: least distance of two participations [one epoch]."
         ),
-        click.option("--rtol", type=float, help="Sigma is within this factor of the smallest one [1e-3]."),
-        click.option("--method", type=click.Choice(list(METHODS)), help="Accountant [the best valid one]."),
-        click.option(
-            "--rigorous",
-            is_flag=True,
-            default=None,
-            help="Size without sampling, or with its error inside delta.",
-        ),
-        click.option("--seed", type=int, help="Seed of randomised methods [operating system entropy]."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
+        click.option("--max-participations", type=Whole(1), help="min-sep: most participations [epochs]."),
+        click.option("--cycle", type=Whole(1), help="cyclic-poisson: number of groups."),
+        *_budget_options(budget, due, search=search),
+        click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
+        *([_RTOL] if search else []),
+        *METHOD_OPTIONS,
+        *_OUTPUT,
     ]
-    for option in reversed(options):
+
+    def with_options(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
+_ADJACENCIES = tuple(member.value for member in Adjacency)
+# What some samplings cannot do without.
+_DUE: dict[object, tuple[str, ...]] = {"cyclic-poisson": ("cycle",)}
+_RTOL = click.option(
+    "--rtol",
+    type=Real(minimum=1e-6, maximum=0.5),
+    help="Sigma is within this factor of the smallest one [1e-3].",
+)
+_SEED = click.option("--seed", type=Whole(0), help="Seed of randomised methods [operating system entropy].")
+METHOD_OPTIONS = (
+    click.option(
+        "--method",
+        type=OneOf(METHODS, listed=False),
+        help=f"Accountant, one of {', '.join(METHODS)} [the best valid one].",
+    ),
+    click.option(
+        "--rigorous",
+        is_flag=True,
+        default=None,
+        help="Refuse estimates, and leave nothing to chance outside delta.",
+    ),
+    _SEED,
+)
+
+
+_OUTPUT = (
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+    click.option("--quiet", "-q", is_flag=True, help="No progress and no notes on standard error."),
+)
+
+
+def _budget_options(budget: Collection[str], due: str, *, search: bool) -> list[_Option]:
+    smallest: dict[str, Any] = {"minimum": 0.0, "open_minimum": search}
+    inside: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
+    limits = {"eps": smallest, "delta": inside}
+    words = {
+        "eps": f"Privacy budget eps {'>' if search else '>='} 0.",
+        "delta": "Privacy budget delta in (0, 1).",
+    }
+    return [click.option(f"--{name}", type=Real(**limits[name]), help=words[name] + due) for name in budget]
+
+
+def output_options(command: _Command) -> _Command:
+    """How a command prints."""
+    for option in reversed(_OUTPUT):
         command = option(command)
     return command
 
 
+def seed_option(command: _Command) -> _Command:
+    """`--seed` alone, of commands that choose no method for a plan."""
+    return _SEED(command)
+
+
 @dataclasses.dataclass(frozen=True)
 class ResolvedPlan:
-    """A training plan with its budget, as the library takes it."""
+    """A training plan as the library takes it; of eps and delta it has what was asked for, else None."""
 
     training: TrainingPlan
     sampling: str
     participation: Participation
     adjacency: Adjacency
-    eps: float
-    delta: float
+    eps: float | None
+    delta: float | None
     rtol: float
     method: Method | None
     seed: int | None
 
+    @property
+    def budget(self) -> tuple[float, float]:
+        """Eps and delta, of a plan that was asked for both.
+
+        Raises:
+            InvalidParameterError: if it was not.
+        """
+        if self.eps is None or self.delta is None:
+            raise InvalidParameterError("eps" if self.eps is None else "delta", None, "given")
+        return self.eps, self.delta
+
     def described(self) -> dict[str, Any]:
-        """The plan as plain data, for people and for JSON."""
-        return dataclasses.asdict(self.training) | {
-            "steps_per_epoch": self.training.steps_per_epoch,
-            "n": self.training.n,
-            "sampling": self.sampling,
-            "participation": repr(self.participation),
-            "amplified": self.participation.random,
-            "adjacency": self.adjacency.value,
-            "eps": self.eps,
-            "delta": self.delta,
-        }
+        """The plan as plain data."""
+        given = {"eps": self.eps, "delta": self.delta}
+        return (
+            dataclasses.asdict(self.training)
+            | {
+                "steps_per_epoch": self.training.steps_per_epoch,
+                "n": self.training.n,
+                "sampling": self.sampling,
+                "participation": self.participation.to_dict(),
+                "amplified": self.participation.random,
+                "adjacency": self.adjacency.value,
+            }
+            | {name: value for name, value in given.items() if value is not None}
+        )
 
 
-def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
+def resolve(
+    settings: Mapping[str, Any],
+    *,
+    budget: Collection[str] = ("eps", "delta"),
+    missing: Collection[str] = (),
+) -> ResolvedPlan:
     """Check the settings of a command or a plan file, and build what they describe.
 
+    Args:
+        settings: by the names of the options, with underscores.
+        budget: which of eps and delta have to be there.
+        missing: other options of the command that are, to be named with those of the plan.
+
     Raises:
-        InvalidParameterError: on an unknown, missing or bad setting.
+        MissingOptionsError: naming all that are.
+        InvalidParameterError: on an unknown or bad setting.
     """
     known = {
         "dataset_size", "batch_size", "epochs", "sampling", *owners(),
@@ -99,21 +191,37 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
     }  # fmt: skip
     for key, value in settings.items():
         if key not in known:
-            raise InvalidParameterError(f"plan entry {key}", value, "one of " + ", ".join(sorted(known)))
-    for key in ("dataset_size", "batch_size", "epochs", "sampling", "eps", "delta"):
-        if key not in settings:
-            raise InvalidParameterError(key, None, f"given (--{key.replace('_', '-')})")
+            accepted = "one of " + ", ".join(sorted(known))
+            raise InvalidParameterError(f"plan entry {key}", value, accepted, meant(key, known))
+    due = [
+        "dataset_size",
+        "batch_size",
+        "epochs",
+        "sampling",
+        *_DUE.get(settings.get("sampling"), ()),
+        *budget,
+    ]
+    absent = [key for key in due if key not in settings]
+    if missing or absent:
+        raise MissingOptionsError([*missing, *absent])
     training = TrainingPlan(settings["dataset_size"], settings["batch_size"], settings["epochs"])
     details = {key: settings[key] for key in owners() if key in settings}
     participation = training.participation(settings["sampling"], **details)
+    # Guards of the library, early: a plan file holds anything.
+    checks: dict[str, Callable[[object], float]] = {
+        "eps": lambda value: check_eps(value, zero_allowed="delta" not in budget),
+        "delta": check_delta,
+    }
     return ResolvedPlan(
         training=training,
         sampling=settings["sampling"],
         participation=participation,
-        adjacency=_adjacency(settings.get("adjacency", "add_remove")),
-        eps=settings["eps"],
-        delta=settings["delta"],
-        rtol=settings.get("rtol", 1e-3),
+        adjacency=Adjacency(
+            check_known("adjacency", settings.get("adjacency", Adjacency.ADD_REMOVE.value), _ADJACENCIES)
+        ),
+        eps=checks["eps"](settings["eps"]) if "eps" in budget else None,
+        delta=checks["delta"](settings["delta"]) if "delta" in budget else None,
+        rtol=check_real("rtol", settings.get("rtol", 1e-3), minimum=1e-6, maximum=0.5),
         method=chosen_method(
             settings.get("method"),
             participation,
@@ -124,7 +232,7 @@ def resolve(settings: Mapping[str, Any]) -> ResolvedPlan:
     )
 
 
-def resolve_each(settings: Mapping[str, Any]) -> list[ResolvedPlan]:
+def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) -> list[ResolvedPlan]:
     """One plan for each sampling of the settings: a list of names, or names joined by commas.
 
     Settings that one sampling alone takes, such as `cycle`, go to it.
@@ -134,14 +242,16 @@ def resolve_each(settings: Mapping[str, Any]) -> list[ResolvedPlan]:
     """
     given = settings.get("sampling")
     if given is None:
-        return [resolve(settings)]
+        return [resolve(settings, missing=missing)]
     names = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidParameterError("sampling", given, "one or more of " + ", ".join(samplings()))
+    for name in names:
+        check_known("sampling", name, samplings(), NO_SAMPLINGS)
     if len(set(names)) < len(names):
         raise InvalidParameterError("sampling", given, "named once each")
     if len(names) == 1:
-        return [resolve({**settings, "sampling": names[0]})]
+        return [resolve({**settings, "sampling": names[0]}, missing=missing)]
     belongs = owners()
     for key, owner in belongs.items():
         if key in settings and owner not in names:
@@ -149,14 +259,8 @@ def resolve_each(settings: Mapping[str, Any]) -> list[ResolvedPlan]:
     return [
         resolve(
             {key: value for key, value in settings.items() if belongs.get(key, name) == name}
-            | {"sampling": name}
+            | {"sampling": name},
+            missing=missing,
         )
         for name in names
     ]
-
-
-def _adjacency(name: object) -> Adjacency:
-    named = {member.value: member for member in Adjacency}
-    if not isinstance(name, str) or name not in named:
-        raise InvalidParameterError("adjacency", name, "one of " + ", ".join(named))
-    return named[name]

@@ -1,49 +1,100 @@
-"""What every command prints with: numbers, tables, progress, and refusals of bad input."""
+"""What every command prints with: numbers, progress, notes, and a standard output that may go away."""
 
 import contextlib
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dpmech.exceptions import DpmechError
+from dpmech.cli.words import plain
 from dpmech.numerics import down, typed, up
 
-__all__ = ["Report", "console", "progress_bar", "refuse", "shown", "warn"]
+__all__ = ["Report", "emit", "progress_bar", "shown", "signed_percent", "warn", "width"]
 
 # Reports one line about the task at hand; "" says that it is done.
 Report = Callable[[str], None]
 
+# Of a pipe that does not say how wide its reader is: rows stay on one line.
+_PIPE_WIDTH = 220
 
 # What was typed, measured, or is rounded already; and what is safe only if it is not above the truth.
 _TYPED = {"eps", "delta", "published_rmse", "seconds", "times_less_rmse"}
-_LOWER = {"eps_lower"}
+_LOWER = {"eps_lower", "delta_lower"}
 
 
 def shown(key: str, value: Any) -> str:  # noqa: ANN401 - any cell
     """A cell of a table: numbers on the safe side, up unless the key says otherwise; "" for None."""
     if value is None:
         return ""
+    if isinstance(value, list):
+        return ", ".join(shown(key, one) for one in value)
     if not isinstance(value, float):
-        return str(value)
+        return plain(str(value))
     if key in _TYPED:
         return typed(value)
     return down(value) if key in _LOWER else up(value)
 
 
-def console() -> Console:
-    """Standard output. A pipe has no width of its own: do not fold tables there."""
-    return Console() if sys.stdout.isatty() else Console(width=220)
+def signed_percent(share: float, places: int) -> str:
+    """A deviation in per cent, to nearest, with its sign; zero has none that is negative.
+
+    Examples:
+        >>> signed_percent(-1e-9, 2), signed_percent(-0.0123, 2)
+        ('+0.00 %', '-1.23 %')
+    """
+    # Adding zero makes a negative one positive.
+    return f"{round(100.0 * share, places) + 0.0:+.{places}f} %"
+
+
+def width() -> int:
+    """How many columns standard output has: of the terminal, of COLUMNS, or plenty in a pipe."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdigit() and int(said) > 0:
+        return int(said)
+    return Console().width if sys.stdout.isatty() else _PIPE_WIDTH
+
+
+def emit(*parts: RenderableType) -> None:
+    """Print to standard output; where its reader has gone, as `head -1` does, that is no error.
+
+    The exit code stays that of what was found out.
+    """
+    target = io.StringIO()
+    terminal = sys.stdout.isatty()
+    console = Console(file=target, width=width(), force_terminal=terminal, legacy_windows=False)
+    for part in parts:
+        if isinstance(part, str):
+            # As it is: a reader's terminal folds lines, and a search finds them whole.
+            target.write(f"{part}\n")
+        else:
+            console.print(part)
+    text = "\n".join(line.rstrip() for line in target.getvalue().split("\n"))
+    try:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
-def progress_bar(title: str, total: int) -> Iterator[Report]:
-    """A bar on standard error that counts `total` tasks."""
+def progress_bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Report]:
+    """A bar on standard error that counts `total` tasks; it goes away at the end.
+
+    There is none in a pipe, or where nobody wants to see it.
+    """
     bar = Progress(
-        BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"), console=Console(stderr=True)
+        BarColumn(20),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
     )
     with bar:
         task = bar.add_task(title, total=total)
@@ -57,13 +108,8 @@ def progress_bar(title: str, total: int) -> Iterator[Report]:
         yield report
 
 
-def warn(notes: Sequence[str]) -> None:
+def warn(notes: Sequence[str], *, quiet: bool = False) -> None:
     """Notes about a plan, on standard error: what standard output holds stays what was asked for."""
-    for note in notes:
-        click.echo(f"dpmech: note: {note}", err=True)
-
-
-def refuse(error: DpmechError) -> NoReturn:
-    """End with exit code 2 and the message, and nothing on standard output."""
-    click.echo(f"dpmech: {error}", err=True)
-    sys.exit(2)
+    if not quiet:
+        for note in notes:
+            click.echo(f"dpmech: note: {plain(note)}", err=True)

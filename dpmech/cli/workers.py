@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dpmech.cli.parameters import Whole
 from dpmech.cli.printing import Report
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
@@ -22,7 +23,9 @@ def worker_options(command: _Command) -> _Command:
     """The options that say where."""
     options = [
         click.option(
-            "--workers", type=int, help="Processes of this machine that share the work [1: this one]."
+            "--workers",
+            type=Whole(1, MOST_WORKERS),
+            help="Processes of this machine that share the work [1: this one].",
         ),
         click.option("--dask", help="Address of the scheduler of a running dask cluster."),
     ]

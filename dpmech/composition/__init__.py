@@ -7,10 +7,12 @@ from dpmech.composition.ledger import Ledger
 from dpmech.composition.ledger_entries import Mode, Release
 from dpmech.composition.ledger_file import is_ledger, parsed
 from dpmech.composition.lot import Join, Lot, join
+from dpmech.composition.privacy_filters import Currency
 
 __all__ = [
     "BlockClipping",
     "ClaimCurrency",
+    "Currency",
     "GdpCurrency",
     "Join",
     "Ledger",

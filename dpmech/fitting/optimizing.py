@@ -31,7 +31,7 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import running_on
 
-__all__ = ["cyclic_choices", "optimize"]
+__all__ = ["check_family", "cyclic_choices", "optimize"]
 
 _FAMILIES: tuple[type[Strategy], ...] = (LambdaCGD, BandedToeplitz, BandedInverse, BLT, Dense)
 _DEFAULT_BUFFERS = 3
@@ -111,16 +111,15 @@ def optimize(
         >>> round(fit.strategy.lam, 3), round(fit.error * 0.60022907, 2)
         (0.978, 12.69)
     """
-    if not isinstance(family, type) or family not in _FAMILIES:
-        raise InvalidParameterError("family", family, "one of " + ", ".join(k.__name__ for k in _FAMILIES))
-    steps = check_integer("n", n, minimum=1)
+    size, exponentials = check_family(family, n=n, bands=bands, buffers=buffers)
+    steps = int(n)
     if (eps is None) != (delta is None):
         raise InvalidParameterError("delta" if delta is None else "eps", None, "given with the other one")
     request = Request(
         family=family,
         n=steps,
-        bands=_checked_bands(family, bands, steps),
-        buffers=_checked_buffers(family, buffers),
+        bands=size,
+        buffers=exponentials,
         column_normalized=bool(column_normalized),
         objective=Objective.check(objective),
         workload=check_workload(workload, steps),
@@ -130,8 +129,6 @@ def optimize(
         report=progress if progress is not None else _silent,
     )
     schemas = _alternatives(participation)
-    if family is Dense and steps > LARGEST_DENSE:
-        raise InvalidParameterError("n", steps, f"at most {LARGEST_DENSE} for Dense")
     for schema in schemas:
         schema.pattern(steps)
         if schema.random and request.budget is None:
@@ -148,6 +145,32 @@ def optimize(
     if store is not None and stored is None:
         store.store(key, fit.strategy, fit.participation)
     return fit
+
+
+def check_family(
+    family: type[Strategy], *, n: int, bands: int | None, buffers: int | None
+) -> tuple[int | None, int]:
+    """The sizes of a family as `optimize` takes them, before anything is fitted.
+
+    Args:
+        family: as for `optimize`.
+        n: as for `optimize`.
+        bands: as for `optimize`.
+        buffers: as for `optimize`.
+
+    Returns:
+        bands, or None where the default depends on the participation; and buffers.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+    """
+    if not isinstance(family, type) or family not in _FAMILIES:
+        raise InvalidParameterError("family", family, "one of " + ", ".join(k.__name__ for k in _FAMILIES))
+    steps = check_integer("n", n, minimum=1)
+    sizes = _checked_bands(family, bands, steps), _checked_buffers(family, buffers)
+    if family is Dense and steps > LARGEST_DENSE:
+        raise InvalidParameterError("n", steps, f"at most {LARGEST_DENSE} for Dense")
+    return sizes
 
 
 def cyclic_choices(sampling_prob: float, cycles: Sequence[int]) -> list[Participation]:

@@ -78,7 +78,8 @@ def _claim(table: dict[str, Any]) -> PublishedClaim:
             raise InvalidParameterError(key, None, "given for every claim")
     n, participation, used = _schedule(given)
     strategy_name = str(given.get("strategy", "identity"))
-    options = {key: given[key] for key in STRATEGIES.get(strategy_name, ((), None))[0] if key in given}
+    named = STRATEGIES.get(strategy_name)
+    options = {} if named is None else {key: given[key] for key in named.options if key in given}
     unknown = sorted(set(given) - _OWN_KEYS - used - set(options))
     if unknown:
         raise InvalidParameterError("claim", unknown, f"without these entries (sampling {given['sampling']})")

@@ -12,7 +12,8 @@ from dpmech.mechanism import (
     ColumnNormalized,
     Strategy,
 )
-from dpmech.plans.names import _OPTIONAL, FAMILIES, STRATEGIES
+from dpmech.plans.names import FAMILIES, STRATEGIES
+from dpmech.plans.suggestions import check_known
 
 __all__ = ["Entry", "FamilyEntry", "build_strategy", "parse_entries", "parse_families", "read_plan"]
 
@@ -40,23 +41,33 @@ def build_strategy(entry: Entry, n: int) -> Strategy:
     Raises:
         InvalidParameterError: on an unknown name, or options that are missing or not its own.
     """
-    if entry.name not in STRATEGIES:
-        raise InvalidParameterError("strategy", entry.name, "one of " + ", ".join(STRATEGIES))
-    takes, builder = STRATEGIES[entry.name]
-    foreign = sorted(set(entry.options) - set(takes))
-    missing = [name for name in takes if name not in entry.options and (entry.name, name) not in _OPTIONAL]
+    named = STRATEGIES[check_known("strategy", entry.name, STRATEGIES)]
+    foreign = sorted(set(entry.options) - set(named.options))
+    missing = [name for name in named.due if name not in entry.options]
     if foreign or missing:
-        accepted = f"given exactly the options {list(takes)}" if takes else "given no options"
-        raise InvalidParameterError(f"strategy {entry.name}", dict(entry.options), accepted)
-    strategy = builder(n, dict(entry.options))
+        due = [f"{key}{' or without' if key in named.optional else ''}" for key in named.options]
+        raise InvalidParameterError(
+            f"strategy {entry.name}",
+            ", ".join(f"{key}={value}" for key, value in entry.options.items()) or "nothing",
+            f"given with {' and '.join(due)}, and nothing else" if due else "given without options",
+            f"; for example {named.written(entry.name)}",
+        )
+    strategy = named.build(n, dict(entry.options))
     return ColumnNormalized(strategy) if entry.column_normalized else strategy
 
 
 def parse_entries(text: str) -> list[Entry]:
     """Read 'identity,lambda-cgd:lam=0.9,bandmf:coefs=1/0.5/0.2,bsr:bands=16:column-normalized'."""
-    entries = []
+    entries: list[Entry] = []
     for part in text.split(","):
         name, *settings = part.strip().split(":")
+        if entries and _is_number(name):
+            raise InvalidParameterError(
+                "strategies",
+                text,
+                "names joined by commas, numbers of a list joined by /",
+                f"; write {entries[-1].name}:coefs=1/0.5 for a list",
+            )
         options: dict[str, Any] = {}
         normalized = False
         for setting in settings:
@@ -66,7 +77,9 @@ def parse_entries(text: str) -> list[Entry]:
             elif separator:
                 options[key] = _parse_value(key, value)
             else:
-                raise InvalidParameterError("strategies", part, "name:option=value:...")
+                raise InvalidParameterError(
+                    "strategies", part, "name:option=value:...", ", for example lambda-cgd:lam=0.9"
+                )
         entries.append(Entry(name, options, normalized))
     return entries
 
@@ -98,11 +111,14 @@ def parse_families(text: str) -> list[FamilyEntry]:
     """
     families = []
     for entry in parse_entries(text):
-        if entry.name not in FAMILIES:
-            raise InvalidParameterError("families", entry.name, "one of " + ", ".join(FAMILIES))
+        check_known("families", entry.name, FAMILIES)
         foreign = set(entry.options) - {"bands", "buffers"}
         if foreign:
-            raise InvalidParameterError(f"family {entry.name}", sorted(foreign), "bands=... or buffers=...")
+            raise InvalidParameterError(
+                f"family {entry.name}",
+                ", ".join(sorted(foreign)),
+                "written with bands=... or buffers=... behind a colon",
+            )
         sizes = {
             key: check_integer(key, int(value) if float(value).is_integer() else value, minimum=1)
             for key, value in entry.options.items()
@@ -154,3 +170,11 @@ def _parse_value(key: str, value: str) -> Any:  # noqa: ANN401 - an int, a float
     if len(numbers) > 1:
         raise InvalidParameterError(key, value, "one number")
     return int(numbers[0]) if key == "bands" and numbers[0].is_integer() else numbers[0]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

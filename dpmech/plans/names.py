@@ -1,5 +1,6 @@
 """The names by which people call strategies, samplings and methods."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -30,24 +31,106 @@ from dpmech.mechanism import (
     Strategy,
     kinds,
 )
+from dpmech.plans.suggestions import check_known
 
-__all__ = ["FAMILIES", "METHODS", "STRATEGIES", "chosen_method", "owners", "sampling_kind", "samplings"]
+__all__ = [
+    "FAMILIES",
+    "METHODS",
+    "NO_SAMPLINGS",
+    "STRATEGIES",
+    "StrategyName",
+    "chosen_method",
+    "owners",
+    "sampling_kind",
+    "samplings",
+]
 
 _Builder = Callable[[int, dict[str, Any]], Strategy]
 
-# Name on the command line -> (options it takes, how it is built).
-STRATEGIES: dict[str, tuple[tuple[str, ...], _Builder]] = {
-    "identity": ((), lambda n, _: Identity(n)),
-    "lambda-cgd": (("lam",), lambda n, o: LambdaCGD(n, o["lam"])),
-    "bsr": (("bands",), lambda n, o: SquareRoot(n, o.get("bands"))),
-    "bisr": (("bands",), lambda n, o: InverseSquareRoot(n, o["bands"])),
-    "bandmf": (("coefs",), lambda n, o: BandedToeplitz(n, o["coefs"])),
-    "bandinv": (("coefs",), lambda n, o: BandedInverse(n, o["coefs"])),
-    "blt": (("decays", "scales"), lambda n, o: BLT(n, o["decays"], o["scales"])),
-    "dense": (("matrix",), lambda n, o: _dense(n, o["matrix"])),
+
+@dataclasses.dataclass(frozen=True)
+class StrategyName:
+    """What people call a strategy.
+
+    Attributes:
+        title: the name spelled out, with its abbreviation.
+        kind: its class.
+        options: what has to be said about it, and how that is written in a comparison.
+        build: makes it, from the number of steps and the options.
+        optional: options that may be left out.
+    """
+
+    title: str
+    kind: type[Strategy]
+    options: dict[str, str]
+    build: _Builder
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def due(self) -> tuple[str, ...]:
+        """The options that have to be given."""
+        return tuple(name for name in self.options if name not in self.optional)
+
+    def written(self, name: str) -> str:
+        """How a comparison writes it: bandmf:coefs=1/0.5/0.2."""
+        return ":".join([name, *(f"{key}={self.options[key]}" for key in self.due)])
+
+
+_LISTED = "1/0.5/0.2"
+
+STRATEGIES: dict[str, StrategyName] = {
+    "identity": StrategyName("independent noise", Identity, {}, lambda n, _: Identity(n)),
+    "lambda-cgd": StrategyName(
+        "noise of lambda-CGD, each step minus lambda times the one before",
+        LambdaCGD,
+        {"lam": "0.9"},
+        lambda n, o: LambdaCGD(n, o["lam"]),
+    ),
+    "bsr": StrategyName(
+        "banded square root (BSR); all bands without --bands",
+        SquareRoot,
+        {"bands": "16"},
+        lambda n, o: SquareRoot(n, o.get("bands")),
+        frozenset({"bands"}),
+    ),
+    "bisr": StrategyName(
+        "banded inverse square root (BISR)",
+        InverseSquareRoot,
+        {"bands": "16"},
+        lambda n, o: InverseSquareRoot(n, o["bands"]),
+    ),
+    "bandmf": StrategyName(
+        "banded matrix factorization (BandMF) with these coefficients",
+        BandedToeplitz,
+        {"coefs": _LISTED},
+        lambda n, o: BandedToeplitz(n, o["coefs"]),
+    ),
+    "bandinv": StrategyName(
+        "banded inverse matrix factorization (BandInvMF) with these",
+        BandedInverse,
+        {"coefs": "1/-0.5/-0.1"},
+        lambda n, o: BandedInverse(n, o["coefs"]),
+    ),
+    "blt": StrategyName(
+        "buffered linear Toeplitz (BLT)",
+        BLT,
+        {"decays": "0.9/0.5", "scales": "0.2/0.1"},
+        lambda n, o: BLT(n, o["decays"], o["scales"]),
+    ),
+    "dense": StrategyName(
+        "any lower-triangular matrix, from a file",
+        Dense,
+        {"matrix": "FILE"},
+        lambda n, o: _dense(n, o["matrix"]),
+    ),
 }
 
-_OPTIONAL = {("bsr", "bands")}
+# Of samplings that people look for.
+_WITHOUT_THEOREM = (
+    "no theorem here amplifies by shuffling: an example that ends one epoch may begin the next; "
+    "balls-in-bins is amplified, min-sep and epochs hold for one fixed order, every-step for any"
+)
+NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuffling": _WITHOUT_THEOREM}
 
 
 def samplings() -> dict[str, type[Participation]]:
@@ -62,9 +145,7 @@ def sampling_kind(name: object) -> type[Participation]:
         InvalidParameterError: if it is no name of a registered one.
     """
     known = samplings()
-    if not isinstance(name, str) or name not in known:
-        raise InvalidParameterError("sampling", name, "one of " + ", ".join(known))
-    return known[name]
+    return known[check_known("sampling", name, known, NO_SAMPLINGS)]
 
 
 def owners() -> dict[str, str]:
@@ -97,8 +178,8 @@ def chosen_method(
     Raises:
         InvalidParameterError: on an unknown name, or a method that is not rigorous where one is asked for.
     """
-    if name is not None and name not in METHODS:
-        raise InvalidParameterError("method", name, "one of " + ", ".join(METHODS))
+    if name is not None:
+        check_known("method", name, METHODS)
     if name == "importance" and rigorous:
         raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
     if name == "certified" and rigorous and seeded:

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -243,3 +244,74 @@ def test_progress_is_told():
     lines = []
     dm.calibrate_sigma(dm.Identity(10), 1.0, 1e-5, participation=dm.Poisson(0.1), progress=lines.append)
     assert len(lines) >= 2
+
+
+# ---- the claim of a sigma that is there already
+
+GIVEN = [
+    (dm.LambdaCGD(40, 0.9), dm.MinSep(10, 3), None),
+    (dm.LambdaCGD(40, 0.9), dm.MinSep(10, 3), dm.Rdp()),
+    (dm.BandedToeplitz(40, [1.0, -0.5, 0.2]), dm.MinSep(2, 3), None),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            (dm.Identity(60), dm.Poisson(0.02), None),
+            (dm.Identity(60), dm.Poisson(0.02), dm.Rdp()),
+            (dm.BandedToeplitz(40, [1.0, 0.5]), dm.CyclicPoisson(0.1, 4), None),
+            (dm.LambdaCGD(8, 0.5), dm.BallsInBins(4), dm.Rdp()),
+            (dm.Identity(8), dm.BallsInBins(4), dm.Exact()),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("sigma", [0.9, 1.5])
+@pytest.mark.parametrize("at", [{"delta": 1e-5}, {"eps": 0.3}], ids=lambda at: next(iter(at)))
+@pytest.mark.parametrize(("strategy", "participation", "method"), GIVEN, ids=repr)
+def test_the_claim_of_a_given_sigma_is_what_it_gives_and_is_verified(
+    strategy, participation, method, at, sigma
+):
+    settings = {"participation": participation, "method": method}
+    if not (isinstance(method, dm.Rdp) and "eps" in at):
+        cal = dm.certify_sigma(strategy, sigma, **at, **settings)
+        assert cal.sigma == sigma
+        assert cal.achieved.upper == cal.budget.eps
+        if "delta" in at:
+            assert cal.budget.delta == 1e-5
+            assert cal.budget.eps == pytest.approx(
+                dm.epsilon(strategy, sigma, 1e-5, **settings).upper, rel=1e-3
+            )
+        else:
+            assert cal.budget.eps == pytest.approx(0.3, rel=1e-4)
+            assert cal.budget.delta == dm.delta(strategy, sigma, 0.3, **settings).upper
+        assert dm.delta(strategy, sigma, cal.budget.eps, **settings).upper <= cal.budget.delta
+        found = dm.verify(cal.certificate())
+        assert found.ok, found.failures
+
+
+def test_the_claim_of_a_given_sigma_agrees_with_a_calibration():
+    cal = dm.calibrate_sigma(dm.LambdaCGD(40, 0.9), 2.0, 1e-5, participation=dm.MinSep(10, 3))
+    again = dm.certify_sigma(cal.strategy, cal.sigma, delta=1e-5, participation=cal.participation)
+    assert again.budget.eps == pytest.approx(2.0, rel=1e-9)
+    mechanism = dm.Mechanism(dm.Identity(4), dm.SingleParticipation(), dm.Adjacency.REPLACE_ONE)
+    assert dm.certify_sigma(mechanism, 2.0, delta=1e-5).adjacency is dm.Adjacency.REPLACE_ONE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({}, dm.InvalidParameterError, "delta must be given, or else eps, and not both"),
+        ({"eps": 1.0, "delta": 1e-5}, dm.InvalidParameterError, "delta must be given, or else eps"),
+        ({"eps": 0.0}, dm.InvalidParameterError, "eps must be"),
+        ({"delta": 1.0}, dm.InvalidParameterError, "delta must be"),
+        ({"delta": 0.9}, dm.UnattainableBudgetError, "gives no eps > 0 there"),
+        (
+            {"delta": 1e-5, "participation": dm.BallsInBins(2)},
+            dm.UnsupportedCombinationError,
+            "draws samples, and a certificate of a sigma that was not searched rests on none",
+        ),
+    ],
+)
+def test_what_no_given_sigma_claims(arguments, error, words):
+    with pytest.raises(error, match=re.escape(words)):
+        dm.certify_sigma(dm.Identity(4), 2.0, **arguments)

@@ -1,21 +1,45 @@
 """Clipping: every example's gradient brought to its norm, and the sum of a lot."""
 
+from dpmech.optim.clipping.batches import Batch, spared_random_numbers
 from dpmech.optim.clipping.clipped_sum import ClippedSum, clip_and_sum
+from dpmech.optim.clipping.factored import Factored, Piece
+from dpmech.optim.clipping.ghost import coverable
 from dpmech.optim.clipping.grad_samples import Intake
+from dpmech.optim.clipping.layers import (
+    bias_gradients,
+    factors_of,
+    joined,
+    matrix_shape,
+    positions_of,
+    prefers_factors,
+)
 from dpmech.optim.clipping.lot_sum import Accumulator
 from dpmech.optim.clipping.nonfinite import NonFiniteGradientsWarning
-from dpmech.optim.clipping.per_example import clipped_gradients
+from dpmech.optim.clipping.per_example import ClippingMode, ExampleGradients, clipped_gradients
 from dpmech.optim.clipping.styles import Clipping, FlatClipping, PerLayerClipping, PerMatrixClipping
 
 __all__ = [
     "Accumulator",
+    "Batch",
     "ClippedSum",
     "Clipping",
+    "ClippingMode",
+    "ExampleGradients",
+    "Factored",
     "FlatClipping",
     "Intake",
     "NonFiniteGradientsWarning",
     "PerLayerClipping",
     "PerMatrixClipping",
+    "Piece",
+    "bias_gradients",
     "clip_and_sum",
     "clipped_gradients",
+    "coverable",
+    "factors_of",
+    "joined",
+    "matrix_shape",
+    "positions_of",
+    "prefers_factors",
+    "spared_random_numbers",
 ]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
+from dpmech.optim.clipping.factored import Factored
 from dpmech.optim.clipping.styles import Blocks, Clipping
 from dpmech.optim.local_parts import local_part
 
@@ -42,6 +43,7 @@ class ClippedSum:
         examples: how many examples it holds, or None. Private.
         dropped: how many had a gradient that is not finite, and were left out. Private.
         left_out: rows of the batch that were given weight 0, and are not in `examples`. Private.
+        lent: whether the sums are used elsewhere too; where not, an optimizer adds to them in place.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -55,6 +57,7 @@ class ClippedSum:
     examples: int | None = None
     dropped: int = 0
     left_out: int = 0
+    lent: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.clipping, Clipping):
@@ -123,7 +126,7 @@ class ClippedSum:
 
 @torch.no_grad()
 def clip_and_sum(
-    samples: Sequence[Tensor | None], blocks: Blocks, *, scale: float = 1.0
+    samples: Sequence[Tensor | Factored | None], blocks: Blocks, *, scale: float = 1.0
 ) -> tuple[list[Tensor | None], int, int]:
     """Clip every example by blocks and add the examples.
 
@@ -131,7 +134,7 @@ def clip_and_sum(
     the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5.
 
     Args:
-        samples: per-example gradients, shape (examples, ...) a parameter; None for zeros.
+        samples: per-example gradients, shape (examples, ...) a parameter, or their factors; None for zeros.
         blocks: blocks and their clip norms.
         scale: the gradients are `samples * scale`.
 
@@ -142,31 +145,40 @@ def clip_and_sum(
     Raises:
         InvalidParameterError: if parameters have different numbers of examples.
     """
-    present = [(index, _flat(one, index)) for index, one in enumerate(samples) if one is not None]
-    shapes = {index: one.shape[1:] for index, one in enumerate(samples) if one is not None}
+    present = [(index, _opened(one, index)) for index, one in enumerate(samples) if one is not None]
     if not present:
         return [None] * len(samples), 0, 0
-    counts = {one.shape[0] for _, one in present}
+    counts = {one.examples if isinstance(one, Factored) else one.shape[0] for _, one in present}
     if len(counts) > 1:
         raise InvalidParameterError("per-example gradients", sorted(counts), "of one number of examples")
     examples = counts.pop()
     device = present[0][1].device
     squares = torch.zeros(len(blocks.clip_norms), examples, dtype=torch.float64, device=device)
     for index, one in present:
-        squares[blocks.members[index]] += _squared_norms(one).to(device)
+        own = one.squares() if isinstance(one, Factored) else _squared_norms(one)
+        squares[blocks.members[index]] += own.to(device)
     finite = torch.isfinite(squares).all(dim=0)
     kept = int(finite.sum())
+    mask = None if kept == examples else finite
     limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
     factors = (limits / (squares.sqrt() * scale)).clamp(max=1.0) * scale
     sums: list[Tensor | None] = [None] * len(samples)
-    for index, one in present:
-        factor = _rounded_down(factors[blocks.members[index]], one.dtype).to(one.device)
-        values = one
-        if kept < examples:
-            mask = finite.to(one.device)
-            values, factor = one[mask], factor[mask]
-        sums[index] = _weighted_sum(values, factor).view(shapes[index])
+    for (index, one), sample in zip(present, (one for one in samples if one is not None), strict=True):
+        factor, chosen = (
+            factors[blocks.members[index]].to(one.device),
+            None if mask is None else mask.to(one.device),
+        )
+        if isinstance(one, Factored):
+            sums[index] = one.weighted_sum(factor, chosen)
+            continue
+        values = one if chosen is None else one[chosen]
+        factor = _rounded_down(factor if chosen is None else factor[chosen], one.dtype)
+        sums[index] = _weighted_sum(values, factor).view(sample.shape[1:])
     return sums, examples, examples - kept
+
+
+def _opened(sample: Tensor | Factored, index: int) -> Tensor | Factored:
+    return sample if isinstance(sample, Factored) else _flat(sample, index)
 
 
 def _rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
+from dpmech.optim.clipping.factored import Factored
 from dpmech.optim.local_parts import local_part
 
 __all__ = ["Intake"]
@@ -26,10 +27,10 @@ class Intake:
         # Gradients of before, as an earlier private run leaves them, are never read: steps overwrite them.
         self.note_own()
 
-    def take(self, examples: int | None = None) -> list[Tensor | None]:
-        """Per-example gradients of the trained parameters, shape (examples, ...), taken off them.
+    def take(self, examples: int | None = None) -> list[Tensor | Factored | None]:
+        """Per-example gradients of the trained parameters, or their factors, taken off them.
 
-        None where a parameter has none: its gradient is zero for every example.
+        Shape (examples, ...). None where a parameter has none: its gradient is zero for every example.
 
         Args:
             examples: how many different examples the gradients are of; None for one a row, where every
@@ -85,13 +86,15 @@ def _identity(grad: Tensor | None) -> tuple[int, int] | None:
     return None if grad is None else (local_part(grad).data_ptr(), grad._version)
 
 
-def _grad_sample(index: int, param: Tensor) -> list[Tensor] | None:
+def _grad_sample(index: int, param: Tensor) -> list[Tensor | Factored] | None:
     """What backward passes left on a parameter: one tensor each."""
     value = getattr(param, "grad_sample", None)
     if value is None:
         return None
     parts = list(value) if isinstance(value, list | tuple) else [value]
     for part in parts:
+        if isinstance(part, Factored) and part.shape == tuple(param.shape):
+            continue
         if not isinstance(part, Tensor) or part.shape[1:] != param.shape or part.ndim != param.ndim + 1:
             shown = tuple(part.shape) if isinstance(part, Tensor) else part
             raise InvalidParameterError(
@@ -100,7 +103,9 @@ def _grad_sample(index: int, param: Tensor) -> list[Tensor] | None:
     return parts
 
 
-def _rows(found: Sequence[list[Tensor] | None], examples: int | None) -> list[Tensor | None]:
+def _rows(
+    found: Sequence[list[Tensor | Factored] | None], examples: int | None
+) -> list[Tensor | Factored | None]:
     """One tensor a parameter, one row an example.
 
     Several backward passes over one batch give every example several rows, several batches give it one, and
@@ -118,10 +123,14 @@ def _rows(found: Sequence[list[Tensor] | None], examples: int | None) -> list[Te
             )
         return [None if parts is None else parts[0] if parts else None for parts in found]
     check_integer("examples", examples, minimum=0)
+    formed = [
+        None if parts is None else [one.formed() if isinstance(one, Factored) else one for one in parts]
+        for parts in found
+    ]
     if all(sum(one) == examples for one in lengths):
-        return [None if parts is None else torch.cat(parts) for parts in found]
+        return [None if parts is None else torch.cat(parts) for parts in formed]
     if all(length == examples for one in lengths for length in one):
-        return [None if parts is None else torch.stack(parts).sum(dim=0) for parts in found]
+        return [None if parts is None else torch.stack(parts).sum(dim=0) for parts in formed]
     raise InvalidParameterError(
         "examples",
         examples,

@@ -9,6 +9,7 @@ from torch import Tensor
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.optim.clipping.clipped_sum import ClippedSum, clip_and_sum
+from dpmech.optim.clipping.factored import Factored
 from dpmech.optim.clipping.nonfinite import Probe, warn_operator
 from dpmech.optim.clipping.styles import Clipping
 from dpmech.optim.local_parts import is_sharded, local_part, noise_dtype
@@ -42,7 +43,7 @@ class Accumulator:
         self._probe = Probe()
         self._warned = False
 
-    def add_samples(self, samples: Sequence[Tensor | None]) -> None:
+    def add_samples(self, samples: Sequence[Tensor | Factored | None]) -> None:
         """Clip per-example gradients, one tensor a parameter, and add them."""
         if any(is_sharded(param) and samples[i] is not None for i, param in enumerate(self._params)):
             raise UnsupportedCombinationError(
@@ -51,7 +52,7 @@ class Accumulator:
             )
         sums, examples, dropped = clip_and_sum(samples, self._blocks, scale=self._scale)
         self._probe.note(examples, dropped)
-        self._add(sums, dropped)
+        self._add(sums, dropped, lent=False)
 
     def add_clipped(self, clipped: ClippedSum) -> None:
         """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
@@ -81,7 +82,7 @@ class Accumulator:
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
         else:
             self._probe.note(clipped.examples, clipped.dropped)
-        self._add(sums, clipped.dropped)
+        self._add(sums, clipped.dropped, lent=clipped.lent)
 
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
@@ -145,12 +146,14 @@ class Accumulator:
         self._sums = sums
 
     @torch.no_grad()
-    def _add(self, sums: Sequence[Tensor | None], dropped: int) -> None:
+    def _add(self, sums: Sequence[Tensor | None], dropped: int, *, lent: bool) -> None:
         for index, (value, param) in enumerate(zip(sums, self._params, strict=True)):
             if value is None:
                 continue
             total = self._sums[index]
-            if total is None:
+            if total is None and not lent and value.dtype == torch.float64 and value.device == param.device:
+                self._sums[index] = value
+            elif total is None:
                 # The first value is copied, so that the sum is ours to change.
                 empty = _zeros(param)
                 wide = empty.double() if value.dtype == torch.float64 else empty

@@ -1,43 +1,54 @@
-"""Clipped sums by torch.func: per-example gradients of a few examples at a time, never of a whole lot."""
+"""Clipped sums by torch.func: gradients of a few examples at a time, or only their factors."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
+from dpmech.optim.clipping.batches import Batch
 from dpmech.optim.clipping.clipped_sum import ClippedSum, clip_and_sum
+from dpmech.optim.clipping.factored import Factored
+from dpmech.optim.clipping.ghost import Taps
 from dpmech.optim.clipping.styles import Clipping, FlatClipping
 
-__all__ = ["clipped_gradients"]
+__all__ = ["ClippingMode", "ExampleGradients", "clipped_gradients"]
+
+ClippingMode: TypeAlias = Literal["per_example", "ghost"]
+_MODES = ("per_example", "ghost")
 
 
 def clipped_gradients(
     model: nn.Module,
     loss: Callable[..., Tensor],
-    batch: Sequence[Tensor],
+    batch: Sequence[Any] | Mapping[str, Any] | Tensor,
     clipping: Clipping | float,
     *,
     microbatch_size: int | None = None,
     weights: Tensor | None = None,
+    clipping_mode: ClippingMode = "per_example",
 ) -> ClippedSum:
     """The sum over a batch of clipped per-example gradients.
 
     Args:
         model: any module whose forward pass treats examples one by one (no batch normalisation) and works
             under `torch.func.vmap`.
-        loss: `loss(model, *example)` of one example, without a batch dimension; a scalar. Call the model it
+        loss: `loss(model, *example)` of one example, without a batch dimension; one number. Call the model it
             is given, not the one outside.
-        batch: tensors with the examples along their first dimension; it may be empty.
+        batch: tensors with the examples along their first dimension, in tuples, lists and dicts; a dict is
+            handed on as keyword arguments. It may be empty.
         clipping: how to clip, or a clip norm. Blocks follow the order of the model's parameters that
             require gradients.
         microbatch_size: how many examples to differentiate at once; None for all of them. Memory grows
             with it, the result changes in the last bits only.
         weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are left out, as
             padding must be. Other weights would undo the clipping.
+        clipping_mode: "per_example" forms the gradient of every example; "ghost" forms norms and sums of
+            linear layers, convolutions and embeddings from what goes in and out of them, with the same
+            result up to roundings.
 
     Returns:
         A ClippedSum for `PrivateOptimizer.accumulate`.
@@ -54,43 +65,117 @@ def clipped_gradients(
         >>> [round(value, 3) for value in total.sums[0].flatten().tolist()]
         [-0.9, -1.2]
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidParameterError("model", model, "a torch.nn.Module")
+    if clipping_mode not in _MODES:
+        raise InvalidParameterError("clipping_mode", clipping_mode, f"one of {_MODES}")
+    if isinstance(batch, Mapping):
+        taken = Batch((), batch)
+    else:
+        taken = Batch((batch,) if isinstance(batch, Tensor) else batch, {})
+    gradients = ExampleGradients(model, loss, ghost=clipping_mode == "ghost")
     clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
-    tensors = _check_batch(batch)
-    rows = tensors[0].shape[0]
-    if weights is not None:
-        kept = _check_weights(weights, tensors[0].shape[0])
-        tensors = [tensor[kept.to(tensor.device)] for tensor in tensors]
-    params = dict(model.named_parameters())
-    names = [name for name, param in params.items() if param.requires_grad]
-    trained = [params[name] for name in names]
-    if not trained:
-        raise InvalidParameterError("model", model, "a module with parameters that require gradients")
-    name_of = {id(param): name for name, param in zip(names, trained, strict=True)}
-    places = _places(model)
-    tied = {place: name_of[id(tensor)] for place, tensor in places.items() if id(tensor) in name_of}
-    fixed = {place: tensor.detach() for place, tensor in places.items() if place not in tied}
-    values = {name: params[name].detach() for name in names}
+    return gradients.clipped(taken, clip, microbatch_size=microbatch_size, weights=weights, lent=True)[0]
 
-    def example_loss(own: dict[str, Tensor], *example: Tensor) -> Tensor:
-        held = fixed | {place: own[name] for place, name in tied.items()}
-        return loss(functools.partial(_call, model, held), *example)
 
-    per_example: Any = torch.func.vmap(
-        torch.func.grad(example_loss), in_dims=(None, *[0] * len(tensors)), randomness="different"
-    )
-    length = tensors[0].shape[0]
-    size = length if microbatch_size is None else check_integer("microbatch_size", microbatch_size, minimum=1)
-    blocks = clip.blocks(len(trained))
-    sums: list[Tensor | None] = [None] * len(trained)
-    dropped = 0
-    for start in range(0, length, max(size, 1)):
-        gradients = per_example(values, *[tensor[start : start + size] for tensor in tensors])
-        parts, _, lost = clip_and_sum([gradients[name] for name in names], blocks)
-        sums = [_added(total, part) for total, part in zip(sums, parts, strict=True)]
-        dropped += lost
-    return ClippedSum(trained, sums, clip, examples=length, dropped=dropped, left_out=rows - length)
+class ExampleGradients:
+    """The gradients of single examples of a model and its loss, by `torch.func`.
+
+    Args:
+        model: as for `clipped_gradients`.
+        loss: the same.
+        ghost: whether to form factors in place of gradients where that costs less.
+
+    Raises:
+        InvalidParameterError: if the model is none, or has no parameters that require gradients.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, ghost: bool) -> None:
+        if not isinstance(model, nn.Module):
+            raise InvalidParameterError("model", model, "a torch.nn.Module")
+        self._model = model
+        self._loss: Callable[..., Tensor] = loss
+        params = dict(model.named_parameters())
+        self.names = [name for name, param in params.items() if param.requires_grad]
+        self.trained = [params[name] for name in self.names]
+        if not self.trained:
+            raise InvalidParameterError("model", model, "a module with parameters that require gradients")
+        name_of = {id(param): name for name, param in zip(self.names, self.trained, strict=True)}
+        places = _places(model)
+        self._tied = {place: name_of[id(one)] for place, one in places.items() if id(one) in name_of}
+        self._fixed = {place: one.detach() for place, one in places.items() if place not in self._tied}
+        self._taps = Taps(model, self.trained) if ghost else None
+
+    def clipped(
+        self,
+        batch: Batch,
+        clip: Clipping,
+        *,
+        microbatch_size: int | None = None,
+        weights: Tensor | None = None,
+        lent: bool = False,
+    ) -> tuple[ClippedSum, Tensor]:
+        """The sum of clipped gradients, and the losses, shape (examples,), without noise: raw data."""
+        tensors = batch.tensors
+        if weights is not None:
+            kept = _check_weights(weights, batch.examples)
+            tensors = [tensor[kept.to(tensor.device)] for tensor in tensors]
+        length = tensors[0].shape[0]
+        size = (
+            length
+            if microbatch_size is None
+            else check_integer("microbatch_size", microbatch_size, minimum=1)
+        )
+        blocks = clip.blocks(len(self.trained))
+        sums: list[Tensor | None] = [None] * len(self.trained)
+        dropped, losses = 0, []
+        for start in range(0, length, max(size, 1)):
+            part = [tensor[start : start + size] for tensor in tensors]
+            samples, values = self.samples(batch, part)
+            parts, _, lost = clip_and_sum(samples, blocks)
+            sums = [_added(total, one) for total, one in zip(sums, parts, strict=True)]
+            dropped += lost
+            losses.append(values)
+        total = ClippedSum(
+            self.trained,
+            sums,
+            clip,
+            examples=length,
+            dropped=dropped,
+            left_out=batch.examples - length,
+            lent=lent,
+        )
+        return total, torch.cat(losses) if losses else torch.zeros(0)
+
+    def samples(
+        self, batch: Batch, tensors: Sequence[Tensor]
+    ) -> tuple[list[Tensor | Factored | None], Tensor]:
+        """Gradients or factors of every parameter, and the losses, of some of a batch's examples."""
+        values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
+        if self._taps is not None:
+            return self._taps.samples(functools.partial(self._example_loss, batch), values, tensors)
+        per_example: Any = torch.func.vmap(
+            torch.func.grad_and_value(functools.partial(self._example_loss, batch)),
+            in_dims=(None, *[0] * len(tensors)),
+            randomness="different",
+        )
+        gradients, losses = per_example(values, *tensors)
+        return [gradients[name] for name in self.names], losses.detach()
+
+    def covered_values(self, batch: Batch, tensors: Sequence[Tensor]) -> int:
+        """How many weights have factors in place of gradients, for examples of these shapes."""
+        if self._taps is None:
+            return 0
+        values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
+        plan = self._taps.plan(functools.partial(self._example_loss, batch), values, tensors)
+        return sum(param.numel() for index, param in enumerate(self.trained) if index not in plan.rest)
+
+    def _example_loss(self, batch: Batch, own: dict[str, Tensor], *example: Tensor) -> Tensor:
+        held = self._fixed | {place: own[name] for place, name in self._tied.items()}
+        args, kwargs = batch.arguments(example)
+        value = self._loss(functools.partial(_call, self._model, held), *args, **kwargs)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InvalidParameterError("loss", shown, "a function that gives one number for one example")
+        return value.reshape(())
 
 
 def _check_weights(weights: object, length: int) -> Tensor:
@@ -123,16 +208,3 @@ def _places(model: nn.Module) -> dict[str, Tensor]:
 
 def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
     return part if total is None or part is None else total.add_(part)
-
-
-def _check_batch(batch: Sequence[Tensor]) -> list[Tensor]:
-    tensors = [batch] if isinstance(batch, Tensor) else list(batch)
-    lengths = {one.shape[0] for one in tensors if isinstance(one, Tensor) and one.ndim > 0}
-    if (
-        not tensors
-        or len(lengths) != 1
-        or any(not isinstance(one, Tensor) or one.ndim == 0 for one in tensors)
-    ):
-        shown = [tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__ for one in tensors]
-        raise InvalidParameterError("batch", shown, "tensors with the same number of examples, at least one")
-    return tensors

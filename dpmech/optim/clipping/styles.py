@@ -3,7 +3,10 @@
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from torch import Tensor
 
 from dpmech.composition import BlockClipping
 from dpmech.exceptions import InvalidParameterError
@@ -103,6 +106,39 @@ class PerLayerClipping(Clipping):
         clip_norms, layers = _check_blocks(self.clip_norms, self.layers)
         object.__setattr__(self, "clip_norms", clip_norms)
         object.__setattr__(self, "layers", layers)
+
+    @classmethod
+    def split(
+        cls, clip_norm: float, parameters: Iterable[Tensor], *, by: Literal["layer", "dimension"] = "layer"
+    ) -> "PerLayerClipping":
+        """Clip norms of single parameters from the norm that all have together.
+
+        Args:
+            clip_norm: the joint norm, > 0.
+            parameters: of the model; those that require gradients count, in their order.
+            by: "layer" gives every parameter clip_norm / sqrt(number of parameters); "dimension" gives one
+                with d of D values clip_norm sqrt(d / D).
+
+        Raises:
+            InvalidParameterError: on a bad argument, or if no parameter requires gradients.
+
+        Examples:
+            >>> import torch
+            >>> layer = torch.nn.Linear(3, 1)
+            >>> [round(norm, 3) for norm in PerLayerClipping.split(1.0, layer.parameters()).clip_norms]
+            [0.707, 0.707]
+            >>> by_size = PerLayerClipping.split(1.0, layer.parameters(), by="dimension")
+            >>> [round(norm, 3) for norm in by_size.clip_norms]
+            [0.866, 0.5]
+        """
+        norm = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
+        sizes = [param.numel() for param in parameters if param.requires_grad]
+        if not sizes:
+            raise InvalidParameterError("parameters", sizes, "at least one that requires gradients")
+        if by not in ("layer", "dimension"):
+            raise InvalidParameterError("by", by, "'layer' or 'dimension'")
+        shares = sizes if by == "dimension" else [1] * len(sizes)
+        return cls([norm * math.sqrt(share / sum(shares)) for share in shares])
 
     @property
     def joint_norm(self) -> float:

@@ -1,6 +1,7 @@
 """Training runs: model, loader and optimizer kept together, with checkpoints."""
 
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
+from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.loader import LotSampler, PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.make_private import make_private
@@ -11,6 +12,7 @@ __all__ = [
     "LotSampler",
     "PerExampleModel",
     "PrivateLoader",
+    "fix",
     "load_checkpoint",
     "make_private",
     "save_checkpoint",

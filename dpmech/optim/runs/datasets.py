@@ -1,6 +1,8 @@
 """Datasets of a private run: examples under indices, one each, and batches that may be empty."""
 
-from collections.abc import Callable
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer
 
 __all__ = ["Collation", "check_dataset"]
+
+
+_PARTS = (Tensor, np.ndarray, Mapping, tuple, list)
 
 
 class Collation:
@@ -34,20 +39,25 @@ class Collation:
 def _emptied(batch: Any) -> Any:  # noqa: ANN401 - any batch
     match batch:
         case Tensor() | np.ndarray():
-            return batch[:0]
+            return batch[:0] if batch.ndim else batch
         case dict():
             return {key: _emptied(value) for key, value in batch.items()}
+        case MutableMapping():  # a BatchEncoding, which keeps its kind
+            other = copy.copy(batch)
+            other.update({key: _emptied(value) for key, value in batch.items()})
+            return other
         case tuple() if hasattr(batch, "_fields"):
             return type(batch)(*(_emptied(value) for value in batch))
-        case tuple() | list() if any(isinstance(value, Tensor | dict | tuple | list) for value in batch):
+        case tuple() | list() if any(isinstance(value, _PARTS) for value in batch):
             return type(batch)(_emptied(value) for value in batch)
         case list():
             return []
+        case _ if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+            fields = [field.name for field in dataclasses.fields(batch) if field.init]
+            return dataclasses.replace(batch, **{name: _emptied(getattr(batch, name)) for name in fields})
         case _:
-            raise UnsupportedCombinationError(
-                f"a lot without examples cannot be made from a batch of {type(batch).__name__}",
-                supported="batches of tensors, in tuples, lists and dicts",
-            )
+            # Of one example that is in no lot. With a loss nothing looks at it; gradients of it are refused.
+            return batch
 
 
 def check_dataset(loader: DataLoader[Any]) -> int:
@@ -55,7 +65,9 @@ def check_dataset(loader: DataLoader[Any]) -> int:
     dataset: Any = loader.dataset
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
         raise UnsupportedCombinationError(
-            "an iterable dataset has no examples to sample from",
-            supported="a dataset with a length and indices",
+            f"{type(dataset).__name__} is an iterable dataset: it has no examples to sample from, and nobody "
+            "can say how often one takes part",
+            supported="a dataset with a length and indices: list(dataset) where it fits into memory, or a "
+            "Dataset over files that reads example i (of Hugging Face: load_dataset without streaming)",
         )
     return check_integer("len(dataset)", len(dataset), minimum=1)

@@ -2,12 +2,16 @@
 
 import abc
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from dpmech.exceptions import MissingDependencyError, UnsupportedCombinationError
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.runs.clipping_choice import AskedMode
+from dpmech.optim.runs.example_loss import LossTakes
+from dpmech.optim.runs.ghost_hooks import ghost_module, grad_sample_module
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.per_example_model import PerExampleModel, count_calls
@@ -41,14 +45,16 @@ class LossOfOneExample(GradientMode):
     """`torch.func` of a loss: the loop calls `model.backward`.
 
     Args:
-        loss: `loss(model, *example)`, a scalar.
-        microbatch_size: examples held at once; None for whole lots.
+        loss: `loss(model, *example)`, a scalar, or a criterion.
+        clipping_mode: as for make_private.
+        loss_takes: the same.
     """
 
     whole_lots: ClassVar[bool] = True
 
     loss: Callable[..., Tensor]
-    microbatch_size: int | None
+    clipping_mode: AskedMode = "auto"
+    loss_takes: LossTakes = "auto"
 
     def trained_module(self, model: nn.Module) -> nn.Module:
         """The model itself; one with Opacus' hooks is refused."""
@@ -64,49 +70,74 @@ class LossOfOneExample(GradientMode):
         """A PerExampleModel."""
         del progress
         return PerExampleModel(
-            model, self.loss, private, microbatch_size=self.microbatch_size, unchanged=unchanged
+            model,
+            self.loss,
+            private,
+            unchanged=unchanged,
+            clipping_mode=self.clipping_mode,
+            loss_takes=self.loss_takes,
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class OpacusHooks(GradientMode):
-    """Opacus' GradSampleModule: the loop calls `loss.backward()` on the mean over the batch."""
+    """Opacus' hooks: the loop calls `loss.backward()` on the mean over the batch.
+
+    Args:
+        clipping_mode: as for make_private.
+    """
 
     whole_lots: ClassVar[bool] = False
+
+    clipping_mode: AskedMode = "auto"
 
     def trained_module(self, model: nn.Module) -> nn.Module:
         """The module inside, where the model has the hooks already."""
         given: Any = model
-        inner: nn.Module = given._module if _is_grad_sample_module(model) else model
+        if not _is_grad_sample_module(model):
+            return model
+        if self.clipping_mode == "ghost" and not hasattr(model, "max_grad_norm"):
+            raise UnsupportedCombinationError(
+                "a GradSampleModule forms the gradient of every example",
+                supported="the module itself with clipping_mode='ghost', or clipping_mode='per_example'",
+            )
+        inner: nn.Module = given._module
         return inner
 
     def wrapped(
         self, model: nn.Module, private: LotOptimizer, progress: LotProgress, unchanged: Unchanged
     ) -> nn.Module:
-        """A GradSampleModule, whose module counts its calls and checks what may not change."""
-        del private
-        hooked = _grad_sample_module(model)
+        """A module with Opacus' hooks, whose module counts its calls and checks what may not change."""
         inner = self.trained_module(model)
+        if _is_grad_sample_module(model):
+            hooked = model
+        elif any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
+            raise UnsupportedCombinationError(
+                "the model has Opacus' hooks already, of an earlier GradSampleModule",
+                supported="that GradSampleModule itself (what make_private returned), or remove_hooks()",
+            )
+        elif self.clipping_mode == "per_example":
+            hooked = grad_sample_module(model)
+        else:
+            hooked = ghost_module(model, _Handed(private))
+        ghost = hasattr(hooked, "max_grad_norm")  # what only Opacus' fast gradient clipping has
+        private.clipping_mode = "ghost" if ghost else "per_example"
+        private.watch_gradients(inner)
         count_calls(inner, progress, [param for param in inner.parameters() if param.requires_grad])
         inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
         return hooked
 
 
+class _Handed:
+    """How many examples the newest batch of a run has."""
+
+    def __init__(self, private: LotOptimizer) -> None:
+        self._private = weakref.ref(private)
+
+    def __call__(self) -> int | None:
+        private = self._private()
+        return None if private is None else private.handed_examples
+
+
 def _is_grad_sample_module(model: object) -> bool:
     return any(kind.__name__ == "AbstractGradSampleModule" for kind in type(model).__mro__)
-
-
-def _grad_sample_module(model: nn.Module) -> nn.Module:
-    if _is_grad_sample_module(model):
-        return model
-    try:
-        from opacus.grad_sample import GradSampleModule
-    except ImportError:
-        raise MissingDependencyError("opacus", "opacus") from None
-    if any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
-        raise UnsupportedCombinationError(
-            "the model has Opacus' hooks already, of an earlier GradSampleModule",
-            supported="that GradSampleModule itself (what make_private returned), or remove_hooks()",
-        )
-    wrapped: nn.Module = GradSampleModule(model, batch_first=True, loss_reduction="mean")
-    return wrapped

@@ -1,7 +1,7 @@
 """Lots for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -95,7 +95,8 @@ class PrivateLoader(Uncopied):
     Args:
         loader: a DataLoader whose dataset, collate_fn and workers are used.
         sampler: the lots, the same on all processes.
-        max_physical_batch_size: of one process; None for whole lots.
+        max_physical_batch_size: of one process; None for whole lots; "auto", with whole lots alone, where who
+            computes gradients finds it.
         whole_lots: whether lots are handed out whole all the same, and split by who computes gradients.
         process_group: the processes that train together; None for the default group.
 
@@ -116,7 +117,7 @@ class PrivateLoader(Uncopied):
         loader: DataLoader[Any],
         sampler: Sampler,
         *,
-        max_physical_batch_size: int | None = None,
+        max_physical_batch_size: int | Literal["auto"] | None = None,
         whole_lots: bool = False,
         process_group: Group = None,
     ) -> None:
@@ -124,8 +125,10 @@ class PrivateLoader(Uncopied):
             raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
         if not isinstance(sampler, Sampler):
             raise InvalidParameterError("sampler", sampler, "a dpmech.samplers.Sampler")
-        if max_physical_batch_size is not None:
-            check_integer("max_physical_batch_size", max_physical_batch_size, minimum=1)
+        self._searched = max_physical_batch_size == "auto" and whole_lots
+        most = None if max_physical_batch_size == "auto" and whole_lots else max_physical_batch_size
+        if most is not None:
+            most = check_integer("max_physical_batch_size", most, minimum=1)
         size = check_dataset(loader)
         if size != sampler.dataset_size:
             raise InvalidParameterError(
@@ -135,8 +138,8 @@ class PrivateLoader(Uncopied):
         self.sampler = sampler
         self.progress = LotProgress()
         self._dataset = loader.dataset
-        self._most = max_physical_batch_size
-        self._cut_at = None if whole_lots else max_physical_batch_size
+        self._most = most
+        self._cut_at = None if whole_lots else most
         self._group = process_group
         self._world = processes(process_group)
         self._rank = 0 if self._world == 1 else dist.get_rank(process_group)
@@ -147,6 +150,20 @@ class PrivateLoader(Uncopied):
         self.set_up = SetUp(self._dataset, loader.collate_fn, self._settings)
         self._iterations = 0
         check_agreement("the lots", {"sampler": sampler.fingerprint()}, process_group)
+
+    @property
+    def physical_batch_size(self) -> int | None:
+        """Examples of one process that are held at once; None for whole lots."""
+        return self._most
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the physical batch size has still to be found."""
+        return self._searched and self._most is None
+
+    def settle(self, size: int) -> None:
+        """Note the physical batch size that was found."""
+        self._most = check_integer("size", size, minimum=1)
 
     @property
     def steps_taken(self) -> int:
@@ -230,6 +247,11 @@ class PrivateLoader(Uncopied):
                 f"state in the middle of lot {self.progress.drawn - 1}",
                 supported="state after optimizer.step()",
             )
+        if self.is_searched:
+            raise UnsupportedCombinationError(
+                "state before the physical batch size was found: a run that goes on from it finds another",
+                supported="state after the first step, or a number as max_physical_batch_size",
+            )
         tracker = self._tracker.state_dict()
         return {
             "sampler": self.sampler.state_dict() | {"steps_taken": self.steps_taken},
@@ -259,6 +281,8 @@ class PrivateLoader(Uncopied):
                 claimed=state["processes"],
                 recomputed=self._world,
             )
+        if self._searched:
+            self._most = state["max_physical_batch_size"]  # sums round as before
         if state["max_physical_batch_size"] != self._most:
             raise CertificateError(
                 f"the state is of physical batches of at most {state['max_physical_batch_size']}, here "

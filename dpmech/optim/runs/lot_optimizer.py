@@ -4,16 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from dpmech.certificates import Certificate, Randomness, RunRecord
 from dpmech.composition import executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.clipping import ClippedSum
+from dpmech.optim.clipping import ClippedSum, ClippingMode
 from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.runs.added_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.unchanged import Unchanged
 
 __all__ = ["LotOptimizer"]
+
+_MODE = "dpmech_clipping_mode"  # what is ours in a state dict, beside what PrivateOptimizer has
 
 
 class LotOptimizer(PrivateOptimizer):
@@ -29,6 +33,10 @@ class LotOptimizer(PrivateOptimizer):
             model is known.
         **kwargs: as for PrivateOptimizer.
 
+    Attributes:
+        clipping_mode: how gradients are clipped, "per_example" or "ghost"; None where it is not known yet. A
+            run that goes on from a checkpoint keeps it, as sums would round differently.
+
     Raises:
         CertificateError: if the loader's lots are not those that were certified.
     """
@@ -42,6 +50,8 @@ class LotOptimizer(PrivateOptimizer):
     ) -> None:
         self._loader = loader
         self._unchanged = unchanged
+        self.clipping_mode: ClippingMode | None = None
+        self._names: dict[int, str] | None = None
         super().__init__(*args, **kwargs)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -57,6 +67,25 @@ class LotOptimizer(PrivateOptimizer):
     def lot_complete(self) -> bool:
         """Whether the newest batch was the last of its lot, so that `step` released something."""
         return self._loader.progress.complete
+
+    def watch_gradients(self, model: nn.Module) -> None:
+        """Compare per-example gradients with those of the batch once, at the first lot that has examples.
+
+        Args:
+            model: whose parameters are trained.
+        """
+        # What a run before left on a parameter would be taken for a part of the batch's gradient.
+        self._names = {id(param): name for name, param in model.named_parameters() if param.grad is None}
+
+    @property
+    def loader(self) -> PrivateLoader:
+        """What draws the lots."""
+        return self._loader
+
+    @property
+    def handed_examples(self) -> int | None:
+        """Examples of the loader's newest batch; None before the first. Private under random sampling."""
+        return self._loader.progress.handed if self._loader.progress.batches else None
 
     def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
         """As PrivateOptimizer; an example of the loader's newest batch counts once.
@@ -74,6 +103,9 @@ class LotOptimizer(PrivateOptimizer):
             found = max((_examples(one) for one in given if one is not None), default=None)
             if found is not None and examples is not None:
                 found = examples
+            if found and self._names is not None:
+                check_add_up(self._trained, self._names, progress.handed)
+                self._names = None
         elif isinstance(clipped, ClippedSum):
             # A sum that does not say how many examples it holds is taken for those of the batch.
             found, left_out = clipped.examples, clipped.left_out
@@ -147,7 +179,7 @@ class LotOptimizer(PrivateOptimizer):
         """
         self._check_in_step()
         self._check_unchanged()
-        return super().state_dict()
+        return super().state_dict() | {_MODE: self.clipping_mode}
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear gradients; what was accumulated of a lot stays, as it belongs to the coming step."""
@@ -158,9 +190,18 @@ class LotOptimizer(PrivateOptimizer):
         """As PrivateOptimizer; the loader's state is loaded first.
 
         Raises:
-            CertificateError: if the loader stands at another step.
+            CertificateError: if the loader stands at another step, or gradients were clipped in another mode.
         """
-        super().load_state_dict(state_dict)
+        saved = state_dict.get(_MODE)
+        if saved is not None and self.clipping_mode not in (None, saved):
+            raise CertificateError(
+                f"the state is of clipping_mode {saved!r}, here it is {self.clipping_mode!r}: sums would "
+                "round differently, and steps taken again would not repeat what they released",
+                claimed=saved,
+                recomputed=self.clipping_mode,
+            )
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != _MODE})
+        self.clipping_mode = saved
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:
             raise CertificateError(

@@ -1,7 +1,7 @@
 """make_private: model, optimizer and loader of an ordinary run, made private under a certificate."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -17,14 +17,17 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_real
 from dpmech.optim.certified_settings import check_claim
-from dpmech.optim.clipping import Clipping
+from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.processes import Group, processes
+from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
+from dpmech.optim.runs.example_loss import LossTakes
+from dpmech.optim.runs.fixes import check_layers
 from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
-from dpmech.optim.runs.per_example_model import check_model
+from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
@@ -40,7 +43,7 @@ def make_private(
     *,
     loss: Callable[..., Tensor] | None = None,
     expected_batch_size: float | None = None,
-    max_physical_batch_size: int | None = None,
+    max_physical_batch_size: int | Literal["auto"] | None = None,
     clipping: Clipping | None = None,
     drop_last: bool = False,
     generator: Generator | None = None,
@@ -48,6 +51,8 @@ def make_private(
     mode: NoiseMode | None = None,
     process_group: Group = None,
     public_buffers: Sequence[str] = (),
+    clipping_mode: AskedMode = "auto",
+    loss_takes: LossTakes = "auto",
 ) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
     """Make an ordinary training set-up private: three objects that replace those given.
 
@@ -77,9 +82,12 @@ def make_private(
             the order is the certificate's. A batch_size other than that of the certificate's lots is refused.
         calibration: a Calibration or a Certificate.
         clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1.
-        loss: None, or `loss(model, *example)` of one example, a scalar.
+        loss: None; or `loss(model, *example)` of one example, one number; or a criterion of outputs and
+            targets, such as `nn.CrossEntropyLoss()`.
         expected_batch_size: the public normaliser; None takes the certificate's, else the mean size of a lot.
-        max_physical_batch_size: how many examples of one process to hold at once; None for whole lots.
+        max_physical_batch_size: how many examples of one process to hold at once; None for whole lots;
+            "auto", with `loss`, measures what an example needs and takes half of the memory that is free. A
+            run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
         clipping: as for PrivateOptimizer.
         drop_last: as for SequentialSampler; only for participations that are not random.
         generator: of the noise; None for entropy of the operating system, as private training must.
@@ -89,6 +97,13 @@ def make_private(
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
             because they do not depend on the data, such as counters. A change of any other is refused: they
             are released without noise.
+
+        clipping_mode: "per_example" forms the gradient of every example; "ghost" forms norms and sums of
+            linear layers, convolutions and embeddings from what goes in and out of them, the same up to
+            roundings; "auto" chooses by shapes what costs less, and `optimizer.clipping_mode` says which it
+            was (with `loss`, `model.clipping_choice` says why).
+        loss_takes: "auto", "batch_of_one" or "example": whether the loss gets its example with a first
+            dimension of 1, as models expect it, or bare. "auto" tries both on the first example.
 
     Returns:
         Model, optimizer (a LotOptimizer) and loader (a PrivateLoader).
@@ -102,17 +117,35 @@ def make_private(
         MissingDependencyError: without `loss`, if Opacus is not installed.
     """
     claim = check_claim(calibration)
+    if isinstance(optimizer, list | tuple | dict):
+        raise InvalidParameterError(
+            "optimizer",
+            f"{len(optimizer)} of them",
+            "one torch.optim.Optimizer: the gradient of an example is one release, clipped over all "
+            "parameters. Parts with settings of their own are parameter groups of one optimizer; parts that "
+            "are trained in turns are runs of their own, each with a calibration, joined in a ledger",
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
     if not isinstance(loader, DataLoader):
         raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
+    check_asked(clipping_mode)
+    if max_physical_batch_size == "auto" and loss is None:
+        raise InvalidParameterError(
+            "max_physical_batch_size",
+            max_physical_batch_size,
+            "a number or None without a loss, as what the loop computes is not known before its first batch; "
+            "with loss=nn.CrossEntropyLoss() or a function it is found",
+        )
     gradients: GradientMode = (
-        OpacusHooks() if loss is None else LossOfOneExample(loss, max_physical_batch_size)
+        OpacusHooks(clipping_mode) if loss is None else LossOfOneExample(loss, clipping_mode, loss_takes)
     )
     inner = check_model(
         gradients.trained_module(model),
         [param for group in optimizer.param_groups for param in group["params"]],
     )
+    check_layers(inner, hooks=loss is None)
+    check_dataset(loader)
     _check_order(loader, claim)
     world = processes(process_group)
     sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)
@@ -144,7 +177,28 @@ def make_private(
     )
     private_loader.set_up.describe(inner, loss)
     wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
+    if isinstance(wrapped, PerExampleModel):
+        _try_first_example(wrapped, loader)
     return wrapped, private, private_loader
+
+
+def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
+    """Have the loss tried on the first example, as far as it can be seen how the loop will hand it over."""
+    collate: Any = loader.collate_fn
+    try:
+        batch = collate([loader.dataset[0]])
+    except Exception:  # noqa: BLE001 - whatever a dataset raises; the first batch will show it in its place
+        return
+    if isinstance(batch, Mapping):
+        calls: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [((), batch), ((batch,), {})]
+    else:
+        calls = [(tuple(batch) if isinstance(batch, tuple | list) else (batch,), {})]
+    for args, kwargs in calls:
+        try:
+            model.prepare(Batch(args, kwargs))
+        except InvalidParameterError:
+            continue  # the loop may hand the loss a part of the batch, which the first call of backward shows
+        return
 
 
 def _share_weights(module: nn.Module, group: Group) -> None:

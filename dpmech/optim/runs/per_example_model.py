@@ -1,15 +1,29 @@
 """PerExampleModel: a model whose `backward` gives an optimizer clipped sums, by torch.func."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.clipping import clipped_gradients
+from dpmech.optim.clipping import (
+    Batch,
+    ClippedSum,
+    ClippingMode,
+    ExampleGradients,
+    clip_and_sum,
+    spared_random_numbers,
+)
 from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_asked, choose
+from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
+from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
+from dpmech.optim.runs.physical_batch import largest_batch
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 __all__ = ["PerExampleModel", "check_model", "count_calls"]
@@ -22,10 +36,13 @@ class PerExampleModel(nn.Module):
 
     Args:
         model: any module that treats examples one by one and works under `torch.func.vmap`.
-        loss: `loss(model, *example)`, a scalar, without a batch dimension.
+        loss: `loss(model, *example)`, one number; each example is a batch of one, or bare where the loss adds
+            that dimension itself. Or a criterion of outputs and targets, such as `nn.CrossEntropyLoss()`.
         optimizer: what takes the clipped sums.
         microbatch_size: how many examples to differentiate at once; None for all of a batch.
         unchanged: what compares the contents of the model; None for nothing.
+        clipping_mode: "auto", "per_example" or "ghost", as for make_private.
+        loss_takes: as for make_private.
     """
 
     def __init__(
@@ -36,15 +53,24 @@ class PerExampleModel(nn.Module):
         *,
         microbatch_size: int | None = None,
         unchanged: Unchanged | None = None,
+        clipping_mode: AskedMode = "auto",
+        loss_takes: LossTakes = "auto",
     ) -> None:
         super().__init__()
-        if not callable(loss):
-            raise InvalidParameterError("loss", loss, "a function loss(model, *example) of one example")
         self.module = model
-        self._loss = loss
+        self._loss = ExampleLoss(loss, loss_takes)
         self._optimizer = optimizer
         self._microbatch_size = microbatch_size
         self._unchanged = unchanged
+        check_asked(clipping_mode)
+        self._asked: AskedMode = clipping_mode
+        self._choice: ClippingChoice | None = None
+        self._gradients: ExampleGradients | None = None
+
+    @property
+    def clipping_choice(self) -> ClippingChoice | None:
+        """Whether gradients are formed, and why; None before the first example was seen."""
+        return self._choice
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
         """The model's own output.
@@ -56,27 +82,103 @@ class PerExampleModel(nn.Module):
         self._check_written()
         return result
 
-    def backward(self, *batch: Tensor, weights: Tensor | None = None) -> None:
+    def backward(
+        self,
+        *batch: Any,  # noqa: ANN401 - any batch
+        weights: Tensor | None = None,
+        return_loss: bool = False,
+        **named: Any,  # noqa: ANN401 - the same
+    ) -> Tensor | None:
         """Hand the optimizer the sum of clipped gradients over a batch; `optimizer.step()` comes next.
 
+        A lot without examples is handed on as it is: nothing is called then.
+
         Args:
-            *batch: tensors with the examples along their first dimension, as the loss takes them.
+            *batch: tensors with the examples along their first dimension, as the loss takes them; in tuples,
+                lists and dicts too.
             weights: None, or zeros and ones, shape (examples,), to leave out padding.
+            return_loss: whether to return the mean loss of the batch. **It is not private.**
+            **named: the same, handed to the loss by name: `model.backward(**batch)`.
+
+        Returns:
+            The mean loss of the examples that count (NaN where there is none), if asked for; else None.
 
         Raises:
+            InvalidParameterError: if the loss fails on an example, or a batch holds something else.
             UnsupportedCombinationError: if the loss changed what the model holds, or as
-                `PrivateOptimizer.accumulate`.
+                `PrivateOptimizer.accumulate`; if a clipping mode was asked for that the model cannot have.
         """
-        total = clipped_gradients(
-            self.module,
-            self._loss,
-            batch,
-            self._optimizer.clipping,
-            microbatch_size=self._microbatch_size,
-            weights=weights,
+        taken = None if self._is_empty_lot() else Batch(batch, named)
+        if taken is None or taken.examples == 0:
+            trained = [param for param in self.module.parameters() if param.requires_grad]
+            nothing = [None] * len(trained)
+            self._optimizer.accumulate(ClippedSum(trained, nothing, self._optimizer.clipping, examples=0))
+            return torch.tensor(math.nan) if return_loss else None
+        gradients = self.prepare(taken)
+        total, losses = gradients.clipped(
+            taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
         )
         self._check_written()
         self._optimizer.accumulate(total)
+        return losses.mean() if return_loss else None
+
+    def prepare(self, batch: Batch) -> ExampleGradients:
+        """Find out how the loss is called and how gradients are clipped, from the first example of a batch.
+
+        Raises:
+            As `backward`.
+        """
+        if self._gradients is None:
+            fixed = self._fixed_mode()
+            formed = ExampleGradients(self.module, self._loss, ghost=False)
+            factored = ExampleGradients(self.module, self._loss, ghost=True)
+            with _buffers_put_back(self.module):
+                self._loss.resolve(self.module, batch)
+                choice = choose(fixed or self._asked, formed, factored, batch)
+                if fixed is not None and self._asked == "auto":
+                    choice = dataclasses.replace(choice, reason="as in the checkpoint")
+                gradients = factored if choice.mode == "ghost" else formed
+                if isinstance(self._optimizer, LotOptimizer):
+                    self._optimizer.clipping_mode = choice.mode
+                    self._settle(self._optimizer, gradients, batch)
+            self._choice, self._gradients = choice, gradients
+        return self._gradients
+
+    def _settle(self, optimizer: LotOptimizer, gradients: ExampleGradients, batch: Batch) -> None:
+        """Find the largest physical batch, if that was asked for."""
+        loader = optimizer.loader
+        if not loader.is_searched:
+            return
+
+        def run(count: int) -> None:
+            with spared_random_numbers(batch.tensors):
+                repeated = [tensor[:1].expand(count, *tensor.shape[1:]) for tensor in batch.tensors]
+                samples, _ = gradients.samples(batch, repeated)
+                clip_and_sum(samples, optimizer.clipping.blocks(len(samples)))
+
+        loader.settle(largest_batch(run, batch.tensors[0].device, loader.sampler.dataset_size))
+
+    def _physical_size(self) -> int | None:
+        if isinstance(self._optimizer, LotOptimizer) and self._microbatch_size is None:
+            return self._optimizer.loader.physical_batch_size
+        return self._microbatch_size
+
+    def _fixed_mode(self) -> ClippingMode | None:
+        """What a checkpoint, if one was loaded, fixes."""
+        return self._optimizer.clipping_mode if isinstance(self._optimizer, LotOptimizer) else None
+
+    def _is_empty_lot(self) -> bool:
+        """Whether the loader's newest batch has no examples, whatever stands in it."""
+        return isinstance(self._optimizer, LotOptimizer) and self._optimizer.handed_examples == 0
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        """Refused: a copy would train beside the optimizer that adds the noise."""
+        del memo
+        raise UnsupportedCombinationError(
+            "a model of make_private was copied: the copy would hand its gradients to the same optimizer",
+            supported="copy.deepcopy(model.module), the model itself; for averages of the weights "
+            "torch.optim.swa_utils.AveragedModel of the model before make_private",
+        )
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
         """That of the model, under its own names."""
@@ -89,6 +191,19 @@ class PerExampleModel(nn.Module):
     def _check_written(self) -> None:
         if self._unchanged is not None:
             self._unchanged.check_written()
+
+
+@contextmanager
+def _buffers_put_back(model: nn.Module) -> Iterator[None]:
+    """Undo what calls for a try write into buffers."""
+    before = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, copy, version in before:
+                if buffer._version != version:
+                    buffer.copy_(copy)
 
 
 def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
@@ -121,11 +236,14 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
     own = {id(param) for param in model.parameters() if param.requires_grad}
     trained = {id(param) for param in params if param.requires_grad}
     if own != trained:
+        missing = [name for name, param in model.named_parameters() if id(param) in own - trained]
+        left = f" ({', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''})" if missing else ""
         raise InvalidParameterError(
             "optimizer",
-            f"with {len(trained - own)} parameters that are not the model's, and without "
-            f"{len(own - trained)} that require gradients",
-            "over the model's parameters that require gradients",
+            f"with {len(trained - own)} parameters that are not the model's, and without {len(missing)} that "
+            f"require gradients{left}",
+            "over the model's parameters that require gradients; what is not to be trained has "
+            "requires_grad_(False) before make_private, and what fix(model) gives an optimizer of its own",
         )
     return model
 
@@ -141,8 +259,9 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
         faults += ["keeps running statistics without noise"] * keeps
         raise UnsupportedCombinationError(
             f"a {type(layer).__name__} layer {', and '.join(faults)}",
-            supported="GroupNorm or LayerNorm, or running statistics that are fixed: the layer in eval mode, "
-            "where model.train() has to be followed by its own .eval()",
+            supported="GroupNorm or LayerNorm (dpmech.optim.fix(model) puts it there), or running "
+            "statistics that are fixed: the layer in eval mode, where model.train() has to be followed by "
+            "its own .eval()",
         )
 
 

@@ -50,9 +50,9 @@ def test_calibrate_says_where_in_json(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--clip-norm", "1"], "clip_norm must be left out without --out"),
-        (["--clip-norm", "0", "--out", "x.json"], "clip_norm must be a finite number in (0, inf)"),
-        (["--out", "no/such/folder/x.json"], "path must be a file that can be written"),
+        (["--clip-norm", "1"], "--clip-norm must be left out without --out"),
+        (["--clip-norm", "0", "--out", "x.json"], "--clip-norm must be a finite number in (0, inf)"),
+        (["--out", "no/such/folder/x.json"], "--out must be a file in a folder that exists"),
     ],
 )
 def test_bad_input_of_calibrate(arguments, words, tmp_path, monkeypatch):
@@ -136,7 +136,7 @@ def test_verify_prints_one_line_a_failure(path, tmp_path):
     assert "exceeds the claimed 1e-05 [integral of the Gaussian hockey stick]" in lines[0]
     assert lines[1].startswith(f"{edited}: REFUSED: file: the seal is broken")
     assert "  FAIL file: the seal is broken" in result.stdout
-    found = json.loads(run("verify", path, forged, edited, "--json").stdout)
+    found = json.loads(run("verify", path, forged, edited, "--json").stdout)["files"]
     assert [one["ok"] for one in found] == [True, False, False]
     assert found[1]["failures"] == [lines[0].split("REFUSED: ", 1)[1]]
 

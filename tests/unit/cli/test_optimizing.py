@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.cli import main
+from dpmech.cli import main, optimizing
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.plans.entries import FamilyEntry, parse_families
@@ -64,7 +64,8 @@ def test_table_and_figure(tmp_path):
     assert result.exit_code == 0, result.stderr
     assert path.stat().st_size > 5000
     assert [f"at eps {eps}" in result.stdout for eps in (4, 2, 1)] == [True] * 3
-    assert len(list((tmp_path / "c").iterdir())) == 9
+    # Without amplification the best strategy does not depend on eps: fitted once a family.
+    assert len(list((tmp_path / "c").iterdir())) == 3
     again = run(*PLAN, *FAMILIES, "--figure", str(tmp_path / "no" / "x.png"))
     assert again.exit_code == 2
     assert "figure" in again.stderr
@@ -76,8 +77,8 @@ def test_table_and_figure(tmp_path):
         (["--families", "bsr:bands=2"], "families"),
         (["--families", "bandmf:lam=2"], "bandmf"),
         (["--families", "bandmf:bands=2.5"], "bands"),
-        (["--eps-grid", "1,2"], "eps_grid"),
-        (["--eps-grid", "a", "--figure", "x.png"], "eps_grid"),
+        (["--eps-grid", "1,2"], "--eps-grid"),
+        (["--eps-grid", "a", "--figure", "x.png"], "--eps-grid"),
         (["--objective", "mse"], "objective"),
         (["--plan", "absent.toml"], "plan"),
     ],
@@ -87,6 +88,51 @@ def test_bad_input_ends_with_2_and_names_it(arguments, named):
     assert result.exit_code == 2
     assert named in result.stderr
     assert result.stdout == ""
+
+
+def test_an_unsampled_strategy_is_fitted_once_and_is_the_best_at_every_eps(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
+    fitted = []
+    real = optimizing.fit_strategy
+    monkeypatch.setattr(
+        optimizing, "fit_strategy", lambda *given, **own: fitted.append(own["eps"]) or real(*given, **own)
+    )
+    call = [*PLAN, *FAMILIES, "--figure", str(tmp_path / "errors.png"), "--eps-grid", "4,1", "--json"]
+    fits = json.loads(run(*call).stdout)["fits"]
+    assert fitted == [4.0] * 3
+    assert [one["eps"] for one in fits] == [4.0, 2.0, 1.0]
+    for one in fits:
+        (row,) = (row for row in one["families"] if row["family"] == "bandmf bands=4")
+        again = dm.optimize(dm.BandedToeplitz, dm.MinSep(20, 2), n=40, bands=4, eps=one["eps"], delta=1e-5)
+        assert row["rmse"] == pytest.approx(again.error, rel=1e-12)
+        assert row["sigma"] == pytest.approx(again.calibration.sigma, rel=1e-12)
+        assert dm.Strategy.from_dict(row["strategy"]) == again.strategy
+        identity = one["families"][0]
+        assert identity["rmse"] == pytest.approx(again.identity_error, rel=1e-12)
+
+
+def test_the_winner_is_written_and_can_be_used(tmp_path):
+    certificate, fit = tmp_path / "certificate.json", tmp_path / "fit.json"
+    files = ["--out", str(certificate), "--out-strategy", str(fit), "--clip-norm", "0.5"]
+    found = json.loads(run(*PLAN, *FAMILIES, *files, "--json").stdout)
+    assert (found["certificate"], found["strategy_file"]) == (str(certificate), str(fit))
+    (rows,) = (one["families"] for one in found["fits"])
+    best = min(rows[1:], key=lambda row: row["rmse"])
+    assert found["best"] == best["family"]
+    own = dm.Certificate.load(certificate)
+    assert (own.sigma, own.clip_norm, own.expected_batch_size) == (best["sigma"], 0.5, 10.0)
+    assert dm.verify(certificate).ok
+    strategy = dm.Strategy.from_json(fit.read_text())
+    assert strategy == own.strategy == dm.Strategy.from_dict(best["strategy"])
+    again = CliRunner().invoke(main, ["calibrate", "--strategy-file", str(fit), *PLAN, "--json"])
+    assert json.loads(again.stdout)["sigma"] == best["sigma"]
+    unit = CliRunner().invoke(
+        main, ["calibrate", "--strategy-file", str(fit), "--column-normalized", *PLAN, "--json"]
+    )
+    assert dm.Strategy.from_dict(json.loads(unit.stdout)["strategy"]) == dm.ColumnNormalized(strategy)
+    text = run(*PLAN, *FAMILIES, *files).stdout
+    assert f"certificate of {best['family']}: {certificate}" in text
+    assert f"strategy of {best['family']}: {fit}" in text
 
 
 def test_families_are_read():

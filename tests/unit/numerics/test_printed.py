@@ -117,7 +117,6 @@ PRIVATE = re.compile(
 )
 # (file, expression): why nearest is right there.
 NEAREST = {
-    ("cli/sizing.py", "100.0 * (row['rmse'] / printed - 1.0)"): "a deviation from print, in both directions",
     ("verifying/report.py", "math.floor(100000.0 * self.margin) / 1000.0"): "rounded down already",
     ("certificates/certificate.py", "beta"): "one minus a float: further digits are those of the difference",
     ("numerics/toeplitz.py", "*"): "digits lost and column norms, in messages of refusals",

@@ -244,10 +244,10 @@ class CertifiedAccountant(Accountant):
             entropy=self._entropy(),
             executor=self.settings.executor,
         )
-        sides = {}
+        sides: dict[str, Nodes] = {}
         for name, (eps, least, most) in found.items():
-            last = float(eps[-1]) if eps.size else _SMALLEST_EPS
-            further = [] if name == "remove" else self._settled_nodes(sigma, last)
+            last, bound = (float(eps[-1]), float(most[-1])) if eps.size else (_SMALLEST_EPS, 1.0)
+            further = self._settled_nodes(sigma, last, bound, sides["remove"]) if name == "add" else []
             far = last + np.geomspace(0.25, settings.largest_eps, _FAR_NODES)
             every = np.concatenate([eps, [one for one, _ in further], far])
             above = np.concatenate([most, [delta for _, delta in further], np.ones(far.size)])
@@ -257,18 +257,25 @@ class CertifiedAccountant(Accountant):
             sides[name] = Nodes.of(every, below[places], np.minimum(above[places], plain))
         return Curve(sides["remove"], sides["add"])
 
-    def _settled_nodes(self, sigma: float, last: float) -> list[tuple[float, float]]:
-        """Eps and bounds on ADD without draws, beyond the last node that has draws."""
+    def _settled_nodes(
+        self, sigma: float, eps: float, delta: float, remove: Nodes
+    ) -> list[tuple[float, float]]:
+        """Eps and bounds on ADD without draws, beyond the last node that has draws.
+
+        Each lies where REMOVE has fallen to the bound of the one before, so that ADD stays below it.
+        """
         nodes: list[tuple[float, float]] = []
         if self.settled_add is None:
             return nodes
-        for factor in _SETTLED:
-            eps = factor * last
+        for _ in range(_MOST_SETTLED):
+            above = [one for one, upper in zip(remove.eps, remove.upper, strict=True) if upper >= delta]
+            eps = max(max(above, default=0.0), _LEAST_FURTHER * eps)
             try:
-                nodes.append((eps, self.settled_add(sigma, eps)))
+                delta = self.settled_add(sigma, eps)
             except (DpmechError, ArithmeticError):
                 break  # what no bound is known for is bounded by the node before
-            if nodes[-1][1] < LEAST_DELTA:
+            nodes.append((eps, delta))
+            if delta < LEAST_DELTA:
                 break
         return nodes
 

@@ -370,3 +370,22 @@ def test_a_sum_of_no_examples_is_zero():
     ClippedSum([weights], [torch.zeros(3)], FlatClipping(1.0), examples=0)
     with pytest.raises(dm.NumericalError, match="more than 0 examples"):
         ClippedSum([weights], [torch.full((3,), 1e-3)], FlatClipping(1.0), examples=0)
+
+
+def test_a_joint_norm_is_split():
+    params = [torch.nn.Parameter(torch.zeros(size)) for size in (1, 3, 12)]
+    params.insert(1, torch.nn.Parameter(torch.zeros(5), requires_grad=False))
+    even = PerLayerClipping.split(2.0, params)
+    assert even.clip_norms == pytest.approx([2.0 / math.sqrt(3)] * 3)
+    by_size = PerLayerClipping.split(2.0, params, by="dimension")
+    assert by_size.clip_norms == pytest.approx([0.5, math.sqrt(0.75), math.sqrt(3.0)])
+    assert even.joint_norm == pytest.approx(2.0)
+    assert by_size.joint_norm == pytest.approx(2.0)
+    assert PerLayerClipping.split(2.0, params[:1], by="dimension").clip_norms == (2.0,)
+    for bad, name in (
+        ({"clip_norm": 0.0, "parameters": params}, "clip_norm"),
+        ({"clip_norm": 1.0, "parameters": params[1:2]}, "parameters"),
+        ({"clip_norm": 1.0, "parameters": params, "by": "size"}, "by"),
+    ):
+        with pytest.raises(dm.InvalidParameterError, match=name):
+            PerLayerClipping.split(**bad)

@@ -1,0 +1,5 @@
+"""`python -m dpmech` is the command `dpmech`."""
+
+from dpmech.cli import main
+
+main(prog_name="dpmech")

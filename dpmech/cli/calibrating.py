@@ -1,0 +1,97 @@
+"""`dpmech calibrate`: how much noise one strategy needs."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpmech.calibration import calibrate_sigma
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
+from dpmech.cli.notes import plan_notes
+from dpmech.cli.options import plan_options, resolve
+from dpmech.cli.parameters import Real, Target
+from dpmech.cli.printing import emit, progress_bar, warn
+from dpmech.cli.rows import attempted, cells_of, numbers_of
+from dpmech.cli.strategy_options import NAMES, chosen_strategy, strategy_options
+from dpmech.cli.tables import sheet
+from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.exceptions import InvalidParameterError
+
+__all__ = ["CLIP_NORM", "calibrate"]
+
+CLIP_NORM = click.option(
+    "--clip-norm",
+    type=Real(minimum=0.0, open_minimum=True),
+    help="Clip norm that the certificate fixes [left open].",
+)
+
+
+@click.command(
+    cls=Command,
+    lists=NAMES,
+    examples=[
+        "dpmech calibrate --strategy lambda-cgd --lam 0.9 --dataset-size 50000 --batch-size 128 --epochs 10 "
+        "--sampling min-sep --eps 8 --delta 1e-5 --out certificate.json",
+        "dpmech calibrate --strategy-file fit.json --dataset-size 50000 --batch-size 128 --epochs 10 "
+        "--sampling min-sep --eps 8 --delta 1e-5 --json",
+    ],
+)
+@strategy_options
+@click.option("--out", type=Target(), help="Write the certificate to this file.")
+@CLIP_NORM
+@worker_options
+@plan_options()
+def calibrate(
+    *,
+    out: Path | None,
+    clip_norm: float | None,
+    workers: int | None,
+    dask: str | None,
+    quiet: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - click passes options by name
+) -> None:
+    """Print the noise scale that one strategy needs."""
+    chosen, missing = chosen_strategy(given)
+    if clip_norm is not None and out is None:
+        raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
+    plan = resolve({key: value for key, value in given.items() if value is not None}, missing=missing)
+    if chosen is None:
+        raise MissingOptionsError(missing)
+    strategy = chosen.build(plan.training.n)
+    start = time.perf_counter()
+    with (
+        chosen_executor(workers, dask) as executor,
+        progress_bar("calibrating", total=1, quiet=quiet) as report,
+    ):
+        cal = calibrate_sigma(
+            strategy,
+            *plan.budget,
+            participation=plan.participation,
+            adjacency=plan.adjacency,
+            rtol=plan.rtol,
+            method=plan.method,
+            rng=plan.seed,
+            progress=lambda line: report(f"{chosen.label}: {line}"),
+            executor=executor,
+        )
+        report("")
+    row: dict[str, Any] = {"label": chosen.label, "sampling": plan.sampling}
+    row |= numbers_of(cal, time.perf_counter() - start)
+    failed = None
+    if out is not None:
+        certificate = cal.certificate(clip_norm, float(plan.training.batch_size))
+        failed = attempted(lambda: certificate.save(out))
+        row["certificate"] = None if failed else str(out)
+    estimates = [] if cal.guarantee.rigorous else [chosen.label]
+    notes = plan_notes(plan.training, [cal.budget.eps], cal.budget.delta, estimates=estimates)
+    warn(notes, quiet=quiet)
+    if as_json:
+        emit(document("calibrate", row | {"plan": plan.described(), "notes": notes}))
+    else:
+        emit(*sheet(f"dpmech calibrate: {chosen.label}", cells_of(row | plan.described())))
+    if failed is not None:
+        raise failed

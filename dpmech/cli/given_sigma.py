@@ -1,0 +1,223 @@
+"""`dpmech epsilon` and `dpmech delta`: what a noise scale gives that somebody has already."""
+
+import concurrent.futures
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from dpmech.accounting import Method, unsampled_method
+from dpmech.calibration import Calibration, certify_sigma, delta, epsilon
+from dpmech.cli.calibrating import CLIP_NORM
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
+from dpmech.cli.notes import plan_notes
+from dpmech.cli.options import ResolvedPlan, plan_options, resolve
+from dpmech.cli.parameters import Real, Target
+from dpmech.cli.printing import emit, progress_bar, warn
+from dpmech.cli.rows import as_data, attempted, cells_of
+from dpmech.cli.strategy_options import NAMES, ChosenStrategy, chosen_strategy, strategy_options
+from dpmech.cli.tables import sheet
+from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.exceptions import InvalidParameterError
+from dpmech.mechanism import Strategy, sensitivity
+from dpmech.numerics import Bounds, between, down, product_down, typed
+
+__all__ = ["delta_command", "epsilon_command"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_PLAN = (
+    "--strategy identity --noise-multiplier 1.1 --dataset-size 60000 --batch-size 256 --epochs 15 "
+    "--sampling poisson"
+)
+
+
+def _noise_options(command: _Command) -> _Command:
+    options = [
+        click.option(
+            "--sigma",
+            type=Real(minimum=0.0, open_minimum=True),
+            help="Standard deviation of the independent noise Z at clip norm 1. [this or --noise-multiplier "
+            "required]",
+        ),
+        click.option(
+            "--noise-multiplier",
+            type=Real(minimum=0.0, open_minimum=True),
+            help="Sigma over the add_remove sensitivity; for DP-SGD under Poisson sampling, sigma itself.",
+        ),
+        click.option(
+            "--out",
+            type=Target(),
+            help="Write a certificate of this sigma to this file; it rests on no samples.",
+        ),
+        CLIP_NORM,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(
+    name="epsilon",
+    cls=Command,
+    absent={"--eps": "it is what is printed; dpmech calibrate takes it, and dpmech delta"},
+    lists=NAMES,
+    examples=[
+        f"dpmech epsilon {_PLAN} --delta 1e-5",
+        "dpmech epsilon --strategy lambda-cgd --lam 0.9 --sigma 4.36 --dataset-size 50000 --batch-size 128 "
+        "--epochs 10 --sampling min-sep --delta 1e-5 --out certificate.json",
+    ],
+)
+@strategy_options
+@_noise_options
+@worker_options
+@plan_options(budget=("delta",), search=False)
+def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
+    """Print the eps that a noise scale gives at --delta: an interval that holds it."""
+    _answer("epsilon", "delta", **given)
+
+
+@click.command(
+    name="delta",
+    cls=Command,
+    absent={"--delta": "it is what is printed; dpmech calibrate takes it, and dpmech epsilon"},
+    lists=NAMES,
+    examples=[f"dpmech delta {_PLAN} --eps 1", f"dpmech delta {_PLAN} --eps 1 --json"],
+)
+@strategy_options
+@_noise_options
+@worker_options
+@plan_options(budget=("eps",), search=False)
+def delta_command(**given: Any) -> None:  # noqa: ANN401 - as above
+    """Print the delta that a noise scale gives at --eps: an interval that holds it."""
+    _answer("delta", "eps", **given)
+
+
+def _answer(
+    command: str,
+    at: str,
+    *,
+    sigma: float | None,
+    noise_multiplier: float | None,
+    out: Path | None,
+    clip_norm: float | None,
+    workers: int | None,
+    dask: str | None,
+    quiet: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - as above
+) -> None:
+    chosen, missing = chosen_strategy(given)
+    if sigma is None and noise_multiplier is None:
+        missing.append("--sigma (or --noise-multiplier)")
+    if sigma is not None and noise_multiplier is not None:
+        raise InvalidParameterError("noise_multiplier", noise_multiplier, "left out with --sigma")
+    if clip_norm is not None and out is None:
+        raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
+    settings = {key: value for key, value in given.items() if value is not None}
+    plan = resolve(settings, budget=(at,), missing=missing)
+    if chosen is None:
+        raise MissingOptionsError(missing)
+    strategy = chosen.build(plan.training.n)
+    noise = sigma if sigma is not None else _sigma_of(noise_multiplier, strategy, plan)
+    method = plan.method
+    if out is not None and method is None:
+        # A certificate of a sigma that was not searched rests on no samples.
+        method = unsampled_method(plan.participation)
+    start = time.perf_counter()
+    with (
+        chosen_executor(workers, dask) as executor,
+        progress_bar(command, total=1, quiet=quiet) as report,
+    ):
+        report(f"{chosen.label}: {command} at sigma {typed(noise)}")
+        # First what is refused at once.
+        claim = None if out is None else _claim(plan, strategy, noise, method)
+        found = _bounds(command, plan, strategy, noise, method, executor)
+        report("")
+    name = "eps" if command == "epsilon" else "delta"
+    bounds = sensitivity(strategy, plan.participation, adjacency=plan.adjacency)
+    row: dict[str, Any] = {
+        "label": chosen.label,
+        f"{name}_lower": found.lower,
+        f"{name}_upper": found.upper,
+        "guarantee": str(found.guarantee),
+        "method": str(found.by),
+        "sigma": noise,
+        "sensitivity": bounds.upper,
+        "noise_multiplier": noise / bounds.upper,
+        "strategy": as_data(strategy),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    failed = None
+    if out is not None and claim is not None:
+        certificate = claim.certificate(clip_norm, float(plan.training.batch_size))
+        failed = attempted(lambda: certificate.save(out))
+        row["certificate"] = None if failed else str(out)
+    eps = [found.upper] if plan.eps is None else [plan.eps]
+    estimates = [] if found.guarantee.rigorous else [chosen.label]
+    at_delta = found.upper if plan.delta is None else plan.delta
+    notes = plan_notes(plan.training, eps, at_delta, estimates=estimates)
+    warn(notes, quiet=quiet)
+    if as_json:
+        emit(document(command, row | {"plan": plan.described(), "notes": notes}))
+    else:
+        # What was typed is echoed; the other one of the two comes out of it, rounded down.
+        own = {"sigma": typed(noise) if sigma is not None else down(noise)}
+        own["noise_multiplier"] = (
+            typed(noise_multiplier) if noise_multiplier else down(row["noise_multiplier"])
+        )
+        cells = cells_of(row | plan.described()) | own
+        emit(*sheet(_title(command, found, plan, chosen), cells))
+    if failed is not None:
+        raise failed
+
+
+def _sigma_of(noise_multiplier: float | None, strategy: Strategy, plan: ResolvedPlan) -> float:
+    """Sigma of a noise multiplier, rounded down: over the sensitivity for add-remove, as trainers count."""
+    if noise_multiplier is None:
+        raise InvalidParameterError("sigma", None, "given")
+    return product_down(noise_multiplier, sensitivity(strategy, plan.participation).lower)
+
+
+def _bounds(
+    command: str,
+    plan: ResolvedPlan,
+    strategy: Strategy,
+    noise: float,
+    method: Method | None,
+    executor: concurrent.futures.Executor | None,
+) -> Bounds:
+    settings: dict[str, Any] = {
+        "participation": plan.participation,
+        "adjacency": plan.adjacency,
+        "method": method,
+        "rng": plan.seed,
+        "executor": executor,
+    }
+    if command == "epsilon" and plan.delta is not None:
+        return epsilon(strategy, noise, plan.delta, **settings)
+    if plan.eps is not None:
+        return delta(strategy, noise, plan.eps, **settings)
+    raise InvalidParameterError("eps", None, "given")
+
+
+def _claim(plan: ResolvedPlan, strategy: Strategy, noise: float, method: Method | None) -> Calibration:
+    return certify_sigma(
+        strategy,
+        noise,
+        eps=plan.eps,
+        delta=plan.delta,
+        participation=plan.participation,
+        adjacency=plan.adjacency,
+        method=method,
+    )
+
+
+def _title(command: str, found: Bounds, plan: ResolvedPlan, chosen: ChosenStrategy) -> str:
+    at = f"delta {typed(plan.delta)}" if plan.delta is not None else f"eps {typed(plan.eps or 0.0)}"
+    name = "eps" if command == "epsilon" else "delta"
+    return f"dpmech {command}: {chosen.label}: {name} in {between(found.lower, found.upper)} at {at}"

@@ -1,0 +1,232 @@
+"""`dpmech ledger`: releases about the same people, entered before they happen, and what they add up to."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpmech.certificates import Certificate
+from dpmech.cli.commands import Command, Group, Refusal
+from dpmech.cli.documents import document
+from dpmech.cli.files import read_certificate, read_ledger
+from dpmech.cli.ledger_text import ledger_record, ledger_text
+from dpmech.cli.options import output_options
+from dpmech.cli.parameters import OneOf, Real, Whole
+from dpmech.cli.printing import emit
+from dpmech.cli.words import MissingOptionsError
+from dpmech.composition import ClaimCurrency, Currency, GdpCurrency, Ledger, RenyiCurrency
+from dpmech.exceptions import InvalidParameterError
+from dpmech.mechanism import PrivacyBudget
+from dpmech.numerics import down, typed
+
+__all__ = ["ledger"]
+
+_INSIDE: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
+_CURRENCIES = ("gdp", "renyi", "claims")
+_AT = click.option(
+    "--delta", type=Real(**_INSIDE), help="Delta of the eps that is printed [of the budget, or the sum]."
+)
+
+
+@click.group(
+    name="ledger",
+    cls=Group,
+    examples=["dpmech ledger add ledger.json certificate.json --name run-1 --lot run-1 --new"],
+)
+def ledger() -> None:
+    """Keep account of several releases about the same people."""
+
+
+@ledger.command(
+    name="add",
+    cls=Command,
+    examples=[
+        "dpmech ledger add ledger.json certificate.json --name run-1 --lot run-1 --new",
+        "dpmech ledger add budget.json certificate.json --name run-1 --lot run-1 --new --eps 8 --delta 1e-5 "
+        "--currency renyi",
+        "dpmech ledger add ledger.json certificate.json --name run-2 --lot run-2 --close",
+    ],
+)
+@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@click.argument("certificate", metavar="CERTIFICATE", type=click.Path())
+@click.option("--name", help="Of the release, new in this ledger. [required]")
+@click.option("--lot", help="Of a sampled release, the name of the lots that it reads, new in this ledger.")
+@click.option("--close", is_flag=True, help="Nothing more may be added: an announced list is complete.")
+@click.option("--new", is_flag=True, help="Start the ledger; without a budget it is an announced list.")
+@click.option(
+    "--eps",
+    type=Real(minimum=0.0, open_minimum=True),
+    help="With --new: the budget, for releases chosen on the way.",
+)
+@click.option("--delta", type=Real(**_INSIDE), help="With --new: the same.")
+@click.option(
+    "--currency",
+    type=OneOf(_CURRENCIES),
+    help="With --new and a budget, in what it is paid: Gaussian DP (gdp), a Renyi order, or claims [gdp].",
+)
+@click.option("--order", type=Whole(2, 10_000), help="renyi: the order [the one with the most room].")
+@click.option(
+    "--slack",
+    type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
+    help="claims: part of delta that is set aside for advanced composition [0].",
+)
+@click.option(
+    "--allow-estimates", is_flag=True, help="With --new: take releases whose guarantee is an estimate."
+)
+@output_options
+@click.pass_context
+def add(
+    ctx: click.Context,
+    /,
+    path: Path,
+    certificate: str,
+    *,
+    name: str | None,
+    lot: str | None,
+    close: bool,
+    new: bool,
+    quiet: bool,
+    as_json: bool,
+    **settings: Any,  # noqa: ANN401 - click passes options by name
+) -> None:
+    """Enter a certified release into a ledger, before its first step.
+
+    An announced list holds what was decided before the first result was looked at; close it with the last
+    entry. With a budget, releases may be chosen by what came out before. Exit code 1 if the release would
+    exceed the budget; the ledger then stays as it was.
+    """
+    if name is None:
+        raise MissingOptionsError(["name"])
+    own = read_certificate(certificate)
+    if own.participation.random and lot is None:
+        raise MissingOptionsError(["--lot (the batches of this release are sampled)"])
+    book = _started(path, own, settings) if new else _continued(path, settings)
+    try:
+        book.add(name, own, lot=lot)
+    except InvalidParameterError as error:
+        if error.name != "release":
+            raise
+        reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
+        raise Refusal(reason, ctx, code=1) from error
+    if close:
+        book.close()
+    book.save(path)
+    if as_json:
+        emit(document("ledger add", {"path": str(path), "ledger": ledger_record(book)}))
+    else:
+        emit(f"{path}: {name} entered", *ledger_text(book))
+    del quiet  # there is nothing on standard error
+
+
+def _started(path: Path, own: Certificate, settings: dict[str, Any]) -> Ledger:
+    if path.exists():
+        raise InvalidParameterError("path", str(path), "a new file with --new")
+    if not path.parent.is_dir():
+        raise InvalidParameterError("path", str(path), "a file in a folder that exists")
+    eps, delta, kind = settings["eps"], settings["delta"], settings["currency"]
+    if (eps is None) != (delta is None):
+        raise MissingOptionsError(["eps" if eps is None else "delta"])
+    for key in ("currency", "order", "slack"):
+        if settings[key] is not None and eps is None:
+            raise InvalidParameterError(key, settings[key], "left out without a budget (--eps and --delta)")
+    for key, owner in (("order", "renyi"), ("slack", "claims")):
+        if settings[key] is not None and kind != owner:
+            raise InvalidParameterError(key, settings[key], f"left out without --currency {owner}")
+    return Ledger(
+        own.adjacency,
+        budget=None if eps is None else PrivacyBudget(eps, delta),
+        currency=None if eps is None else _currency(kind, settings),
+        allow_estimates=settings["allow_estimates"],
+    )
+
+
+def _currency(kind: str | None, settings: dict[str, Any]) -> Currency:
+    if kind == "renyi":
+        return RenyiCurrency(settings["order"])
+    return ClaimCurrency(settings["slack"] or 0.0) if kind == "claims" else GdpCurrency()
+
+
+def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
+    for key, value in settings.items():
+        if value not in (None, False):
+            raise InvalidParameterError(key, value, "left out without --new: the ledger says it")
+    if not path.exists():
+        raise InvalidParameterError("path", str(path), "a ledger that exists", "; --new starts one")
+    return read_ledger(path)
+
+
+@ledger.command(
+    name="show",
+    cls=Command,
+    examples=["dpmech ledger show ledger.json", "dpmech ledger show ledger.json --delta 1e-5 --json"],
+)
+@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@_AT
+@output_options
+def show_ledger(path: Path, *, delta: float | None, quiet: bool, as_json: bool) -> None:
+    """Print the releases of a ledger, and the eps that they add up to."""
+    book = read_ledger(path)
+    del quiet  # there is nothing on standard error
+    if as_json:
+        emit(document("ledger show", {"path": str(path), "ledger": ledger_record(book, delta)}))
+    else:
+        emit(*ledger_text(book, delta))
+
+
+@ledger.command(
+    name="remaining",
+    cls=Command,
+    examples=[
+        "dpmech ledger remaining budget.json",
+        "dpmech ledger remaining budget.json certificate.json",
+    ],
+)
+@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@click.argument("certificate", metavar="[CERTIFICATE]", type=click.Path(), required=False)
+@_AT
+@output_options
+@click.pass_context
+def remaining(
+    ctx: click.Context,
+    path: Path,
+    certificate: str | None,
+    *,
+    delta: float | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Print what a ledger with a budget would still take, and whether it would take CERTIFICATE.
+
+    Exit code 1 if it would not.
+    """
+    del quiet  # there is nothing on standard error
+    book = read_ledger(path)
+    if book.budget is None:
+        raise InvalidParameterError(
+            "path", str(path), "a ledger with a budget", ": an announced list has none, and is composed whole"
+        )
+    fits = None if certificate is None else not book.would_exceed(read_certificate(certificate))
+    at = book.budget.delta if delta is None else delta
+    if as_json:
+        left = book.remaining
+        record = {
+            "path": str(path),
+            "mu": left.mu,
+            "left": list(left.left),
+            "delta": at,
+            "eps": left.epsilon(at),
+        }
+        emit(document("ledger remaining", record | {"certificate": certificate, "fits": fits}))
+    else:
+        emit(_left(book, delta))
+        if fits is not None:
+            emit(f"{certificate}: {'fits' if fits else 'would exceed the budget'}")
+    ctx.exit(0 if fits in (None, True) else 1)
+
+
+def _left(book: Ledger, delta: float | None) -> str:
+    """What is left, in a sentence."""
+    left = book.remaining
+    at = delta if delta is not None or book.budget is None else book.budget.delta
+    eps = "" if at is None else f", such as eps {down(left.epsilon(at))} at delta {typed(at)}"
+    return f"left for one unsampled release: sensitivity over sigma up to {down(left.mu)}{eps}"

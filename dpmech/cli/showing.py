@@ -1,0 +1,116 @@
+"""`dpmech show`: what a certificate, a run record, a ledger or a strategy says, in plain language."""
+
+import json
+from typing import Any
+
+import click
+from rich.text import Text
+
+from dpmech.certificates import Certificate, Document, RunRecord, read_text
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
+from dpmech.cli.files import named
+from dpmech.cli.ledger_text import ledger_record, ledger_text
+from dpmech.cli.options import output_options
+from dpmech.cli.printing import emit
+from dpmech.cli.rows import as_data
+from dpmech.cli.words import plain
+from dpmech.composition import Ledger, is_ledger
+from dpmech.exceptions import CertificateError
+
+__all__ = ["show"]
+
+
+@click.command(
+    cls=Command, examples=["dpmech show certificate.json", "dpmech show run.json ledger.json --json"]
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@output_options
+def show(files: tuple[str, ...], *, quiet: bool, as_json: bool) -> None:
+    """Say in plain language what a certificate, a run record or a ledger claims.
+
+    Its seal and what follows from its own entries are checked; whether the claim is true is for `dpmech
+    verify`. Exit code 1 if a file does not hold together.
+    """
+    documents = [_read(file) for file in files]
+    if as_json:
+        records = [{"source": file} | _record(one) for file, one in zip(files, documents, strict=True)]
+        emit(document("show", {"files": records}))
+        return
+    for number, (file, one) in enumerate(zip(files, documents, strict=True)):
+        emit(f"{chr(10) if number else ''}{file}: {_kind(one)}")
+        emit(*(Text(line) if isinstance(line, str) else line for line in _text(one)))
+    if not quiet:
+        click.echo(f"dpmech: note: read, not recomputed: dpmech verify {' '.join(files)}", err=True)
+
+
+def _read(file: str) -> Document:
+    """The document in a file.
+
+    Raises:
+        InvalidParameterError: if it cannot be read.
+        CertificateError: if it does not hold together.
+    """
+    text = read_text(file)
+    try:
+        if is_ledger(text):
+            return Ledger.from_json(text)
+        return RunRecord.from_json(text) if _is_run(text) else Certificate.from_json(text)
+    except CertificateError as error:
+        raise named(file, error) from error
+
+
+def _is_run(text: str) -> bool:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False  # `Certificate` says what is wrong
+    return isinstance(found, dict) and "run" in found
+
+
+def _kind(one: Document) -> str:
+    if isinstance(one, Ledger):
+        return "ledger"
+    return "run record" if isinstance(one, RunRecord) else "certificate"
+
+
+def _text(one: Document) -> list[Any]:
+    if isinstance(one, Ledger):
+        return ledger_text(one)
+    if isinstance(one, RunRecord):
+        return [plain(str(one)), "under this certificate:", plain(str(one.certificate))]
+    return [plain(str(one))]
+
+
+def _record(one: Document) -> dict[str, Any]:
+    """Plain data: claims as numbers, not as the file spells them twice."""
+    if isinstance(one, Ledger):
+        return {"kind": "ledger", "ledger": ledger_record(one)}
+    if isinstance(one, RunRecord):
+        run = one.to_dict()["run"]
+        return {"kind": "run record", "run": run, "certificate": _claim(one.certificate)}
+    if isinstance(one, Certificate):
+        return {"kind": "certificate", "certificate": _claim(one)}
+    raise TypeError(f"no record of a {type(one).__name__}")
+
+
+def _claim(own: Certificate) -> dict[str, Any]:
+    return {
+        "guarantee": own.headline,
+        "eps": own.budget.eps,
+        "delta": own.budget.delta,
+        "adjacency": own.adjacency.value,
+        "unit": own.unit.value,
+        "sigma": own.sigma,
+        "noise_multiplier": own.noise_multiplier,
+        "sensitivity": own.sensitivity.upper,
+        "eps_lower": own.achieved.lower,
+        "eps_upper": own.achieved.upper,
+        "method": own.method,
+        "n": own.strategy.n,
+        "strategy": as_data(own.strategy),
+        "participation": own.participation.to_dict(),
+        "clip_norm": own.clip_norm,
+        "expected_batch_size": own.expected_batch_size,
+        "fingerprint": own.fingerprint(),
+    }

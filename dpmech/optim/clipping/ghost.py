@@ -1,0 +1,202 @@
+"""Taps: per-example factors of layers under torch.func, in place of their gradients."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.clipping.batches import spared_random_numbers
+from dpmech.optim.clipping.factored import Factored, Piece
+from dpmech.optim.clipping.layers import (
+    bias_gradients,
+    factors_of,
+    has_factors,
+    matrix_shape,
+    positions_of,
+    prefers_factors,
+)
+
+__all__ = ["Taps", "coverable"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Use:
+    """One call of a layer in the forward pass of one example."""
+
+    layer: nn.Module
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Plan:
+    """Which calls of layers are tapped, for examples of one shape, and which parameters are not covered."""
+
+    uses: list[_Use]
+    layers: list[nn.Module]
+    rest: list[int]
+
+
+class Taps:
+    """Adds zeros to what layers give, and takes the gradients in them: those of the output, by examples.
+
+    With what went into a layer they make the gradient of its weight, which is never formed. Parameters of
+    other layers, and weights whose gradients cost less than their factors, are differentiated as they are.
+
+    Args:
+        model: the model.
+        trained: its parameters that require gradients.
+    """
+
+    def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
+        self._model = model
+        self._trained = list(trained)
+        self._index = {id(param): index for index, param in enumerate(trained)}
+        self._layers, _ = coverable(model, trained)
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+
+    def samples(
+        self, loss: Callable[..., Tensor], values: dict[str, Tensor], tensors: Sequence[Tensor]
+    ) -> tuple[list[Tensor | Factored | None], Tensor]:
+        """Factors or gradients of every parameter, and the losses.
+
+        Args:
+            loss: `loss(values, *example)`.
+            values: of the trained parameters, in their order.
+            tensors: of some examples, at least one.
+        """
+        plan = self.plan(loss, values, tensors)
+        uses, names = plan.uses, list(values)
+        zeros = [torch.zeros(use.shape, dtype=use.dtype, device=use.device) for use in uses]
+        rest = {names[index]: values[names[index]] for index in plan.rest}
+
+        def tapped(
+            taps: list[Tensor], own: dict[str, Tensor], *example: Tensor
+        ) -> tuple[Tensor, list[Tensor]]:
+            given: list[Tensor] = []
+
+            def hook(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:  # noqa: ANN401 - torch's signature
+                number = len(given)
+                if number >= len(uses) or (layer, output.shape) != (uses[number].layer, uses[number].shape):
+                    raise _otherwise(layer, number)
+                given.append(args[0] if args else next(iter(kwargs.values())))
+                return output + taps[number]
+
+            with _hooked(plan.layers, hook):
+                value = loss(values | own, *example)
+            if len(given) != len(uses):
+                raise _otherwise(uses[len(given)].layer, len(given))
+            return value, given
+
+        per_example: Any = torch.func.vmap(
+            torch.func.grad_and_value(tapped, argnums=(0, 1), has_aux=True),
+            in_dims=(None, None, *[0] * len(tensors)),
+            randomness="different",
+        )
+        (outputs, own), (losses, given) = per_example(zeros, rest, *tensors)
+        found: list[Tensor | Factored | None] = [None] * len(self._trained)
+        for index in plan.rest:
+            found[index] = own[names[index]]
+        with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
+            self._put_together(found, uses, outputs, given)
+        return found, losses.detach()
+
+    def plan(
+        self, loss: Callable[..., Tensor], values: Mapping[str, Tensor], tensors: Sequence[Tensor]
+    ) -> _Plan:
+        """What is tapped for examples of these shapes, by a forward pass of the first of them."""
+        key = (self._model.training, *((tensor.shape[1:], tensor.dtype) for tensor in tensors))
+        if key not in self._plans:
+            uses: list[_Use] = []
+
+            def hook(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:  # noqa: ANN401 - torch's signature
+                del args, kwargs
+                uses.append(_Use(layer, tuple(output.shape), output.dtype, output.device))
+
+            with torch.no_grad(), spared_random_numbers(tensors), _hooked(self._layers, hook):
+                # Under vmap as above, so that the loss meets what it will meet.
+                torch.func.vmap(lambda *example: loss(values, *example), randomness="different")(
+                    *(tensor[:1] for tensor in tensors)
+                )
+            self._plans[key] = self._planned(uses)
+        return self._plans[key]
+
+    def _planned(self, uses: list[_Use]) -> _Plan:
+        positions: dict[int, int] = {}
+        for use in uses:
+            weight = use.layer._parameters["weight"]
+            positions[id(weight)] = positions.get(id(weight), 0) + positions_of(use.layer, use.shape)
+        left = {
+            id(param)
+            for param in self._trained
+            if id(param) in positions and not prefers_factors(positions[id(param)], *matrix_shape(param))
+        }
+        layers, covered = coverable(self._model, self._trained, left)
+        used = [use for use in uses if use.layer in layers]
+        return _Plan(
+            used, layers, [index for index, param in enumerate(self._trained) if id(param) not in covered]
+        )
+
+    def _put_together(
+        self,
+        found: list[Tensor | Factored | None],
+        uses: Sequence[_Use],
+        outputs: Sequence[Tensor],
+        given: Sequence[Tensor],
+    ) -> None:
+        """Factors of weights and gradients of biases, of all uses of each."""
+        pieces: dict[int, list[Piece]] = {}
+        for use, gradient, inputs in zip(uses, outputs, given, strict=True):
+            parameters = use.layer._parameters
+            weight, bias = (self._index.get(id(parameters.get(name))) for name in ("weight", "bias"))
+            if weight is not None:
+                pieces.setdefault(weight, []).append(factors_of(use.layer, inputs, gradient))
+            if bias is not None:
+                one, before = bias_gradients(use.layer, gradient), found[bias]
+                found[bias] = before + one if isinstance(before, Tensor) else one
+        for index, parts in pieces.items():
+            found[index] = Factored(parts, tuple(self._trained[index].shape))
+
+
+def coverable(
+    model: nn.Module, trained: Sequence[Tensor], without: Collection[int] = ()
+) -> tuple[list[nn.Module], set[int]]:
+    """The layers whose trained parameters have factors, and the identities of those parameters.
+
+    A parameter that also stands in a layer of another kind is not among them, nor are those of `without`.
+    """
+    wanted = {id(param) for param in trained}
+    own = {layer: {id(param) for param in layer._parameters.values()} & wanted for layer in model.modules()}
+    left = set(without).union(*(ids for layer, ids in own.items() if not has_factors(layer)))
+    found = [layer for layer, ids in own.items() if ids and has_factors(layer)]
+    while True:
+        # A layer that shares a parameter with what is left to autograd is left to it whole.
+        more = [layer for layer in found if own[layer] & left]
+        if not more:
+            return found, set[int]().union(*(own[layer] for layer in found))
+        left = left.union(*(own[layer] for layer in more))
+        found = [layer for layer in found if layer not in more]
+
+
+@contextmanager
+def _hooked(layers: Sequence[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+    # Before hooks of the caller's own, which may change what a layer gives.
+    handles = [layer.register_forward_hook(hook, prepend=True, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _otherwise(layer: nn.Module, number: int) -> UnsupportedCombinationError:
+    return UnsupportedCombinationError(
+        f"the loss calls layer {number}, a {type(layer).__name__}, otherwise than for the first example of "
+        "the batch",
+        supported="losses whose layers depend on shapes alone, or clipping_mode='per_example'",
+    )

@@ -1,0 +1,229 @@
+"""ExampleLoss: the loss of one example, which comes as a batch of one or bare, as the loss expects it."""
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.clipping import Batch, spared_random_numbers
+
+__all__ = ["ExampleLoss", "LossTakes"]
+
+LossTakes: TypeAlias = Literal["auto", "batch_of_one", "example"]
+_TAKES = ("auto", "batch_of_one", "example")
+
+
+class ExampleLoss:
+    """Calls the caller's loss as it wants to be called.
+
+    A model expects batches, so the loss gets its example as a batch of one: every tensor with a first
+    dimension of 1. Losses that add that dimension themselves (`model(image[None])`) get the example bare. The
+    first example shows which kind a loss is: both are tried on it, without gradients.
+
+    Args:
+        loss: `loss(model, *example)`, one number; or a criterion `loss(outputs, target)`: a module of
+            torch.nn or a function of torch.nn.functional.
+        takes: "auto", or what the loss takes.
+
+    Raises:
+        InvalidParameterError: if it cannot be called, or on another `takes`.
+        UnsupportedCombinationError: for a criterion whose mean over one example is another loss.
+    """
+
+    def __init__(self, loss: Callable[..., Tensor], takes: LossTakes = "auto") -> None:
+        if not callable(loss):
+            raise InvalidParameterError(
+                "loss",
+                loss,
+                "a function loss(model, *example) of one example, a criterion such as nn.CrossEntropyLoss(), "
+                "or None",
+            )
+        if takes not in _TAKES:
+            raise InvalidParameterError("loss_takes", takes, f"one of {_TAKES}")
+        self._is_criterion = isinstance(loss, nn.Module) or _is_functional(loss)
+        if self._is_criterion and takes == "example":
+            raise InvalidParameterError("loss_takes", takes, "'batch_of_one' for a criterion of batches")
+        if isinstance(loss, nn.Module):
+            _check_criterion(loss)
+        self._loss = loss
+        self._asked = takes
+        self._batched = {"auto": None, "batch_of_one": True, "example": False}[takes]
+        if self._is_criterion:
+            self._batched = True
+
+    @property
+    def resolved(self) -> bool:
+        """Whether it is known what the loss takes, and it has been tried."""
+        return self._batched is not None
+
+    def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 - one example
+        """The loss of one example, which comes bare."""
+        return self._called(model, args, kwargs, batched=bool(self._batched))
+
+    def resolve(self, model: Callable[..., Any], batch: Batch) -> None:
+        """Find out what the loss takes from the first example of a batch.
+
+        Raises:
+            InvalidParameterError: if it fails on the example, in both forms.
+            UnsupportedCombinationError: if the example alone and a batch of one give different results, and
+                nothing tells which is meant.
+        """
+        example = [tensor[0] for tensor in batch.tensors]
+        args, kwargs = batch.arguments(example)
+        if self._batched is not None and self._asked != "example":
+            return
+        bare, whole = (self._tried(model, example, args, kwargs, batched=one) for one in (False, True))
+        if isinstance(bare, Exception) and isinstance(whole, Exception):
+            raise self._failed(whole) from whole
+        adds_dimension = not isinstance(bare, Exception) and bare.adds_dimension
+        if isinstance(bare, Exception):
+            if self._asked == "example":
+                raise self._failed(bare) from bare
+            self._batched = True
+        elif isinstance(whole, Exception) or adds_dimension:
+            self._batched = False
+        elif self._asked == "example":
+            if not bare.has_outputs_of(whole):
+                raise UnsupportedCombinationError(
+                    f"the model takes one example for something else than a batch of one: it gives "
+                    f"{bare.shapes} against {whole.shapes}",
+                    supported="a loss that hands the model a batch of one, model(x[None]), or "
+                    "loss_takes='batch_of_one'",
+                )
+        elif bare.has_outputs_of(whole) and not bare.has_value_of(whole):
+            raise UnsupportedCombinationError(
+                f"the loss of one example is {bare.value:.6g} where it comes bare, and {whole.value:.6g} "
+                "where it comes as a batch of one: nothing tells which is meant",
+                supported="loss_takes='batch_of_one' or loss_takes='example'",
+            )
+        else:
+            self._batched = True
+
+    def _failed(self, error: Exception) -> InvalidParameterError:
+        return InvalidParameterError(
+            "loss", self._loss, f"{_ACCEPTED}; on one example it failed: {_shown(error)}"
+        )
+
+    def _called(self, model: Callable[..., Any], args: Any, kwargs: Any, *, batched: bool) -> Tensor:  # noqa: ANN401 - one example
+        if batched:
+            args, kwargs = _with_dimension(args), _with_dimension(kwargs)
+        if not self._is_criterion:
+            return self._loss(model, *args, **kwargs)
+        if kwargs or len(args) < 2:
+            raise InvalidParameterError(
+                "loss",
+                self._loss,
+                "for batches like this a function such as lambda model, **example: model(**example).loss; a "
+                "criterion takes model.backward(inputs, targets)",
+            )
+        return self._loss(model(*args[:-1]), args[-1])
+
+    def _tried(
+        self,
+        model: Callable[..., Any],
+        example: Sequence[Tensor],
+        args: Any,  # noqa: ANN401 - one example
+        kwargs: Any,  # noqa: ANN401 - the same
+        *,
+        batched: bool,
+    ) -> "_Outcome | Exception":
+        seen: list[Tensor] = []
+        given: list[tuple[int, ...]] = []
+
+        def watched(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+            given.extend(tuple(one.shape) for one in _tensors((inputs, named)))
+            found = model(*inputs, **named)
+            seen.extend(_tensors(found))
+            return found
+
+        try:
+            with torch.no_grad(), spared_random_numbers(example):
+                value = self._called(watched, args, kwargs, batched=batched)
+        except Exception as error:  # noqa: BLE001 - whatever a loss or a model raises on what it is not made for
+            return error
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            return InvalidParameterError("loss", shown, "a function that gives one number for one example")
+        shapes = [tuple(one.shape) for one in example]
+        return _Outcome(
+            float(value) + 0.0,  # no -0
+            [tuple(one.shape) for one in seen],
+            adds_dimension=bool(given) and all((1, *shape) in given for shape in shapes[:1]),
+        )
+
+
+_ACCEPTED = (
+    "a function loss(model, *example) of one example, such as lambda model, x, y: cross_entropy(model(x), "
+    "y), where x and y are a batch of one"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+    """What a loss gave on one example."""
+
+    value: float
+    shapes: list[tuple[int, ...]]
+    adds_dimension: bool
+
+    def has_outputs_of(self, batched: "_Outcome") -> bool:
+        """Whether the model gave a batch of one what it gives one example, with a dimension more."""
+        return [(1, *shape) for shape in self.shapes] == batched.shapes
+
+    def has_value_of(self, batched: "_Outcome") -> bool:
+        """Whether the losses agree up to roundings."""
+        both = torch.tensor([self.value, batched.value], dtype=torch.float64)
+        return torch.allclose(both[0], both[1], rtol=1e-2, atol=1e-5, equal_nan=True)
+
+
+def _check_criterion(loss: nn.Module) -> None:
+    weight = getattr(loss, "weight", None)
+    if (
+        isinstance(weight, Tensor)
+        and getattr(loss, "reduction", "") == "mean"
+        and isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    ):
+        raise UnsupportedCombinationError(
+            f"{type(loss).__name__} with class weights and reduction='mean': over one example it divides by "
+            "the weight of its class, which cancels it",
+            supported="reduction='sum', with the weights divided by what they should be divided by",
+        )
+
+
+def _is_functional(loss: object) -> bool:
+    return isinstance(loss, types.FunctionType | types.BuiltinFunctionType) and (
+        getattr(nn.functional, loss.__name__, None) is loss
+    )
+
+
+def _with_dimension(value: Any) -> Any:  # noqa: ANN401 - one example
+    match value:
+        case Tensor():
+            return value[None]
+        case dict():
+            return {key: _with_dimension(one) for key, one in value.items()}
+        case tuple() if hasattr(value, "_fields"):
+            return type(value)(*map(_with_dimension, value))
+        case tuple() | list():
+            return type(value)(map(_with_dimension, value))
+        case _:
+            return value
+
+
+def _tensors(value: Any) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [one for inner in value.values() for one in _tensors(inner)]
+    if isinstance(value, tuple | list):
+        return [one for inner in value for one in _tensors(inner)]
+    return []
+
+
+def _shown(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"

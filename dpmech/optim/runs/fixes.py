@@ -1,0 +1,158 @@
+"""Layers that no per-example gradient is for: named before training, and replaced by `fix`."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpmech.exceptions import InvalidParameterError, MissingDependencyError, UnsupportedCombinationError
+from dpmech.optim.runs.attention import LinearAttention
+
+__all__ = ["check_layers", "fix"]
+
+_RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+_INSTANCES = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_ADVICE = "dpmech.optim.fix(model), which returns a model with other layers, before the optimizer is made"
+
+
+def fix(model: nn.Module) -> nn.Module:
+    """A copy of a model in which layers that private training cannot have are replaced.
+
+    Recurrent layers (LSTM, GRU, RNN) become those of Opacus and MultiheadAttention four linear layers, with
+    the same weights and the same outputs. Batch normalisation becomes GroupNorm (of gcd(32, channels)
+    groups), which is **another function**, with its weight and bias; InstanceNorm loses its running
+    statistics. Call it before the optimizer is made: the copy has parameters of its own. What needs no
+    gradient needs none there.
+
+    Args:
+        model: any module; it stays as it is.
+
+    Returns:
+        The copy, in the same mode, on the same devices.
+
+    Raises:
+        InvalidParameterError: if it is no module.
+        UnsupportedCombinationError: for recurrent layers with projections, and attention with add_bias_kv or
+            add_zero_attn.
+        MissingDependencyError: if Opacus is needed and not installed.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidParameterError("model", model, "a torch.nn.Module")
+    fixed = copy.deepcopy(model)
+    for name, layer in list(fixed.named_modules(remove_duplicate=False)):
+        other = _replacement(name, layer)
+        if other is None:
+            continue
+        if not name:
+            return other
+        parent, _, last = name.rpartition(".")
+        setattr(fixed.get_submodule(parent), last, other)
+    return fixed
+
+
+def check_layers(model: nn.Module, *, hooks: bool) -> None:
+    """Refuse layers by their names before a run begins.
+
+    Args:
+        model: what is trained.
+        hooks: whether gradients come from Opacus' hooks, else from torch.func.
+
+    Raises:
+        UnsupportedCombinationError: if there is one that cannot be trained, or called, in this way.
+    """
+    found: list[tuple[str, nn.Module]] = []
+    for name, layer in model.named_modules():
+        trained = any(param.requires_grad for param in layer.parameters())
+        recurrent = isinstance(layer, _RECURRENT) and (trained or not hooks)
+        hidden = hooks and trained and type(layer) in (nn.MultiheadAttention, nn.EmbeddingBag)
+        if recurrent or hidden:
+            found.append((name, layer))
+    if not found:
+        return
+    listed = ", ".join(f"{name or 'the model itself'} ({type(layer).__name__})" for name, layer in found)
+    ways = []
+    if any(not isinstance(layer, nn.EmbeddingBag) for _, layer in found):
+        ways.append(_ADVICE)
+    if hooks and not any(isinstance(layer, _RECURRENT) for _, layer in found):
+        ways.append("make_private(..., loss=...)")
+    reason = (
+        "Opacus' hooks see no calls of their parts"
+        if hooks
+        else "their fused kernels have no rule for torch.func.vmap"
+    )
+    raise UnsupportedCombinationError(
+        f"layers without per-example gradients: {listed}; {reason}", supported="; or ".join(ways)
+    )
+
+
+def _replacement(name: str, layer: nn.Module) -> nn.Module | None:
+    """What stands for a layer; None where it stays."""
+    other: nn.Module
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        groups = math.gcd(32, layer.num_features)
+        other = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
+        _hand_over(other, layer, strict=False)
+    elif isinstance(layer, _INSTANCES) and layer.track_running_stats:
+        other = type(layer)(layer.num_features, eps=layer.eps, affine=layer.affine)
+        _hand_over(other, layer, strict=False)
+    elif type(layer) in _RECURRENT:
+        other = _recurrent(name, layer)
+        _hand_over(other, layer)
+    elif type(layer) is nn.MultiheadAttention:
+        other = LinearAttention(name, layer)
+        other.requires_grad_(any(param.requires_grad for param in layer.parameters()))
+    else:
+        return None
+    return other.train(layer.training)
+
+
+def _recurrent(name: str, layer: Any) -> nn.Module:  # noqa: ANN401 - an LSTM, a GRU or an RNN
+    layers = _opacus_layers()
+    if layer.proj_size:
+        raise UnsupportedCombinationError(
+            f"{name or 'the model itself'}: a {type(layer).__name__} with proj_size={layer.proj_size}",
+            supported="recurrent layers without projections, which Opacus has",
+        )
+    settings: dict[str, Any] = {
+        "input_size": layer.input_size,
+        "hidden_size": layer.hidden_size,
+        "num_layers": layer.num_layers,
+        "bias": layer.bias,
+        "batch_first": layer.batch_first,
+        "dropout": layer.dropout,
+        "bidirectional": layer.bidirectional,
+    }
+    if isinstance(layer, nn.RNN):
+        settings["nonlinearity"] = layer.nonlinearity
+    kinds: dict[type, Callable[..., nn.Module]] = {
+        nn.LSTM: layers.DPLSTM,
+        nn.GRU: layers.DPGRU,
+        nn.RNN: layers.DPRNN,
+    }
+    return kinds[type(layer)](**settings)
+
+
+def _hand_over(other: nn.Module, layer: nn.Module, *, strict: bool = True) -> None:
+    """Weights, devices, types, and whether gradients are wanted."""
+    params: Sequence[Tensor] = list(layer.parameters())
+    if params:
+        other.to(device=params[0].device, dtype=params[0].dtype)
+    with torch.no_grad():
+        if strict:
+            other.load_state_dict(layer.state_dict())
+        else:
+            known = other.state_dict()
+            other.load_state_dict({key: value for key, value in layer.state_dict().items() if key in known})
+    if params and not any(param.requires_grad for param in params):
+        other.requires_grad_(requires_grad=False)
+
+
+def _opacus_layers() -> Any:  # noqa: ANN401 - a module that is untyped
+    try:
+        import opacus.layers
+    except ImportError:
+        raise MissingDependencyError("opacus", "opacus") from None
+    return opacus.layers

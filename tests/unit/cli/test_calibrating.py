@@ -1,0 +1,126 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import dpmech as dm
+from dpmech import cli
+from dpmech.numerics.printed import up
+
+SMALL = ["--dataset-size", "120", "--batch-size", "10", "--epochs", "3"]
+BUDGET = ["--eps", "2", "--delta", "1e-5"]
+LAMBDA = ["--strategy", "lambda-cgd", "--lam", "0.9"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.main, list(arguments))
+
+
+def refused(*arguments):
+    """Run a command that must end with exit code 2, a message and nothing on standard output."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["calibrate", "--help"], ["compare", "--help"]])
+def test_help(arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert "Usage: " in result.stdout
+
+
+def test_help_lists_commands_and_samplings():
+    assert {"calibrate", "compare"} <= set(run("--help").stdout.split())
+    text = run("calibrate", "--help").stdout
+    for option in ("--dataset-size", "--batch-size", "--epochs", "--sampling", "--eps", "--delta", "--json"):
+        assert option in text
+
+
+def test_version():
+    assert dm.__version__ in run("--version").stdout
+
+
+def test_calibrate_table():
+    result = run("calibrate", *LAMBDA, *SMALL, "--sampling", "min-sep", *BUDGET)
+    assert result.exit_code == 0, result.output
+    expected = dm.calibrate_sigma(dm.LambdaCGD(36, 0.9), 2.0, 1e-5, participation=dm.MinSep(12, 3))
+    assert "lambda-cgd lam=0.9" in result.stdout
+    assert up(expected.sigma) in result.stdout
+    assert up(expected.rmse()) in result.stdout
+    for word in ("steps_per_epoch", "12", "exact", "min-sep (min_sep=12, max_participations=3)"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("sampling", "schema"),
+    [
+        (["every-step"], dm.EveryStep()),
+        (["single"], dm.SingleParticipation()),
+        (["min-sep", "--min-sep", "5", "--max-participations", "2"], dm.MinSep(5, 2)),
+        (["epochs"], dm.FixedEpochs(3)),
+    ],
+)
+def test_calibrate_json_is_the_library(sampling, schema):
+    result = run("calibrate", *LAMBDA, *SMALL, "--sampling", *sampling, *BUDGET, "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    expected = dm.calibrate_sigma(dm.LambdaCGD(36, 0.9), 2.0, 1e-5, participation=schema)
+    assert record["sigma"] == expected.sigma
+    assert record["sensitivity"] == expected.sensitivity.upper
+    assert record["noise_multiplier"] == expected.noise_multiplier
+    assert record["rmse"] == expected.rmse()
+    assert record["max_se"] == expected.max_se()
+    assert record["eps_upper"] <= 2.0
+    assert record["guarantee"] == str(expected.guarantee)
+    assert record["plan"]["n"] == 36
+    assert record["plan"]["participation"] == record["participation"] == schema.to_dict()
+    assert record["strategy"] == expected.strategy.to_dict()
+
+
+def test_calibrate_sampled():
+    result = run("calibrate", "--strategy", "identity", *SMALL, "--sampling", "poisson", *BUDGET, "--json")
+    record = json.loads(result.stdout)
+    expected = dm.calibrate_sigma(dm.Identity(36), 2.0, 1e-5, participation=dm.Poisson(10 / 120))
+    assert record["sigma"] == expected.sigma
+
+
+def test_cyclic_poisson_and_replace_one_options():
+    result = run(
+        "calibrate",
+        "--strategy",
+        "bandmf",
+        "--coefs",
+        "1,0.5",
+        *SMALL,
+        "--sampling",
+        "cyclic-poisson",
+        "--cycle",
+        "4",
+        *BUDGET,
+        "--json",
+    )
+    assert json.loads(result.stdout)["plan"]["participation"] == dm.CyclicPoisson(10 / 120 * 4, 4).to_dict()
+    single = run("calibrate", *LAMBDA, *SMALL, "--sampling", "epochs", *BUDGET, "--json")
+    double = run(
+        "calibrate", *LAMBDA, *SMALL, "--sampling", "epochs", *BUDGET, "--json", "--adjacency", "replace_one"
+    )
+    ratio = json.loads(double.stdout)["sigma"] / json.loads(single.stdout)["sigma"]
+    assert ratio == pytest.approx(2.0, rel=1e-9)
+
+
+BASE = {"--dataset-size": "120", "--batch-size": "10", "--epochs": "3", "--sampling": "min-sep", "--eps": "2",
+        "--delta": "1e-5"}  # fmt: skip
+
+
+def changed(**options):
+    arguments = BASE | {f"--{key.replace('_', '-')}": value for key, value in options.items()}
+    return [part for key, value in arguments.items() if value is not None for part in (key, value)]
+
+
+def test_balls_in_bins_refuses_or_calibrates_but_never_crashes():
+    result = run("calibrate", *changed(strategy="lambda-cgd", lam="0.5", sampling="balls-in-bins"), "--json")
+    assert result.exit_code in {0, 2}
+    assert ("sigma" in result.stdout) == (result.exit_code == 0)

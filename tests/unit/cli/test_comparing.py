@@ -1,0 +1,117 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from dpmech import cli
+from dpmech.numerics.printed import up
+
+SMALL = ["--dataset-size", "120", "--batch-size", "10", "--epochs", "3"]
+BUDGET = ["--eps", "2", "--delta", "1e-5"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.main, list(arguments))
+
+
+def refused(*arguments):
+    """Run a command that must end with exit code 2, a message and nothing on standard output."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+COMPARED = "identity,lambda-cgd:lam=0.9,bsr:bands=4,blt:decays=0.9:scales=0.2"
+
+
+def test_compare_table_and_json():
+    arguments = ["compare", "--strategies", COMPARED, *SMALL, "--sampling", "min-sep", *BUDGET]
+    table = run(*arguments)
+    assert table.exit_code == 0, table.output
+    document = json.loads(run(*arguments, "--json").stdout)
+    assert [row["label"] for row in document["strategies"]] == [
+        "identity",
+        "lambda-cgd lam=0.9",
+        "bsr bands=4",
+        "blt decays=[0.9], scales=[0.2]",
+    ]
+    for row in document["strategies"]:
+        assert row["label"] in table.stdout
+        assert up(row["rmse"]) in table.stdout
+        assert up(row["sigma"]) in table.stdout
+        assert row["eps_upper"] <= 2.0
+    assert document["plan"]["n"] == 36
+
+
+PLAN = """
+[plan]
+dataset_size = 50000
+batch_size = 128
+epochs = 10
+sampling = "min-sep"
+eps = 8
+delta = 1e-5
+
+[[strategy]]
+name = "identity"
+published = 83.85
+
+[[strategy]]
+name = "lambda-cgd"
+lam = 0.9
+published = 19.72
+"""
+
+
+def test_compare_plan_shows_computed_beside_published(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN)
+    document = json.loads(run("compare", "--plan", str(path), "--json").stdout)
+    assert [round(row["rmse"], 2) for row in document["strategies"]] == [83.83, 19.71]
+    assert [row["published_rmse"] for row in document["strategies"]] == [83.85, 19.72]
+
+
+def test_a_table_has_differences_from_print_and_options_override_the_plan(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace("50000", "1280"))
+    document = json.loads(run("compare", "--plan", str(path), "--json").stdout)
+    table = run("compare", "--plan", str(path))
+    assert table.exit_code == 0, table.output
+    assert "published rmse" in table.stdout
+    for row in document["strategies"]:
+        assert f"{100.0 * (row['rmse'] / row['published_rmse'] - 1.0):+.2f} %" in table.stdout
+    overridden = json.loads(run("compare", "--plan", str(path), "--eps", "4", "--json").stdout)
+    assert overridden["plan"]["eps"] == 4.0
+    assert overridden["strategies"][0]["sigma"] > document["strategies"][0]["sigma"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("eps = 8", "eps = 8\nepsilon = 8", ["plan entry epsilon", "one of adjacency, batch_size"]),
+        ("lam = 0.9", "lam = 0.9\nlamda = 0.9", ["strategy lambda-cgd must be given with lam", "lamda"]),
+        ("lam = 0.9", "lam = 'high'", ["lam must be a finite number in [0, 1)", "high"]),
+        ("eps = 8", "eps = '8'", ["plan.toml: eps must be a finite number in (0, inf)", "8"]),
+        ("eps = 8", "eps = nan", ["eps must be a finite number", "nan"]),
+        ("epochs = 10", "epochs = 10.0", ["epochs must be an integer >= 1", "10.0"]),
+        ("epochs = 10", "epochs = true", ["epochs must be an integer >= 1", "True"]),
+        ('"min-sep"', '"uniform"', ["sampling must be one of every-step", "uniform"]),
+        ("eps = 8", "eps = 8\nadjacency = 'both'", ["adjacency must be one of add_remove", "both"]),
+        ("eps = 8", "eps = 8\nrtol = 2", ["rtol must be a finite number in [1e-06, 0.5]", "2"]),
+        ("delta = 1e-5", "", ["missing: --delta"]),
+        ('name = "identity"', 'name = "idenity"', ["strategy must be one of identity", "idenity"]),
+        ('name = "identity"', "", ["strategy must be one of identity"]),
+        ("[plan]", "[plan", ["plan must be a readable TOML file"]),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_bad_plans(tmp_path, old, new, words, form):
+    path = tmp_path / "plan.toml"
+    assert old in PLAN
+    path.write_text(PLAN.replace(old, new, 1))
+    message = refused("compare", "--plan", str(path), *form)
+    for word in words:
+        assert word in message
+    assert [item.name for item in tmp_path.iterdir()] == ["plan.toml"]

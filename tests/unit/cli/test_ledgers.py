@@ -1,0 +1,148 @@
+"""`dpmech ledger` and `dpmech show`: the ledger and the documents of the library, told in plain language."""
+
+import pytest
+
+import dpmech as dm
+from tests.support import saved
+from tests.support.command_line import done, run, told
+
+POISSON = dm.calibrate_sigma(dm.Identity(36), 2.0, 1e-5, participation=dm.Poisson(1 / 12))
+PLAIN = dm.calibrate_sigma(dm.LambdaCGD(36, 0.5), 2.0, 1e-5, participation=dm.MinSep(12, 3))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    POISSON.certificate().save("sampled.json")
+    PLAIN.certificate(1.0, 10.0).save("plain.json")
+    return tmp_path
+
+
+def test_an_announced_list_is_that_of_the_library(folder):
+    done("ledger", "add", "ledger.json", "sampled.json", "--name", "run 1", "--lot", "run 1", "--new")
+    text = done("ledger", "add", "ledger.json", "plain.json", "--name", "run 2", "--close").stdout
+    assert text.startswith("ledger.json: run 2 entered\n")
+    expected = dm.Ledger()
+    expected.add("run 1", dm.Certificate.load("sampled.json"), lot="run 1")
+    expected.add("run 2", dm.Certificate.load("plain.json"))
+    expected.close()
+    assert dm.Ledger.load("ledger.json").to_dict() == expected.to_dict()
+    total = told("ledger", "show", "ledger.json", "--delta", "3e-5")["ledger"]["total"]
+    bounds = expected.epsilon(3e-5)
+    assert (total["eps_lower"], total["eps_upper"]) == (bounds.lower, bounds.upper)
+    own = told("ledger", "show", "ledger.json")["ledger"]["total"]
+    assert own["delta"] >= 2e-5
+    assert own["eps_upper"] == expected.epsilon(own["delta"]).upper
+    refused = run("ledger", "add", "ledger.json", "plain.json", "--name", "run 3")
+    assert refused.exit_code == 2
+    assert "closed" in refused.stderr
+    assert "VERIFIED" in done("verify", "ledger.json").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "currency"),
+    [
+        ((), dm.GdpCurrency()),
+        (("--currency", "renyi", "--order", "8"), dm.RenyiCurrency(8)),
+        (("--currency", "claims"), dm.ClaimCurrency()),
+        (("--currency", "claims", "--slack", "1e-6"), dm.ClaimCurrency(1e-6)),
+    ],
+)
+def test_a_budget_is_kept_in_every_currency(folder, options, currency):
+    budget = ("--eps", "20", "--delta", "3e-5", *options)
+    done("ledger", "add", "ledger.json", "plain.json", "--name", "run 1", "--new", *budget)
+    book = dm.Ledger.load("ledger.json")
+    assert (book.budget, book.currency) == (dm.PrivacyBudget(20.0, 3e-5), currency)
+    left = told("ledger", "remaining", "ledger.json", "--delta", "1e-6")
+    assert left["mu"] == book.remaining.mu
+    assert left["eps"] == book.remaining.epsilon(1e-6)
+    assert left["fits"] is None
+    fits = not book.would_exceed(PLAIN)
+    assert told("ledger", "remaining", "ledger.json", "plain.json", code=0 if fits else 1)["fits"] is fits
+
+
+def test_what_exceeds_the_budget_is_not_entered(folder):
+    budget = ("--eps", "2", "--delta", "1e-5")
+    done("ledger", "add", "ledger.json", "plain.json", "--name", "run 1", "--new", *budget)
+    before = (folder / "ledger.json").read_bytes()
+    again = run("ledger", "add", "ledger.json", "plain.json", "--name", "run 2")
+    assert again.exit_code == 1
+    assert again.stderr.startswith(
+        "dpmech ledger add: run 2 is not entered, it would exceed the budget; left"
+    )
+    assert (folder / "ledger.json").read_bytes() == before
+    asked = run("ledger", "remaining", "ledger.json", "plain.json")
+    assert asked.exit_code == 1
+    assert asked.stdout.endswith("plain.json: would exceed the budget\n")
+
+
+def test_estimates_are_let_in_on_demand_only(folder):
+    estimate = saved.path_of("bins")
+    call = ("ledger", "add", "ledger.json", estimate, "--name", "a", "--lot", "a", "--new")
+    refused = run(*call)
+    assert refused.exit_code == 2
+    assert "--allow-estimates" in refused.stderr
+    assert not (folder / "ledger.json").exists()
+    done(*call, "--allow-estimates")
+    assert told("ledger", "show", "ledger.json")["ledger"]["guarantee"] == "estimate"
+
+
+def test_a_list_whose_claims_use_up_delta_says_so(folder):
+    done(
+        *("ledger", "add", "ledger.json", saved.path_of("bins moments")),
+        *("--name", "a", "--lot", "a", "--new"),
+    )
+    delta = dm.Ledger.load("ledger.json").releases[0].certificate.budget.delta
+    text = done("ledger", "show", "ledger.json", "--delta", repr(delta / 2)).stdout
+    assert ": none: " in text
+    assert told("ledger", "show", "ledger.json", "--delta", repr(delta / 2))["ledger"]["total"]["reason"]
+
+
+def test_show_says_what_python_prints(folder):
+    result = done("show", "plain.json", "sampled.json")
+    own = dm.Certificate.load("plain.json")
+    first, second = result.stdout.split("\n\n")
+    assert first.startswith("plain.json: certificate\nexact\neps 2, delta 1e-05, add_remove\nsigma ")
+    assert "lambda-cgd (n=36, lam=0.5)\nmin-sep (min_sep=12, max_participations=3)\n" in first
+    assert first.splitlines()[6:] == str(own).splitlines()[5:]
+    assert second.startswith("sampled.json: certificate\ndeterministic upper bound\n")
+    assert "not recomputed" in result.stderr
+    assert done("show", "plain.json", "--quiet").stderr == ""
+    claim = told("show", "plain.json")["files"][0]["certificate"]
+    assert (claim["sigma"], claim["fingerprint"]) == (own.sigma, own.fingerprint())
+
+
+def test_show_tells_a_run_record(folder):
+    record = dm.RunRecord(
+        PLAIN.certificate(1.0, 10.0),
+        36,
+        PLAIN.achieved,
+        dm.Randomness("a test", "0" * 64, seeded=True),
+        dm.Randomness("a test", "1" * 64, seeded=True),
+        smallest_separation=12,
+        most_participations=3,
+    )
+    record.save("run.json")
+    text = done("show", "run.json").stdout
+    assert text.startswith("run.json: run record\nexact; 36 of 36 steps executed")
+    assert "under this certificate:" in text
+    (found,) = told("show", "run.json")["files"]
+    assert found["run"]["steps"] == 36
+
+
+def test_show_tells_a_ledger(folder):
+    done("ledger", "add", "ledger.json", "plain.json", "--name", "first", "--new")
+    text = done("show", "ledger.json").stdout
+    assert text.startswith("ledger.json: ledger\nexact; 1 releases, announced")
+    assert "│ first" in text
+    assert "total: eps in [" in text
+
+
+def test_a_broken_seal_is_a_failed_check_and_names_the_file(folder):
+    text = (folder / "plain.json").read_text()
+    (folder / "edited.json").write_text(text.replace('"min_sep": 12', '"min_sep": 13'))
+    for call in (("show", "edited.json"), ("ledger", "add", "l.json", "edited.json", "--name", "a", "--new")):
+        result = run(*call)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "edited.json: the seal is broken" in result.stderr
+    assert not (folder / "l.json").exists()
