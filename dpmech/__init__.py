@@ -10,7 +10,7 @@ from types import ModuleType as _ModuleType
 from dpmech import samplers
 from dpmech.accounting import Certified, Deterministic, Exact, Importance, Pld, PrivacyProfile, Prv, Rdp
 from dpmech.auditing import canary_scores, empirical_epsilon, one_run_epsilon
-from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma, delta, epsilon, profile
+from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import (
     Certificate,
     Claim,
@@ -32,6 +32,7 @@ from dpmech.composition import (
     executed_epsilon,
     join,
 )
+from dpmech.evaluation import delta, epsilon, profile
 from dpmech.exceptions import (
     CertificateError,
     DpmechError,

@@ -1,10 +1,8 @@
 """The main job: the noise scale that a budget needs, and the budget that a noise scale meets."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,9 +13,9 @@ from dpmech.accounting import (
     accountant_for,
     check_method,
     effective_method,
-    profile_for,
 )
 from dpmech.certificates import Certificate, Claim, Evidence, check_unedited, with_checksum
+from dpmech.evaluation import profile
 from dpmech.exceptions import (
     InvalidParameterError,
     NumericalError,
@@ -35,9 +33,9 @@ from dpmech.mechanism import (
     Unstated,
     mechanism_of,
 )
-from dpmech.numerics import Bounds, between, running_on, typed, up
+from dpmech.numerics import Bounds, between, running_on, typed, up, within_float64
 
-__all__ = ["Calibration", "calibrate_sigma", "certify_sigma", "delta", "epsilon", "profile"]
+__all__ = ["Calibration", "calibrate_sigma", "certify_sigma"]
 
 # That of a calibration at the default rtol, so that delta at its sigma is what the calibration saw.
 _EVALUATION_TOLERANCE = 4e-4
@@ -100,6 +98,23 @@ class Calibration(Claim):
         own |= {"clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
         return with_checksum(Certificate(**own))
 
+    def profile(
+        self,
+        *,
+        rel_error: float = 0.01,
+        method: Method | None = None,
+        rng: np.random.Generator | int | None = None,
+        executor: concurrent.futures.Executor | None = None,
+    ) -> PrivacyProfile:
+        """The whole curve delta(eps) at this noise scale; arguments as for `dpmech.profile`.
+
+        The budget of the calibration is one point of it. Under Balls-in-Bins the curve has draws of its own, so
+        that it does not prove that point again to the last digit: `budget` stands beside it.
+        """
+        return profile(
+            self.mechanism, self.sigma, rel_error=rel_error, method=method, rng=rng, executor=executor
+        )
+
 
 def calibrate_sigma(
     strategy: Strategy | Mechanism,
@@ -153,7 +168,7 @@ def calibrate_sigma(
     mechanism = mechanism_of(strategy, participation, adjacency)
     tolerance = check_real("rtol", rtol, minimum=1e-6, maximum=0.5)
     accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with _within_float64(), running_on(executor):
+    with within_float64(), running_on(executor):
         solution = accountant.calibrate(
             budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
         )
@@ -223,7 +238,7 @@ def certify_sigma(
             supported="Deterministic() and Rdp()",
         )
     accountant = accountant_for(mechanism, method)
-    with _within_float64():
+    with within_float64():
         if (eps is None) == (delta is None):
             raise InvalidParameterError("delta", delta, "given, or else eps, and not both")
         if delta is not None:
@@ -243,124 +258,6 @@ def certify_sigma(
     own = Evidence(accountant=used, rtol=_GIVEN, rng_supplied=False)
     budget = PrivacyBudget(upper, at)
     return with_checksum(Calibration(mechanism, budget, checked, accountant.sensitivity, achieved, own))
-
-
-def epsilon(
-    strategy: Strategy | Mechanism,
-    sigma: float,
-    delta: float,
-    *,
-    participation: Participation | None = None,
-    adjacency: Adjacency | Unstated = UNSTATED,
-    method: Method | None = None,
-    rng: np.random.Generator | int | None = None,
-    executor: concurrent.futures.Executor | None = None,
-) -> Bounds:
-    """Bounds on the smallest eps >= 0 at `delta` of C G + sigma Z.
-
-    Args:
-        strategy: C, or a Mechanism.
-        sigma: standard deviation of Z at clip norm 1, > 0.
-        delta: in (0, 1).
-        participation: as for `calibrate_sigma`.
-        adjacency: as for `calibrate_sigma`.
-        method: as for `calibrate_sigma`.
-        rng: as for `calibrate_sigma`.
-        executor: as for `calibrate_sigma`.
-
-    Returns:
-        Bounds; exact without sampling. Errors as for `calibrate_sigma`.
-
-    Examples:
-        >>> import dpmech as dm
-        >>> round(dm.epsilon(dm.Identity(1), 1.0, 1e-5, participation=dm.SingleParticipation()).upper, 4)
-        4.3772
-    """
-    checked_sigma, checked_delta = check_sigma(sigma), check_delta(delta)
-    mechanism = mechanism_of(strategy, participation, adjacency)
-    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with _within_float64(), running_on(executor):
-        return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
-
-
-def delta(
-    strategy: Strategy | Mechanism,
-    sigma: float,
-    eps: float,
-    *,
-    participation: Participation | None = None,
-    adjacency: Adjacency | Unstated = UNSTATED,
-    method: Method | None = None,
-    rng: np.random.Generator | int | None = None,
-    executor: concurrent.futures.Executor | None = None,
-) -> Bounds:
-    """Bounds on the smallest delta at `eps` >= 0 of C G + sigma Z; arguments and errors as for `epsilon`.
-
-    Examples:
-        >>> import dpmech as dm
-        >>> value = dm.delta(dm.Identity(1), 0.60022907, 8.0, participation=dm.SingleParticipation())
-        >>> f"{value.upper:.4g}"
-        '1e-05'
-    """
-    checked_sigma, checked_eps = check_sigma(sigma), check_eps(eps, zero_allowed=True)
-    mechanism = mechanism_of(strategy, participation, adjacency)
-    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with _within_float64(), running_on(executor):
-        return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
-
-
-def profile(
-    strategy: Strategy | Mechanism,
-    sigma: float,
-    *,
-    participation: Participation | None = None,
-    adjacency: Adjacency | Unstated = UNSTATED,
-    rel_error: float = 0.01,
-    method: Method | None = None,
-    rng: np.random.Generator | int | None = None,
-    executor: concurrent.futures.Executor | None = None,
-) -> PrivacyProfile:
-    """The whole curve delta(eps) of C G + sigma Z, in both directions, with a proof; to compose and to read.
-
-    Without sampling and under Poisson sampling the curve is known everywhere. Under Balls-in-Bins it is
-    bounded at some hundred nodes, down to delta = 1e-12, and their convex hull bounds it between them; the
-    default draws samples, whose error counts for all nodes at once and is *outside* delta.
-
-    Args:
-        strategy: C, or a Mechanism.
-        sigma: standard deviation of Z at clip norm 1, > 0.
-        participation: as for `calibrate_sigma`.
-        adjacency: as for `calibrate_sigma`.
-        rel_error: by how much, relative, the hull may be above the curve between nodes, in [1e-3, 0.5];
-        bounds
-            by samples are aimed at five times that.
-        method: as for `calibrate_sigma`.
-        rng: as for `calibrate_sigma`.
-        executor: as for `calibrate_sigma`.
-
-    Returns:
-        A PrivacyProfile. Errors as for `calibrate_sigma`.
-
-    Examples:
-        >>> import dpmech as dm
-        >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
-        >>> round(run.epsilon(1e-5).upper, 3), round(run.self_compose(2).epsilon(1e-5).upper, 3)
-        (1.828, 2.584)
-    """
-    checked_sigma = check_sigma(sigma)
-    hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
-    mechanism = mechanism_of(strategy, participation, adjacency)
-    with _within_float64(), running_on(executor):
-        return profile_for(mechanism, checked_sigma, check_method(method), check_rng(rng), rel_error=hull)
-
-
-@contextlib.contextmanager
-def _within_float64() -> Iterator[None]:
-    """An overflow or a division by an underflow is said as what it is."""
-    try:
-        yield
-    except (OverflowError, ZeroDivisionError) as error:
-        raise NumericalError(f"the arguments leave the range of float64 ({error})") from error
 
 
 def _silent(line: str) -> None:

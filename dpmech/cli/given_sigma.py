@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from dpmech.accounting import Method, unsampled_method
-from dpmech.calibration import Calibration, certify_sigma, delta, epsilon
+from dpmech.calibration import Calibration, certify_sigma
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
@@ -22,6 +22,7 @@ from dpmech.cli.strategy_options import NAMES, ChosenStrategy, chosen_strategy, 
 from dpmech.cli.tables import sheet
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.evaluation import delta, epsilon
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Strategy, sensitivity
 from dpmech.numerics import Bounds, between, down, product_down, typed

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from dpmech.accounting import Certified
-from dpmech.calibration import delta, epsilon
 from dpmech.certificates import Claim
+from dpmech.evaluation import delta, epsilon
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import EXACT, Bounds, Kind, Provenance

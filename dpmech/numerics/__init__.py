@@ -2,6 +2,7 @@
 
 from dpmech.numerics.arrays import FloatArray, IntArray
 from dpmech.numerics.bounds import Bounds
+from dpmech.numerics.float_range import within_float64
 from dpmech.numerics.gauss_legendre import gauss_legendre
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind, error_of_level, joined
 from dpmech.numerics.lattices import lattice_product, merge_cells
@@ -127,4 +128,5 @@ __all__ = [
     "typed",
     "up",
     "windowed_sums",
+    "within_float64",
 ]

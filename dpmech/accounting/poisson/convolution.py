@@ -314,7 +314,7 @@ def compose_all(factors: Sequence[tuple[LatticeLoss, int]], theta: float, *, upp
     masses, error = lattice_product(tilted, start=start, length=length)
     never = 0.0
     for loss, times in factors:
-        one = math.log1p(-loss.infinite_mass) if loss.infinite_mass <= 0.5 else -math.inf
+        one = math.log1p(-loss.infinite_mass) if loss.infinite_mass < 1.0 else -math.inf
         never += times * one
     return ComposedLoss(
         losses=offset + (start + np.arange(length, dtype=np.float64)) * step,

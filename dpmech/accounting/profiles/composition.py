@@ -53,6 +53,10 @@ _USUAL_LENGTH = 1 << 22
 _TAIL = -21.0
 _FARTHEST = 38.0
 _NOTHING = 1e-300
+# How much less, in log, than the infinite loss finite ones may matter; a tilt that needs no look at that; the
+# least standard deviation of a sum that a lattice is laid out for.
+_BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
+_LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
 # How closely an eps is searched for, and how often a lattice is laid out anew around it.
 _RESOLUTION = 1e-7
 _LOOKS = 3
@@ -182,7 +186,11 @@ class _Side:
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
         losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
-        theta = rough.tilt_for_eps(near)
+        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them.
+        theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
+        least = math.log(max(infinite, _NOTHING)) - _BESIDE
+        while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
+            theta *= 0.7
 
         def on(step: float) -> Bound:
             factors = [
@@ -224,8 +232,9 @@ class _Side:
         A mass that is split over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 in the mean: log
         delta rises by theta (theta + 1) / 2 times that, a loss.
         """
-        count = sum(steps) + sum(times for _, times in self.atoms)
-        spread = math.sqrt(rough.cumulants(theta)[2])
+        # Losses on few values may ask for any tilt; what a lattice can gain there is little.
+        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(theta, _USUAL_TILT)
+        spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
         low, high = JointMoments(rough.parts).window(theta, LOG_WRAP)

@@ -14,15 +14,15 @@ from dpmech.accounting.balls_in_bins.sampling.certified_bound import (
     certified_floor,
     certify_delta,
 )
-from dpmech.accounting.balls_in_bins.sampling.certified_curve import CurveSettings, certified_curve
 from dpmech.accounting.balls_in_bins.sampling.pilots import Pilots
 from dpmech.accounting.balls_in_bins.sampling.reach import _SMALLEST_EPS, delta_below
 from dpmech.accounting.balls_in_bins.sampling.rough_sigma import RoughSample
-from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmech.accounting.balls_in_bins.sampling.whole_curve import whole_curve
+from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.methods import Certified
-from dpmech.accounting.profiles import LEAST_DELTA, Curve, Nodes
-from dpmech.exceptions import DpmechError, NumericalError
-from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_down, up
+from dpmech.accounting.profiles import Curve
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_down, quotient_down, up
 
 __all__ = ["CertifiedAccountant"]
 
@@ -53,12 +53,6 @@ _SMALL_ADD = 3.0
 _NATS = 25.0
 # Down there delta hardly depends on eps, and no amplification is little more.
 _NEAR_NOTHING = 0.01
-# Of a curve: how much wider than its hull bounds by draws are, in the mean; the nodes of ADD without draws,
-# as multiples of the last one with them; and how many nodes lie in the tail, where no amplification bounds
-# it.
-_CURVE_GAP = 5.0
-_SETTLED = (1.2, 1.5, 2.0, 3.0)
-_FAR_NODES = 60
 # For the slope of log delta.
 _STEP = 0.01
 _LEAST_FALL = 0.1
@@ -220,64 +214,21 @@ class CertifiedAccountant(Accountant):
     def curve(self, sigma: float, *, rel_error: float) -> Curve:
         """Both directions at nodes; all bounds share beta, which is outside delta.
 
-        Where proofs by draws end, ADD goes on by bounds without draws; no amplification bounds both.
-
         Args:
             sigma: > 0.
             rel_error: by how much, relative, the hull of nodes may be above the curve.
         """
-        multiplier = sigma / self.sensitivity.upper
-        settings = CurveSettings(
-            least_eps=_SMALLEST_EPS,
-            largest_eps=gaussian_epsilon(multiplier, LEAST_DELTA, safe=True),
-            least_delta=LEAST_DELTA,
-            hull=rel_error,
-            upper_gap=_CURVE_GAP * rel_error,
-            lower_gap=2.0 * _CURVE_GAP * rel_error,
-        )
-        lower = None if self.lower is None else self.lower.scaled(sigma**-2)
-        found, _ = certified_curve(
+        settled = self.settled_add
+        return whole_curve(
             self.gram.scaled(sigma**-2),
-            lower,
-            settings,
+            None if self.lower is None else self.lower.scaled(sigma**-2),
+            quotient_down(sigma, self.sensitivity.upper),
+            settled_add=None if settled is None else lambda eps: settled(sigma, eps),
+            rel_error=rel_error,
             beta=self.settings.share(1),
             entropy=self._entropy(),
             executor=self.settings.executor,
         )
-        sides: dict[str, Nodes] = {}
-        for name, (eps, least, most) in found.items():
-            last, bound = (float(eps[-1]), float(most[-1])) if eps.size else (_SMALLEST_EPS, 1.0)
-            further = self._settled_nodes(sigma, last, bound, sides["remove"]) if name == "add" else []
-            far = last + np.geomspace(0.25, settings.largest_eps, _FAR_NODES)
-            every = np.concatenate([eps, [one for one, _ in further], far])
-            above = np.concatenate([most, [delta for _, delta in further], np.ones(far.size)])
-            below = np.concatenate([least, np.zeros(len(further) + far.size)])
-            every, places = np.unique(every, return_index=True)
-            plain = np.array([gaussian_delta(multiplier, float(one))[1] for one in every])
-            sides[name] = Nodes.of(every, below[places], np.minimum(above[places], plain))
-        return Curve(sides["remove"], sides["add"])
-
-    def _settled_nodes(
-        self, sigma: float, eps: float, delta: float, remove: Nodes
-    ) -> list[tuple[float, float]]:
-        """Eps and bounds on ADD without draws, beyond the last node that has draws.
-
-        Each lies where REMOVE has fallen to the bound of the one before, so that ADD stays below it.
-        """
-        nodes: list[tuple[float, float]] = []
-        if self.settled_add is None:
-            return nodes
-        for _ in range(_MOST_SETTLED):
-            above = [one for one, upper in zip(remove.eps, remove.upper, strict=True) if upper >= delta]
-            eps = max(max(above, default=0.0), _LEAST_FURTHER * eps)
-            try:
-                delta = self.settled_add(sigma, eps)
-            except (DpmechError, ArithmeticError):
-                break  # what no bound is known for is bounded by the node before
-            nodes.append((eps, delta))
-            if delta < LEAST_DELTA:
-                break
-        return nodes
 
     def _search(
         self,

@@ -1,0 +1,132 @@
+"""What a given noise scale is worth: eps at a delta, delta at an eps, and the whole curve."""
+
+import concurrent.futures
+
+import numpy as np
+
+from dpmech.accounting import Method, PrivacyProfile, accountant_for, check_method, profile_for
+from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
+from dpmech.mechanism import (
+    UNSTATED,
+    Adjacency,
+    Mechanism,
+    Participation,
+    Strategy,
+    Unstated,
+    mechanism_of,
+)
+from dpmech.numerics import Bounds, running_on, within_float64
+
+__all__ = ["delta", "epsilon", "profile"]
+
+# That of a calibration at the default rtol, so that delta at its sigma is what the calibration saw.
+_EVALUATION_TOLERANCE = 4e-4
+
+
+def epsilon(
+    strategy: Strategy | Mechanism,
+    sigma: float,
+    delta: float,
+    *,
+    participation: Participation | None = None,
+    adjacency: Adjacency | Unstated = UNSTATED,
+    method: Method | None = None,
+    rng: np.random.Generator | int | None = None,
+    executor: concurrent.futures.Executor | None = None,
+) -> Bounds:
+    """Bounds on the smallest eps >= 0 at `delta` of C G + sigma Z.
+
+    Args:
+        strategy: C, or a Mechanism.
+        sigma: standard deviation of Z at clip norm 1, > 0.
+        delta: in (0, 1).
+        participation: as for `calibrate_sigma`.
+        adjacency: as for `calibrate_sigma`.
+        method: as for `calibrate_sigma`.
+        rng: as for `calibrate_sigma`.
+        executor: as for `calibrate_sigma`.
+
+    Returns:
+        Bounds; exact without sampling. Errors as for `calibrate_sigma`.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> round(dm.epsilon(dm.Identity(1), 1.0, 1e-5, participation=dm.SingleParticipation()).upper, 4)
+        4.3772
+    """
+    checked_sigma, checked_delta = check_sigma(sigma), check_delta(delta)
+    mechanism = mechanism_of(strategy, participation, adjacency)
+    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
+    with within_float64(), running_on(executor):
+        return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
+
+
+def delta(
+    strategy: Strategy | Mechanism,
+    sigma: float,
+    eps: float,
+    *,
+    participation: Participation | None = None,
+    adjacency: Adjacency | Unstated = UNSTATED,
+    method: Method | None = None,
+    rng: np.random.Generator | int | None = None,
+    executor: concurrent.futures.Executor | None = None,
+) -> Bounds:
+    """Bounds on the smallest delta at `eps` >= 0 of C G + sigma Z; arguments and errors as for `epsilon`.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> value = dm.delta(dm.Identity(1), 0.60022907, 8.0, participation=dm.SingleParticipation())
+        >>> f"{value.upper:.4g}"
+        '1e-05'
+    """
+    checked_sigma, checked_eps = check_sigma(sigma), check_eps(eps, zero_allowed=True)
+    mechanism = mechanism_of(strategy, participation, adjacency)
+    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
+    with within_float64(), running_on(executor):
+        return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
+
+
+def profile(
+    strategy: Strategy | Mechanism,
+    sigma: float,
+    *,
+    participation: Participation | None = None,
+    adjacency: Adjacency | Unstated = UNSTATED,
+    rel_error: float = 0.01,
+    method: Method | None = None,
+    rng: np.random.Generator | int | None = None,
+    executor: concurrent.futures.Executor | None = None,
+) -> PrivacyProfile:
+    """The whole curve delta(eps) of C G + sigma Z, in both directions, with a proof; to compose and to read.
+
+    Without sampling and under Poisson sampling the curve is known everywhere. Under Balls-in-Bins it is
+    bounded at some hundred nodes, down to delta = 1e-12, and their convex hull bounds it between them; the
+    default draws samples, whose error counts for all nodes at once and is *outside* delta.
+
+    Args:
+        strategy: C, or a Mechanism.
+        sigma: standard deviation of Z at clip norm 1, > 0.
+        participation: as for `calibrate_sigma`.
+        adjacency: as for `calibrate_sigma`.
+        rel_error: by how much, relative, the hull may be above the curve between nodes, in [1e-3, 0.5];
+        bounds
+            by samples are aimed at five times that.
+        method: as for `calibrate_sigma`.
+        rng: as for `calibrate_sigma`.
+        executor: as for `calibrate_sigma`.
+
+    Returns:
+        A PrivacyProfile. Errors as for `calibrate_sigma`.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
+        >>> round(run.epsilon(1e-5).upper, 3), round(run.self_compose(2).epsilon(1e-5).upper, 3)
+        (1.828, 2.584)
+    """
+    checked_sigma = check_sigma(sigma)
+    hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
+    mechanism = mechanism_of(strategy, participation, adjacency)
+    with within_float64(), running_on(executor):
+        return profile_for(mechanism, checked_sigma, check_method(method), check_rng(rng), rel_error=hull)

@@ -1,0 +1,94 @@
+import math
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+import dpmech as dm
+from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmech.accounting.profiles import Composition, Curve, Nodes, SampledPart
+
+SAMPLED = SampledPart(0.02, 1.0, 200, tight=True)
+
+
+def gaussian_nodes(mu, count=150):
+    import numpy as np
+
+    eps = np.linspace(0.0, 9.0 * mu + mu**2, count)
+    ends = np.array([gaussian_delta(1.0 / mu, float(one)) for one in eps])
+    return Nodes.of(eps, ends[:, 0], ends[:, 1])
+
+
+def test_gaussian_releases_are_one():
+    whole = Composition(gaussian=(0.49, 0.49))
+    for eps in (0.0, 0.7, 5.0):
+        lower, upper = whole.delta(eps, add=False, tolerance=1e-3)
+        truth = gaussian_delta(1.0 / 0.7, eps)
+        assert lower <= truth[1]
+        assert truth[0] <= upper <= truth[1] * (1.0 + 1e-12)
+    lower, upper = whole.epsilon(1e-6, add=True, tolerance=1e-3)
+    assert lower <= gaussian_epsilon(1.0 / 0.7, 1e-6, safe=True) <= upper * (1.0 + 1e-9)
+    assert upper - lower < 1e-5
+
+
+@pytest.mark.parametrize("times", [1, 2, 7])
+@pytest.mark.parametrize("eps", [-0.5, 0.1, 1.0, 4.0, 8.0])
+def test_nodes_of_a_gaussian_compose_to_a_gaussian(times, eps):
+    own = gaussian_nodes(0.7)
+    lower, upper = Composition(curves=((Curve(own, own), times),)).delta(eps, add=False, tolerance=1e-3)
+    truth = Composition(gaussian=(0.49 * times, 0.49 * times)).delta(eps, add=False, tolerance=1e-3)
+    assert lower <= truth[1]
+    assert truth[0] <= upper <= truth[1] * 1.03 + 1e-14
+    joined = Composition(gaussian=(0.51, 0.51), curves=((Curve(own, own), times),))
+    truth = Composition(gaussian=(0.51 + 0.49 * times,) * 2).delta(eps, add=True, tolerance=1e-3)
+    assert truth[0] <= joined.delta(eps, add=True, tolerance=1e-3)[1] <= truth[1] * 1.03 + 1e-14
+
+
+def test_kinds_in_one_lattice_against_dp_accounting():
+    other = SampledPart(0.05, 2.0, 100, tight=True)
+    whole = Composition((0.25, 0.25), (SAMPLED, other))
+    step = 1e-3
+    peer = pld.from_gaussian_mechanism(2.0, value_discretization_interval=step)
+    for part in (SAMPLED, other):
+        one = pld.from_gaussian_mechanism(
+            part.noise_multiplier, sampling_prob=part.sampling_prob, value_discretization_interval=step
+        )
+        peer = peer.compose(one.self_compose(part.steps))
+    for eps in (0.1, 1.0, 3.0):
+        ends = [whole.delta(eps, add=add, tolerance=1e-3) for add in (False, True)]
+        lower, upper = (max(end[i] for end in ends) for i in (0, 1))
+        assert lower <= peer.get_delta_for_epsilon(eps) * 1.001
+        assert upper == pytest.approx(peer.get_delta_for_epsilon(eps), rel=3e-3)
+        assert math.log(upper / lower) < 2e-3
+    lower, upper = whole.epsilon(1e-5, add=False, tolerance=1e-3)
+    assert lower <= upper == pytest.approx(peer.get_epsilon_for_delta(1e-5), rel=2e-3)
+
+
+def test_much_noise_beside_little_needs_no_more_memory():
+    """What ran out of memory in a lattice for both: mu = 100 beside a sampled run."""
+    whole = Composition((1e4, 1e4), (SAMPLED,))
+    lower, upper = whole.epsilon(1e-6, add=False, tolerance=1e-3)
+    alone = gaussian_epsilon(0.01, 1e-6, safe=False)
+    assert alone < lower <= upper < alone + 400.0
+
+
+def test_a_part_that_is_not_tight_gives_no_lower_end():
+    loose = SampledPart(0.02, 1.0, 200, tight=False)
+    lower, upper = Composition(sampled=(loose,)).delta(0.5, add=False, tolerance=1e-3)
+    assert lower == 0.0 < upper
+    both = Composition((0.04, 0.04), (loose,)).delta(0.5, add=False, tolerance=1e-3)
+    assert both[0] <= gaussian_delta(5.0, 0.5)[1] <= both[1]
+
+
+def test_below_zero_the_other_direction_decides():
+    whole = Composition(sampled=(SAMPLED,))
+    for eps in (0.2, 1.5):
+        there = whole.delta(-eps, add=True, tolerance=1e-3)
+        here = whole.delta(eps, add=False, tolerance=1e-3)
+        for end, own in zip(there, here, strict=True):
+            assert end == pytest.approx(1.0 - math.exp(-eps) + math.exp(-eps) * own, rel=1e-12)
+
+
+def test_a_delta_that_is_never_reached():
+    claim = Curve.of_claim(1.0, 1e-4)
+    with pytest.raises(dm.UnattainableBudgetError, match="however large eps is"):
+        Composition(curves=((claim, 3),)).epsilon(1e-4, add=False, tolerance=1e-3)
