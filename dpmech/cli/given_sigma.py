@@ -64,6 +64,7 @@ def _noise_options(command: _Command) -> _Command:
 @click.command(
     name="epsilon",
     cls=Command,
+    short_help="Print the eps that a noise scale gives.",
     absent={"--eps": "it is what is printed; dpmech calibrate takes it, and dpmech delta"},
     lists=NAMES,
     examples=[
@@ -84,6 +85,7 @@ def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes option
 @click.command(
     name="delta",
     cls=Command,
+    short_help="Print the delta that a noise scale gives.",
     absent={"--delta": "it is what is printed; dpmech calibrate takes it, and dpmech epsilon"},
     lists=NAMES,
     examples=[f"dpmech delta {_PLAN} --eps 1", f"dpmech delta {_PLAN} --eps 1 --json"],
