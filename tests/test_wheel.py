@@ -85,7 +85,11 @@ def test_the_readme_runs_from_the_wheel_without_any_extra(python, tmp_path):
     where = done(python, "-c", "import dpmech; print(dpmech.__file__)", cwd=tmp_path)
     assert pathlib.Path(where.strip()).is_relative_to(python.parents[1])
     code, expected = ten_lines()
-    assert done(python, "-W", "error", "-c", code, cwd=tmp_path) == expected
+    # What rests on draws moves a little from run to run; test_readme.py looks at the numbers.
+    number = r"\d+\.?\d*(?:e-\d+)?"
+    printed = done(python, "-W", "error", "-c", code, cwd=tmp_path)
+    assert re.sub(number, "#", printed) == re.sub(number, "#", expected)
+    assert printed.splitlines()[3:] == expected.splitlines()[3:]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from dpmech.cli.documents import document
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf
 from dpmech.cli.printing import emit, progress_bar, width
+from dpmech.cli.rows import as_data
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
 from dpmech.numerics import typed, up
@@ -72,7 +73,7 @@ def _record(finding: Finding) -> dict[str, Any]:
     claim, certified = finding.claim, finding.certified
     return {
         "name": claim.name,
-        "strategy": claim.strategy.to_dict(),
+        "strategy": as_data(claim.strategy),
         "participation": claim.participation.to_dict(),
         "steps": claim.strategy.n,
         "adjacency": claim.adjacency.value,

@@ -10,6 +10,7 @@ from rich.text import Text
 from dpmech.cli.baseline import BASELINE, Baseline, error_of
 from dpmech.cli.options import ResolvedPlan
 from dpmech.cli.printing import shown, width
+from dpmech.cli.rows import as_data
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
 from dpmech.exceptions import InvalidParameterError
@@ -43,7 +44,7 @@ def row_of(found: Found, objective: str) -> dict[str, Any]:
         "bytes_per_parameter": cost.bytes_per_parameter,
         "redrawn": cost.redrawn,
         "seconds": round(found.seconds, 1),
-        "strategy": fit.strategy.to_dict(),
+        "strategy": as_data(fit.strategy),
     }
 
 
@@ -117,7 +118,10 @@ def table_of(
 
 
 def _described(row: dict[str, Any]) -> str:
-    return "" if row["strategy"] is None else repr(Strategy.from_dict(row["strategy"]))
+    own = row["strategy"]
+    if own is None or "fingerprint" in own:
+        return "" if own is None else f"{own['type']}(n={own['n']})"
+    return repr(Strategy.from_dict(own))
 
 
 def draw(

@@ -12,6 +12,8 @@ from dpmech.plans import meant
 __all__ = ["Command", "Group", "Refusal"]
 
 
+_STOPPED = 130
+
 # Names and what they mean, by the title of a section of help.
 Lists = Mapping[str, Sequence[tuple[str, str]]] | None
 
@@ -22,7 +24,7 @@ class Refusal(click.ClickException):
     Args:
         message: in the words of the command line.
         ctx: of the command.
-        code: 2 for bad input, 1 for a check that failed.
+        code: 2 for bad input, 1 for a check that failed, 130 where the user stopped it.
     """
 
     def __init__(self, message: str, ctx: click.Context, code: int = 2) -> None:
@@ -67,6 +69,9 @@ class _Kind(click.Command):
             # A file that does not hold is a check that failed.
             code = 1 if isinstance(error, CertificateError) else 2
             raise Refusal(told(error, ctx), ctx, code) from error
+        except KeyboardInterrupt:
+            # Neither a verdict nor bad input: what shells say of a command that was stopped.
+            raise Refusal("stopped", ctx, _STOPPED) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What names mean, and the examples as they are typed."""

@@ -17,7 +17,7 @@ from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import Real, Target
 from dpmech.cli.printing import emit, progress_bar, warn
-from dpmech.cli.rows import attempted, cells_of
+from dpmech.cli.rows import as_data, attempted, cells_of
 from dpmech.cli.strategy_options import NAMES, ChosenStrategy, chosen_strategy, strategy_options
 from dpmech.cli.tables import sheet
 from dpmech.cli.words import MissingOptionsError
@@ -134,8 +134,9 @@ def _answer(
         progress_bar(command, total=1, quiet=quiet) as report,
     ):
         report(f"{chosen.label}: {command} at sigma {typed(noise)}")
-        found = _bounds(command, plan, strategy, noise, method, executor)
+        # First what is refused at once.
         claim = None if out is None else _claim(plan, strategy, noise, method)
+        found = _bounds(command, plan, strategy, noise, method, executor)
         report("")
     name = "eps" if command == "epsilon" else "delta"
     bounds = sensitivity(strategy, plan.participation, adjacency=plan.adjacency)
@@ -148,7 +149,7 @@ def _answer(
         "sigma": noise,
         "sensitivity": bounds.upper,
         "noise_multiplier": noise / bounds.upper,
-        "strategy": strategy.to_dict(),
+        "strategy": as_data(strategy),
         "seconds": round(time.perf_counter() - start, 3),
     }
     failed = None

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,8 +161,13 @@ def optimize(
 
 
 def _check_folder(path: Path | None) -> None:
-    if path is not None and path.exists() and not path.is_dir():
+    if path is None:
+        return
+    if path.exists() and not path.is_dir():
         raise InvalidParameterError("cache", str(path), "a folder")
+    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise InvalidParameterError("cache", str(path), "a folder that may be written to")
 
 
 def _certificate(found: Found, clip_norm: float | None, batch_size: float) -> Certificate:

@@ -6,13 +6,22 @@ from dpmech.calibration import Calibration
 from dpmech.cli.baseline import BASELINE, Baseline
 from dpmech.cli.printing import shown
 from dpmech.exceptions import DpmechError
-from dpmech.mechanism import Participation, noise_cost
+from dpmech.mechanism import Participation, Strategy, noise_cost
 from dpmech.numerics import times
 
-__all__ = ["attempted", "baseline_row", "beside", "cells_of", "missing", "numbers_of"]
+__all__ = ["as_data", "attempted", "baseline_row", "beside", "cells_of", "missing", "numbers_of"]
 
 # Of a gain over the baseline, in the table and in JSON.
 _GAIN_DIGITS = 3
+# Steps of a matrix whose entries are printed; `--out-strategy` writes the others.
+_LARGEST_MATRIX = 200
+
+
+def as_data(strategy: Strategy) -> dict[str, Any]:
+    """A strategy as `Strategy.from_dict` takes it; of a large matrix the sizes and the fingerprint alone."""
+    if strategy.shape.dense and strategy.n > _LARGEST_MATRIX:
+        return {"type": type(strategy).__name__, "n": strategy.n, "fingerprint": strategy.fingerprint()}
+    return strategy.to_dict()
 
 
 def numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
@@ -28,7 +37,7 @@ def numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
         "eps_upper": cal.achieved.upper,
         "guarantee": str(cal.guarantee),
         "method": cal.method,
-        "strategy": cal.strategy.to_dict(),
+        "strategy": as_data(cal.strategy),
         "participation": cal.participation.to_dict(),
         "buffers": cost.buffers,
         "redrawn": cost.redrawn,

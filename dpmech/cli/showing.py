@@ -13,6 +13,7 @@ from dpmech.cli.files import named
 from dpmech.cli.ledger_text import ledger_record, ledger_text
 from dpmech.cli.options import output_options
 from dpmech.cli.printing import emit
+from dpmech.cli.rows import as_data
 from dpmech.cli.words import plain
 from dpmech.composition import Ledger, is_ledger
 from dpmech.exceptions import CertificateError
@@ -107,7 +108,7 @@ def _claim(own: Certificate) -> dict[str, Any]:
         "eps_upper": own.achieved.upper,
         "method": own.method,
         "n": own.strategy.n,
-        "strategy": own.strategy.to_dict(),
+        "strategy": as_data(own.strategy),
         "participation": own.participation.to_dict(),
         "clip_norm": own.clip_norm,
         "expected_batch_size": own.expected_batch_size,

@@ -3,11 +3,13 @@
 import json
 
 import jsonschema
+import numpy as np
 import pytest
 
 import dpmech as dm
 from dpmech import cli
 from dpmech.cli.documents import VERSION, document
+from dpmech.cli.rows import as_data
 from tests.support.command_line import BUDGET, SIZES, done, schema, told, validator
 
 LAMBDA = ("--strategy", "lambda-cgd", "--lam", "0.5")
@@ -103,6 +105,18 @@ def test_participation_and_strategy_are_data(folder):
     assert [dm.Participation.from_dict(one) for one in several] == [dm.MinSep(12, 3), dm.Poisson(10 / 120)]
     claims = told(*calls()["audit"])["claims"]
     assert dm.Participation.from_dict(claims[0]["participation"]) == dm.MinSep(12, 3)
+
+
+def test_a_large_matrix_is_named_and_not_listed(folder, monkeypatch):
+    rows = ("--dataset-size", "201", "--batch-size", "1", "--epochs", "1", "--sampling", "single")
+    matrix = np.eye(201)
+    np.save("matrix.npy", matrix)
+    found = told("calibrate", "--strategy", "dense", "--matrix", "matrix.npy", *rows, *BUDGET)
+    expected = dm.Dense(matrix)
+    assert found["strategy"] == {"type": "Dense", "n": 201, "fingerprint": expected.fingerprint()}
+    small = as_data(dm.Dense(np.eye(200)))
+    assert dm.Strategy.from_dict(small) == dm.Dense(np.eye(200))
+    assert as_data(dm.LambdaCGD(10**6, 0.5)) == dm.LambdaCGD(10**6, 0.5).to_dict()
 
 
 def test_a_document_holds_no_number_that_json_has_not():

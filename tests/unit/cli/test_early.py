@@ -84,6 +84,35 @@ def test_a_folder_that_may_not_be_written_to(nothing_computed, tmp_path, monkeyp
     assert "--out must be a file that may be written" in result.stderr
 
 
+@pytest.mark.parametrize("place", ["file.txt", "file.txt/below", "deep/below"])
+def test_a_cache_that_can_be_no_folder(place, nothing_computed, tmp_path, monkeypatch):
+    (tmp_path / "file.txt").write_text("")
+    if place.startswith("deep"):
+        monkeypatch.setattr("os.access", lambda _path, _mode: False)
+    result = run("optimize", *PLAN, *BUDGET, "--cache", tmp_path / place)
+    assert result.exit_code == 2
+    assert "--cache must be a folder" in result.stderr
+
+
+def test_a_claim_that_is_refused_at_once_is_refused_first(nothing_computed, tmp_path, monkeypatch):
+    monkeypatch.setattr(given_sigma, "certify_sigma", dm.certify_sigma)
+    result = run(
+        *("epsilon", *IDENTITY, *SIZES, "--sampling", "balls-in-bins", "--sigma", "1", "--delta", "1e-5"),
+        *("--method", "importance", "--out", tmp_path / "x.json"),
+    )
+    assert result.exit_code == 2
+    assert "rests on none" in result.stderr
+
+
+def test_who_stops_a_command_gets_no_verdict(monkeypatch):
+    def stopped(*_arguments, **_settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrating, "calibrate_sigma", stopped)
+    result = run("calibrate", *IDENTITY, *PLAN, *BUDGET)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "dpmech calibrate: stopped\n")
+
+
 def full(*_arguments, **_settings):
     raise InvalidParameterError("path", "x.json", "a file that can be written (no space left)")
 

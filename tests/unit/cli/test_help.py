@@ -38,6 +38,13 @@ def test_help_fits_80_columns_and_has_an_example(path, command):
     assert text == done(*path, "-h").stdout
 
 
+def test_every_command_can_print_json_and_be_quiet():
+    for path, command in commands():
+        if not isinstance(command, click.Group):
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert {"--json", "--quiet"} <= options, path
+
+
 # Small, and quick: the plan of an example is another one.
 SMALLER = {"50000": "120", "60000": "120", "128": "10", "256": "10", "15": "3", "1e-5": "1e-4"}
 

@@ -44,3 +44,9 @@ def without_times(text):
             cells[column] = ""
         lines.append(" ".join(" ".join(cells).split()))
     return lines
+
+
+def test_the_readme_shows_the_same_answer():
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    (answer,) = re.findall(r"^dpmech epsilon: .*$", readme, re.MULTILINE)
+    assert answer in PAGE.read_text(encoding="utf-8")

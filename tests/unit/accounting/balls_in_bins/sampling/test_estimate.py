@@ -268,9 +268,9 @@ def test_a_doubted_sample_is_followed_by_one_larger_one(monkeypatch):
 
 @pytest.mark.slow
 def test_two_bands_where_the_first_sample_is_doubted():
-    """SquareRoot(3900, 2), 390 bins, eps = 2: the Pareto shape of the first 10,752 weights is 0.51."""
+    """SquareRoot(3900, 2), 390 bins, eps = 2: with one seed in four the first weights have a heavy tail."""
     gram = bin_gram(dm.SquareRoot(3900, 2), 390).scaled(2.138162317554161**-2)
-    result = estimate_delta(gram, 2.0, rel_error=0.03, rng=rng(7))
+    result = estimate_delta(gram, 2.0, rel_error=0.03, rng=rng(9))
     assert result.plan.enlarged
     other = estimate_delta(gram, 2.0, rel_error=0.03, rng=rng(8))
     assert max(result.lower, other.lower) < min(result.upper, other.upper)
