@@ -8,6 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from dpmech.cli.words import printable
+
 __all__ = ["Column", "Row", "sheet", "stacked"]
 
 # Of a column beside its text: a border and two spaces.
@@ -78,7 +80,7 @@ def stacked(
 
 
 def _cell(column: Column, row: Row | None) -> str:
-    return column.name if row is None else row.cells.get(column.key, "")
+    return column.name if row is None else printable(row.cells.get(column.key, ""))
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
@@ -121,5 +123,5 @@ def sheet(title: str, cells: dict[str, str]) -> list[RenderableType]:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in cells.items():
-        table.add_row(name, escape(value))
+        table.add_row(name, escape(printable(value)))
     return [Text(title, style="bold"), table]

@@ -138,6 +138,32 @@ def test_show_tells_a_ledger(folder):
     assert "total: eps in [" in text
 
 
+def test_show_tells_what_it_can_read(folder):
+    (folder / "edited.json").write_text((folder / "plain.json").read_text().replace(": 12", ": 13"))
+    result = run("show", "missing.json", "plain.json", "edited.json")
+    assert result.exit_code == 2
+    assert result.stdout.startswith("plain.json: certificate\nexact\n")
+    note, first, second = result.stderr.splitlines()
+    assert note == "dpmech: note: read, not recomputed: dpmech verify plain.json"
+    assert first.startswith("dpmech show: missing.json must be a readable file")
+    assert second.startswith("dpmech show: edited.json: ")
+    assert run("show", "plain.json", "edited.json").exit_code == 1
+    assert len(told("show", "plain.json", "edited.json", code=1)["files"]) == 1
+
+
+def test_what_a_file_says_does_not_steer_the_terminal(folder):
+    book = dm.Ledger()
+    book.add("run\x1b[2J [bold]1[/bold]", dm.Certificate.load("plain.json"))
+    book.save("ledger.json")
+    for call in (("show", "ledger.json"), ("ledger", "show", "ledger.json")):
+        text = done(*call).stdout
+        assert "\x1b" not in text
+        assert "run\\x1b[2J [bold]1[/bold]" in text
+    refused = run("ledger", "add", "ledger.json", "plain.json", "--name", "run\x1b[2J [bold]1[/bold]")
+    assert refused.exit_code == 2
+    assert "\x1b" not in refused.stderr
+
+
 def test_a_broken_seal_is_a_failed_check_and_names_the_file(folder):
     text = (folder / "plain.json").read_text()
     (folder / "edited.json").write_text(text.replace('"min_sep": 12', '"min_sep": 13'))
