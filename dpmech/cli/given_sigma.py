@@ -163,6 +163,11 @@ def _answer(
     estimates = [] if found.guarantee.rigorous else [chosen.label]
     at_delta = found.upper if plan.delta is None else plan.delta
     notes = plan_notes(plan.training, eps, at_delta, estimates=estimates)
+    if noise_multiplier is not None and noise > noise_multiplier:
+        notes.append(
+            f"sigma is {down(noise)}, the noise multiplier {typed(noise_multiplier)} times the sensitivity; "
+            "where yours is noise over the clip norm alone, as optimizers count it, give it as --sigma"
+        )
     warn(notes, quiet=quiet)
     if as_json:
         emit(document(command, row | {"plan": plan.described(), "notes": notes}))
