@@ -50,7 +50,10 @@ def test_a_noise_multiplier_is_taken_over_the_sensitivity_and_never_gives_too_mu
     assert doubled["eps_upper"] > 1.9 * found["eps_upper"]
 
 
-@pytest.mark.parametrize(("command", "plan"), [("epsilon", LAMBDA), ("delta", LAMBDA), ("epsilon", POISSON)])
+@pytest.mark.parametrize(
+    ("command", "plan"),
+    [("epsilon", LAMBDA), ("delta", LAMBDA), pytest.param("epsilon", POISSON, marks=pytest.mark.slow)],
+)
 def test_a_certificate_of_a_given_sigma_is_verified(command, plan, tmp_path):
     path = tmp_path / "certificate.json"
     at = ("--delta", "1e-5") if command == "epsilon" else ("--eps", "1.5")
