@@ -251,9 +251,12 @@ def certify_sigma(
         upper = found.upper if eps is None else check_eps(eps)
         if not 0.0 < upper < math.inf:
             raise UnattainableBudgetError(upper, at, f"sigma={checked!r} gives no eps > 0 there")
+        step = _EVALUATION_STEP
         while accountant.delta(checked, upper, tolerance=_EVALUATION_TOLERANCE).upper > at:
             # Both are upper bounds, and each has a tolerance of its own.
-            upper *= 1.0 + _EVALUATION_STEP
+            upper, step = upper * (1.0 + step), 2.0 * step
+            if math.isinf(upper):
+                raise NumericalError(f"no eps at which delta is at most {at!r} at sigma={checked!r}")
     achieved = Bounds.derived(min(found.lower, upper), upper, accountant.guarantee, found.by)
     own = Evidence(accountant=used, rtol=_GIVEN, rng_supplied=False)
     budget = PrivacyBudget(upper, at)

@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import click
 
-from dpmech.cli.words import told
+from dpmech.cli.words import printable, told
 from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.plans import meant
 
@@ -34,7 +34,7 @@ class Refusal(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it."""
-        click.echo(f"{self.path}: {self.message}", file=file, err=file is None)
+        click.echo(f"{self.path}: {printable(self.message)}", file=file, err=file is None)
 
 
 class _Kind(click.Command):

@@ -76,7 +76,13 @@ class Real(_Checked):
             number: object = float(text)
         except ValueError:
             number = text
-        return check_real(name, number, **self.limits)
+        try:
+            return check_real(name, number, **self.limits)
+        except InvalidParameterError as error:
+            # Digits that are not all zero, and no float that is near.
+            vanished = number == 0.0 and any(digit in "123456789" for digit in text.lower().split("e")[0])
+            hint = ": no float is as small as that" if vanished else ""
+            raise InvalidParameterError(name, error.value, error.accepted, hint) from None
 
 
 class Reals(_Checked):

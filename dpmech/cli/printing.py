@@ -10,8 +10,9 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from dpmech.cli.words import plain
+from dpmech.cli.words import plain, printable
 from dpmech.numerics import down, typed, up
 
 __all__ = ["Report", "emit", "progress_bar", "shown", "signed_percent", "warn", "width"]
@@ -70,9 +71,9 @@ def emit(*parts: RenderableType) -> None:
     for part in parts:
         if isinstance(part, str):
             # As it is: a reader's terminal folds lines, and a search finds them whole.
-            target.write(f"{part}\n")
+            target.write(f"{printable(part)}\n")
         else:
-            console.print(part)
+            console.print(Text(printable(part.plain), part.style) if isinstance(part, Text) else part)
     text = "\n".join(line.rstrip() for line in target.getvalue().split("\n"))
     try:
         click.echo(text, nl=False)

@@ -7,41 +7,54 @@ import click
 from rich.text import Text
 
 from dpmech.certificates import Certificate, Document, RunRecord, read_text
-from dpmech.cli.commands import Command
+from dpmech.cli.commands import Command, Refusal
 from dpmech.cli.documents import document
 from dpmech.cli.files import named
 from dpmech.cli.ledger_text import ledger_record, ledger_text
 from dpmech.cli.options import output_options
 from dpmech.cli.printing import emit
 from dpmech.cli.rows import as_data
-from dpmech.cli.words import plain
+from dpmech.cli.words import plain, told
 from dpmech.composition import Ledger, is_ledger
-from dpmech.exceptions import CertificateError
+from dpmech.exceptions import CertificateError, DpmechError
 
 __all__ = ["show"]
 
 
 @click.command(
-    cls=Command, examples=["dpmech show certificate.json", "dpmech show run.json ledger.json --json"]
+    cls=Command,
+    short_help="Say what a certificate, run or ledger claims.",
+    examples=["dpmech show certificate.json", "dpmech show run.json ledger.json --json"],
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @output_options
-def show(files: tuple[str, ...], *, quiet: bool, as_json: bool) -> None:
+@click.pass_context
+def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json: bool) -> None:
     """Say in plain language what a certificate, a run record or a ledger claims.
 
     Its seal and what follows from its own entries are checked; whether the claim is true is for `dpmech
-    verify`. Exit code 1 if a file does not hold together.
+    verify`. Exit code 1 if a file does not hold together, 2 if one cannot be read; the others are shown all
+    the same.
     """
-    documents = [_read(file) for file in files]
-    if as_json:
-        records = [{"source": file} | _record(one) for file, one in zip(files, documents, strict=True)]
-        emit(document("show", {"files": records}))
-        return
-    for number, (file, one) in enumerate(zip(files, documents, strict=True)):
-        emit(f"{chr(10) if number else ''}{file}: {_kind(one)}")
-        emit(*(Text(line) if isinstance(line, str) else line for line in _text(one)))
-    if not quiet:
-        click.echo(f"dpmech: note: read, not recomputed: dpmech verify {' '.join(files)}", err=True)
+    read: dict[str, Document] = {}
+    refused: list[DpmechError] = []
+    for file in files:
+        try:
+            read[file] = _read(file)
+        except DpmechError as error:
+            refused.append(error)
+    if as_json and read:
+        emit(document("show", {"files": [{"source": file} | _record(one) for file, one in read.items()]}))
+    elif not as_json:
+        for number, (file, one) in enumerate(read.items()):
+            emit(f"{chr(10) if number else ''}{file}: {_kind(one)}")
+            emit(*(Text(line) if isinstance(line, str) else line for line in _text(one)))
+    if read and not quiet:
+        click.echo(f"dpmech: note: read, not recomputed: dpmech verify {' '.join(read)}", err=True)
+    for refusal in refused:
+        Refusal(told(refusal, ctx), ctx).show()
+    unread = any(not isinstance(refusal, CertificateError) for refusal in refused)
+    ctx.exit(2 if unread else 1 if refused else 0)
 
 
 def _read(file: str) -> Document:

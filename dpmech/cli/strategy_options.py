@@ -44,7 +44,7 @@ def strategy_options(command: _Command) -> _Command:
             type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
             help="lambda-cgd: lambda in [0, 1).",
         ),
-        click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands."),
+        click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands; bsr takes all without it."),
         click.option("--coefs", type=Reals(), help="bandmf, bandinv: coefficients, joined by commas."),
         click.option("--decays", type=Reals(), help="blt: decays in [0, 1), joined by commas."),
         click.option("--scales", type=Reals(), help="blt: scales, joined by commas."),

@@ -8,6 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from dpmech.cli.words import printable
+
 __all__ = ["Column", "Row", "sheet", "stacked"]
 
 # Of a column beside its text: a border and two spaces.
@@ -59,9 +61,10 @@ def stacked(
     if 1 + sum(needed.values()) > width:
         below = [one for one in columns if one.text and not one.fixed]
     fixed = [one for one in columns if one.fixed]
-    room = width - 1 - sum(needed[one.key] for one in fixed)
+    names = _naming(fixed, rows)
+    room = width - 1 - sum(needed[one.key] for one in names)
     parts: list[list[Column]] = [[]]
-    left = room
+    left = width - 1 - sum(needed[one.key] for one in fixed)
     for one in columns:
         if one.fixed or one in below:
             continue
@@ -71,13 +74,13 @@ def stacked(
         parts[-1].append(one)
         left -= needed[one.key]
     printed: list[RenderableType] = [Text(title, style="bold")] if title else []
-    printed += [_table([*fixed, *part], rows) for part in parts]
-    printed += [Text(line) for one in below for line in _words(one, fixed, rows)]
+    printed += [_table([*(names if number else fixed), *part], rows) for number, part in enumerate(parts)]
+    printed += [Text(line) for one in below for line in _words(one, names, rows)]
     return [*printed, Text(caption, style="dim")] if caption else printed
 
 
 def _cell(column: Column, row: Row | None) -> str:
-    return column.name if row is None else row.cells.get(column.key, "")
+    return column.name if row is None else printable(row.cells.get(column.key, ""))
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
@@ -89,16 +92,29 @@ def _table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
     return table
 
 
-def _words(column: Column, fixed: Sequence[Column], rows: Sequence[Row]) -> list[str]:
-    """What a column of words says, each once, with the rows that it says it of."""
+def _naming(fixed: Sequence[Column], rows: Sequence[Row]) -> Sequence[Column]:
+    """As many of the fixed columns as tell the rows apart."""
+    for count in range(1, len(fixed)):
+        if len({tuple(_cell(one, row) for one in fixed[:count]) for row in rows}) == len(rows):
+            return fixed[:count]
+    return fixed
+
+
+def _words(column: Column, names: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+    """What a column of words says, each once, with the rows that it says it of; what most say comes last."""
     said: dict[str, list[str]] = {}
     for row in rows:
         if text := _cell(column, row):
-            name = " ".join(filter(None, (_cell(one, row) for one in fixed)))
+            name = " under ".join(filter(None, (_cell(one, row) for one in names)))
             said.setdefault(text, []).append(name)
-    if len(said) == 1 and len(rows) == len(next(iter(said.values()))):
+    complete = sum(map(len, said.values())) == len(rows)
+    if len(said) == 1 and complete:
         return [f"{column.name}: {next(iter(said))}"]
-    return [f"{column.name} of {', '.join(names)}: {text}" for text, names in said.items()]
+    ordered = sorted(said.items(), key=lambda item: len(item[1]))
+    lines = [f"{column.name} of {', '.join(of)}: {text}" for text, of in ordered]
+    if complete and len(ordered[-1][1]) > 1:
+        lines[-1] = f"{column.name} of all others: {ordered[-1][0]}"
+    return lines
 
 
 def sheet(title: str, cells: dict[str, str]) -> list[RenderableType]:
@@ -107,5 +123,5 @@ def sheet(title: str, cells: dict[str, str]) -> list[RenderableType]:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in cells.items():
-        table.add_row(name, escape(value))
+        table.add_row(name, escape(printable(value)))
     return [Text(title, style="bold"), table]

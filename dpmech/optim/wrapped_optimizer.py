@@ -53,7 +53,12 @@ class InnerOptimizer:
     def close(self) -> None:
         """From now on the optimizer is stepped here alone."""
         setattr(self.optimizer, _MARK, True)
-        self.optimizer.register_step_pre_hook(self._refuse_direct_step)
+        self._hook = self.optimizer.register_step_pre_hook(self._refuse_direct_step)
+
+    def release(self) -> None:
+        """Give the optimizer back as it was, before any step was taken."""
+        delattr(self.optimizer, _MARK)
+        self._hook.remove()
 
     def check(self) -> None:
         """Raise UnsupportedCombinationError if parameters came or went, or settings changed on resuming."""

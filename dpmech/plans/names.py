@@ -87,7 +87,7 @@ STRATEGIES: dict[str, StrategyName] = {
         lambda n, o: LambdaCGD(n, o["lam"]),
     ),
     "bsr": StrategyName(
-        "banded square root (BSR); all bands without --bands",
+        "banded square root (BSR)",
         SquareRoot,
         {"bands": "16"},
         lambda n, o: SquareRoot(n, o.get("bands")),
@@ -100,13 +100,13 @@ STRATEGIES: dict[str, StrategyName] = {
         lambda n, o: InverseSquareRoot(n, o["bands"]),
     ),
     "bandmf": StrategyName(
-        "banded matrix factorization (BandMF) with these coefficients",
+        "banded matrix factorization (BandMF)",
         BandedToeplitz,
         {"coefs": _LISTED},
         lambda n, o: BandedToeplitz(n, o["coefs"]),
     ),
     "bandinv": StrategyName(
-        "banded inverse matrix factorization (BandInvMF) with these",
+        "banded inverse matrix factorization (BandInvMF)",
         BandedInverse,
         {"coefs": "1/-0.5/-0.1"},
         lambda n, o: BandedInverse(n, o["coefs"]),

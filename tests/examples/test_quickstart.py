@@ -95,7 +95,7 @@ def test_forged_records_are_refused(runs, tmp_path):
         assert file.read_text(encoding="utf-8") != text
     done = verify("--json", *files)
     assert done.returncode == 1, done.stderr
-    found = {pathlib.Path(one["source"]).stem: one for one in json.loads(done.stdout)}
+    found = {pathlib.Path(one["source"]).stem: one for one in json.loads(done.stdout)["files"]}
     assert [name for name, one in found.items() if one["ok"]] == []
     seals = [name for name, one in found.items() if "seal" in str(one["failures"])]
     assert seals == ["edited"]

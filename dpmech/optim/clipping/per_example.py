@@ -1,13 +1,16 @@
 """Clipped sums by torch.func: gradients of a few examples at a time, or only their factors."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.clipping.batches import Batch
 from dpmech.optim.clipping.clipped_sum import ClippedSum, clip_and_sum
@@ -149,6 +152,12 @@ class ExampleGradients:
         self, batch: Batch, tensors: Sequence[Tensor]
     ) -> tuple[list[Tensor | Factored | None], Tensor]:
         """Gradients or factors of every parameter, and the losses, of some of a batch's examples."""
+        with _explained():
+            return self._samples(batch, tensors)
+
+    def _samples(
+        self, batch: Batch, tensors: Sequence[Tensor]
+    ) -> tuple[list[Tensor | Factored | None], Tensor]:
         values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
         if self._taps is not None:
             return self._taps.samples(functools.partial(self._example_loss, batch), values, tensors)
@@ -165,7 +174,8 @@ class ExampleGradients:
         if self._taps is None:
             return 0
         values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
-        plan = self._taps.plan(functools.partial(self._example_loss, batch), values, tensors)
+        with _explained():
+            plan = self._taps.plan(functools.partial(self._example_loss, batch), values, tensors)
         return sum(param.numel() for index, param in enumerate(self.trained) if index not in plan.rest)
 
     def _example_loss(self, batch: Batch, own: dict[str, Tensor], *example: Tensor) -> Tensor:
@@ -176,6 +186,65 @@ class ExampleGradients:
             shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InvalidParameterError("loss", shown, "a function that gives one number for one example")
         return value.reshape(())
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do about errors of torch.func.vmap, with the place in the model that they come from."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        for part, (what, remedy) in _REASONS.items():
+            if part in text:
+                raise UnsupportedCombinationError(
+                    f"{what}, which torch.func.vmap cannot follow{_place(error)}", supported=remedy
+                ) from error
+        raise
+
+
+_HOOKS = "make_private without a loss, for the loop of Opacus, whose forward passes are ordinary ones"
+_REASONS = {
+    "data-dependent control flow": (
+        "the model branches on values of the data",
+        "for models of transformers attn_implementation='eager' in their configuration, for encoders such "
+        "as BERT a mask of four dimensions too, made in the loss: (1.0 - attention_mask[:, None, None, "
+        ":].float()) * torch.finfo(torch.float32).min; or " + _HOOKS,
+    ),
+    "requires_grad_()": (
+        "the model runs parts of itself again (gradient checkpointing)",
+        "a model without it, and max_physical_batch_size where memory is short",
+    ),
+    ".item()": (
+        "the model takes a value out of a tensor",
+        "code that leaves it there; or " + _HOOKS,
+    ),
+    "Batching rule not implemented": (
+        "the model calls a kernel without a rule",
+        "other layers; or " + _HOOKS,
+    ),
+    "dynamic shape": (
+        "the model makes tensors whose shapes depend on the data",
+        "code with fixed shapes (torch.where in place of indexing by a mask); or " + _HOOKS,
+    ),
+}
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line outside of torch, which is the model's or the loss's."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if f"{os.sep}torch{os.sep}" not in frame.filename and not frame.filename.startswith(_HERE)
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    file = os.sep.join(last.filename.split(os.sep)[-2:])
+    return f" ({file}, line {last.lineno}, in {last.name}: {last.line})"
+
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _check_weights(weights: object, length: int) -> Tensor:

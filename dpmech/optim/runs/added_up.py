@@ -32,17 +32,18 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
     """
     compared: list[tuple[str, torch.dtype, float, float]] = []
     found = [getattr(param, "grad_sample", None) for param in params]
-    most = max((len(one) for one in found if isinstance(one, Tensor | Factored)), default=0)
+    rows = [len(one) for one in found if isinstance(one, Tensor | Factored)]
     for param, sample in zip(params, found, strict=True):
         name = names.get(id(param))
         if name is None or not isinstance(sample, Tensor | Factored) or not len(sample):
             continue
-        if len(sample) < most == examples:
+        if len(sample) != examples and examples in rows:
             raise UnsupportedCombinationError(
-                f"the layer of {name} was called with {len(sample)} examples where the batch has {examples}: "
-                "its gradients are sums over examples, of which none can be clipped",
+                f"the layer of {name} was called with {len(sample)} rows where the batch has {examples} "
+                "examples: its gradients are sums over examples, of which none can be clipped",
                 supported="inputs with as many rows as there are examples (for positions of transformers: "
-                "position_ids of shape (examples, length)), or make_private(..., loss=...)",
+                "position_ids of shape (examples, length)); requires_grad_(False) for this parameter "
+                "(relative positions of T5); or make_private(..., loss=...)",
             )
         if param.grad is None:
             continue

@@ -63,6 +63,14 @@ def check_layers(model: nn.Module, *, hooks: bool) -> None:
     Raises:
         UnsupportedCombinationError: if there is one that cannot be trained, or called, in this way.
     """
+    again = [name for name, layer in model.named_modules() if getattr(layer, "gradient_checkpointing", False)]
+    if again:
+        raise UnsupportedCombinationError(
+            f"gradient checkpointing is on in {again[0] or 'the model itself'}: a forward pass runs twice, "
+            "and neither hooks nor torch.func follow it",
+            supported="model.gradient_checkpointing_disable(); max_physical_batch_size, or 'auto', where "
+            "memory is short",
+        )
     found: list[tuple[str, nn.Module]] = []
     for name, layer in model.named_modules():
         trained = any(param.requires_grad for param in layer.parameters())

@@ -68,6 +68,11 @@ class LotOptimizer(PrivateOptimizer):
         """Whether the newest batch was the last of its lot, so that `step` released something."""
         return self._loader.progress.complete
 
+    def undo(self) -> None:
+        """End a run that did not begin: the wrapped optimizer and the seed may be used for another."""
+        self.close()
+        self._guard.release()
+
     def watch_gradients(self, model: nn.Module) -> None:
         """Compare per-example gradients with those of the batch once, at the first lot that has examples.
 
@@ -103,7 +108,7 @@ class LotOptimizer(PrivateOptimizer):
             found = max((_examples(one) for one in given if one is not None), default=None)
             if found is not None and examples is not None:
                 found = examples
-            if found and self._names is not None:
+            if found and self._names is not None and progress.counted is None:
                 check_add_up(self._trained, self._names, progress.handed)
                 self._names = None
         elif isinstance(clipped, ClippedSum):

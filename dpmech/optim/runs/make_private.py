@@ -176,9 +176,13 @@ def make_private(
         unchanged=unchanged,
     )
     private_loader.set_up.describe(inner, loss)
-    wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
-    if isinstance(wrapped, PerExampleModel):
-        _try_first_example(wrapped, loader)
+    try:
+        wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
+        if isinstance(wrapped, PerExampleModel):
+            _try_first_example(wrapped, loader)
+    except Exception:
+        private.undo()  # so that the next try gets the same optimizer and seed
+        raise
     return wrapped, private, private_loader
 
 

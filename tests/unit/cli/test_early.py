@@ -77,6 +77,13 @@ def test_a_missing_extra_is_told_at_once(nothing_computed, monkeypatch):
     assert "matplotlib is needed here" in result.stderr
 
 
+def test_a_cluster_without_its_extra_is_told_at_once(nothing_computed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    result = run("calibrate", *IDENTITY, *PLAN, *BUDGET, "--dask", "tcp://127.0.0.1:1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "distributed is needed here" in result.stderr
+
+
 def test_a_folder_that_may_not_be_written_to(nothing_computed, tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda _path, _mode: False)
     result = run("calibrate", *IDENTITY, *PLAN, *BUDGET, "--out", tmp_path / "x.json")

@@ -70,6 +70,38 @@ def test_every_cell_stands_somewhere(names, others, columns):
         assert cell in text
 
 
+def test_what_is_too_wide_goes_on_below():
+    columns = [
+        Column("a", "first", fixed=True),
+        Column("b", "second", fixed=True),
+        *(Column(f"c{number}", f"column {number}") for number in range(4)),
+        Column("why", "reason", text=True),
+    ]
+    numbers = {f"c{number}": "1" for number in range(4)}
+    rows = [
+        Row(numbers | {"a": "x", "b": "y", "why": "short"}),
+        Row(numbers | {"a": "z", "b": "y", "why": "long, and longer than that"}),
+        Row(numbers | {"a": "w", "b": "y", "why": "short"}),
+    ]
+    text = printed(stacked(columns, rows, 44), 44)
+    assert [line for line in text.splitlines() if "first" in line] == [
+        "┃ first ┃ second ┃ column 0 ┃ column 1 ┃",
+        "┃ first ┃ column 2 ┃ column 3 ┃",
+    ]
+    assert text.splitlines()[-2:] == [
+        "reason of z: long, and longer than that",
+        "reason of all others: short",
+    ]
+    # Rows that the first column does not tell apart bear both names.
+    twice = [*rows, Row(numbers | {"a": "x", "b": "v", "why": ""})]
+    text = printed(stacked(columns, twice, 44), 44)
+    assert text.count("┃ first ┃ second ┃") == 2
+    assert text.splitlines()[-1] == "reason of x under y, w under y: short"
+    wide = printed(stacked(columns, rows, 120), 120)
+    assert wide.count("first") == 1
+    assert "┃ reason" in wide
+
+
 def python(code, *, piped="", **environment):
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m dpmech {code}{piped}"],

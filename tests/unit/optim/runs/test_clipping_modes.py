@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
-from dpmech.optim import load_checkpoint, save_checkpoint
+from dpmech.optim import load_checkpoint, make_private, save_checkpoint
 from tests.support.training import private_run, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -309,3 +309,18 @@ class Unfit(nn.Linear):
 
     def __init__(self):
         super().__init__(20, 5)
+
+
+def test_a_refused_set_up_may_be_tried_again():
+    model = TiedByHand()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data(), batch_size=4)
+    options = {"loss": squares, "generator": 1}
+    with pytest.raises(dm.UnsupportedCombinationError) as caught:
+        make_private(model, sgd, loader, CAL, clipping_mode="ghost", **options)
+    private, optimizer, lots = make_private(model, sgd, loader, CAL, **options)
+    private.backward(*next(iter(lots)))
+    optimizer.step()
+    with pytest.raises(dm.UnsupportedCombinationError, match="stepped directly"):
+        sgd.step()
+    del caught
