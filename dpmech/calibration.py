@@ -108,8 +108,8 @@ class Calibration(Claim):
     ) -> PrivacyProfile:
         """The whole curve delta(eps) at this noise scale; arguments as for `dpmech.profile`.
 
-        The budget of the calibration is one point of it. Under Balls-in-Bins the curve has draws of its own, so
-        that it does not prove that point again to the last digit: `budget` stands beside it.
+        The budget of the calibration is one point of it. Under Balls-in-Bins the curve has draws of its own,
+        so that it does not prove that point again to the last digit: `budget` stands beside it.
         """
         return profile(
             self.mechanism, self.sigma, rel_error=rel_error, method=method, rng=rng, executor=executor

@@ -212,12 +212,7 @@ class CertifiedAccountant(Accountant):
         raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
 
     def curve(self, sigma: float, *, rel_error: float) -> Curve:
-        """Both directions at nodes; all bounds share beta, which is outside delta.
-
-        Args:
-            sigma: > 0.
-            rel_error: by how much, relative, the hull of nodes may be above the curve.
-        """
+        """Both directions at nodes, by `whole_curve`; all bounds share beta, which is outside delta."""
         settled = self.settled_add
         return whole_curve(
             self.gram.scaled(sigma**-2),
