@@ -31,6 +31,7 @@ CLIP_NORM = click.option(
 
 @click.command(
     cls=Command,
+    short_help="Print the noise scale that a strategy needs.",
     lists=NAMES,
     examples=[
         "dpmech calibrate --strategy lambda-cgd --lam 0.9 --dataset-size 50000 --batch-size 128 --epochs 10 "

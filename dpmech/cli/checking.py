@@ -19,6 +19,7 @@ __all__ = ["verify"]
 
 @click.command(
     cls=Command,
+    short_help="Recompute what certificates, runs and ledgers claim.",
     examples=["dpmech verify certificate.json", "dpmech verify --rigorous run.json ledger.json --details"],
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")

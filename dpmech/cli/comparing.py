@@ -30,6 +30,7 @@ __all__ = ["compare"]
 
 @click.command(
     cls=Command,
+    short_help="Set strategies and samplings side by side.",
     lists=NAMES,
     examples=[
         "dpmech compare --strategies identity,lambda-cgd:lam=0.9,bandmf:coefs=1/0.5/0.2 --dataset-size 50000 "

@@ -64,6 +64,7 @@ def _noise_options(command: _Command) -> _Command:
 @click.command(
     name="epsilon",
     cls=Command,
+    short_help="Print the eps that a noise scale gives.",
     absent={"--eps": "it is what is printed; dpmech calibrate takes it, and dpmech delta"},
     lists=NAMES,
     examples=[
@@ -84,6 +85,7 @@ def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes option
 @click.command(
     name="delta",
     cls=Command,
+    short_help="Print the delta that a noise scale gives.",
     absent={"--delta": "it is what is printed; dpmech calibrate takes it, and dpmech epsilon"},
     lists=NAMES,
     examples=[f"dpmech delta {_PLAN} --eps 1", f"dpmech delta {_PLAN} --eps 1 --json"],
@@ -161,6 +163,11 @@ def _answer(
     estimates = [] if found.guarantee.rigorous else [chosen.label]
     at_delta = found.upper if plan.delta is None else plan.delta
     notes = plan_notes(plan.training, eps, at_delta, estimates=estimates)
+    if noise_multiplier is not None and noise > noise_multiplier:
+        notes.append(
+            f"sigma is {down(noise)}, the noise multiplier {typed(noise_multiplier)} times the sensitivity; "
+            "where yours is noise over the clip norm alone, as optimizers count it, give it as --sigma"
+        )
     warn(notes, quiet=quiet)
     if as_json:
         emit(document(command, row | {"plan": plan.described(), "notes": notes}))

@@ -40,6 +40,7 @@ def ledger() -> None:
 @ledger.command(
     name="add",
     cls=Command,
+    short_help="Enter a release, before its first step.",
     examples=[
         "dpmech ledger add ledger.json certificate.json --name run-1 --lot run-1 --new",
         "dpmech ledger add budget.json certificate.json --name run-1 --lot run-1 --new --eps 8 --delta 1e-5 "
@@ -158,6 +159,7 @@ def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
 @ledger.command(
     name="show",
     cls=Command,
+    short_help="Print releases, and what they add up to.",
     examples=["dpmech ledger show ledger.json", "dpmech ledger show ledger.json --delta 1e-5 --json"],
 )
 @click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
@@ -176,6 +178,7 @@ def show_ledger(path: Path, *, delta: float | None, quiet: bool, as_json: bool) 
 @ledger.command(
     name="remaining",
     cls=Command,
+    short_help="Print what a budget would still take.",
     examples=[
         "dpmech ledger remaining budget.json",
         "dpmech ledger remaining budget.json certificate.json",

@@ -47,6 +47,7 @@ def _drawable() -> frozenset[str]:
 
 @click.command(
     cls=Command,
+    short_help="Find the best strategy of every family.",
     lists={"Families": [(name, STRATEGIES[name].title) for name in FAMILIES]}
     | {"Samplings": NAMES["Samplings"]},
     examples=[

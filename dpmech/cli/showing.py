@@ -22,7 +22,9 @@ __all__ = ["show"]
 
 
 @click.command(
-    cls=Command, examples=["dpmech show certificate.json", "dpmech show run.json ledger.json --json"]
+    cls=Command,
+    short_help="Say what a certificate, run or ledger claims.",
+    examples=["dpmech show certificate.json", "dpmech show run.json ledger.json --json"],
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @output_options

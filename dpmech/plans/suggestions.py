@@ -7,10 +7,16 @@ from dpmech.exceptions import InvalidParameterError
 
 __all__ = ["check_known", "meant"]
 
+# Of a beginning that is taken for a name.
+_SHORTEST = 3
+
 
 def meant(given: object, known: Iterable[str]) -> str:
     """`; did you mean ...?` where some known name is near what was given, else nothing."""
-    near = difflib.get_close_matches(str(given).lower(), list(known), n=1)
+    text, names = str(given).lower(), list(known)
+    near = difflib.get_close_matches(text, names, n=1)
+    if not near and len(text) >= _SHORTEST:
+        near = [name for name in names if name.startswith(text)]
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -38,6 +38,12 @@ def test_help_fits_80_columns_and_has_an_example(path, command):
     assert text == done(*path, "-h").stdout
 
 
+def test_lists_of_commands_are_not_cut():
+    for path, command in ALL:
+        if isinstance(command, click.Group):
+            assert "..." not in done(*path, "--help").stdout.split("Commands:")[1].split("Examples:")[0]
+
+
 def test_every_command_can_print_json_and_be_quiet():
     for path, command in commands():
         if not isinstance(command, click.Group):

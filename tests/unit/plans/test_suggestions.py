@@ -11,6 +11,8 @@ from dpmech.plans.suggestions import check_known, meant
     [
         ("ball-in-bins", "; did you mean balls-in-bins?"),
         ("Poisson", "; did you mean poisson?"),
+        ("ball", "; did you mean balls-in-bins?"),
+        ("ba", ""),
         ("uniform", ""),
         (3, ""),
     ],
