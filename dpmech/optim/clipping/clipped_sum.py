@@ -16,14 +16,15 @@ from dpmech.optim.local_parts import local_part
 __all__ = ["ClippedSum", "clip_and_sum"]
 
 # Norms are formed from runs of 1024 squares in float32, whose relative error is below 1024 x 2^-25 in any
-# order of summation; together with the roundings of the factor and of the product it stays below this slack.
+# order of summation; together with the roundings of float64 afterwards it stays below this slack.
 _RUN = 1024
 _SLACK = 2.0**-14
 _TINY = 2.0**-126  # a square below it may vanish in float32
-# Values multiplied by their factors at once, so that products need little memory, and stay in the cache of a
-# CPU.
+# Values multiplied by their factors at once, so that they need little memory in float64, and stay in the
+# cache of a CPU.
 _AT_ONCE = {"cpu": 1 << 18}
-_AT_ONCE_ELSEWHERE = 1 << 26
+_AT_ONCE_ELSEWHERE = 1 << 24
+_SMALL = 1024  # values of a parameter that is worked on together with others
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,56 +146,81 @@ def clip_and_sum(
     Raises:
         InvalidParameterError: if parameters have different numbers of examples.
     """
-    present = [(index, _opened(one, index)) for index, one in enumerate(samples) if one is not None]
+    present = {index: _opened(one, index) for index, one in enumerate(samples) if one is not None}
     if not present:
         return [None] * len(samples), 0, 0
-    counts = {one.examples if isinstance(one, Factored) else one.shape[0] for _, one in present}
+    counts = {one.examples if isinstance(one, Factored) else one.shape[0] for one in present.values()}
     if len(counts) > 1:
         raise InvalidParameterError("per-example gradients", sorted(counts), "of one number of examples")
     examples = counts.pop()
-    device = present[0][1].device
+    units = _units(present, blocks)
+    device = units[0].value.device
     squares = torch.zeros(len(blocks.clip_norms), examples, dtype=torch.float64, device=device)
-    for index, one in present:
-        own = one.squares() if isinstance(one, Factored) else _squared_norms(one)
-        squares[blocks.members[index]] += own.to(device)
+    for unit in units:
+        value = unit.value
+        own = value.squares() if isinstance(value, Factored) else _squared_norms(value)
+        squares[unit.block] += own.to(device)
     finite = torch.isfinite(squares).all(dim=0)
     kept = int(finite.sum())
     mask = None if kept == examples else finite
     limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
     factors = (limits / (squares.sqrt() * scale)).clamp(max=1.0) * scale
     sums: list[Tensor | None] = [None] * len(samples)
-    for (index, one), sample in zip(present, (one for one in samples if one is not None), strict=True):
-        factor, chosen = (
-            factors[blocks.members[index]].to(one.device),
-            None if mask is None else mask.to(one.device),
-        )
-        if isinstance(one, Factored):
-            sums[index] = one.weighted_sum(factor, chosen)
+    for unit in units:
+        value, factor = unit.value, factors[unit.block].to(unit.value.device)
+        chosen = None if mask is None else mask.to(factor.device)
+        if isinstance(value, Factored):
+            sums[unit.members[0]] = value.weighted_sum(factor, chosen)
             continue
-        values = one if chosen is None else one[chosen]
-        factor = _rounded_down(factor if chosen is None else factor[chosen], one.dtype)
-        sums[index] = _weighted_sum(values, factor).view(sample.shape[1:])
+        rows = value if chosen is None else value[chosen]
+        parts = _weighted_sum(rows, factor if chosen is None else factor[chosen]).split_with_sizes(unit.sizes)
+        for index, part in zip(unit.members, parts, strict=True):
+            sample = samples[index]
+            sums[index] = part.view(sample.shape[1:]) if isinstance(sample, Tensor) else part
     return sums, examples, examples - kept
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Unit:
+    """Gradients of a parameter, or of several small ones of a block side by side."""
+
+    block: int
+    members: list[int]
+    sizes: list[int]
+    value: Tensor | Factored
+
+
+def _units(present: dict[int, Tensor | Factored], blocks: Blocks) -> list[_Unit]:
+    """What is worked on at once: a pass costs as much for ten values as for a thousand."""
+    units = []
+    small: dict[tuple[int, torch.dtype, torch.device], list[int]] = {}
+    for index, one in present.items():
+        if isinstance(one, Tensor) and one.shape[1] <= _SMALL:
+            small.setdefault((blocks.members[index], one.dtype, one.device), []).append(index)
+        else:
+            size = one.shape[1] if isinstance(one, Tensor) else 0
+            units.append(_Unit(blocks.members[index], [index], [size], one))
+    for (block, _, _), members in small.items():
+        values = [value for value in (present[index] for index in members) if isinstance(value, Tensor)]
+        sizes = [value.shape[1] for value in values]
+        units.append(
+            _Unit(block, members, sizes, values[0] if len(values) == 1 else torch.cat(values, dim=1))
+        )
+    return units
 
 
 def _opened(sample: Tensor | Factored, index: int) -> Tensor | Factored:
     return sample if isinstance(sample, Factored) else _flat(sample, index)
 
 
-def _rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:
-    """Factors in another dtype, none of them enlarged: subnormal neighbours may be percents apart."""
-    rounded = factors.to(dtype)
-    return torch.where(rounded.double() > factors, rounded.nextafter(torch.zeros_like(rounded)), rounded)
-
-
 def _weighted_sum(values: Tensor, factor: Tensor) -> Tensor:
-    """The sum of factor[i] values[i, :] in float64; every product is a rounded one of its own example."""
+    """The sum of factor[i] values[i, :], products and sums in float64; factor is float64."""
     total = torch.empty(values.shape[1], dtype=torch.float64, device=values.device)
     at_once = _AT_ONCE.get(values.device.type, _AT_ONCE_ELSEWHERE)
     width = max(at_once // max(len(values), 1), 1)
     for start in range(0, values.shape[1], width):
-        products = values[:, start : start + width] * factor[:, None]
-        total[start : start + width] = products.sum(dim=0, dtype=torch.float64)
+        part = slice(start, start + width)
+        torch.mv(values[:, part].double().T, factor, out=total[part])
     return total
 
 
