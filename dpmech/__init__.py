@@ -77,11 +77,20 @@ from dpmech.mechanism import (
     workloads,
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
+from dpmech.risk_targets import (
+    AdvantageTarget,
+    AttackTarget,
+    GaussianTarget,
+    RiskCalibration,
+    calibrate_sigma_to,
+)
 from dpmech.verifying import Check, OwnDraw, Verification, verify
 
 __all__ = [
     "BLT",
     "Adjacency",
+    "AdvantageTarget",
+    "AttackTarget",
     "BallsInBins",
     "BandedInverse",
     "BandedToeplitz",
@@ -107,6 +116,7 @@ __all__ = [
     "Exact",
     "Fit",
     "FixedEpochs",
+    "GaussianTarget",
     "GdpCurrency",
     "Guarantee",
     "HorizonError",
@@ -135,6 +145,7 @@ __all__ = [
     "Randomness",
     "Rdp",
     "RenyiCurrency",
+    "RiskCalibration",
     "RunRecord",
     "SingleParticipation",
     "SquareRoot",
@@ -148,6 +159,7 @@ __all__ = [
     "WorkerError",
     "Workers",
     "calibrate_sigma",
+    "calibrate_sigma_to",
     "canary_scores",
     "delta",
     "empirical_epsilon",

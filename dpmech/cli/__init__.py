@@ -5,6 +5,7 @@ import click
 from dpmech.cli.auditing import audit
 from dpmech.cli.checking import verify
 from dpmech.cli.optimizing import optimize
+from dpmech.cli.risk import risk
 from dpmech.cli.sizing import calibrate, compare
 
 __all__ = ["main"]
@@ -20,4 +21,5 @@ main.add_command(calibrate)
 main.add_command(compare)
 main.add_command(optimize)
 main.add_command(verify)
+main.add_command(risk)
 main.add_command(audit)

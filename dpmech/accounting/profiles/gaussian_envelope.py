@@ -166,4 +166,3 @@ def _raised(mu: float, eps: float, value: float, *, safe: bool) -> float:
         if high > _LARGEST_MU:
             raise NumericalError("no Gaussian curve with mu below 1e3 is above this one")
     return bisect_boundary(short, mu, high, safe=safe, rtol=1e-9)
-

@@ -182,7 +182,7 @@ class PrivacyProfile:
             >>> import dpmech as dm
             >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
             >>> round(run.tpr(0.01).upper, 3)
-            0.05
+            0.029
         """
         at = check_real("fpr", fpr, minimum=0.0, maximum=1.0)
         return self._labelled(*larger(best_power(self._stick(add=add), at) for add in self._directions))
@@ -216,7 +216,7 @@ class PrivacyProfile:
             >>> import dpmech as dm
             >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
             >>> round(run.gaussian_mu().upper, 2)
-            0.56
+            0.55
         """
         at = check_delta(tail)
         lower, upper = envelope_mu([self._stick(add=add) for add in self._directions], at)

@@ -1,14 +1,14 @@
-r"""Trade-off curves: how often a test finds a person, at a given rate of false alarms, from a privacy profile.
+r"""Trade-off curves from a privacy profile: how often a test finds a person, at a given rate of false alarms.
 
 A test of Q against P has the power P(E) at the false-positive rate Q(E) = alpha, and h(a) = H_a(P || Q) >=
 P(E) - a Q(E) for every a >= 0. So P(E) <= h(a) + a alpha: **every** a, and every upper bound on h there, is a
 proof. The search for a good one need not be right.
 
 From below, for one pair (P, Q): by Neyman and Pearson the best test reaches inf_a h(a) + a alpha. So what
-bounds that infimum from below bounds the best power, where the lower bounds on h belong to one pair. Ours do:
-they are those of the dataset whose person gives the same gradient of full norm in every step, or of what
-post-processing leaves of it. Between nodes h is above the lines through two nodes on one side, as it is
-convex.
+bounds that infimum from below bounds the best power, where the lower bounds on h belong to one pair at every
+a. Ours do: they are those of one worst pair of datasets, whose gradients are fixed beforehand, or of what
+post-processing leaves of it. (Pairs that differ from a to a would only bound the curve, not any one test.)
+Between nodes h is above the lines through two nodes on one side, as it is convex.
 
 References:
     Dong, Roth and Su 2022, Section 2; Kairouz, Oh and Viswanath 2015.
@@ -51,12 +51,13 @@ def best_power(stick: Stick, fpr: float) -> tuple[float, float]:
         return 1.0, 1.0
     seen: dict[float, tuple[float, float]] = {}
 
-    def bound(eps: float) -> float:
+    def bound(point: float) -> float:
+        eps = float(point)
         if eps not in seen:
             seen[eps] = stick(eps)
         return _tangent(seen[eps][1], eps, fpr)
 
-    low, high = _bracket(bound, seen)
+    low, high = _bracket(bound, seen, fpr)
     if low < high:
         # Where it ends does not matter: every probe is a proof, and the best one is taken.
         scipy.optimize.minimize_scalar(
@@ -76,7 +77,9 @@ def _tangent(value: float, eps: float, fpr: float) -> float:
     return next_up(value + next_up(math.exp(eps) * (1.0 + 2.0 * ELEMENTARY) * fpr))
 
 
-def _bracket(bound: Callable[[float], float], seen: dict[float, tuple[float, float]]) -> tuple[float, float]:
+def _bracket(
+    bound: Callable[[float], float], seen: dict[float, tuple[float, float]], fpr: float
+) -> tuple[float, float]:
     """Around the least value of a function that falls and then rises: two ends, from 0 in growing steps."""
     here = bound(0.0)
     # The curve moves over a distance like that of both laws.
@@ -87,6 +90,9 @@ def _bracket(bound: Callable[[float], float], seen: dict[float, tuple[float, flo
         step *= 2.0
         beyond = min(max(middle + sign * step, _LEAST_EPS), _LARGEST_EPS)
         done = beyond == middle or seen[middle][1] <= _NEGLIGIBLE
+        # There e^eps fpr alone is above what is known, and the curve need not be asked.
+        if fpr > 0.0 and sign > 0.0 and beyond > (least := math.log(bound(middle) / fpr)):
+            return before, max(middle, least)
         if done or bound(beyond) >= bound(middle):
             return min(before, beyond), max(before, beyond if not done else middle)
         before, middle = middle, beyond
@@ -107,17 +113,18 @@ def _least_power(seen: dict[float, tuple[float, float]], fpr: float) -> float:
     # Each line at both ends, and its slope.
     first = np.stack([lower[left], lower[left] + falls[left] * width])
     second = np.stack([lower[right] - rises[right] * width, lower[right]])
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         balanced = (fpr + rises[right]) / (rises[right] - falls[left])
     balanced = np.clip(np.nan_to_num(balanced, nan=0.0), 0.0, 1.0)
-    best = np.zeros(width.size)
+    best: FloatArray = np.zeros(width.size)
     for share in (np.zeros(width.size), np.ones(width.size), balanced):
         parts = np.stack([share * first, (1.0 - share) * second, fpr * np.stack([a[left], a[right]])])
         ends = parts.sum(axis=0) - _SLACK * np.abs(parts).sum(axis=0)
         best = np.maximum(best, ends.min(axis=0))
     # Beyond the last one, between its line and 0.
-    share = min(1.0, fpr / -falls[-1] * (1.0 - _SLOPE_ERROR)) if falls[-1] < 0.0 else 1.0
-    last = (share * lower[-1] + fpr * a[-1]) * (1.0 - _SLACK)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        line = np.nan_to_num(fpr / -falls[-1] * (1.0 - _SLOPE_ERROR), nan=1.0)
+    last = (min(1.0, float(line)) * lower[-1] + fpr * a[-1]) * (1.0 - _SLACK)
     return float(min(best.min(), last))
 
 
