@@ -78,11 +78,20 @@ from dpmech.mechanism import (
     workloads,
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
+from dpmech.risk_targets import (
+    AdvantageTarget,
+    AttackTarget,
+    GaussianTarget,
+    RiskCalibration,
+    calibrate_sigma_to,
+)
 from dpmech.verifying import Check, OwnDraw, Verification, verify
 
 __all__ = [
     "BLT",
     "Adjacency",
+    "AdvantageTarget",
+    "AttackTarget",
     "BallsInBins",
     "BandedInverse",
     "BandedToeplitz",
@@ -108,6 +117,7 @@ __all__ = [
     "Exact",
     "Fit",
     "FixedEpochs",
+    "GaussianTarget",
     "GdpCurrency",
     "Guarantee",
     "HorizonError",
@@ -136,6 +146,7 @@ __all__ = [
     "Randomness",
     "Rdp",
     "RenyiCurrency",
+    "RiskCalibration",
     "RunRecord",
     "SingleParticipation",
     "SquareRoot",
@@ -149,6 +160,7 @@ __all__ = [
     "WorkerError",
     "Workers",
     "calibrate_sigma",
+    "calibrate_sigma_to",
     "canary_scores",
     "certify_sigma",
     "delta",

@@ -53,6 +53,8 @@ _USUAL_LENGTH = 1 << 22
 _TAIL = -21.0
 _FARTHEST = 38.0
 _NOTHING = 1e-300
+# Below this delta, in log, Chernoff's bound says enough.
+_LOG_TINY = -460.0
 # How much less, in log, than the infinite loss finite ones may matter; a tilt that needs no look at that; the
 # least standard deviation of a sum that a lattice is laid out for.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
@@ -172,7 +174,11 @@ class _Side:
         return side._on_lattices(near, tolerance, upper=False)
 
     def _poisson(self, eps: float, tolerance: float, part: SampledPart) -> tuple[float, float]:
-        lower, upper, _ = Direction(part.release, 1.0, remove=not self.add).delta(eps, tolerance)
+        side = Direction(part.release, 1.0, remove=not self.add)
+        ceiling = side.log_ceiling(eps)
+        if ceiling < _LOG_TINY:
+            return 0.0, math.exp(ceiling)
+        lower, upper, _ = side.delta(eps, tolerance)
         return lower if part.tight else 0.0, upper
 
     def _on_lattices(self, near: float, tolerance: float, *, upper: bool) -> Bound:

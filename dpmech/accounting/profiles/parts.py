@@ -116,10 +116,11 @@ class Nodes:
         a, lower, upper = np.exp(np.array(self.eps)), np.array(self.lower), np.array(self.upper)
         at, place = float(np.exp(eps)), int(np.searchsorted(np.array(self.eps), eps))
         found = [lower[place] if place < a.size else 0.0]
-        if place >= 2:
+        # Nodes may be so close that their e^eps is one float.
+        if place >= 2 and a[place - 1] > a[place - 2]:
             fall = (upper[place - 2] - lower[place - 1]) / (a[place - 1] - a[place - 2])
             found.append(lower[place - 1] - fall * (at - a[place - 1]))
-        if place + 1 < a.size:
+        if place + 1 < a.size and a[place + 1] > a[place]:
             fall = (lower[place] - upper[place + 1]) / (a[place + 1] - a[place])
             found.append(lower[place] + max(fall, 0.0) * (a[place] - at))
         # Differences of neighbours are off by less than that of what they are taken of.

@@ -1,15 +1,19 @@
 """PrivacyProfile: the whole curve delta(eps) of a mechanism, with a proof, in both directions."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles.composition import Composition
+from dpmech.accounting.profiles.gaussian_envelope import envelope_mu
 from dpmech.accounting.profiles.parts import Curve, grouped
+from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
+from dpmech.accounting.profiles.tradeoff import Stick, best_power
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps, check_integer, check_real
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, joined, sum_down, sum_up
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, joined, root_up, sum_down, sum_up
 
 __all__ = ["PrivacyProfile"]
 
@@ -67,13 +71,12 @@ class PrivacyProfile:
             NumericalError: where no lattice that can be afforded bounds it.
         """
         at = check_real("eps", eps)
-        return self._labelled(*self.parts.delta(at, add=add, tolerance=_TOLERANCE))
+        return self._labelled(*self._ends(at, add=add))
 
     def delta(self, eps: float) -> Bounds:
         """Bounds on delta at eps >= 0; errors as for `hockey_stick`."""
         at = check_eps(eps, zero_allowed=True)
-        ends = [self.parts.delta(at, add=add, tolerance=_TOLERANCE) for add in self._directions]
-        return self._labelled(max(lower for lower, _ in ends), max(upper for _, upper in ends))
+        return self._labelled(*larger(self._ends(at, add=add) for add in self._directions))
 
     def epsilon(self, delta: float) -> Bounds:
         """Bounds on the smallest eps >= 0 at delta in (0, 1).
@@ -139,6 +142,139 @@ class PrivacyProfile:
         )
         by = Provenance("profile.composed", {"releases": count}, (self.by,))
         return dataclasses.replace(self, parts=parts, by=by)
+
+    def tradeoff(self, alpha: float) -> Bounds:
+        """Bounds on the smallest false-negative rate at a false-positive rate: the trade-off curve.
+
+        Whoever tests whether a person took part, and is wrong about at most a share `alpha` of those who did
+        not, misses at least `lower` of those who did; also with the two roles exchanged.
+
+        Args:
+            alpha: in [0, 1].
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: as for `hockey_stick`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+            >>> round(run.tradeoff(0.05).lower, 4)
+            0.7405
+
+        References:
+            Dong, Roth and Su 2022.
+        """
+        found = self.tpr(check_real("alpha", alpha, minimum=0.0, maximum=1.0))
+        return self._labelled(*mirrored(found.lower, found.upper))
+
+    def tpr(self, fpr: float) -> Bounds:
+        """Bounds on the true-positive rate of the best attack at a false-positive rate, 1 - `tradeoff(fpr)`.
+
+        Args:
+            fpr: in [0, 1]; the share of outsiders that the attack takes for members, or of members that it
+                takes for outsiders: the worse of both counts.
+
+        Returns:
+            Bounds; the upper one is what no attack exceeds. Errors as for `tradeoff`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
+            >>> round(run.tpr(0.01).upper, 3)
+            0.029
+        """
+        at = check_real("fpr", fpr, minimum=0.0, maximum=1.0)
+        return self._labelled(*larger(best_power(self._stick(add=add), at) for add in self._directions))
+
+    @property
+    def advantage(self) -> Bounds:
+        """Bounds on the largest true-positive less false-positive rate: the total variation, delta(0).
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+            >>> round(run.advantage.upper, 4)
+            0.3829
+        """
+        return self.delta(0.0)
+
+    def gaussian_mu(self, tail: float = 1e-12) -> Bounds:
+        """Bounds on the smallest mu with H_a <= G_mu(a) + tail for all a >= 0, in both directions.
+
+        G_mu is the curve of N(mu, 1) against N(0, 1): but for the tail, the mechanism hides as much as one
+        Gaussian release of sensitivity mu and noise 1. `upper` is shown at every a, between nodes too.
+
+        Args:
+            tail: in (0, 1); to be printed beside mu. Without one, most mechanisms have no mu.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or if delta stays above the tail.
+            NumericalError: if mu is above 1e3, or as for `hockey_stick`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
+            >>> round(run.gaussian_mu().upper, 2)
+            0.55
+        """
+        at = check_delta(tail)
+        lower, upper = envelope_mu([self._stick(add=add) for add in self._directions], at)
+        if not (self.parts.sampled or self.parts.curves):
+            upper = min(upper, root_up(self.parts.gaussian[1]))
+        return self._labelled(min(lower, upper), upper)
+
+    def bayes_success(self, prior: float) -> Bounds:
+        """Bounds on how often the best guess is right whether a person took part.
+
+        It is (1 - prior) + prior H_a at a = (1 - prior) / prior, in the worse direction.
+
+        Args:
+            prior: how likely the person took part before anything was released, in [0, 1].
+
+        Returns:
+            Bounds, at least max(prior, 1 - prior). Errors as for `tradeoff`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+            >>> round(run.bayes_success(0.5).upper, 4)
+            0.6915
+        """
+        at = check_real("prior", prior, minimum=0.0, maximum=1.0)
+        return self._labelled(*larger(bayes_ends(self._stick(add=add), at) for add in self._directions))
+
+    def reconstruction(self, baseline: float) -> Bounds:
+        """Bounds on how often a record is reconstructed, by whoever succeeds without the release so often.
+
+        Success is any criterion that was fixed beforehand, for a record drawn from any law; it is
+        `tpr(baseline)`.
+
+        Args:
+            baseline: the success rate of the best guess that sees nothing of the release, in [0, 1].
+
+        Returns:
+            Bounds. The lower one is that of a test for membership, not of a reconstruction that is known.
+            Errors as for `tradeoff`.
+
+        References:
+            Hayes, Mahloujifar and Balle 2023, Theorem 2; Kaissis, Hayes, Ziller and Rueckert 2023.
+        """
+        return self.tpr(check_real("baseline", baseline, minimum=0.0, maximum=1.0))
+
+    @functools.cached_property
+    def _asked(self) -> dict[tuple[float, bool], tuple[float, float]]:
+        return {}
+
+    def _ends(self, eps: float, *, add: bool) -> tuple[float, float]:
+        """Lower and upper value of one direction; kept, for several questions ask at the same eps."""
+        known = self._asked.get((eps, add))
+        if known is None:
+            known = self._asked[eps, add] = self.parts.delta(eps, add=add, tolerance=_TOLERANCE)
+        return known
+
+    def _stick(self, *, add: bool) -> Stick:
+        return functools.partial(self._ends, add=add)
 
     @property
     def _directions(self) -> tuple[bool, ...]:
