@@ -10,6 +10,7 @@ from dpmech.cli.comparing import compare
 from dpmech.cli.given_sigma import delta_command, epsilon_command
 from dpmech.cli.ledgers import ledger
 from dpmech.cli.optimizing import optimize
+from dpmech.cli.risk import risk
 from dpmech.cli.showing import show
 
 __all__ = ["main"]
@@ -30,5 +31,16 @@ def main() -> None:
     """How much noise private training needs, with the proof."""
 
 
-for command in (calibrate, epsilon_command, delta_command, compare, optimize, verify, show, ledger, audit):
+for command in (
+    calibrate,
+    epsilon_command,
+    delta_command,
+    compare,
+    optimize,
+    verify,
+    show,
+    ledger,
+    risk,
+    audit,
+):
     main.add_command(command)

@@ -50,6 +50,7 @@ def calls():
         "verify": ("verify", "certificate.json"),
         "audit": ("audit", "claims.toml"),
         "show": ("show", "certificate.json"),
+        "risk": ("risk", "certificate.json", "--fpr", "0.01"),
         "ledger add": (
             *("ledger", "add", "ledger.json", "certificate.json", "--name", "a", "--new"),
             *("--eps", "4", "--delta", "1e-5"),

@@ -1,0 +1,109 @@
+"""`dpmech risk`: what a certificate's noise means for an attacker, in words."""
+
+import textwrap
+
+import click
+
+from dpmech.certificates import Certificate
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
+from dpmech.cli.options import output_options
+from dpmech.cli.parameters import Real
+from dpmech.cli.printing import emit, progress_bar
+from dpmech.cli.risk_words import findings
+from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.evaluation import profile
+from dpmech.numerics import typed, up
+
+__all__ = ["risk"]
+
+_WIDTH = 80
+
+
+@click.command(
+    cls=Command,
+    short_help="Say what an attacker can learn from a run.",
+    examples=[
+        "dpmech risk certificate.json",
+        "dpmech risk certificate.json --fpr 0.01 --prior 0.5 --tail 1e-9 --json",
+    ],
+)
+@click.argument("file", type=click.Path(), metavar="FILE")
+@click.option(
+    "--fpr", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(0.001, 0.01, 0.1),
+    show_default=True, help="False-positive rate of an attack; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--prior", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(0.5,), show_default=True,
+    help="How likely an example was used, before; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--baseline", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(1e-4,), show_default=True,
+    help="Chance of guessing a record without the release; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--tail", type=Real(minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True), default=1e-12,
+    show_default=True, help="What mu leaves out, in delta.",
+)  # fmt: skip
+@click.option(
+    "--rel-error", type=Real(minimum=1e-3, maximum=0.5), default=0.01, show_default=True,
+    help="How far a curve that needs nodes may be off between them.",
+)  # fmt: skip
+@worker_options
+@output_options
+def risk(
+    file: str,
+    *,
+    fpr: tuple[float, ...],
+    prior: tuple[float, ...],
+    baseline: tuple[float, ...],
+    tail: float,
+    rel_error: float,
+    workers: int | None,
+    dask: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Say what an attacker can learn from a run with this certificate, a sentence for every number.
+
+    The numbers are of the whole privacy profile of the certificate's mechanism and noise, computed here; its
+    (eps, delta) is one point of that. Under Balls-in-Bins this draws new samples, which takes a minute or
+    more. It does not replace `dpmech verify`. Exit code 2 if the file is none, or a number is out of range.
+    """
+    certificate = Certificate.load(file)
+    total = 3 + len(fpr) + len(prior) + len(baseline)
+    with (
+        chosen_executor(workers, dask) as executor,
+        progress_bar("risk", total=total, quiet=quiet) as report,
+    ):
+        report("privacy profile")
+        known = profile(certificate.mechanism, certificate.sigma, rel_error=rel_error, executor=executor)
+        report("")
+        found = findings(known, rates=fpr, priors=prior, baselines=baseline, tail=tail, report=report)
+    if as_json:
+        content = {
+            "certificate": file,
+            "sigma": certificate.sigma,
+            "eps": certificate.budget.eps,
+            "delta": certificate.budget.delta,
+            "adjacency": certificate.adjacency.value,
+            "unit": certificate.unit.value,
+            "guarantee": str(known.guarantee),
+            "profile": str(known.by),
+            "risk": [one.to_dict() for one in found],
+        }
+        emit(document("risk", content))
+        return
+    budget = certificate.budget
+    _print(
+        f"{file}: sigma {up(certificate.sigma)}, eps {typed(budget.eps)}, delta {typed(budget.delta)}, "
+        f"{certificate.adjacency.value}, unit {certificate.unit.value}"
+    )
+    for one in found:
+        _print(one.words, "- ")
+    _print(f"How sure: {known.guarantee}; {known.by}.")
+
+
+def _print(text: str, mark: str = "") -> None:
+    lines = textwrap.wrap(text, _WIDTH - len(mark), break_long_words=False, break_on_hyphens=False)
+    click.echo(mark + ("\n" + " " * len(mark)).join(lines))

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import dpmech as dm
+from dpmech import cli
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def path(tmp_path):
+    target = tmp_path / "certificate.json"
+    dm.calibrate_sigma(dm.Identity(30), 1.0, 1e-5, participation=dm.Poisson(0.1)).certificate().save(target)
+    return target
+
+
+def test_sentences_are_what_the_profile_says_rounded_up(path):
+    result = run("risk", path, "--fpr", "0.01", "--prior", "0.3", "--baseline", "0.001")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert all(len(line) <= 80 or str(path) in line for line in lines)
+    certificate = dm.Certificate.load(path)
+    known = dm.profile(certificate.mechanism, certificate.sigma)
+    text = " ".join(result.stdout.split())
+    found = float(text.split("finds at most ")[1].split(" %")[0])
+    assert 100.0 * known.tpr(0.01).upper <= found <= 100.1 * 1.01 * known.tpr(0.01).upper
+    assert "70 % without the release" in text
+    assert "But for 1e-12 in probability" in text
+    assert "How sure: deterministic upper bound" in text
+
+
+def test_json_holds_both_ends(path):
+    result = run("risk", path, "--json", "--tail", "1e-9")
+    document = json.loads(result.stdout)
+    assert [one["name"] for one in document["risk"]] == [
+        "tpr", "tpr", "tpr", "advantage", "bayes_success", "reconstruction", "gaussian_mu"
+    ]  # fmt: skip
+    certificate = dm.Certificate.load(path)
+    known = dm.profile(certificate.mechanism, certificate.sigma)
+    last = document["risk"][-1]
+    assert last["tail"] == 1e-9
+    assert last["upper"] == known.gaussian_mu(1e-9).upper
+    assert all(one["lower"] <= one["upper"] for one in document["risk"])
+    assert document["sigma"] == certificate.sigma
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--fpr", "2"], "--fpr"), (["--rel-error", "0"], "--rel-error"), (["--tail", "0"], "--tail")],
+)
+def test_bad_input(arguments, words, path):
+    result = run("risk", path, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert not result.stdout
+
+
+def test_no_certificate(tmp_path):
+    result = run("risk", tmp_path / "none.json")
+    assert result.exit_code == 2
+    assert "none.json" in result.stderr
