@@ -8,6 +8,9 @@ from hypothesis import settings
 # Every test under tests/statistical may reject a correct library with at most this probability.
 ALPHA = 1e-9
 
+# Workers of pytest-xdist and shells set it, and what is printed would follow them.
+os.environ.pop("COLUMNS", None)
+
 settings.register_profile("ci", derandomize=True, max_examples=100, deadline=None)
 settings.register_profile("quick", derandomize=True, max_examples=20, deadline=None)
 settings.register_profile("nightly", derandomize=False, max_examples=2000, deadline=None)

@@ -111,13 +111,14 @@ def test_no_command_prints_one(command, options, rows):
 
 def test_rows_that_are_compared_share_what_is_left_to_chance(monkeypatch):
     asked = []
-    true = dispatch.CertifiedAccountant
+    kind = dispatch.CertifiedAccountant
+    true = kind.calibrate
 
-    def noted(gram, bounds, method, rng, **settings):
-        asked.append(method)
-        return true(gram, bounds, method, rng, **settings)
+    def noted(self, *budget, **settings):
+        asked.append(self.settings)
+        return true(self, *budget, **settings)
 
-    monkeypatch.setattr(dispatch, "CertifiedAccountant", noted)
+    monkeypatch.setattr(kind, "calibrate", noted)
     plan = ["--dataset-size", "12", "--batch-size", "6", "--epochs", "3", "--sampling", "balls-in-bins",
             "--eps", "2", "--delta", "1e-3", "--json"]  # fmt: skip
     names = "identity,lambda-cgd:lam=0.5,bsr:bands=2"

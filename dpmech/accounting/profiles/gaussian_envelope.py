@@ -71,7 +71,7 @@ class _Followed:
             eps += step
             if eps > _LARGEST_EPS or len(self.eps) > _MOST_NODES:
                 raise InvalidParameterError(
-                    "tail", tail, f"above {up(self.upper[-1])}, what delta falls to at eps {self.eps[-1]:.6g}"
+                    "tail", tail, f"above {up(self.upper[-1])}, what delta falls to at eps {up(self.eps[-1])}"
                 )
             found = stick(eps)
             self._insert(len(self.eps), eps, found)

@@ -33,6 +33,7 @@ def test_sentences_are_what_the_profile_says_rounded_up(path):
     assert "How sure: deterministic upper bound" in text
 
 
+@pytest.mark.slow
 def test_json_holds_both_ends(path):
     result = run("risk", path, "--json", "--tail", "1e-9")
     document = json.loads(result.stdout)

@@ -66,7 +66,7 @@ def test_the_json_holds_it(default, tmp_path):
     forged(default, 0.97).save(wrong)
     result = CliRunner().invoke(main, ["verify", "--rigorous", "--json", str(path), str(wrong)])
     assert result.exit_code == 1
-    first, second = json.loads(result.stdout)
+    first, second = json.loads(result.stdout)["files"]
     draw = first["draw"]
     assert draw.keys() == {"holds", "eps", "delta", "m", "upper", "beta", "samples", "seeded"}
     assert (draw["holds"], draw["m"], draw["beta"], draw["seeded"]) == (True, 0.1, 1e-9, False)
@@ -75,7 +75,7 @@ def test_the_json_holds_it(default, tmp_path):
     assert second["draw"]["holds"] is False
     assert "inside delta" in first["guarantee"]
     plain = json.loads(CliRunner().invoke(main, ["verify", "--json", str(saved.path_of("single"))]).stdout)
-    assert plain[0]["draw"] is None
+    assert plain["files"][0]["draw"] is None
 
 
 def test_seeded_checks_say_so(default):

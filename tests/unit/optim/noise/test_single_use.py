@@ -65,7 +65,7 @@ def test_copies_are_refused_with_the_reason(name, how, word):
 
 def test_a_private_model_takes_no_copy_of_its_optimizer_along():
     model, private, _ = run()
-    with pytest.raises(dm.UnsupportedCombinationError, match="LotOptimizer was copied"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="a model of make_private was copied"):
         copy.deepcopy(model)
     copy.deepcopy(model.state_dict())
     assert private.steps_left == 6
