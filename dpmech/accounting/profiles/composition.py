@@ -114,6 +114,8 @@ class Composition:
             NumericalError: as for `delta`.
         """
         side = _Side(self, add=add)
+        if side.says_nothing:
+            raise UnattainableBudgetError(math.inf, delta, "a curve that is composed bounds nothing")
         near = side.rough_epsilon(delta)
         for _ in range(_LOOKS):
             bound, before = side.upper(near, tolerance), near
@@ -138,6 +140,11 @@ class _Side:
             (curve.atoms(add=add), times) for curve, times in whole.curves
         ]
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the bounds of some curve are 1 everywhere, so that no loss of it is known to be finite."""
+        return any(one.losses.size == 0 for one, _ in self.atoms)
+
     def rough_epsilon(self, delta: float) -> float:
         """About the eps at delta, not far below it."""
         losses = [self._loss(part, upper=True) for part in self.whole.sampled]
@@ -147,6 +154,8 @@ class _Side:
     def upper(self, near: float, tolerance: float) -> Bound:
         """An upper bound at every eps >= 0, laid out for one of them."""
         whole = self.whole
+        if self.says_nothing:
+            return _known(upper=True)
         kinds = len(whole.sampled) + len(whole.curves)
         if kinds == 0:
             return lambda eps: gaussian_ends(whole.gaussian[1], eps)[1]

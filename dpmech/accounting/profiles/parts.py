@@ -24,6 +24,8 @@ __all__ = ["Curve", "Nodes", "SampledPart", "grouped"]
 
 # Rounding of lower bounds between nodes, far above what it is.
 _SLACK = 1e-9
+# Beyond it e^eps nears the end of float64; lower bounds there are 0.
+_LARGEST_EPS = 700.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +115,18 @@ class Nodes:
         above the line through two nodes on one side, from an upper bound at the further one and a lower bound
         at the nearer one.
         """
-        a, lower, upper = np.exp(np.array(self.eps)), np.array(self.lower), np.array(self.upper)
-        at, place = float(np.exp(eps)), int(np.searchsorted(np.array(self.eps), eps))
+        if eps >= _LARGEST_EPS:
+            return 0.0
+        nodes = np.array(self.eps)
+        nodes = nodes[nodes < _LARGEST_EPS]
+        a, lower, upper = (
+            np.exp(nodes),
+            np.array(self.lower[: nodes.size]),
+            np.array(self.upper[: nodes.size]),
+        )
+        if nodes.size == 0:
+            return 0.0
+        at, place = float(np.exp(eps)), int(np.searchsorted(nodes, eps))
         found = [lower[place] if place < a.size else 0.0]
         # Nodes may be so close that their e^eps is one float.
         if place >= 2 and a[place - 1] > a[place - 2]:

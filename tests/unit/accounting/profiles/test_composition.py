@@ -88,6 +88,15 @@ def test_below_zero_the_other_direction_decides():
             assert end == pytest.approx(1.0 - math.exp(-eps) + math.exp(-eps) * own, rel=1e-12)
 
 
+@pytest.mark.parametrize("claim", [Curve.of_claim(1.0, 1.0), Curve.of_claim(710.0, 0.1)])
+def test_a_curve_that_says_nothing_composes_to_nothing(claim):
+    for whole in (Composition(curves=((claim, 2),)), Composition((0.25, 0.25), (SAMPLED,), ((claim, 1),))):
+        lower, upper = whole.delta(1.0, add=False, tolerance=1e-3)
+        assert 0.0 <= lower < upper == 1.0
+        with pytest.raises(dm.UnattainableBudgetError, match="bounds nothing"):
+            whole.epsilon(1e-5, add=True, tolerance=1e-3)
+
+
 def test_a_delta_that_is_never_reached():
     claim = Curve.of_claim(1.0, 1e-4)
     with pytest.raises(dm.UnattainableBudgetError, match="however large eps is"):
