@@ -85,7 +85,8 @@ from dpmech.risk_targets import (
     RiskCalibration,
     calibrate_sigma_to,
 )
-from dpmech.verifying import Check, OwnDraw, Verification, verify
+from dpmech.signing import new_key, sign
+from dpmech.verifying import Check, OwnDraw, Policy, Verification, verify
 
 __all__ = [
     "BLT",
@@ -139,6 +140,7 @@ __all__ = [
     "Participation",
     "Pld",
     "Poisson",
+    "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
     "Provenance",
@@ -170,6 +172,7 @@ __all__ = [
     "join",
     "last_iterate_error",
     "max_se",
+    "new_key",
     "one_run_epsilon",
     "optimize",
     "per_step_error",
@@ -177,6 +180,7 @@ __all__ = [
     "rmse",
     "samplers",
     "sensitivity",
+    "sign",
     "verify",
     "workloads",
 ]
