@@ -63,7 +63,7 @@ class SampledPart:
         # off by a float, and so is 1 less the gap.
         bounds = Bounds.bracket(
             product_down(
-                quotient_down(1.0, next_up(self.noise_multiplier)), next_down(next_down(1.0 - self.gap))
+                quotient_down(1.0, next_up(self.noise_multiplier)), next_down(1.0 - next_up(self.gap))
             ),
             quotient_up(1.0, self.noise_multiplier),
             Provenance("sensitivity.of_multiplier"),
