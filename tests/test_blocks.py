@@ -61,6 +61,7 @@ def run_text(text):
         ("1 / 3, 2  # {}", "0.333, 2", "0.333, 4"),
         ("import dpmech as dm\njoint = dm.join([1.0, 1.0])  # .sigma = {}", "0.7071", "0.7091"),
         ("1e-5 / 3  # {}", "3.33e-6", "3.43e-6"),
+        ("4, 0.25  # {}", "4 bins of 0.25", "5 bins of 0.25"),
         ("import dpmech as dm\ndm.Bounds.bracket(4.1, 4.3, dm.Provenance('here'))  # {}", "4.3", "4.1"),
     ],
 )
