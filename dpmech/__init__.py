@@ -78,6 +78,7 @@ from dpmech.mechanism import (
     workloads,
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
+from dpmech.plans import TrainingPlan
 from dpmech.risk_targets import (
     AdvantageTarget,
     AttackTarget,
@@ -153,6 +154,7 @@ __all__ = [
     "SingleParticipation",
     "SquareRoot",
     "Strategy",
+    "TrainingPlan",
     "UnattainableBudgetError",
     "Uniqueness",
     "Unit",
