@@ -12,6 +12,7 @@ from dpmech.cli.ledgers import ledger
 from dpmech.cli.optimizing import optimize
 from dpmech.cli.risk import risk
 from dpmech.cli.showing import show
+from dpmech.cli.signing import sign
 
 __all__ = ["main"]
 
@@ -39,6 +40,7 @@ for command in (
     optimize,
     verify,
     show,
+    sign,
     ledger,
     risk,
     audit,

@@ -1,12 +1,11 @@
 """`dpmech show`: what a certificate, a run record, a ledger or a strategy says, in plain language."""
 
-import json
 from typing import Any
 
 import click
 from rich.text import Text
 
-from dpmech.certificates import Certificate, Document, RunRecord, read_text
+from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.cli.commands import Command, Refusal
 from dpmech.cli.documents import document
 from dpmech.cli.files import named
@@ -68,17 +67,9 @@ def _read(file: str) -> Document:
     try:
         if is_ledger(text):
             return Ledger.from_json(text)
-        return RunRecord.from_json(text) if _is_run(text) else Certificate.from_json(text)
+        return RunRecord.from_json(text) if is_run_record(text) else Certificate.from_json(text)
     except CertificateError as error:
         raise named(file, error) from error
-
-
-def _is_run(text: str) -> bool:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return False  # `Certificate` says what is wrong
-    return isinstance(found, dict) and "run" in found
 
 
 def _kind(one: Document) -> str:
