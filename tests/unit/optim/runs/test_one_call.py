@@ -117,6 +117,6 @@ def test_processes_share_the_claim_of_the_first(monkeypatch):
     monkeypatch.setattr(one_call.dist, "broadcast_object_list", receive)
     assert one_call._from_first(lambda: pytest.fail("calibrated twice"), None) == first
     assert first.sigma == cal.sigma
-    sent.append(dm.UnattainableBudgetError("none"))
-    with pytest.raises(dm.UnattainableBudgetError):
+    sent.append(dm.InvalidParameterError("eps", 0.0, "more"))
+    with pytest.raises(dm.InvalidParameterError):
         one_call._from_first(lambda: cal, None)
