@@ -82,7 +82,11 @@ def test_there_are_many_and_none_twice():
 
 
 # Exit code 1: a check failed, rather than a call was wrong.
-FAILED = {"dpmech show edited.json", "dpmech ledger add budget.json certificate.json --name run"}
+FAILED = {
+    "dpmech show edited.json",
+    "dpmech report edited.json --out review.html",
+    "dpmech ledger add budget.json certificate.json --name run",
+}
 # What only somebody who writes Python knows.
 PYTHON = re.compile(
     r"\bdm\.|numpy|Generator|None|\bTrue\b|\bFalse\b|Traceback|\w\(\)|[A-Z]{3,}_[A-Z]+|"
