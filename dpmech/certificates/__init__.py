@@ -17,7 +17,7 @@ from dpmech.certificates.document import (
     to_plain,
 )
 from dpmech.certificates.duties import trainer_duties
-from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness
+from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness, is_run_record
 
 __all__ = [
     "LARGEST_FILE",
@@ -34,6 +34,7 @@ __all__ = [
     "check_unedited",
     "differences",
     "from_plain",
+    "is_run_record",
     "parse",
     "read_text",
     "seal_of",

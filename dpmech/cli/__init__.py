@@ -13,6 +13,7 @@ from dpmech.cli.optimizing import optimize
 from dpmech.cli.reporting import report
 from dpmech.cli.risk import risk
 from dpmech.cli.showing import show
+from dpmech.cli.signing import sign
 
 __all__ = ["main"]
 
@@ -40,6 +41,7 @@ for command in (
     optimize,
     verify,
     show,
+    sign,
     ledger,
     risk,
     report,

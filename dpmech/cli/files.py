@@ -1,9 +1,8 @@
 """Sealed files that commands read: what is wrong with one is said of the file."""
 
-import json
 from pathlib import Path
 
-from dpmech.certificates import Certificate, Document, RunRecord, read_text
+from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
 from dpmech.exceptions import CertificateError, InvalidParameterError
 
@@ -40,17 +39,9 @@ def read_document(path: str | Path) -> Document:
     try:
         if is_ledger(text):
             return Ledger.from_json(text)
-        return RunRecord.from_json(text) if _is_run(text) else Certificate.from_json(text)
+        return RunRecord.from_json(text) if is_run_record(text) else Certificate.from_json(text)
     except CertificateError as error:
         raise named(path, error) from error
-
-
-def _is_run(text: str) -> bool:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return False  # `Certificate` says what is wrong
-    return isinstance(found, dict) and "run" in found
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,7 +6,7 @@ from dpmech.cli.printing import width
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
 from dpmech.composition import Ledger, Release
-from dpmech.numerics import between, typed, up
+from dpmech.numerics import between, short, up
 from dpmech.reports import total_of
 
 __all__ = ["ledger_record", "ledger_text"]
@@ -35,27 +35,22 @@ def ledger_text(ledger: Ledger, delta: float | None = None) -> list[Any]:
         parts += stacked(_COLUMNS, rows, width())
     total = total_of(ledger, delta)
     if "reason" in total:
-        return [*parts, f"total at delta {_short(total['delta'])}: none: {plain(total['reason'])}"]
+        return [*parts, f"total at delta {short(total['delta'])}: none: {plain(total['reason'])}"]
     interval = between(total["eps_lower"], total["eps_upper"])
-    return [*parts, f"total: eps in {interval} at delta {_short(total['delta'])}: {total['guarantee']}"]
+    return [*parts, f"total: eps in {interval} at delta {short(total['delta'])}: {total['guarantee']}"]
 
 
 def _cells(release: Release) -> dict[str, str]:
     own = release.certificate
     return {
         "name": release.name,
-        "eps": _short(own.budget.eps),
-        "delta": _short(own.budget.delta),
+        "eps": short(own.budget.eps),
+        "delta": short(own.budget.delta),
         "sigma": up(own.sigma),
         "lot": release.lot or "",
         "participation": plain(repr(own.participation)),
         "guarantee": str(own.guarantee),
     }
-
-
-def _short(value: float) -> str:
-    """As typed where that is short, else rounded up."""
-    return min(typed(value), up(value), key=len)
 
 
 def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dpmech.certificates import trainer_duties
-from dpmech.numerics import between, down, product_up, typed, up
+from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.checklists import checklists
 from dpmech.reports.free_text import in_markdown, printable
 from dpmech.reports.ledger_total import total_of
@@ -95,7 +95,7 @@ def _total(review: Review) -> str:
     if ledger is None:
         return ""
     total = total_of(ledger, None)
-    at = min(typed(total["delta"]), up(total["delta"]), key=len)
+    at = short(total["delta"])
     if "reason" in total:
         return f"No total at delta {at}: {total['reason']}"
     return f"eps in {between(total['eps_lower'], total['eps_upper'])} at delta {at}: {total['guarantee']}"
