@@ -107,7 +107,76 @@ def train_hf(cal, folder, tell):
     return trainer.model, trainer.run[1]
 
 
-TRAIN = {"hf": train_hf}
+def train_lightning(cal, folder, tell):
+    import logging
+
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from torch.utils.data import DataLoader
+
+    from dpmech.optim.lightning import PrivateTraining
+
+    logging.getLogger("lightning").setLevel(logging.ERROR)
+    released = log_of(folder)
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Classifier()
+
+        def forward(self, **batch):
+            return self.net(**batch)
+
+        def training_step(self, batch, index):
+            raise NotImplementedError
+
+        def validation_step(self, batch, index):
+            self.log("loss", self(**batch)["loss"])
+
+        def configure_optimizers(self):
+            adam = torch.optim.Adam(self.parameters(), lr=0.1)
+            return [adam], [torch.optim.lr_scheduler.ExponentialLR(adam, 0.9)]
+
+    class Tell(lightning.Callback):
+        def on_train_batch_start(self, *_):
+            tell()
+
+        def on_train_batch_end(self, trainer, module, *_):
+            step = private.run[2].steps_taken - 1
+            released(step, private.run[2].sampler.indices(step).tolist(), module)
+            tell()
+
+    def made(**keys):
+        return PrivateTraining(
+            cal,
+            DataLoader(Rows(), batch_size=SIZE // EPOCH, collate_fn=masked),
+            1.0,
+            loss=lambda model, **batch: model(**batch)["loss"],
+            folder=folder / "out",
+            max_physical_batch_size=2,
+            seed=3,
+            **keys,
+        )
+
+    private = made()
+    if private.newest() is None:
+        private = made(generator=7, rng=8)
+    module = Module()
+    tell()
+    trainer = lightning.Trainer(
+        max_epochs=N // EPOCH,
+        callbacks=[private, Tell(), ModelCheckpoint(folder / "out", every_n_train_steps=EVERY, save_top_k=1)],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        val_check_interval=2,
+    )
+    trainer.fit(module, private.loader, DataLoader(Rows(8, seed=5), batch_size=4), ckpt_path=private.newest())
+    return module.net, private.run[1]
+
+
+TRAIN = {"hf": train_hf, "lightning": train_lightning}
 
 
 def train(framework, cal, folder, tell):
@@ -232,10 +301,11 @@ def test_a_run_that_is_killed_ends_like_one_that_is_not(framework):
     assert check(report_of(framework, TRIALS), TRIALS) > 0
 
 
-def test_one_run_that_is_killed():
-    if "hf" not in frameworks():
-        pytest.skip("transformers is not installed")
-    check(report_of("hf", 1, times=1), 1)
+@pytest.mark.parametrize("framework", ["hf", pytest.param("lightning", marks=pytest.mark.slow)])
+def test_one_run_that_is_killed(framework):
+    if framework not in frameworks():
+        pytest.skip(f"{framework} is not installed")
+    check(report_of(framework, 1, times=1), 1)
 
 
 def test_what_differs_is_seen():
