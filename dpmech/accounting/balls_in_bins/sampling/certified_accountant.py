@@ -32,12 +32,15 @@ _TRIES = ((0.0, 0.85), (0.0015, 0.05), (0.005, 0.03), (0.02, 0.01), (0.08, 0.009
 _FLOOR_SHARE = 0.05
 # How far above the right sigma, in log, a calibration may aim.
 _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01, 0.02, 0.04, 0.08)
-# Draws times bins that a proof may take, and how much more of them is still tried for the widest aim.
+# And further, where that takes many draws: the bound on the weights is far above delta there, and so far
+# above the right sigma fewer show that delta is far below its target.
+_FAR_AIMS = (0.12, 0.18, 0.25, 0.35, 0.5)
+# Draws times bins that a proof may take, and how much more of them is still tried.
 _WORK = 1.2e8
 # Fewer bins are worth no more draws than so many: what a draw costs beside them begins to count.
 _FEWEST_BINS = 400
 _LEAST_DRAWS = 4000.0
-_HOPELESS = 20.0
+_HOPELESS = 6.0
 # The same for bounds on delta, which are wide where that is not enough.
 _PATIENT = 4.0
 # An aim this much higher is as unwelcome as all of that work.
@@ -208,6 +211,7 @@ class CertifiedAccountant(Accountant):
                     bound.samples,
                     randomness="".join(f"{word:08x}" for word in self.entropy),
                     method=self.settings.settled(delta),
+                    excess=search.above + further,
                 )
         raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
 
@@ -257,12 +261,24 @@ class CertifiedAccountant(Accountant):
         first = product_down(_TRIES[0][1], beta)
         most = self._most()
         draws = {aim: pilots.expected_samples(pilots.log_mean + fall * aim, first) for aim in _AIMS}
-        above = min(_AIMS, key=lambda aim: (draws[aim] / most) ** 2 + aim / _COMFORT)
-        if draws[above] > _HOPELESS * most:
+        above = min(_AIMS, key=lambda aim: _cost(aim, draws[aim] / most))
+        work, cost = draws[above], _cost(above, draws[above] / most)
+        distant: Pilots | None = None
+        for far in _FAR_AIMS:
+            if cost <= _cost(far, 0.0):
+                break
+            # Log delta is no line that far: pilots are drawn there, and the proof goes on with them.
+            there = pilots.moved(*at(start + far), self._entropy()).redrawn()
+            needed = there.expected_samples(math.log(delta), first)
+            if _cost(far, needed / most) < cost:
+                above, work, cost, distant = far, needed, _cost(far, needed / most), there
+        if work > _HOPELESS * most:
             raise NumericalError(
-                f"a proof by sampling would take some {draws[above]:.1e} draws of {self.gram.bins} bins "
+                f"a proof by sampling would take some {work:.1e} draws of {self.gram.bins} bins "
                 f"({self.method})"
             )
+        if distant is not None:
+            return _Search(distant, root, start + above - root, fall)
         short = pilots.relative_error / (_PILOT_SHARE * fall * above)
         size = int(min(pilots.samples * short**2, most))
         pilots = pilots.moved(*at(root), self._entropy()).redrawn(size)
@@ -344,3 +360,8 @@ class CertifiedAccountant(Accountant):
 
     def _by(self, guarantee: Guarantee) -> Provenance:
         return Provenance("bins.certified", {"bins": self.gram.bins, "beta": guarantee.error})
+
+
+def _cost(aim: float, work: float) -> float:
+    """How unwelcome an aim is, in log, together with its draws, as a part of those that a proof may take."""
+    return work**2 + aim / _COMFORT
