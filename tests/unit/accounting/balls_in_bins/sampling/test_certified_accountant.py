@@ -8,7 +8,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.sampling import blocks, certified_accountant
+from dpmech.accounting.balls_in_bins.sampling import aims, blocks, certified_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as bound_module
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import _FLOOR_SHARE, _TRIES
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant as Accountant
@@ -199,6 +199,6 @@ def test_where_a_close_proof_takes_many_draws_a_sigma_further_up_is_proved(monke
     monkeypatch.setattr(certified_accountant, "_LEAST_DRAWS", 1.0)
     # At last the bound on the weights is below delta itself: then none is drawn.
     assert calibrated(accountant()).samples == 0
-    monkeypatch.setattr(certified_accountant, "_FAR_AIMS", ())
+    monkeypatch.setattr(aims, "_FAR_AIMS", ())
     with pytest.raises(NumericalError, match="would take some"):
         calibrated(accountant())
