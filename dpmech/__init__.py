@@ -78,6 +78,7 @@ from dpmech.mechanism import (
     workloads,
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
+from dpmech.plans import TrainingPlan
 from dpmech.risk_targets import (
     AdvantageTarget,
     AttackTarget,
@@ -85,7 +86,8 @@ from dpmech.risk_targets import (
     RiskCalibration,
     calibrate_sigma_to,
 )
-from dpmech.verifying import Check, OwnDraw, Verification, verify
+from dpmech.signing import new_key, sign
+from dpmech.verifying import Check, OwnDraw, Policy, Verification, verify
 
 __all__ = [
     "BLT",
@@ -139,6 +141,7 @@ __all__ = [
     "Participation",
     "Pld",
     "Poisson",
+    "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
     "Provenance",
@@ -151,6 +154,7 @@ __all__ = [
     "SingleParticipation",
     "SquareRoot",
     "Strategy",
+    "TrainingPlan",
     "UnattainableBudgetError",
     "Uniqueness",
     "Unit",
@@ -170,6 +174,7 @@ __all__ = [
     "join",
     "last_iterate_error",
     "max_se",
+    "new_key",
     "one_run_epsilon",
     "optimize",
     "per_step_error",
@@ -177,6 +182,7 @@ __all__ = [
     "rmse",
     "samplers",
     "sensitivity",
+    "sign",
     "verify",
     "workloads",
 ]
