@@ -32,6 +32,10 @@ class Turn(NamedTuple):
     make: Callable[[], Accountant]
     seconds: float = math.inf
 
+    def budget(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, what it may take is counted, not timed: the same ones answer on every machine."""
+        return metered(self.seconds, math.inf)
+
 
 class InTurnAccountant(Accountant):
     """The first accountant, and where it refuses the best of the others; what is returned says which it was.
@@ -103,12 +107,11 @@ class InTurnAccountant(Accountant):
         self, asked: Callable[[Accountant], Answer], progress: Progress
     ) -> Iterator[tuple[Answer, Method]]:
         """Their answers, and their methods, but for those that refuse or would work too long."""
-        for method, make, seconds in self.others:
-            # Work is counted, not timed: the same one answers on every machine.
-            limit = metered(seconds, math.inf) if math.isfinite(seconds) else contextlib.nullcontext()
+        for turn in self.others:
+            method = turn.method
             try:
-                with limit:
-                    answer = asked(make())
+                with turn.budget():
+                    answer = asked(turn.make())
             except WorkLimitError as error:
                 progress(
                     f"{method!r}: {error.what} takes the work to about {error.estimate[0]:.3g} s, above the "
