@@ -86,7 +86,8 @@ from dpmech.risk_targets import (
     RiskCalibration,
     calibrate_sigma_to,
 )
-from dpmech.verifying import Check, OwnDraw, Verification, verify
+from dpmech.signing import new_key, sign
+from dpmech.verifying import Check, OwnDraw, Policy, Verification, verify
 
 __all__ = [
     "BLT",
@@ -140,6 +141,7 @@ __all__ = [
     "Participation",
     "Pld",
     "Poisson",
+    "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
     "Provenance",
@@ -172,6 +174,7 @@ __all__ = [
     "join",
     "last_iterate_error",
     "max_se",
+    "new_key",
     "one_run_epsilon",
     "optimize",
     "per_step_error",
@@ -179,6 +182,7 @@ __all__ = [
     "rmse",
     "samplers",
     "sensitivity",
+    "sign",
     "verify",
     "workloads",
 ]
