@@ -8,7 +8,18 @@ import importlib as _importlib
 from types import ModuleType as _ModuleType
 
 from dpmech import samplers
-from dpmech.accounting import Certified, Deterministic, Exact, Importance, Pld, PrivacyProfile, Prv, Rdp
+from dpmech.accounting import (
+    Certified,
+    Deterministic,
+    Exact,
+    Importance,
+    NegativeBinomialRuns,
+    Pld,
+    PoissonRuns,
+    PrivacyProfile,
+    Prv,
+    Rdp,
+)
 from dpmech.auditing import canary_scores, empirical_epsilon, one_run_epsilon
 from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import (
@@ -28,6 +39,7 @@ from dpmech.composition import (
     Join,
     Ledger,
     Lot,
+    PrivateSelection,
     RenyiCurrency,
     executed_epsilon,
     join,
@@ -135,13 +147,16 @@ __all__ = [
     "Mechanism",
     "MinSep",
     "MissingDependencyError",
+    "NegativeBinomialRuns",
     "NumericalError",
     "OwnDraw",
     "Participation",
     "Pld",
     "Poisson",
+    "PoissonRuns",
     "PrivacyBudget",
     "PrivacyProfile",
+    "PrivateSelection",
     "Provenance",
     "Prv",
     "Randomness",

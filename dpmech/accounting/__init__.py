@@ -55,7 +55,16 @@ from dpmech.accounting.methods import (
     check_method,
 )
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
-from dpmech.accounting.profiles import Composition, Curve, Nodes, PrivacyProfile, SampledPart
+from dpmech.accounting.profiles import (
+    Composition,
+    Curve,
+    NegativeBinomialRuns,
+    Nodes,
+    PoissonRuns,
+    PrivacyProfile,
+    RunCount,
+    SampledPart,
+)
 from dpmech.accounting.profiling import profile_for
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
@@ -82,11 +91,13 @@ __all__ = [
     "Loss",
     "LossMoments",
     "Method",
+    "NegativeBinomialRuns",
     "Nodes",
     "Pld",
     "PointGroup",
     "PoissonAccountant",
     "PoissonRelease",
+    "PoissonRuns",
     "PrivacyProfile",
     "Progress",
     "Prv",
@@ -94,6 +105,7 @@ __all__ = [
     "RemoveProposal",
     "RoughSample",
     "RoughSigma",
+    "RunCount",
     "SampledPart",
     "Scheme",
     "Solution",

@@ -8,6 +8,7 @@ from dpmech.composition.ledger_entries import Mode, Release
 from dpmech.composition.ledger_file import is_ledger, parsed
 from dpmech.composition.lot import Join, Lot, join
 from dpmech.composition.privacy_filters import Currency
+from dpmech.composition.private_selection import PrivateSelection
 
 __all__ = [
     "BlockClipping",
@@ -18,6 +19,7 @@ __all__ = [
     "Ledger",
     "Lot",
     "Mode",
+    "PrivateSelection",
     "Release",
     "RenyiCurrency",
     "executed_epsilon",
