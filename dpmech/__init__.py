@@ -20,7 +20,7 @@ from dpmech.accounting import (
     Prv,
     Rdp,
 )
-from dpmech.auditing import canary_scores, empirical_epsilon, one_run_epsilon
+from dpmech.auditing import CurveAudit, audit_profile, canary_scores, empirical_epsilon, one_run_epsilon
 from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import (
     Certificate,
@@ -120,6 +120,7 @@ __all__ = [
     "Cluster",
     "ColumnNormalized",
     "Continuity",
+    "CurveAudit",
     "CyclicPoisson",
     "Dense",
     "Deterministic",
@@ -176,6 +177,7 @@ __all__ = [
     "WorkLimitError",
     "WorkerError",
     "Workers",
+    "audit_profile",
     "calibrate_sigma",
     "calibrate_sigma_to",
     "canary_scores",
