@@ -58,6 +58,7 @@ from dpmech.exceptions import (
     WorkLimitError,
 )
 from dpmech.fitting import Fit, optimize
+from dpmech.interchange import FlowerAccountant, from_opacus_history, to_dp_event
 from dpmech.mechanism import (
     BLT,
     Adjacency,
@@ -98,7 +99,8 @@ from dpmech.risk_targets import (
     RiskCalibration,
     calibrate_sigma_to,
 )
-from dpmech.verifying import Check, OwnDraw, Verification, verify
+from dpmech.signing import new_key, sign
+from dpmech.verifying import Check, OwnDraw, Policy, Verification, verify
 
 __all__ = [
     "BLT",
@@ -131,6 +133,7 @@ __all__ = [
     "Exact",
     "Fit",
     "FixedEpochs",
+    "FlowerAccountant",
     "GaussianTarget",
     "GdpCurrency",
     "Guarantee",
@@ -155,6 +158,7 @@ __all__ = [
     "Pld",
     "Poisson",
     "PoissonRuns",
+    "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
     "PrivateSelection",
@@ -186,9 +190,11 @@ __all__ = [
     "empirical_epsilon",
     "epsilon",
     "executed_epsilon",
+    "from_opacus_history",
     "join",
     "last_iterate_error",
     "max_se",
+    "new_key",
     "one_run_epsilon",
     "optimize",
     "per_step_error",
@@ -196,6 +202,8 @@ __all__ = [
     "rmse",
     "samplers",
     "sensitivity",
+    "sign",
+    "to_dp_event",
     "verify",
     "workloads",
 ]
