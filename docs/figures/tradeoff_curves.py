@@ -55,17 +55,18 @@ def draw(curves: list[dict[str, object]], path: pathlib.Path) -> None:
     figure = Figure(figsize=(9.2, 4.2), layout="constrained")
     panels = figure.subplots(1, len(BUDGETS), sharey=True)
     # Okabe and Ito: told apart by colour-blind readers; markers and dashes say it again.
-    looks = {"DP-SGD, Poisson": ("#0072B2", "o"), "LambdaCGD, Balls-in-Bins": ("#D55E00", "s")}
+    # Open rings around small squares, where the curves lie on each other.
+    looks = {
+        "DP-SGD, Poisson": {"color": "#0072B2", "marker": "o", "ms": 8, "mfc": "none"},
+        "LambdaCGD, Balls-in-Bins": {"color": "#D55E00", "marker": "s", "ms": 3.5},
+    }
     fine = np.logspace(-5, 0, 400)
     for eps, axes in zip(BUDGETS, panels, strict=True):
         allowed = [envelope(eps, float(rate)) for rate in fine]
-        axes.plot(fine, allowed, color="#000000", ls="--", lw=1.2, label=f"({eps:g}, 1e-5) alone")
+        axes.plot(fine, allowed, color="#000000", ls="--", lw=1.2, label="(eps, 1e-5) alone")
         for one in curves:
             if one["eps"] == eps:
-                colour, marker = looks[one["scheme"]]
-                axes.plot(
-                    one["fpr"], one["tpr"], color=colour, marker=marker, ms=4, lw=1.2, label=one["scheme"]
-                )
+                axes.plot(one["fpr"], one["tpr"], lw=1.2, label=one["scheme"], **looks[one["scheme"]])
         axes.plot(fine, fine, color="#999999", ls=":", lw=1.2, label="guessing")
         axes.set_xscale("log")
         axes.set_yscale("log")
