@@ -22,18 +22,21 @@ _COLUMNS = (
 )
 
 
-def ledger_text(ledger: Ledger, delta: float | None = None) -> list[Any]:
+def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> list[Any]:
     """What to print: headline, releases, total.
 
     Args:
         ledger: of which.
         delta: at which eps is totalled; None for that of the budget, or the sum of those of the releases.
+        profiles: whether privacy profiles that take work may be computed for the total.
     """
     rows = [Row(_cells(release)) for release in ledger.releases]
     parts: list[Any] = [plain(ledger.headline)]
     if rows:
         parts += stacked(_COLUMNS, rows, width())
-    total = total_of(ledger, delta)
+    total = total_of(ledger, delta, profiles=profiles)
+    if total["by_claims"]:
+        parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
     if "reason" in total:
         return [*parts, f"total at delta {_short(total['delta'])}: none: {plain(total['reason'])}"]
     interval = between(total["eps_lower"], total["eps_upper"])
@@ -58,15 +61,19 @@ def _short(value: float) -> str:
     return min(typed(value), up(value), key=len)
 
 
-def total_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
+def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> dict[str, Any]:
     """Eps in all, as data; where there is none, why."""
     at = _delta_of(ledger) if delta is None else delta
+    announced = ledger.budget is None
+    switch = None if not announced or (profiles and len(ledger.releases) > 1) else False
+    waiting = len(ledger.waiting) if switch is False and len(ledger.releases) > 1 else 0
     try:
-        found = ledger.epsilon(at)
+        found = ledger.epsilon(at, profiles=switch)
     except DpmechError as error:
-        return {"delta": at, "reason": str(error)}
+        return {"delta": at, "by_claims": waiting, "reason": str(error)}
     return {
         "delta": at,
+        "by_claims": waiting,
         "eps_lower": found.lower,
         "eps_upper": found.upper,
         "guarantee": str(found.guarantee),
@@ -80,7 +87,7 @@ def _delta_of(ledger: Ledger) -> float:
     return min(sum_up(deltas), 0.5) if deltas else 1e-5
 
 
-def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:
+def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> dict[str, Any]:
     """A ledger as plain data."""
     budget = ledger.budget
     return {
@@ -104,5 +111,5 @@ def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:
             }
             for release in ledger.releases
         ],
-        "total": total_of(ledger, delta),
+        "total": total_of(ledger, delta, profiles=profiles),
     }

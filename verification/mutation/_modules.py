@@ -49,7 +49,8 @@ GROUPS: dict[str, list[str]] = {
         "accounting.sigma_search",
         "accounting.poisson.lattice",
         "accounting.poisson.convolution",
-        "composition.mixed",
+        "composition.announced_total",
+        "accounting.renyi_composition",
         "composition.lot",
         "accounting.methods",
         "accounting.dispatch",
@@ -184,6 +185,8 @@ GROUPS: dict[str, list[str]] = {
     ],
     "ledger": [
         "composition.ledger",
+        "composition.ledger_answers",
+        "composition.release_profiles",
         "composition.ledger_entries",
         "composition.ledger_file",
         "composition.ledger_totals",

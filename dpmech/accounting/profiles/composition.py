@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
+from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.accounting.gaussian_curve import gaussian_curve
 from dpmech.accounting.poisson import (
     LOG_WRAP,
@@ -33,10 +34,11 @@ from dpmech.numerics import (
     ELEMENTARY,
     UNIT,
     Ladder,
-    bisect_boundary,
     next_down,
     quotient_down,
     quotient_up,
+    root_down,
+    root_up,
     up,
 )
 
@@ -49,6 +51,8 @@ _OF_DELTA = 0.5
 # Steps on one ladder, and the length of a lattice that only a first step may pass.
 _RUNGS = 4
 _USUAL_LENGTH = 1 << 22
+# So many kinds of sampled releases may have lattices of the largest size.
+_KINDS = 4
 # Outputs of a sampled release that are this rare, in log, beside delta count as tails.
 _TAIL = -21.0
 _FARTHEST = 38.0
@@ -60,9 +64,12 @@ _LOG_TINY = -460.0
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
 _LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
 # How closely an eps is searched for, and how often a lattice is laid out anew around it.
-_RESOLUTION = 1e-7
+_RESOLUTION = 3e-6
+_PROBES = 60
 _LOOKS = 3
 _NEAR = 0.05
+# How much less, in log, than delta rounding may matter: so much of a tilt is left out.
+_UNTILTED = 7.0
 _LARGEST_EPS = 1e6
 
 
@@ -113,6 +120,8 @@ class Composition:
             UnattainableBudgetError: if it is larger at every eps that was looked at.
             NumericalError: as for `delta`.
         """
+        if not (self.sampled or self.curves):
+            return _gaussian_epsilon(self.gaussian, delta)
         side = _Side(self, add=add)
         if side.says_nothing:
             raise UnattainableBudgetError(math.inf, delta, "a curve that is composed bounds nothing")
@@ -201,9 +210,10 @@ class _Side:
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
         losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
-        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them.
-        theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
-        least = math.log(max(infinite, _NOTHING)) - _BESIDE
+        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them;
+        # and where delta is large beside rounding, one that shows more of the curve than its end.
+        steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
+        least = max(math.log(max(infinite, _NOTHING)) - _BESIDE, min(log_delta + _UNTILTED, 0.0))
         while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
             theta *= 0.7
 
@@ -219,7 +229,7 @@ class _Side:
 
         sign = 1.0 if upper else -1.0
         best, last, found = math.inf, math.inf, _known(upper=upper)
-        for step in self._ladder(losses, steps, rough, theta, tolerance).rungs:
+        for step in self._ladder(losses, steps, rough, (steep, theta), tolerance).rungs:
             bound = on(step)
             value = sign * bound(near)
             if value < best:
@@ -240,7 +250,12 @@ class _Side:
         return JointMoments(tuple(parts), square)
 
     def _ladder(
-        self, losses: list[Loss], steps: list[int], rough: JointMoments, theta: float, tolerance: float
+        self,
+        losses: list[Loss],
+        steps: list[int],
+        rough: JointMoments,
+        tilts: tuple[float, float],
+        tolerance: float,
     ) -> Ladder:
         """Steps that move log delta by about the goal, and finer ones, as long as they can be afforded.
 
@@ -248,12 +263,14 @@ class _Side:
         delta rises by theta (theta + 1) / 2 times that, a loss.
         """
         # Losses on few values may ask for any tilt; what a lattice can gain there is little.
-        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(theta, _USUAL_TILT)
+        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
         spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
-        low, high = JointMoments(rough.parts).window(theta, LOG_WRAP)
-        least = max([(high - low) / (0.8 * MAX_LENGTH), *(loss.finest_step() for loss in losses)])
+        low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
+        # All lattices are in memory at once: of many kinds each gets less of it.
+        share = max(1.0, len(losses) / _KINDS)
+        least = max([(high - low) / (0.8 * MAX_LENGTH), *(share * loss.finest_step() for loss in losses)])
         first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
         return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
@@ -281,6 +298,13 @@ def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
     )
 
 
+def _gaussian_epsilon(squares: tuple[float, float], delta: float) -> tuple[float, float]:
+    """Lower and upper value of eps at delta of a Gaussian loss between these two."""
+    least, most = root_down(squares[0]), root_up(squares[1])
+    lower = gaussian_epsilon(quotient_up(1.0, least), delta, safe=False) if least > 0.0 else 0.0
+    return lower, gaussian_epsilon(quotient_down(1.0, most), delta, safe=True) if most > 0.0 else 0.0
+
+
 def _crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
     """Where a bound passes delta: on the far side if `safe`, else on the near one; infinite if nowhere.
 
@@ -302,4 +326,27 @@ def _crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
             high = low
         if low == 0.0 and not safe and bound(low) <= delta:
             return 0.0
-    return bisect_boundary(lambda eps: bound(eps) > delta, low, high, safe=safe, rtol=_RESOLUTION)
+    return _narrowed(lambda eps: math.log(max(bound(eps), _NOTHING) / delta), low, high)[1 if safe else 0]
+
+
+def _narrowed(excess: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Two points around a root of a falling function, > 0 at the first one and <= 0 at the second.
+
+    Secants, aimed a little to either side by turns; every third probe halves the bracket.
+    """
+    above, below = excess(low), excess(high)
+    for probe in range(_PROBES):
+        width = high - low
+        if width <= _RESOLUTION * high:
+            break
+        at = low + 0.5 * width
+        if probe % 3 != 2 and math.isfinite(above - below) and above > below:
+            aside = 0.4 * _RESOLUTION * high
+            root = low + width * above / (above - below) + (aside if probe % 3 == 0 else -aside)
+            at = min(max(root, low + 0.02 * aside), high - 0.02 * aside)
+        value = excess(at)
+        if value > 0.0:
+            low, above = at, value
+        else:
+            high, below = at, value
+    return low, high
