@@ -46,6 +46,7 @@ from dpmech.exceptions import (
     WorkLimitError,
 )
 from dpmech.fitting import Fit, optimize
+from dpmech.interchange import FlowerAccountant, from_opacus_history, to_dp_event
 from dpmech.mechanism import (
     BLT,
     Adjacency,
@@ -86,7 +87,8 @@ from dpmech.risk_targets import (
     RiskCalibration,
     calibrate_sigma_to,
 )
-from dpmech.verifying import Check, OwnDraw, Verification, verify
+from dpmech.signing import new_key, sign
+from dpmech.verifying import Check, OwnDraw, Policy, Verification, verify
 
 __all__ = [
     "BLT",
@@ -118,6 +120,7 @@ __all__ = [
     "Exact",
     "Fit",
     "FixedEpochs",
+    "FlowerAccountant",
     "GaussianTarget",
     "GdpCurrency",
     "Guarantee",
@@ -140,6 +143,7 @@ __all__ = [
     "Participation",
     "Pld",
     "Poisson",
+    "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
     "Provenance",
@@ -169,9 +173,11 @@ __all__ = [
     "empirical_epsilon",
     "epsilon",
     "executed_epsilon",
+    "from_opacus_history",
     "join",
     "last_iterate_error",
     "max_se",
+    "new_key",
     "one_run_epsilon",
     "optimize",
     "per_step_error",
@@ -179,6 +185,8 @@ __all__ = [
     "rmse",
     "samplers",
     "sensitivity",
+    "sign",
+    "to_dp_event",
     "verify",
     "workloads",
 ]

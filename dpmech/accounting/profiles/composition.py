@@ -93,6 +93,13 @@ class Composition:
         steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.curves)
         return steps + (self.gaussian[1] > 0.0)
 
+    def never(self, *, add: bool) -> float:
+        """What the upper bounds on one direction stay above however large eps is, rounded to nearest."""
+        masses = [(curve.atoms(add=add).infinite, times) for curve, times in self.curves]
+        if any(mass >= 1.0 for mass, _ in masses):
+            return 1.0
+        return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
+
     def delta(self, eps: float, *, add: bool, tolerance: float) -> tuple[float, float]:
         """Lower and upper value of one direction at any real eps.
 

@@ -109,7 +109,8 @@ def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
     """
     order = np.argsort(eps, kind="stable")
     eps, deltas = eps[order], np.minimum(deltas[order], 1.0)
-    kept = eps < _LARGEST
+    # Where e^eps is 0 every curve is 1.
+    kept = (eps < _LARGEST) & (np.exp(np.minimum(eps, 0.0)) > 0.0)
     eps, deltas = eps[kept], deltas[kept]
     least = np.maximum(0.0, -np.expm1(eps)) * (1.0 - 4.0 * ELEMENTARY)
     if not np.all(deltas >= least):
