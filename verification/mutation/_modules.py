@@ -72,6 +72,8 @@ GROUPS: dict[str, list[str]] = {
     "profiles": [
         "accounting.gaussian_curve",
         "accounting.profiles.composition",
+        "accounting.profiles.crossing",
+        "accounting.profiles.gaussian_part",
         "accounting.profiles.gaussian_envelope",
         "accounting.profiles.loss_atoms",
         "accounting.profiles.node_placing",

@@ -9,13 +9,9 @@ what has no closed form. From below, curves at nodes are left out, which post-pr
 
 import dataclasses
 import math
-from collections.abc import Callable
 
-import numpy as np
 import scipy
 
-from dpmech.accounting.gaussian import gaussian_epsilon
-from dpmech.accounting.gaussian_curve import gaussian_curve
 from dpmech.accounting.poisson import (
     LOG_WRAP,
     MAX_LENGTH,
@@ -27,24 +23,20 @@ from dpmech.accounting.poisson import (
     lower_lattice,
     upper_lattice,
 )
+from dpmech.accounting.profiles.crossing import Bound, crossing
+from dpmech.accounting.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
 from dpmech.accounting.profiles.loss_atoms import LossAtoms
 from dpmech.accounting.profiles.parts import Curve, SampledPart
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
     ELEMENTARY,
-    UNIT,
     Ladder,
-    next_down,
     quotient_down,
     quotient_up,
-    root_down,
-    root_up,
     up,
 )
 
 __all__ = ["Composition"]
-
-Bound = Callable[[float], float]
 
 # How much of the tolerance, in log delta, the first lattice should use up.
 _OF_DELTA = 0.5
@@ -63,9 +55,7 @@ _LOG_TINY = -460.0
 # least standard deviation of a sum that a lattice is laid out for.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
 _LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
-# How closely an eps is searched for, and how often a lattice is laid out anew around it.
-_RESOLUTION = 3e-6
-_PROBES = 60
+# How often a lattice is laid out anew around an eps that is searched for, and how close is near.
 _LOOKS = 3
 _NEAR = 0.05
 # How much less, in log, than delta rounding may matter: so much of a tilt is left out.
@@ -128,14 +118,14 @@ class Composition:
             NumericalError: as for `delta`.
         """
         if not (self.sampled or self.curves):
-            return _gaussian_epsilon(self.gaussian, delta)
+            return gaussian_epsilon_ends(self.gaussian, delta)
         side = _Side(self, add=add)
         if side.says_nothing:
             raise UnattainableBudgetError(math.inf, delta, "a curve that is composed bounds nothing")
         near = side.rough_epsilon(delta)
         for _ in range(_LOOKS):
             bound, before = side.upper(near, tolerance), near
-            near = _crossing(bound, delta, near, safe=True)
+            near = crossing(bound, delta, near, safe=True)
             if math.isinf(near):
                 least = bound(_LARGEST_EPS)
                 raise UnattainableBudgetError(
@@ -143,7 +133,7 @@ class Composition:
                 )
             if abs(near - before) <= _NEAR * near:
                 break
-        lower = _crossing(side.lower(near, tolerance), delta, near, safe=False)
+        lower = crossing(side.lower(near, tolerance), delta, near, safe=False)
         return min(lower, near), near
 
 
@@ -286,74 +276,3 @@ class _Side:
 def _known(*, upper: bool) -> Bound:
     """What bounds without a lattice."""
     return (lambda _: 1.0) if upper else (lambda _: 0.0)
-
-
-def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
-    """Lower and upper value of H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2."""
-    if square == 0.0:
-        return 0.0, 0.0
-    logs, errors = gaussian_curve(math.sqrt(square), np.array([eps]))
-    log_delta, error = float(logs[0]), float(errors[0])
-    # The root is off by u, and log h moves by at most (1 + |eps| / mu^2 + mu^2) times that, relative.
-    own = ELEMENTARY + UNIT * (4.0 * abs(log_delta) + 4.0 * (1.0 + abs(eps) / square + square))
-    value = math.exp(log_delta)
-    if math.isinf(error):
-        return 0.0, min(1.0, value * (1.0 + own) + 1e-320)
-    return (
-        max(0.0, next_down(value * (1.0 - error - own) - 1e-320)),
-        min(1.0, value * (1.0 + error + own) + 1e-320),
-    )
-
-
-def _gaussian_epsilon(squares: tuple[float, float], delta: float) -> tuple[float, float]:
-    """Lower and upper value of eps at delta of a Gaussian loss between these two."""
-    least, most = root_down(squares[0]), root_up(squares[1])
-    lower = gaussian_epsilon(quotient_up(1.0, least), delta, safe=False) if least > 0.0 else 0.0
-    return lower, gaussian_epsilon(quotient_down(1.0, most), delta, safe=True) if most > 0.0 else 0.0
-
-
-def _crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
-    """Where a bound passes delta: on the far side if `safe`, else on the near one; infinite if nowhere.
-
-    Every eps > 0 that is returned was looked at. A bound may say little far from where it was laid out.
-    """
-    if safe and bound(0.0) <= delta:
-        return 0.0
-    low, high, step = 0.0, max(near, 1e-9), 0.01
-    if bound(high) > delta:
-        while bound(high) > delta:
-            low, high, step = high, high * (1.0 + step) + 1e-9, 2.0 * step
-            if high > _LARGEST_EPS:
-                return math.inf if safe else low
-    else:
-        while high > 0.0:
-            low, step = high * max(1.0 - step, 0.0), 2.0 * step
-            if low == 0.0 or bound(low) > delta:
-                break
-            high = low
-        if low == 0.0 and not safe and bound(low) <= delta:
-            return 0.0
-    return _narrowed(lambda eps: math.log(max(bound(eps), _NOTHING) / delta), low, high)[1 if safe else 0]
-
-
-def _narrowed(excess: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Two points around a root of a falling function, > 0 at the first one and <= 0 at the second.
-
-    Secants, aimed a little to either side by turns; every third probe halves the bracket.
-    """
-    above, below = excess(low), excess(high)
-    for probe in range(_PROBES):
-        width = high - low
-        if width <= _RESOLUTION * high:
-            break
-        at = low + 0.5 * width
-        if probe % 3 != 2 and math.isfinite(above - below) and above > below:
-            aside = 0.4 * _RESOLUTION * high
-            root = low + width * above / (above - below) + (aside if probe % 3 == 0 else -aside)
-            at = min(max(root, low + 0.02 * aside), high - 0.02 * aside)
-        value = excess(at)
-        if value > 0.0:
-            low, above = at, value
-        else:
-            high, below = at, value
-    return low, high
