@@ -66,6 +66,8 @@ from dpmech.accounting.profiles import (
     SampledPart,
 )
 from dpmech.accounting.profiling import profile_for
+from dpmech.accounting.renyi import RenyiAccountant
+from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
 
@@ -81,6 +83,7 @@ __all__ = [
     "Composition",
     "Curve",
     "Deterministic",
+    "Divergence",
     "Exact",
     "GaussianAccountant",
     "Importance",
@@ -103,6 +106,8 @@ __all__ = [
     "Prv",
     "Rdp",
     "RemoveProposal",
+    "RenyiAccountant",
+    "RenyiComposition",
     "RoughSample",
     "RoughSigma",
     "RunCount",

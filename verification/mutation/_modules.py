@@ -49,7 +49,8 @@ GROUPS: dict[str, list[str]] = {
         "accounting.sigma_search",
         "accounting.poisson.lattice",
         "accounting.poisson.convolution",
-        "composition.mixed",
+        "composition.announced_total",
+        "accounting.renyi_composition",
         "composition.lot",
         "accounting.methods",
         "accounting.dispatch",
@@ -71,6 +72,8 @@ GROUPS: dict[str, list[str]] = {
     "profiles": [
         "accounting.gaussian_curve",
         "accounting.profiles.composition",
+        "accounting.profiles.crossing",
+        "accounting.profiles.gaussian_part",
         "accounting.profiles.gaussian_envelope",
         "accounting.profiles.loss_atoms",
         "accounting.profiles.node_placing",
@@ -196,6 +199,8 @@ GROUPS: dict[str, list[str]] = {
     ],
     "ledger": [
         "composition.ledger",
+        "composition.ledger_answers",
+        "composition.release_profiles",
         "composition.ledger_entries",
         "composition.ledger_file",
         "composition.ledger_totals",
