@@ -192,6 +192,7 @@ GROUPS: dict[str, list[str]] = {
         "signing.statement",
     ],
     "ledger": [
+        "composition.file_lock",
         "composition.ledger",
         "composition.ledger_entries",
         "composition.ledger_file",
