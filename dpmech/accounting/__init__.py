@@ -57,6 +57,8 @@ from dpmech.accounting.methods import (
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
 from dpmech.accounting.profiles import Composition, Curve, Nodes, PrivacyProfile, SampledPart
 from dpmech.accounting.profiling import profile_for
+from dpmech.accounting.renyi import RenyiAccountant
+from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
 
@@ -72,6 +74,7 @@ __all__ = [
     "Composition",
     "Curve",
     "Deterministic",
+    "Divergence",
     "Exact",
     "GaussianAccountant",
     "Importance",
@@ -92,6 +95,8 @@ __all__ = [
     "Prv",
     "Rdp",
     "RemoveProposal",
+    "RenyiAccountant",
+    "RenyiComposition",
     "RoughSample",
     "RoughSigma",
     "SampledPart",

@@ -90,6 +90,10 @@ class PrivacyProfile:
     def delta(self, eps: float) -> Bounds:
         """Bounds on delta at eps >= 0; errors as for `hockey_stick`."""
         at = check_eps(eps, zero_allowed=True)
+        sampled = self.parts.sampled
+        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
+            found = PoissonAccountant(sampled[0].release).delta(1.0, at, tolerance=0.4 * _TOLERANCE)
+            return self._labelled(found.lower, found.upper)
         return self._labelled(*larger(self._ends(at, add=add) for add in self._directions))
 
     def epsilon(self, delta: float) -> Bounds:
