@@ -55,7 +55,16 @@ from dpmech.accounting.methods import (
     check_method,
 )
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
-from dpmech.accounting.profiles import Composition, Curve, Nodes, PrivacyProfile, SampledPart
+from dpmech.accounting.profiles import (
+    Composition,
+    Curve,
+    NegativeBinomialRuns,
+    Nodes,
+    PoissonRuns,
+    PrivacyProfile,
+    RunCount,
+    SampledPart,
+)
 from dpmech.accounting.profiling import profile_for
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
@@ -85,11 +94,13 @@ __all__ = [
     "Loss",
     "LossMoments",
     "Method",
+    "NegativeBinomialRuns",
     "Nodes",
     "Pld",
     "PointGroup",
     "PoissonAccountant",
     "PoissonRelease",
+    "PoissonRuns",
     "PrivacyProfile",
     "Progress",
     "Prv",
@@ -99,6 +110,7 @@ __all__ = [
     "RenyiComposition",
     "RoughSample",
     "RoughSigma",
+    "RunCount",
     "SampledPart",
     "Scheme",
     "Solution",

@@ -104,6 +104,11 @@ def _programme(facts: Mapping[str, Fact]) -> str:
     return text
 
 
+def _best_of_runs(facts: Mapping[str, Fact]) -> str:
+    text = "the best of a secret number of runs, {law}".format_map(facts)
+    return ", ".join([text, *(f"{name} {_value(value)}" for name, value in facts.items() if name != "law")])
+
+
 # What a route is called by people; one without an entry is told by its name and its facts.
 _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "sensitivity.largest_column": "largest column norm",
@@ -143,6 +148,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "rdp.composed": "RDP composition, claims by basic composition",
     "history.empty": "nothing was released",
     "profile.composed": "privacy profiles of {releases} releases, composed",
+    "profile.best_of_runs": _best_of_runs,
     "profile.claim": "what (eps, delta) alone says",
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
     "filter.budget": "the whole budget, held by a privacy filter",
