@@ -105,7 +105,8 @@ def _scheme(participation: Participation) -> Scheme:
     if scheme is None:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
-            supported="participations that are not random, Poisson, CyclicPoisson, BallsInBins and FreshBallsInBins",
+            supported="participations that are not random, Poisson, CyclicPoisson, BallsInBins and "
+            "FreshBallsInBins",
         )
     return scheme
 
@@ -238,16 +239,17 @@ def _fresh_balls_in_bins(
     check_nonnegative(strategy)
     if strategy.bands != 1:
         raise UnsupportedCombinationError(
-            f"{mechanism.participation!r} is accounted for where all steps have independent noise, and {strategy!r} "
-            "correlates it",
+            f"{mechanism.participation!r} is accounted for where all steps have independent noise, and "
+            f"{strategy!r} correlates it",
             supported="Identity, and Diagonal with equal noise within each epoch; for correlated noise "
-            f"BallsInBins({bins}), or dm.profile of one epoch under it, composed with itself, where noise starts "
-            "anew every epoch",
+            f"BallsInBins({bins}), or dm.profile of one epoch under it, composed with itself, where noise "
+            "starts anew every epoch",
         )
     norms = strategy.column_norms().reshape(-1, bins)
     if np.any(norms.min(axis=1) < norms.max(axis=1) * (1.0 - _CLOSE)):
         raise UnsupportedCombinationError(
-            f"{mechanism.participation!r} needs equal noise at all steps of an epoch, which {strategy!r} has not",
+            f"{mechanism.participation!r} needs equal noise at all steps of an epoch, which "
+            f"{strategy!r} has not",
             supported=f"Identity, Diagonal with equal noise within each epoch, or BallsInBins({bins})",
         )
     if not (method is None or isinstance(method, Exact)):

@@ -141,6 +141,7 @@ class BallsInBins(Participation):
 
     bins: int
     fresh: dataclasses.InitVar[bool] = False
+    _anew: ClassVar[bool] = False
     random: ClassVar[bool] = True
     plan_name: ClassVar[str] = "balls-in-bins"
 
@@ -149,11 +150,12 @@ class BallsInBins(Participation):
         del bins
         if not isinstance(fresh, bool):
             raise InvalidParameterError("fresh", fresh, "True or False")
-        return super().__new__(_fresh_kind(cls) if fresh else cls)
+        kind = FreshBallsInBins if fresh and cls is BallsInBins else cls
+        return super().__new__(kind)  # type: ignore[return-value]  # a kind of what was called
 
-    def __post_init__(self, fresh: bool) -> None:  # noqa: FBT001 - called by the dataclass
-        if fresh is not type(self).fresh:
-            raise InvalidParameterError("fresh", fresh, f"{type(self).fresh} for a {type(self).__name__}")
+    def __post_init__(self, fresh: bool) -> None:
+        if fresh is not self._anew:
+            raise InvalidParameterError("fresh", fresh, f"{self._anew} for a {type(self).__name__}")
         object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))
 
     @property
@@ -198,9 +200,10 @@ class BallsInBins(Participation):
 @register
 @dataclasses.dataclass(frozen=True)
 class FreshBallsInBins(BallsInBins):
-    """Every epoch anew, every example is put into one of `bins` bins, uniformly; bin i is step i of the epoch.
+    """Every epoch anew, every example is put into one of `bins` bins, uniformly; bin i is its step i.
 
-    The allocations of all epochs and examples are independent. It is what `BallsInBins(bins, fresh=True)` makes.
+    The allocations of all epochs and examples are independent. It is what `BallsInBins(bins, fresh=True)`
+    makes.
 
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
@@ -208,6 +211,7 @@ class FreshBallsInBins(BallsInBins):
     """
 
     fresh: dataclasses.InitVar[bool] = True
+    _anew: ClassVar[bool] = True
     plan_name: ClassVar[str] = "balls-in-bins-fresh"
 
     def __new__(cls, bins: int = 1, fresh: bool = True) -> Self:  # noqa: FBT001, FBT002 - as __init__
@@ -225,7 +229,7 @@ class FreshBallsInBins(BallsInBins):
         return self.bins
 
     def pattern(self, n: int) -> Pattern:
-        """The worst-case support: once an epoch, at the end of one and the start of the next one at the closest."""
+        """The worst-case support: once an epoch, last in one and first in the next one at the closest."""
         if self.bins > n or n % self.bins:
             raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
         return Pattern(1, n // self.bins) if n > self.bins else Pattern(n, 1)
@@ -233,14 +237,10 @@ class FreshBallsInBins(BallsInBins):
     def duty(self, n: int) -> str:
         """A new allocation for every epoch."""
         return (
-            f"In each of {n // self.bins} epochs put every example, uniformly and independently of the others and "
-            f"of all other epochs, into one of {self.bins} bins; step t trains on bin t mod {self.bins} of its "
-            "epoch. Every allocation is drawn anew and kept secret."
+            f"In each of {n // self.bins} epochs put every example, uniformly and independently of the "
+            f"others and of all other epochs, into one of {self.bins} bins; step t trains on bin t mod "
+            f"{self.bins} of its epoch. Every allocation is drawn anew and kept secret."
         )
-
-
-def _fresh_kind(kind: type[BallsInBins]) -> type[BallsInBins]:
-    return FreshBallsInBins if kind is BallsInBins else kind
 
 
 def _check_sampling_prob(value: object) -> float:

@@ -83,10 +83,10 @@ class BallsInBinsSampler(Sampler):
 
 
 class FreshBallsInBinsSampler(Sampler):
-    """Step t trains on bin t mod bins of its epoch; every epoch puts every example into one bin, uniformly, anew.
+    """Step t trains on bin t mod bins of its epoch; every epoch puts every example into one bin, anew.
 
-    The allocation of an epoch comes from random words of its own, so that all of them are independent. Lots differ
-    in size, which must stay secret with who is in them: normalise by
+    The allocation of an epoch comes from random words of its own, so that all of them are independent. Lots
+    differ in size, which must stay secret with who is in them: normalise by
     `expected_batch_size`. Four bytes an example are held, for one epoch at a time.
 
     Args:

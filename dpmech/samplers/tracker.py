@@ -21,8 +21,8 @@ class ParticipationTracker:
 
     It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
     participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. With a new
-    allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example must
-    stay in its group. That a random participation was drawn with the right
+    allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example
+    must stay in its group. That a random participation was drawn with the right
     law cannot be seen from its lots.
 
     **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
@@ -209,7 +209,9 @@ class ParticipationTracker:
         """Everyone once an epoch: nobody twice, nobody new after the first one, nobody missing at its end."""
         begun = step - step % bins
         if np.any(last >= begun):
-            raise _refusal(step, f"an example takes part twice in an epoch of {bins} steps", self._participation)
+            raise _refusal(
+                step, f"an example takes part twice in an epoch of {bins} steps", self._participation
+            )
         if begun and np.any(last < 0):
             raise _refusal(step, "an example takes part that did not in the first epoch", self._participation)
         if begun and step == begun + bins - 1:

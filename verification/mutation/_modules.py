@@ -73,6 +73,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.profiles.composition",
         "accounting.profiles.gaussian_envelope",
         "accounting.profiles.loss_atoms",
+        "accounting.profiles.lower_atoms",
         "accounting.profiles.node_placing",
         "accounting.profiles.parts",
         "accounting.profiles.profile",
@@ -134,6 +135,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.independent.total",
         "accounting.balls_in_bins.independent.direction",
         "accounting.balls_in_bins.independent.accountant",
+        "accounting.balls_in_bins.fresh_epochs",
         "accounting.balls_in_bins.moments",
     ],
     "renyi": [

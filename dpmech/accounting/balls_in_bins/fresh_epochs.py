@@ -1,8 +1,9 @@
 """Balls-in-Bins with a new allocation every epoch, for independent bins: the epochs' losses composed.
 
-Epochs whose releases share no noise and whose allocations are independent are adaptive releases of one pair each,
-and the product of these pairs dominates and is attained (see the proof in the documentation). So both ends follow
-from the curve of one epoch: nodes of the law of a sum, their hull from above and what they leave from below.
+Epochs whose releases share no noise and whose allocations are independent are adaptive releases of one pair
+each, and the product of these pairs dominates and is attained (see the proof in the documentation). So both
+ends follow from the curve of one epoch: nodes of the law of a sum, their hull from above and what they leave
+from below.
 """
 
 import dataclasses
@@ -23,11 +24,12 @@ _WIDEST = 0.01
 _SMALLEST_EPS = 1e-9
 # The hull of a first look at a curve, and how fine one may get.
 _COARSE, _FINEST = 0.02, 1e-7
-# Of what a tolerance leaves open, in log delta, the part that the hulls of all epochs may use up, and the lattices
-# on which they are composed.
-_OF_HULLS, _OF_LATTICES = 0.3, 0.1
-# The tolerance of the lattices of a first look, and how often there is a finer one.
-_ROUGH, _LOOKS = 0.02, 2
+# Of what a tolerance leaves open, in log delta, the part that the hulls of all epochs may use up, and the
+# lattices on which they are composed.
+_OF_HULLS, _OF_LATTICES = 0.9, 0.1
+# The tolerance of the lattices of a first look, how often there is a finer one, and by how much finer a next
+# one.
+_ROUGH, _LOOKS, _MORE = 0.02, 3, 0.3
 # Beside delta what is not followed of one epoch adds so little; it is followed to this delta at least.
 _FAR, _LEAST = 1e-3, 1e-6
 _NOTHING = 1e-280
@@ -66,7 +68,8 @@ class FreshEpochsAccountant(Accountant):
 
     Args:
         bins: b >= 2.
-        epochs: the sensitivity of one epoch, its largest column norm, with how many epochs have it; not empty.
+        epochs: the sensitivity of one epoch, its largest column norm, with how many epochs have it; not
+            empty.
         sensitivity: of all epochs together.
     """
 
@@ -96,6 +99,7 @@ class FreshEpochsAccountant(Accountant):
         far = _FAR * delta / self.count
         composed = self.composition(sigma, _Look(least=min(_LEAST, far)))
         ends = {add: composed.epsilon(delta, add=add, tolerance=_ROUGH) for add in (False, True)}
+        caution = 1.0
         for _ in range(_LOOKS):
             lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
             if upper - lower <= tolerance * upper or upper <= _SMALLEST_EPS:
@@ -103,12 +107,13 @@ class FreshEpochsAccountant(Accountant):
             deciding = [add for add, one in ends.items() if one[1] > lower]
             theta = max(composed.tilt(upper, add=add) for add in deciding)
             goal = max(theta * tolerance * upper, _FINEST)
-            composed = self.composition(sigma, self._finer(theta, goal, far))
+            composed = self.composition(sigma, self._finer(theta, caution * goal, far))
             for add in deciding:
                 found = composed.epsilon(delta, add=add, tolerance=_OF_LATTICES * goal)
                 ends[add] = max(ends[add][0], found[0]), min(ends[add][1], found[1])
+            caution *= _MORE
         lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
-        upper = self._agreed(sigma, upper, delta, tolerance)
+        upper = _agreed(composed, upper, delta, tolerance)
         # Both ends hold: this decides only whether they are close enough to be of use.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise self._too_wide(sigma, "eps", lower, upper)
@@ -117,9 +122,7 @@ class FreshEpochsAccountant(Accountant):
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Safeguarded secant on the upper bound; see the base class."""
         start = self._close_sigma(eps, delta, rtol)
-        return smallest_sigma(
-            self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress
-        )
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress)
 
     def composition(self, sigma: float, look: _Look | None = None) -> Composition:
         """The epochs, each known at nodes, at least as closely as asked.
@@ -169,8 +172,10 @@ class FreshEpochsAccountant(Accountant):
 
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float]:
         """Lower and upper delta, as close as `tolerance`, a change of sigma, asks for."""
-        composed = self.composition(sigma, _Look(least=LEAST_DELTA))
+        known = [one for (had, _), one in self._found.items() if had == sigma]
+        composed = known[0] if known else self.composition(sigma, _Look(least=LEAST_DELTA))
         ends = {add: composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)}
+        caution = 1.0
         for _ in range(_LOOKS):
             lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
             goal = tolerance * _slope(eps, upper)
@@ -179,21 +184,13 @@ class FreshEpochsAccountant(Accountant):
             deciding = [add for add, one in ends.items() if one[1] > lower]
             theta = max(composed.tilt(eps, add=add) for add in deciding)
             far = _FAR * max(lower, _FAR * upper) / self.count
-            composed = self.composition(sigma, self._finer(theta, goal, far))
+            composed = self.composition(sigma, self._finer(theta, caution * goal, far))
             for add in deciding:
                 found = composed.delta(eps, add=add, tolerance=_OF_LATTICES * goal)
                 ends[add] = max(ends[add][0], found[0]), min(ends[add][1], found[1])
+            caution *= _MORE
         lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
         return min(lower, upper), upper
-
-    def _agreed(self, sigma: float, eps: float, delta: float, tolerance: float) -> float:
-        """An eps not below the given bound at which `delta` says so too."""
-        step = 0.1 * tolerance * eps
-        for _ in range(_AGREEMENTS):
-            if eps == 0.0 or self._bracket(sigma, eps, tolerance)[1] <= delta:
-                return eps
-            eps, step = eps + step, 2.0 * step
-        raise NumericalError(f"bounds on delta and on eps at sigma={sigma!r} do not agree near eps={eps!r}")
 
     def _close_sigma(self, eps: float, delta: float, rtol: float) -> float:
         """About the sigma sought, from the middles of first looks; no guarantee rests on it."""
@@ -232,3 +229,14 @@ def _slope(eps: float, delta: float) -> float:
     within = min(max(delta, 1e-260), 1.0 - 1e-9)
     change = gaussian_scale(eps, within * math.exp(-0.01)) - gaussian_scale(eps, within)
     return max(0.05, 0.01 / max(change, 1e-6))
+
+
+def _agreed(composed: Composition, eps: float, delta: float, tolerance: float) -> float:
+    """An eps not below the given bound at which delta, on lattices that are laid out for it, says so too."""
+    step = 0.1 * tolerance * eps
+    for _ in range(_AGREEMENTS):
+        found = (composed.delta(eps, add=add, tolerance=tolerance) for add in (False, True))
+        if eps == 0.0 or max(upper for _, upper in found) <= delta:
+            return eps
+        eps, step = eps + step, 2.0 * step
+    raise NumericalError(f"bounds on delta and on eps do not agree near eps={eps!r}")

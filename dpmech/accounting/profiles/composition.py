@@ -4,8 +4,8 @@ Gaussian releases are one Gaussian release, in closed form. Poisson-sampled ones
 steps of one run, whose transform is inverted. Everything else goes onto one lattice: each loss by what bounds
 it from above, the lot composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
 H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). So the lattice only has to resolve
-what has no closed form. From below, curves at nodes enter by a loss that theirs dominates, or are left out, which
-post-processing allows.
+what has no closed form. From below, curves at nodes enter by a loss that theirs dominates, or are left out,
+which post-processing allows.
 """
 
 import dataclasses
@@ -190,11 +190,13 @@ class _Side:
         return lambda eps: max([known(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
 
     def _known_below(self, near: float, tolerance: float) -> Bound:
-        """A lower bound from all that is known from below: Gaussian, tight sampled releases, two-sided curves."""
+        """A lower bound from all that is known from below."""
         square = self.whole.gaussian[0]
         tight = tuple(part for part in self.whole.sampled if part.tight)
         below = tuple(
-            (curve, times) for curve, times in self.whole.curves if not curve.atoms_below(add=self.add).says_nothing
+            (curve, times)
+            for curve, times in self.whole.curves
+            if not curve.atoms_below(add=self.add).says_nothing
         )
         if below:
             if len(below) == 1 and below[0][1] == 1 and not tight and square == 0.0:
@@ -238,7 +240,9 @@ class _Side:
                 (upper_lattice(loss, step) if upper else lower_lattice(loss, step), times)
                 for loss, times in zip(losses, steps, strict=True)
             ]
-            factors.extend((one.lattice(step), times) for one, times in (self.atoms if upper else self._below))
+            factors.extend(
+                (one.lattice(step), times) for one, times in (self.atoms if upper else self._below)
+            )
             composed = compose_all(factors, theta, upper=upper)
             return (lambda eps: composed.delta_beside(eps, square)) if square > 0.0 else composed.delta
 
@@ -278,8 +282,8 @@ class _Side:
         """Steps that move log delta by about the goal, and finer ones, as long as they can be afforded.
 
         A mass that is split over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 in the mean: log
-        delta rises by theta (theta + 1) / 2 times that, a loss. Where losses at nodes are moved down, by h / 2
-        in the mean, it falls by theta times that.
+        delta rises by theta (theta + 1) / 2 times that, a loss. Where losses at nodes are moved down, by h /
+        2 in the mean, it falls by theta times that.
         """
         # Losses on few values may ask for any tilt; what a lattice can gain there is little.
         count, theta = sum(steps) + sum(times for _, times in self.atoms), min(theta, _USUAL_TILT)
@@ -290,7 +294,9 @@ class _Side:
         if floored and repeated:
             wanted = min(wanted, 2.0 * _OF_DELTA * tolerance / (max(theta, 0.1) * repeated))
         low, high = JointMoments(rough.parts).window(theta, LOG_WRAP)
-        least = max([(high - low) / (0.8 * MAX_LENGTH), *(loss.finest_step() for loss in losses)])
+        spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
+        finest = [span / _USUAL_LENGTH for span in spans]
+        least = max([*finest, (high - low) / (0.8 * MAX_LENGTH), *(loss.finest_step() for loss in losses)])
         first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
         return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))

@@ -1,18 +1,19 @@
 r"""A privacy loss on finitely many values whose curve is nowhere above a mechanism's: for lower bounds.
 
-Where h(a_i) is known to lie in [l_i, u_i], the curve h, convex and non-increasing, is above l_(i+1) between two
-nodes, and above the lines through (a_(i-1), u_(i-1)) and (a_i, l_i), and through (a_(i+2), u_(i+2)) and
+Where h(a_i) is known to lie in [l_i, u_i], the curve h, convex and non-increasing, is above l_(i+1) between
+two nodes, and above the lines through (a_(i-1), u_(i-1)) and (a_i, l_i), and through (a_(i+2), u_(i+2)) and
 (a_(i+1), l_(i+1)). The largest of these is g <= h, linear between nodes and at most one corner in between.
-**Theorem.** The lower convex hull G of g and (1 - a)_+ is the curve of a pair (P', Q') of laws on finitely many
-points, and every product of such pairs has a curve below that of the product of the mechanisms' own pairs.
+**Theorem.** The lower convex hull G of g and (1 - a)_+ is the curve of a pair (P', Q') of laws on finitely
+many points, and every product of such pairs has a curve below that of the product of the mechanisms' own
+pairs.
 
-*Proof.* G <= g <= h, G is convex, non-increasing, 1 at 0 with a slope >= -1, and 0 in the end: as in the proof
-for upper hulls it is the curve of a pair. Of two pairs with G <= h the first is a post-processing of the second
-(Blackwell), coordinate by coordinate so is the product of the first ones of that of the second ones, and no
-post-processing raises a curve. []
+*Proof.* G <= g <= h, G is convex, non-increasing, 1 at 0 with a slope >= -1, and 0 in the end: as in the
+proof for upper hulls it is the curve of a pair. Of two pairs with G <= h the first is a post-processing of
+the second (Blackwell), coordinate by coordinate so is the product of the first ones of that of the second
+ones, and no post-processing raises a curve. []
 
-Mass that rounding takes off counts as loss -infinity, and losses are rounded down: the sum over all outputs of
-P'-mass times (1 - a e^-loss)_+ only falls.
+Mass that rounding takes off counts as loss -infinity, and losses are rounded down: the sum over all outputs
+of P'-mass times (1 - a e^-loss)_+ only falls.
 
 References:
     Zhu, Dong and Wang 2022, Proposition 8; Dong, Roth and Su 2022, Theorem 2.
@@ -20,7 +21,6 @@ References:
 
 import dataclasses
 import functools
-import math
 
 import numpy as np
 
@@ -74,7 +74,9 @@ class LowerAtoms:
                 f"losses from {self.losses[0]!r} to {self.losses[-1]!r} in steps of {step!r}: too many points"
             )
         spend(1e-8 * count, 24.0 * count, what=f"a lattice of {count} points")
-        nodes = np.bincount((cells - first).astype(np.int64), self.masses, count)
+        nodes: FloatArray = np.bincount((cells - first).astype(np.int64), self.masses, count).astype(
+            np.float64
+        )
         # A sum of k terms, one after another, is off by k u.
         return LatticeLoss(step, first, nodes * (1.0 - (self.losses.size + 8.0) * UNIT), 0.0)
 
@@ -127,14 +129,18 @@ def _with_corners(a: FloatArray, low: FloatArray, high: FloatArray) -> tuple[Flo
     width = np.diff(a)
     # Of the line that comes down to a node, and of the one that leaves the next node behind it.
     left = np.clip(np.append(-1.0, (low[1:-1] - high[:-2]) / width[:-1]), -1.0, 0.0)
+    # How far that line is above 0; a node from which it gets nowhere counts as one at 0.
+    far = low[:-1] / np.maximum(-left, 1e-300)
+    low = np.append(np.where(far > _CLOSE * a[:-1], low[:-1], 0.0), low[-1])
+    low[0] = 1.0
+    low = np.maximum.accumulate(low[::-1])[::-1]
     right = np.clip(np.append((high[2:] - low[1:-1]) / width[1:], 0.0), -1.0, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         at = (low[1:] - low[:-1] - right * width) / (left - right)
     meet = (left < right) & (at > 0.0) & (at < width)
     at = np.clip(at[meet], _INSIDE * width[meet], (1.0 - _INSIDE) * width[meet])
-    height = np.minimum(
-        low[:-1][meet] + left[meet] * at, low[1:][meet] - right[meet] * (width[meet] - at)
-    )
+    at = np.minimum(at, (1.0 - _INSIDE) * far[meet])
+    height = np.minimum(low[:-1][meet] + left[meet] * at, low[1:][meet] - right[meet] * (width[meet] - at))
     # Beyond the last node the line that comes down to it, until 0.
     fall = max((high[-2] - low[-1]) / width[-1], 1e-300)
     reach = min(low[-1] / fall, a[-1]) if low[-1] > 0.0 else a[-1]

@@ -88,16 +88,19 @@ class Direction:
 
         Args:
             eps: increasing, shape (m,); delta should not fall by more than a few orders of magnitude.
-            goal: how far apart the ends may be, in log delta; where the common sums do not get there, an eps has
-                sums of its own.
+            goal: how far apart the ends may be, in log delta; where the common sums do not get there, an eps
+                has sums of its own.
         """
         low, high = float(eps[0]), float(eps[-1])
         near = 0.5 * (low + high)
         sight, ratio = self._look(near, 0.5 * (high - low))
         if sight.log_delta < _LOG_NOTHING or math.isinf(sight.theta):
             return [self.delta(float(one), goal) for one in eps]
-        # Where one bin decides, levels differ in what is cut off, and sums of their own cost less than finer ones.
-        lower, upper = self.totals(ratio, sight, self._steps(ratio, sight, 0.25 * goal).rungs[0], self.level(near))
+        # Where one bin decides, levels differ in what is cut off, and sums of their own cost less than finer
+        # ones.
+        lower, upper = self.totals(
+            ratio, sight, self._steps(ratio, sight, 0.25 * goal).rungs[0], self.level(near)
+        )
         found = [(self.lower(lower, ratio, one), self.upper(upper, ratio, one)) for one in map(float, eps)]
         return [
             ends if log_gap(*ends) <= goal else self.delta(float(one), goal)
