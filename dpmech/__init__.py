@@ -8,8 +8,19 @@ import importlib as _importlib
 from types import ModuleType as _ModuleType
 
 from dpmech import samplers
-from dpmech.accounting import Certified, Deterministic, Exact, Importance, Pld, PrivacyProfile, Prv, Rdp
-from dpmech.auditing import canary_scores, empirical_epsilon, one_run_epsilon
+from dpmech.accounting import (
+    Certified,
+    Deterministic,
+    Exact,
+    Importance,
+    NegativeBinomialRuns,
+    Pld,
+    PoissonRuns,
+    PrivacyProfile,
+    Prv,
+    Rdp,
+)
+from dpmech.auditing import CurveAudit, audit_profile, canary_scores, empirical_epsilon, one_run_epsilon
 from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import (
     Certificate,
@@ -28,6 +39,7 @@ from dpmech.composition import (
     Join,
     Ledger,
     Lot,
+    PrivateSelection,
     RenyiCurrency,
     executed_epsilon,
     join,
@@ -46,6 +58,7 @@ from dpmech.exceptions import (
     WorkLimitError,
 )
 from dpmech.fitting import Fit, optimize
+from dpmech.interchange import FlowerAccountant, from_opacus_history, to_dp_event
 from dpmech.mechanism import (
     BLT,
     Adjacency,
@@ -79,6 +92,7 @@ from dpmech.mechanism import (
     workloads,
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
+from dpmech.plans import TrainingPlan
 from dpmech.risk_targets import (
     AdvantageTarget,
     AttackTarget,
@@ -86,7 +100,8 @@ from dpmech.risk_targets import (
     RiskCalibration,
     calibrate_sigma_to,
 )
-from dpmech.verifying import Check, OwnDraw, Verification, verify
+from dpmech.signing import new_key, sign
+from dpmech.verifying import Check, OwnDraw, Policy, Verification, verify
 
 __all__ = [
     "BLT",
@@ -108,6 +123,7 @@ __all__ = [
     "Cluster",
     "ColumnNormalized",
     "Continuity",
+    "CurveAudit",
     "CyclicPoisson",
     "Dense",
     "Deterministic",
@@ -118,6 +134,7 @@ __all__ = [
     "Exact",
     "Fit",
     "FixedEpochs",
+    "FlowerAccountant",
     "FreshBallsInBins",
     "GaussianTarget",
     "GdpCurrency",
@@ -136,13 +153,17 @@ __all__ = [
     "Mechanism",
     "MinSep",
     "MissingDependencyError",
+    "NegativeBinomialRuns",
     "NumericalError",
     "OwnDraw",
     "Participation",
     "Pld",
     "Poisson",
+    "PoissonRuns",
+    "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
+    "PrivateSelection",
     "Provenance",
     "Prv",
     "Randomness",
@@ -153,6 +174,7 @@ __all__ = [
     "SingleParticipation",
     "SquareRoot",
     "Strategy",
+    "TrainingPlan",
     "UnattainableBudgetError",
     "Uniqueness",
     "Unit",
@@ -161,6 +183,7 @@ __all__ = [
     "WorkLimitError",
     "WorkerError",
     "Workers",
+    "audit_profile",
     "calibrate_sigma",
     "calibrate_sigma_to",
     "canary_scores",
@@ -169,9 +192,11 @@ __all__ = [
     "empirical_epsilon",
     "epsilon",
     "executed_epsilon",
+    "from_opacus_history",
     "join",
     "last_iterate_error",
     "max_se",
+    "new_key",
     "one_run_epsilon",
     "optimize",
     "per_step_error",
@@ -179,6 +204,8 @@ __all__ = [
     "rmse",
     "samplers",
     "sensitivity",
+    "sign",
+    "to_dp_event",
     "verify",
     "workloads",
 ]

@@ -110,8 +110,7 @@ def profile(
         participation: as for `calibrate_sigma`.
         adjacency: as for `calibrate_sigma`.
         rel_error: by how much, relative, the hull may be above the curve between nodes, in [1e-3, 0.5];
-        bounds
-            by samples are aimed at five times that.
+            bounds by samples are aimed at five times that.
         method: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`.
         executor: as for `calibrate_sigma`.

@@ -139,7 +139,7 @@ class GaussianTarget(RiskTarget):
     def __post_init__(self) -> None:
         checked = check_real("mu", self.mu, minimum=0.0, open_minimum=True, maximum=_LARGEST_MU)
         object.__setattr__(self, "mu", checked)
-        object.__setattr__(self, "tail", check_delta(self.tail))
+        object.__setattr__(self, "tail", _inside("tail", self.tail, 0.0))
 
     @property
     def limit(self) -> float:

@@ -29,7 +29,9 @@ ROW = {
 
 def example():
     """The example, and what it is said to print."""
-    found = re.search(r"## Ten lines\n\n```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+    found = re.search(
+        r"## Ten lines\n\n(?:<!--.*?-->\n)?```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL
+    )
     return found.group(1), found.group(2)
 
 

@@ -16,7 +16,8 @@ from dpmech.certificates.document import (
     seal_of,
     to_plain,
 )
-from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness
+from dpmech.certificates.duties import trainer_duties
+from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness, is_run_record
 
 __all__ = [
     "LARGEST_FILE",
@@ -33,9 +34,11 @@ __all__ = [
     "check_unedited",
     "differences",
     "from_plain",
+    "is_run_record",
     "parse",
     "read_text",
     "seal_of",
     "to_plain",
+    "trainer_duties",
     "with_checksum",
 ]

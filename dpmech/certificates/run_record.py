@@ -19,7 +19,7 @@ from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterErr
 from dpmech.guards import check_integer
 from dpmech.numerics import Bounds, typed, up
 
-__all__ = ["KIND", "Continuity", "Kept", "Randomness", "RunRecord", "Uniqueness"]
+__all__ = ["KIND", "Continuity", "Kept", "Randomness", "RunRecord", "Uniqueness", "is_run_record"]
 
 KIND = "run record"
 
@@ -320,6 +320,15 @@ class RunRecord(Document):
         if (most - 1) * separation >= self.steps:
             return f"{most} participations {separation} steps apart do not fit {self.steps} steps"
         return ""
+
+
+def is_run_record(text: str) -> bool:
+    """Whether the text of a file says that it is a run record; what it is worth is checked elsewhere."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "run" in document
 
 
 def _continuity(plain: dict[str, str] | None) -> Continuity | None:

@@ -10,8 +10,10 @@ from dpmech.cli.comparing import compare
 from dpmech.cli.given_sigma import delta_command, epsilon_command
 from dpmech.cli.ledgers import ledger
 from dpmech.cli.optimizing import optimize
+from dpmech.cli.reporting import report
 from dpmech.cli.risk import risk
 from dpmech.cli.showing import show
+from dpmech.cli.signing import sign
 
 __all__ = ["main"]
 
@@ -39,8 +41,10 @@ for command in (
     optimize,
     verify,
     show,
+    sign,
     ledger,
     risk,
+    report,
     audit,
 ):
     main.add_command(command)

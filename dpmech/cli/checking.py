@@ -5,22 +5,32 @@ import click
 from dpmech.certificates import LARGEST_FILE
 from dpmech.cli.commands import Command, Refusal
 from dpmech.cli.documents import document
+from dpmech.cli.formats import Verdicts, github, junit, sarif
 from dpmech.cli.options import output_options, seed_option
-from dpmech.cli.parameters import Real
+from dpmech.cli.parameters import OneOf, Real
 from dpmech.cli.printing import emit, progress_bar
-from dpmech.cli.words import told
+from dpmech.cli.words import MissingOptionsError, told
 from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.exceptions import DpmechError
+from dpmech.exceptions import DpmechError, InvalidParameterError
+from dpmech.plans import read_policy
+from dpmech.signing import PublicKey
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
 
 __all__ = ["verify"]
 
+_FORMATS = {"junit": junit, "sarif": sarif, "github": github}
+
 
 @click.command(
     cls=Command,
     short_help="Recompute what certificates, runs and ledgers claim.",
-    examples=["dpmech verify certificate.json", "dpmech verify --rigorous run.json ledger.json --details"],
+    examples=[
+        "dpmech verify certificate.json",
+        "dpmech verify --rigorous run.json ledger.json --details",
+        "dpmech verify certificate.json --policy policy.toml --format sarif",
+        "dpmech verify certificate.json --key reviewer.pem.pub --require-signature",
+    ],
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @click.option(
@@ -28,6 +38,21 @@ __all__ = ["verify"]
     is_flag=True,
     help="Refuse estimates, sampling errors outside delta, and runs that the caller seeded.",
 )
+@click.option(
+    "--policy",
+    type=click.Path(),
+    metavar="FILE",
+    help="TOML file of what is allowed besides: max_eps, forbidden_guarantees, ...",
+)
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Public key that is trusted; FILE.dsse beside a file has to be signed by one. Repeatable.",
+)
+@click.option("--require-signature", is_flag=True, help="Refuse files that no trusted key signed.")
 @seed_option
 @click.option(
     "--max-seconds",
@@ -52,6 +77,12 @@ __all__ = ["verify"]
 )
 @worker_options
 @click.option("--details", is_flag=True, help="Print every check, not only the verdict.")
+@click.option(
+    "--format",
+    "form",
+    type=OneOf(("text", "json", *_FORMATS)),
+    help="What to print [text]; --json is --format json.",
+)
 @output_options
 @click.pass_context
 def verify(
@@ -59,6 +90,9 @@ def verify(
     *,
     files: tuple[str, ...],
     rigorous: bool,
+    policy: str | None,
+    keys: tuple[str, ...],
+    require_signature: bool,
     seed: int | None,
     max_seconds: float,
     max_memory: float,
@@ -66,6 +100,7 @@ def verify(
     workers: int | None,
     dask: str | None,
     details: bool,
+    form: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -73,8 +108,17 @@ def verify(
 
     Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
     is missing, may not be read, is too large, or would cost more work than the budget allows; the verdicts
-    on the other files are printed all the same.
+    on the other files are printed all the same. Every broken rule of a policy is a failure of its own.
     """
+    if as_json and form not in (None, "json"):
+        raise InvalidParameterError("format", form, "left out, or json, with --json")
+    form = "json" if as_json else form or "text"
+    if details and form != "text":
+        raise InvalidParameterError("details", None, "left out: other formats than text hold every check")
+    rules = None if policy is None else read_policy(policy)
+    signers = tuple(PublicKey.load(key) for key in keys)
+    if not signers and (require_signature or (rules is not None and rules.needs_key)):
+        raise MissingOptionsError(["--key (a public key that is trusted)"])
     found: list[Verification] = []
     unread: dict[str, DpmechError] = {}
     with (
@@ -92,6 +136,9 @@ def verify(
                     max_memory=1e9 * max_memory,
                     max_file_size=round(1e6 * max_file_size),
                     executor=executor,
+                    keys=signers,
+                    require_signature=require_signature,
+                    policy=rules,
                 )
             except DpmechError as error:
                 unread[file] = error
@@ -99,7 +146,9 @@ def verify(
                 found.append(verification)
             report("")
     messages = {file: told(error, ctx) for file, error in unread.items()}
-    if as_json:
+    if form in _FORMATS:
+        emit(_FORMATS[form](Verdicts(found, messages)))
+    elif form == "json":
         records = [verification.to_dict() for verification in found]
         failures = [{"source": file, "reason": message} for file, message in messages.items()]
         if found:

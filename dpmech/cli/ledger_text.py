@@ -6,10 +6,10 @@ from dpmech.cli.printing import width
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
 from dpmech.composition import Ledger, Release
-from dpmech.exceptions import DpmechError
-from dpmech.numerics import between, sum_up, typed, up
+from dpmech.numerics import between, short, up
+from dpmech.reports import total_of
 
-__all__ = ["ledger_record", "ledger_text", "total_of"]
+__all__ = ["ledger_record", "ledger_text"]
 
 _COLUMNS = (
     Column("name", "release", fixed=True),
@@ -22,30 +22,33 @@ _COLUMNS = (
 )
 
 
-def ledger_text(ledger: Ledger, delta: float | None = None) -> list[Any]:
+def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> list[Any]:
     """What to print: headline, releases, total.
 
     Args:
         ledger: of which.
         delta: at which eps is totalled; None for that of the budget, or the sum of those of the releases.
+        profiles: whether privacy profiles that take work may be computed for the total.
     """
     rows = [Row(_cells(release)) for release in ledger.releases]
     parts: list[Any] = [plain(ledger.headline)]
     if rows:
         parts += stacked(_COLUMNS, rows, width())
-    total = total_of(ledger, delta)
+    total = total_of(ledger, delta, profiles=profiles)
+    if total["by_claims"]:
+        parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
     if "reason" in total:
-        return [*parts, f"total at delta {_short(total['delta'])}: none: {plain(total['reason'])}"]
+        return [*parts, f"total at delta {short(total['delta'])}: none: {plain(total['reason'])}"]
     interval = between(total["eps_lower"], total["eps_upper"])
-    return [*parts, f"total: eps in {interval} at delta {_short(total['delta'])}: {total['guarantee']}"]
+    return [*parts, f"total: eps in {interval} at delta {short(total['delta'])}: {total['guarantee']}"]
 
 
 def _cells(release: Release) -> dict[str, str]:
     own = release.certificate
     return {
         "name": release.name,
-        "eps": _short(own.budget.eps),
-        "delta": _short(own.budget.delta),
+        "eps": short(own.budget.eps),
+        "delta": short(own.budget.delta),
         "sigma": up(own.sigma),
         "lot": release.lot or "",
         "participation": plain(repr(own.participation)),
@@ -53,34 +56,7 @@ def _cells(release: Release) -> dict[str, str]:
     }
 
 
-def _short(value: float) -> str:
-    """As typed where that is short, else rounded up."""
-    return min(typed(value), up(value), key=len)
-
-
-def total_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
-    """Eps in all, as data; where there is none, why."""
-    at = _delta_of(ledger) if delta is None else delta
-    try:
-        found = ledger.epsilon(at)
-    except DpmechError as error:
-        return {"delta": at, "reason": str(error)}
-    return {
-        "delta": at,
-        "eps_lower": found.lower,
-        "eps_upper": found.upper,
-        "guarantee": str(found.guarantee),
-    }
-
-
-def _delta_of(ledger: Ledger) -> float:
-    if ledger.budget is not None:
-        return ledger.budget.delta
-    deltas = [release.certificate.budget.delta for release in ledger.releases]
-    return min(sum_up(deltas), 0.5) if deltas else 1e-5
-
-
-def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:
+def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> dict[str, Any]:
     """A ledger as plain data."""
     budget = ledger.budget
     return {
@@ -104,5 +80,5 @@ def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:
             }
             for release in ledger.releases
         ],
-        "total": total_of(ledger, delta),
+        "total": total_of(ledger, delta, profiles=profiles),
     }

@@ -8,6 +8,8 @@ from dpmech.composition.ledger_entries import Mode, Release
 from dpmech.composition.ledger_file import is_ledger, parsed
 from dpmech.composition.lot import Join, Lot, join
 from dpmech.composition.privacy_filters import Currency
+from dpmech.composition.private_selection import PrivateSelection
+from dpmech.composition.running import RunningEpsilon
 
 __all__ = [
     "BlockClipping",
@@ -18,8 +20,10 @@ __all__ = [
     "Ledger",
     "Lot",
     "Mode",
+    "PrivateSelection",
     "Release",
     "RenyiCurrency",
+    "RunningEpsilon",
     "executed_epsilon",
     "is_ledger",
     "join",

@@ -7,7 +7,7 @@ from dpmech.numerics.gauss_legendre import gauss_legendre
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind, error_of_level, joined
 from dpmech.numerics.lattices import lattice_product, merge_cells
 from dpmech.numerics.metering import Work, metered, spend
-from dpmech.numerics.printed import between, down, percent, times, typed, up
+from dpmech.numerics.printed import between, down, percent, short, times, typed, up
 from dpmech.numerics.provenance import Fact, Provenance
 from dpmech.numerics.refinement import Ladder, Reached, Settled, log_gap, relative_gap, rung_below
 from dpmech.numerics.roots import bisect_boundary, safe_root, signed
@@ -115,6 +115,7 @@ __all__ = [
     "safe_root",
     "series_inverse",
     "series_product",
+    "short",
     "signed",
     "spend",
     "sum_down",

@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer
 
-__all__ = ["between", "down", "percent", "times", "typed", "up"]
+__all__ = ["between", "down", "percent", "short", "times", "typed", "up"]
 
 DIGITS = 6
 # Room for every exponent that a quotient of floats has; without it, rounding would stop at the edge.
@@ -59,6 +59,17 @@ def typed(value: float) -> str:
         ('8', '1e-05', '0.1')
     """
     return repr(_number(value)).removesuffix(".0")
+
+
+def short(value: float) -> str:
+    """As typed where that is short, else `up`; errors as for `typed`.
+
+    Examples:
+        >>> from dpmech.numerics.printed import short
+        >>> short(1e-5), short(0.1 + 0.2)
+        ('1e-05', '0.300001')
+    """
+    return min(typed(value), up(value), key=len)
 
 
 def percent(value: float) -> str:

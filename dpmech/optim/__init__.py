@@ -23,6 +23,7 @@ from dpmech.optim.clipping import (
 )
 from dpmech.optim.executed_steps import ExecutedSteps
 from dpmech.optim.noise import NoiseMode, NoiseStream
+from dpmech.optim.opacus_registry import register_opacus_accountant
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.rules import (
     QUINTIC_COEFS,
@@ -52,6 +53,7 @@ from dpmech.optim.runs import (
     fix,
     load_checkpoint,
     make_private,
+    make_private_with_epsilon,
     save_checkpoint,
 )
 
@@ -88,11 +90,13 @@ __all__ = [
     "fix",
     "load_checkpoint",
     "make_private",
+    "make_private_with_epsilon",
     "momentum_noise_ratios",
     "muon_alignment",
     "muon_quality",
     "noise_share",
     "orthogonalize",
+    "register_opacus_accountant",
     "save_checkpoint",
     "taylor_coefs",
 ]

@@ -20,6 +20,7 @@ from dpmech.plans.names import (
     sampling_kind,
     samplings,
 )
+from dpmech.plans.policy_files import read_policy
 from dpmech.plans.strategy_files import read_strategy, write_strategy
 from dpmech.plans.suggestions import check_known, meant
 from dpmech.plans.training_plan import TrainingPlan
@@ -42,6 +43,7 @@ __all__ = [
     "parse_families",
     "read_claims",
     "read_plan",
+    "read_policy",
     "read_strategy",
     "sampling_kind",
     "samplings",

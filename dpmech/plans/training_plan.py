@@ -14,10 +14,24 @@ __all__ = ["TrainingPlan"]
 class TrainingPlan:
     """Whole batches, epoch after epoch: n = epochs * (dataset_size // batch_size) steps.
 
+    The sizes from which a strategy and a participation are made, in integers throughout.
+
     Args:
         dataset_size: number of examples, public.
         batch_size: expected batch size, in [1, dataset_size].
         epochs: number of passes, an integer >= 1.
+
+    Raises:
+        InvalidParameterError: on a size that is no integer, or out of its range.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> plan = dm.TrainingPlan(dataset_size=50_000, batch_size=128, epochs=10)
+        >>> plan.n, plan.steps_per_epoch, plan.q
+        (3900, 390, 0.00256)
+        >>> plan.participation("balls-in-bins")
+        BallsInBins(bins=390)
+        >>> strategy = dm.LambdaCGD(plan.n, 0.9)
     """
 
     dataset_size: int
@@ -26,8 +40,13 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         size = check_integer("dataset_size", self.dataset_size, minimum=1)
-        check_integer("batch_size", self.batch_size, minimum=1, maximum=size)
-        check_integer("epochs", self.epochs, minimum=1)
+        batch = check_integer("batch_size", self.batch_size, minimum=1, maximum=size)
+        for name, value in (
+            ("dataset_size", size),
+            ("batch_size", batch),
+            ("epochs", check_integer("epochs", self.epochs, minimum=1)),
+        ):
+            object.__setattr__(self, name, value)  # of numpy's integers, whose products overflow
 
     @property
     def steps_per_epoch(self) -> int:
@@ -38,6 +57,16 @@ class TrainingPlan:
     def n(self) -> int:
         """Number of training steps."""
         return self.epochs * self.steps_per_epoch
+
+    @property
+    def q(self) -> float:
+        """batch_size / dataset_size: how likely an example takes part in a step, where lots are sampled."""
+        return self.batch_size / self.dataset_size
+
+    @property
+    def bins(self) -> int:
+        """Bins of Balls-in-Bins: one for every step of an epoch."""
+        return self.steps_per_epoch
 
     def participation(
         self,
@@ -54,7 +83,8 @@ class TrainingPlan:
         of `cycle` groups, so that the expected batch size stays. min-sep defaults to one epoch apart.
 
         Args:
-            sampling: name of a registered participation.
+            sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
+                cyclic-poisson, balls-in-bins.
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
             cycle: of cyclic-poisson alone: number of groups.
@@ -70,6 +100,5 @@ class TrainingPlan:
             if value is not None and name not in kind.plan_settings:
                 owner = f" (it belongs to {belongs[name]})" if name in belongs else ""
                 raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
-        rate = self.batch_size / self.dataset_size
         settings = {name: details.get(name) for name in kind.plan_settings}
-        return kind.planned(self.epochs, self.steps_per_epoch, rate, settings)
+        return kind.planned(self.epochs, self.steps_per_epoch, self.q, settings)

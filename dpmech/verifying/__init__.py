@@ -3,6 +3,7 @@
 from dpmech.verifying.documents import verify
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
+from dpmech.verifying.policy import Policy
 from dpmech.verifying.privacy_routes import SECOND_ROUTES, Route
 from dpmech.verifying.report import Check, OwnDraw, Verification
 
@@ -12,6 +13,7 @@ __all__ = [
     "SECOND_ROUTES",
     "Check",
     "OwnDraw",
+    "Policy",
     "Route",
     "Verification",
     "gaussian_integral",

@@ -1,24 +1,29 @@
 """verify: is what a certificate claims true? It recomputes; it never calibrates."""
 
 import concurrent.futures
+import dataclasses
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dpmech.accounting import Progress
-from dpmech.certificates import LARGEST_FILE, Certificate, Document, RunRecord, read_text
+from dpmech.certificates import LARGEST_FILE, Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, WorkLimitError
 from dpmech.guards import check_real, check_rng
 from dpmech.numerics import metered, running_on
+from dpmech.signing import PublicKey, Statement
 from dpmech.verifying.ledgers import verify_ledger
 from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS, spend_on_claim, spend_on_reading
+from dpmech.verifying.policy import Policy
+from dpmech.verifying.policy_checks import policy_checks
 from dpmech.verifying.recomputation import Recomputation
 from dpmech.verifying.report import Check, Verification
 from dpmech.verifying.rigour import rigour_checks
-from dpmech.verifying.run_checks import is_run_record, run_checks, stopped_certificate
+from dpmech.verifying.run_checks import run_checks, stopped_certificate
+from dpmech.verifying.signature_checks import signature_check, trusted
 
 __all__ = ["verify"]
 
@@ -36,6 +41,9 @@ def verify(
     max_memory: float = MAX_MEMORY,
     max_file_size: int = LARGEST_FILE,
     executor: concurrent.futures.Executor | None = None,
+    keys: Sequence[PublicKey | str | os.PathLike[str]] = (),
+    require_signature: bool = False,
+    policy: Policy | None = None,
 ) -> Verification:
     """Recompute the claim of a certificate, a run record or a ledger by routes other than the issuing one.
 
@@ -71,12 +79,18 @@ def verify(
         max_memory: bytes at the peak, the same, > 0.
         max_file_size: bytes; a larger file is not read.
         executor: where sampled routes draw, such as `dm.Workers(4)`; None draws here. The budget counts all.
+        keys: public keys that are trusted, or their files. Where a signature stands beside the file, it has
+            to be of one of them; see `dm.sign`. Without keys, signatures are not looked at.
+        require_signature: refuse a file without a signature, and an object, which has none.
+        policy: what is allowed besides being true; every broken rule is a failed check.
 
     Returns:
         A Verification: its `ok`, `failures`, `margin`, `routes` and checks.
 
     Raises:
-        InvalidParameterError: if the file cannot be read or is too large, or on a bad argument.
+        InvalidParameterError: if the file cannot be read or is too large, on a bad argument, or where a
+            signature or a date is asked for without keys.
+        MissingDependencyError: where there are keys, without the extra `sign`.
         WorkLimitError: if the check would cost more than the budget; nothing is then said about the claim.
 
     Examples:
@@ -92,7 +106,11 @@ def verify(
     generator = check_rng(rng)
     seconds = check_real("max_seconds", max_seconds, minimum=0.0, open_minimum=True)
     memory = check_real("max_memory", max_memory, minimum=0.0, open_minimum=True)
+    rules = Policy() if policy is None else Policy.check(policy)
+    required = require_signature or rules.require_signature
+    signers = trusted(keys, rules.trusted_keys, needed=required or rules.needs_key)
     report = progress if progress is not None else _silent
+    signed: tuple[Check | None, Statement | None] = (None, None)
     source = _SOURCES[type(certificate)] if isinstance(certificate, Document) else os.fspath(certificate)
     report(f"{source}: reading")
     try:
@@ -106,16 +124,27 @@ def verify(
                 text = certificate.to_json()
             else:
                 text = read_text(certificate, max_file_size=max_file_size)
+            path = None if isinstance(certificate, Document) else certificate
+            signed = signature_check(text, path, signers, required=required)
             if is_ledger(text):
-                return verify_ledger(
+                found = verify_ledger(
                     text,
                     source,
                     functools.partial(_entry, rng=generator, report=report, rigorous=rigorous),
                     rigorous=rigorous,
                 )
-            return _verified(text, source, generator, report, rigorous=rigorous)
+            else:
+                found = _verified(text, source, generator, report, rigorous=rigorous)
+            found = _with_signature(found, *signed)
+            return dataclasses.replace(found, checks=(*found.checks, *policy_checks(rules, found)))
     except CertificateError as error:
-        return Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
+        failed = Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
+        return _with_signature(failed, *signed)
+
+
+def _with_signature(found: Verification, check: Check | None, signed: Statement | None) -> Verification:
+    checks = found.checks if check is None else (*found.checks, check)
+    return dataclasses.replace(found, checks=checks, signed=signed)
 
 
 def _entry(

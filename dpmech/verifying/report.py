@@ -7,7 +7,8 @@ from typing import Any
 from dpmech.accounting import Judgement
 from dpmech.certificates import Certificate, RunRecord
 from dpmech.composition import Ledger
-from dpmech.numerics import next_up, product_up, typed, up
+from dpmech.numerics import next_up, product_up, short, typed
+from dpmech.signing import Statement
 
 __all__ = ["Check", "OwnDraw", "Verification"]
 
@@ -18,7 +19,8 @@ class Check:
 
     Attributes:
         name: what was checked: "file", "sensitivity", "privacy", "evidence", "rigour", "run", "randomness",
-            "examples" or "checkpoints", and of ledgers "mode", "price", "limit" or "total".
+            "examples" or "checkpoints", of ledgers "mode", "price", "limit" or "total", "signature", and of a
+            policy its rule, such as "policy max_eps".
         ok: whether it held.
         detail: claimed against recomputed, in one line.
         route: how it was recomputed; empty where nothing was.
@@ -50,10 +52,10 @@ class OwnDraw:
     def claim(self) -> str:
         """delta(eps) <= (1 + m) delta, in numbers; m is rounded up."""
         found = self.judgement
-        return f"delta({typed(found.eps)}) <= (1 + {_short(found.slack)}) {typed(found.delta)}"
+        return f"delta({typed(found.eps)}) <= (1 + {short(found.slack)}) {typed(found.delta)}"
 
     def __str__(self) -> str:
-        beta = _short(self.judgement.beta)
+        beta = short(self.judgement.beta)
         return f"{self.claim} except with probability {beta} of this check's own draw"
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,9 +74,10 @@ class OwnDraw:
         }
 
 
-def _short(value: float) -> str:
-    """As typed where that is short, else rounded up."""
-    return min(typed(value), up(value), key=len)
+def _percent(margin: float) -> str:
+    """In per cent, rounded down; what is below zero by less than the last digit is the route's rounding."""
+    rounding = -1e-5 <= margin < 0.0
+    return f"{0.0 if rounding else math.floor(1e5 * margin) / 1e3:+.3f} %"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Verification:
         ledger: what was verified, where it was a ledger.
         draw: what draws of the verifier's own prove, where the claim of a certificate rests on a certified
             sample; else None.
+        signed: who issued the file, where a trusted key signed that; else None.
     """
 
     source: str
@@ -100,6 +104,7 @@ class Verification:
     run: RunRecord | None = None
     ledger: Ledger | None = None
     draw: OwnDraw | None = None
+    signed: Statement | None = None
 
     @property
     def ok(self) -> bool:
@@ -126,9 +131,10 @@ class Verification:
         headline = "" if certificate is None else certificate.headline
         headline = headline if self.run is None else str(self.run)
         headline = headline if self.ledger is None else self.ledger.headline
-        margin = "" if self.margin is None else f"; sigma margin {math.floor(1e5 * self.margin) / 1e3:+.3f} %"
+        margin = "" if self.margin is None else f"; sigma margin {_percent(self.margin)}"
         proved = "" if self.draw is None else f"; {self.draw}"
-        return f"{self.source}: VERIFIED: {headline}{margin}{proved}"
+        signed = "" if self.signed is None else f"; {self.signed}"
+        return f"{self.source}: VERIFIED: {headline}{margin}{proved}{signed}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -141,6 +147,7 @@ class Verification:
             "run": None if self.run is None else self.run.to_dict()["run"],
             "ledger": None if self.ledger is None else self.ledger.to_dict()["ledger"],
             "draw": None if self.draw is None else self.draw.to_dict(),
+            "signed": None if self.signed is None else self.signed.to_dict(),
             "routes": list(self.routes),
             "failures": list(self.failures),
             "checks": [dataclasses.asdict(check) for check in self.checks],

@@ -1,7 +1,6 @@
 """What a run record adds to its certificate, and how it is checked."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 
 from dpmech.accounting import accountant_for
@@ -10,16 +9,7 @@ from dpmech.mechanism import PrivacyBudget
 from dpmech.numerics import Bounds
 from dpmech.verifying.report import Check
 
-__all__ = ["is_run_record", "run_checks", "stopped_certificate"]
-
-
-def is_run_record(text: str) -> bool:
-    """Whether the text of a file says that it is a run record; what it is worth is checked elsewhere."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and "run" in document
+__all__ = ["run_checks", "stopped_certificate"]
 
 
 def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:

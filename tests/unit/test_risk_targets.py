@@ -63,6 +63,7 @@ def test_a_delta_that_holds_at_eps_0_has_no_eps():
         (lambda: dm.AttackTarget(0.1, 1.0), "tpr"),
         (lambda: dm.AdvantageTarget(np.nan), "advantage"),
         (lambda: dm.GaussianTarget(0.0), "mu"),
+        (lambda: dm.GaussianTarget(0.5, tail=1.0), "tail"),
         (lambda: dm.calibrate_sigma_to(dm.Identity(4), 0.1), "target"),
         (lambda: dm.calibrate_sigma_to(dm.Identity(4), TARGETS[0], rtol=0.0), "rtol"),
     ],

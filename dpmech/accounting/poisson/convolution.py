@@ -180,7 +180,8 @@ class ComposedLoss:
     Args:
         losses: lattice points of the window, shape (m,), increasing.
         masses: tilted masses there, shape (m,); rounding errors may make some of them negative.
-        log_scale: T log M(theta).
+        log_scale: T log M(theta), of several kinds their sum.
+        log_size: |T log M(theta)|, of several kinds their sum: rounding of `log_scale` is relative to it.
         theta: the tilt.
         error: bound on the rounding error of a single tilted mass.
         wrapped: bound on the tilted mass outside the window, which wraps into it.
@@ -191,6 +192,7 @@ class ComposedLoss:
     losses: FloatArray
     masses: FloatArray
     log_scale: float
+    log_size: float
     theta: float
     error: float
     wrapped: float
@@ -216,7 +218,7 @@ class ComposedLoss:
         moved = 3.0 * (1.0 + self.theta) * (2.0 * abs(eps) + furthest) + 97.0 * float(
             weights.max(initial=0.0)
         )
-        return self._summed(eps, self.masses[above:last], weights, UNIT * moved, self.log_scale)
+        return self._summed(eps, self.masses[above:last], weights, UNIT * moved, 0.0)
 
     def delta_beside(self, eps: float, square: float) -> float:
         """The bound on delta at eps of this loss and an independent Gaussian one.
@@ -245,10 +247,10 @@ class ComposedLoss:
         moved = weights * (4.0 * parts + 2.0 * (self.theta + 1.0) ** 2 * square + 40.0)
         moved += 3.0 * (1.0 + self.theta) * (np.abs(self.losses) + abs(eps))
         slack = UNIT * float(np.abs(self.masses) @ moved) / max(self._size, 1e-300)
-        return self._summed(eps, self.masses, weights, slack, self.log_scale + log_m)
+        return self._summed(eps, self.masses, weights, slack, log_m)
 
     def _summed(
-        self, eps: float, masses: FloatArray, weights: FloatArray, moved: float, log_scale: float
+        self, eps: float, masses: FloatArray, weights: FloatArray, moved: float, log_beside: float
     ) -> float:
         """Masses times weights, with what rounding, wrapping and infinite mass do to that.
 
@@ -257,14 +259,14 @@ class ComposedLoss:
             masses: tilted.
             weights: at most 1.
             moved: what weights are off by, for a mass of 1.
-            log_scale: log of what undoes the tilt, at eps 0.
+            log_beside: log of what undoes the tilt of a loss beside this one, at eps 0, >= 0.
         """
         value = float(np.sum(masses * weights))
         slack = self.error * float(weights.sum()) * _SLIGHTLY_MORE + self.wrapped
         slack += self._size * moved * _SLIGHTLY_MORE
-        exponent = log_scale - self.theta * eps
+        exponent = self.log_scale + log_beside - self.theta * eps
         scale = math.exp(min(exponent, 700.0))
-        relative = ELEMENTARY + 3.0 * UNIT * (abs(log_scale) + self.theta * abs(eps))
+        relative = ELEMENTARY + 3.0 * UNIT * (self.log_size + log_beside + self.theta * abs(eps))
         if not self.upper:
             return max(0.0, (value - slack) * scale * (1.0 - relative - ELEMENTARY))
         dropped = 1e-250 * scale
@@ -320,6 +322,7 @@ def compose_all(factors: Sequence[tuple[LatticeLoss, int]], theta: float, *, upp
         losses=offset + (start + np.arange(length, dtype=np.float64)) * step,
         masses=masses,
         log_scale=moments.cumulants(theta)[0],
+        log_size=sum(part.times * abs(part.cumulants(theta)[0]) for part in moments.parts),
         theta=theta,
         error=error,
         wrapped=4.0 * math.exp(LOG_WRAP),

@@ -11,12 +11,9 @@ which post-processing allows.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
-import numpy as np
 import scipy
 
-from dpmech.accounting.gaussian_curve import gaussian_curve
 from dpmech.accounting.poisson import (
     LOG_WRAP,
     MAX_LENGTH,
@@ -28,16 +25,15 @@ from dpmech.accounting.poisson import (
     lower_lattice,
     upper_lattice,
 )
+from dpmech.accounting.profiles.crossing import Bound, crossing
+from dpmech.accounting.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
 from dpmech.accounting.profiles.loss_atoms import LossAtoms
 from dpmech.accounting.profiles.lower_atoms import LowerAtoms
 from dpmech.accounting.profiles.parts import Curve, SampledPart
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
     ELEMENTARY,
-    UNIT,
     Ladder,
-    bisect_boundary,
-    next_down,
     quotient_down,
     quotient_up,
     up,
@@ -45,13 +41,13 @@ from dpmech.numerics import (
 
 __all__ = ["Composition"]
 
-Bound = Callable[[float], float]
-
 # How much of the tolerance, in log delta, the first lattice should use up.
 _OF_DELTA = 0.5
 # Steps on one ladder, and the length of a lattice that only a first step may pass.
 _RUNGS = 4
 _USUAL_LENGTH = 1 << 22
+# So many kinds of sampled releases may have lattices of the largest size.
+_KINDS = 4
 # Outputs of a sampled release that are this rare, in log, beside delta count as tails.
 _TAIL = -21.0
 _FARTHEST = 38.0
@@ -62,10 +58,11 @@ _LOG_TINY = -460.0
 # least standard deviation of a sum that a lattice is laid out for.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
 _LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
-# How closely an eps is searched for, and how often a lattice is laid out anew around it.
-_RESOLUTION = 1e-7
+# How often a lattice is laid out anew around an eps that is searched for, and how close is near.
 _LOOKS = 3
 _NEAR = 0.05
+# How much less, in log, than delta rounding may matter: so much of a tilt is left out.
+_UNTILTED = 7.0
 _LARGEST_EPS = 1e6
 
 
@@ -92,6 +89,13 @@ class Composition:
     def tilt(self, eps: float, *, add: bool) -> float:
         """About how fast log delta falls with eps >= 0 in one direction: the theta of Chernoff's bound."""
         return _Side(self, add=add).tilt(eps)
+
+    def never(self, *, add: bool) -> float:
+        """What the upper bounds on one direction stay above however large eps is, rounded to nearest."""
+        masses = [(curve.atoms(add=add).infinite, times) for curve, times in self.curves]
+        if any(mass >= 1.0 for mass, _ in masses):
+            return 1.0
+        return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
 
     def delta(self, eps: float, *, add: bool, tolerance: float) -> tuple[float, float]:
         """Lower and upper value of one direction at any real eps.
@@ -120,13 +124,15 @@ class Composition:
             UnattainableBudgetError: if it is larger at every eps that was looked at.
             NumericalError: as for `delta`.
         """
+        if not (self.sampled or self.curves):
+            return gaussian_epsilon_ends(self.gaussian, delta)
         side = _Side(self, add=add)
         if side.says_nothing:
             raise UnattainableBudgetError(math.inf, delta, "a curve that is composed bounds nothing")
         near = side.rough_epsilon(delta)
         for _ in range(_LOOKS):
             bound, before = side.upper(near, tolerance), near
-            near = _crossing(bound, delta, near, safe=True)
+            near = crossing(bound, delta, near, safe=True)
             if math.isinf(near):
                 least = bound(_LARGEST_EPS)
                 raise UnattainableBudgetError(
@@ -134,7 +140,7 @@ class Composition:
                 )
             if abs(near - before) <= _NEAR * near:
                 break
-        lower = _crossing(side.lower(near, tolerance), delta, near, safe=False)
+        lower = crossing(side.lower(near, tolerance), delta, near, safe=False)
         return min(lower, near), near
 
 
@@ -229,9 +235,10 @@ class _Side:
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
         losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
-        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them.
-        theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
-        least = math.log(max(infinite, _NOTHING)) - _BESIDE
+        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them;
+        # and where delta is large beside rounding, one that shows more of the curve than its end.
+        steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
+        least = max(math.log(max(infinite, _NOTHING)) - _BESIDE, min(log_delta + _UNTILTED, 0.0))
         while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
             theta *= 0.7
 
@@ -248,7 +255,7 @@ class _Side:
 
         sign = 1.0 if upper else -1.0
         best, last, found = math.inf, math.inf, _known(upper=upper)
-        ladder = self._ladder(losses, steps, rough, theta, tolerance, floored=not upper)
+        ladder = self._ladder(losses, steps, rough, (steep, theta), tolerance, floored=not upper)
         for step in ladder.rungs:
             bound = on(step)
             value = sign * bound(near)
@@ -274,7 +281,7 @@ class _Side:
         losses: list[Loss],
         steps: list[int],
         rough: JointMoments,
-        theta: float,
+        tilts: tuple[float, float],
         tolerance: float,
         *,
         floored: bool,
@@ -286,17 +293,24 @@ class _Side:
         2 in the mean, it falls by theta times that.
         """
         # Losses on few values may ask for any tilt; what a lattice can gain there is little.
-        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(theta, _USUAL_TILT)
+        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
         spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
         repeated = sum(times for _, times in self.atoms)
         if floored and repeated:
             wanted = min(wanted, 2.0 * _OF_DELTA * tolerance / (max(theta, 0.1) * repeated))
-        low, high = JointMoments(rough.parts).window(theta, LOG_WRAP)
+        low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
         spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
-        finest = [span / _USUAL_LENGTH for span in spans]
-        least = max([*finest, (high - low) / (0.8 * MAX_LENGTH), *(loss.finest_step() for loss in losses)])
+        # All lattices are in memory at once: of many kinds each gets less of it.
+        share = max(1.0, len(losses) / _KINDS)
+        least = max(
+            [
+                (high - low) / (0.8 * MAX_LENGTH),
+                *(share * loss.finest_step() for loss in losses),
+                *(span / _USUAL_LENGTH for span in spans),
+            ]
+        )
         first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
         return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
@@ -305,44 +319,3 @@ class _Side:
 def _known(*, upper: bool) -> Bound:
     """What bounds without a lattice."""
     return (lambda _: 1.0) if upper else (lambda _: 0.0)
-
-
-def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
-    """Lower and upper value of H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2."""
-    if square == 0.0:
-        return 0.0, 0.0
-    logs, errors = gaussian_curve(math.sqrt(square), np.array([eps]))
-    log_delta, error = float(logs[0]), float(errors[0])
-    # The root is off by u, and log h moves by at most (1 + |eps| / mu^2 + mu^2) times that, relative.
-    own = ELEMENTARY + UNIT * (4.0 * abs(log_delta) + 4.0 * (1.0 + abs(eps) / square + square))
-    value = math.exp(log_delta)
-    if math.isinf(error):
-        return 0.0, min(1.0, value * (1.0 + own) + 1e-320)
-    return (
-        max(0.0, next_down(value * (1.0 - error - own) - 1e-320)),
-        min(1.0, value * (1.0 + error + own) + 1e-320),
-    )
-
-
-def _crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
-    """Where a bound passes delta: on the far side if `safe`, else on the near one; infinite if nowhere.
-
-    Every eps > 0 that is returned was looked at. A bound may say little far from where it was laid out.
-    """
-    if safe and bound(0.0) <= delta:
-        return 0.0
-    low, high, step = 0.0, max(near, 1e-9), 0.01
-    if bound(high) > delta:
-        while bound(high) > delta:
-            low, high, step = high, high * (1.0 + step) + 1e-9, 2.0 * step
-            if high > _LARGEST_EPS:
-                return math.inf if safe else low
-    else:
-        while high > 0.0:
-            low, step = high * max(1.0 - step, 0.0), 2.0 * step
-            if low == 0.0 or bound(low) > delta:
-                break
-            high = low
-        if low == 0.0 and not safe and bound(low) <= delta:
-            return 0.0
-    return bisect_boundary(lambda eps: bound(eps) > delta, low, high, safe=safe, rtol=_RESOLUTION)

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import scipy
 
-from dpmech.accounting.profiles.composition import gaussian_ends
+from dpmech.accounting.profiles.gaussian_part import gaussian_ends
 from dpmech.accounting.profiles.tradeoff import Stick
-from dpmech.exceptions import InvalidParameterError, NumericalError
-from dpmech.numerics import UNIT, bisect_boundary, next_down, next_up, product_down, product_up, up
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import UNIT, bisect_boundary, next_down, next_up, product_down, product_up, root_up, up
 
-__all__ = ["envelope_mu"]
+__all__ = ["envelope_mu", "gaussian_release_mu"]
 
 _LARGEST_EPS = 600.0
 _SMALLEST_STEP = 1e-6
@@ -41,8 +41,7 @@ def envelope_mu(sticks: Sequence[Stick], tail: float) -> tuple[float, float]:
         tail: in (0, 1).
 
     Raises:
-        InvalidParameterError: if a curve stays above the tail, however large eps is.
-        NumericalError: if mu is above 1e3, or could not be shown between the nodes.
+        NumericalError: if a curve is above the tail up to eps 600, or mu could not be shown between nodes.
     """
     curves = [_Followed(stick, tail) for stick in sticks]
     for _ in range(_ROUNDS):
@@ -58,6 +57,27 @@ def envelope_mu(sticks: Sequence[Stick], tail: float) -> tuple[float, float]:
     return min(bottom, mu), mu
 
 
+def gaussian_release_mu(square: tuple[float, float], stick: Stick, tail: float) -> tuple[float, float]:
+    """Lower and upper value of the smallest mu for a Gaussian release.
+
+    Its own mu is one, which a tail can only make smaller; where that is too large for its curve to be
+    followed, a point of it says how much smaller.
+
+    Args:
+        square: mu^2 of the release, lower and upper value.
+        stick: its curve.
+        tail: in (0, 1).
+    """
+    own = root_up(square[1])
+    try:
+        lower, upper = envelope_mu([stick], tail)
+    except NumericalError:
+        eps = 0.5 * square[0]
+        value = next_down(gaussian_ends(square[0], eps)[0] - tail)
+        return min(_raised(0.0, eps, value, safe=False), own), own
+    return min(lower, own), min(upper, own)
+
+
 class _Followed:
     """One direction at nodes, from eps 0 to where it is below the tail."""
 
@@ -70,8 +90,9 @@ class _Followed:
         while self.upper[-1] > tail:
             eps += step
             if eps > _LARGEST_EPS or len(self.eps) > _MOST_NODES:
-                raise InvalidParameterError(
-                    "tail", tail, f"above {up(self.upper[-1])}, what delta falls to at eps {up(self.eps[-1])}"
+                raise NumericalError(
+                    f"the curve is not followed beyond eps {_LARGEST_EPS:g}, and at eps {up(self.eps[-1])} "
+                    f"delta is {up(self.upper[-1])}, above the tail {tail!r}"
                 )
             found = stick(eps)
             self._insert(len(self.eps), eps, found)

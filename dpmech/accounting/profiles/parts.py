@@ -23,8 +23,9 @@ from dpmech.numerics import (
 __all__ = ["Curve", "Nodes", "SampledPart", "grouped"]
 
 
-# Rounding of lower bounds between nodes, far above what it is.
-_SLACK = 1e-9
+# Rounding of lower bounds between nodes, far above what it is where a line is through nodes whose e^eps are
+# further apart than this, relative.
+_SLACK, _APART = 1e-9, 1e-5
 # Beyond it e^eps nears the end of float64; lower bounds there are 0.
 _LARGEST_EPS = 700.0
 
@@ -59,9 +60,12 @@ class SampledPart:
     @property
     def release(self) -> PoissonRelease:
         """The same at sigma 1."""
-        # The multiplier is rounded down: what it is rounded from is at most the float above.
+        # The multiplier is rounded down: what it is rounded from is at most the float above. The gap, too, is
+        # off by a float, and so is 1 less the gap.
         bounds = Bounds.bracket(
-            product_down(quotient_down(1.0, next_up(self.noise_multiplier)), next_down(1.0 - self.gap)),
+            product_down(
+                quotient_down(1.0, next_up(self.noise_multiplier)), next_down(1.0 - next_up(self.gap))
+            ),
             quotient_up(1.0, self.noise_multiplier),
             Provenance("sensitivity.of_multiplier"),
         )
@@ -129,11 +133,10 @@ class Nodes:
             return 0.0
         at, place = float(np.exp(eps)), int(np.searchsorted(nodes, eps))
         found = [lower[place] if place < a.size else 0.0]
-        # Nodes may be so close that their e^eps is one float.
-        if place >= 2 and a[place - 1] > a[place - 2]:
+        if place >= 2 and a[place - 1] - a[place - 2] > _APART * a[place - 1]:
             fall = (upper[place - 2] - lower[place - 1]) / (a[place - 1] - a[place - 2])
             found.append(lower[place - 1] - fall * (at - a[place - 1]))
-        if place + 1 < a.size and a[place + 1] > a[place]:
+        if place + 1 < a.size and a[place + 1] - a[place] > _APART * a[place + 1]:
             fall = (lower[place] - upper[place + 1]) / (a[place + 1] - a[place])
             found.append(lower[place] + max(fall, 0.0) * (a[place] - at))
         # Differences of neighbours are off by less than that of what they are taken of.

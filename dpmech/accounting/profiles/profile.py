@@ -3,17 +3,31 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from fractions import Fraction
 
 from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles.composition import Composition
-from dpmech.accounting.profiles.gaussian_envelope import envelope_mu
+from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
 from dpmech.accounting.profiles.parts import Curve, grouped
+from dpmech.accounting.profiles.private_selection import selected_curve
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
+from dpmech.accounting.profiles.run_counts import RunCount
 from dpmech.accounting.profiles.tradeoff import Stick, best_power
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps, check_integer, check_real
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, joined, root_up, sum_down, sum_up
+from dpmech.numerics import (
+    BOUND,
+    Bounds,
+    Guarantee,
+    Provenance,
+    joined,
+    rounded_down,
+    rounded_up,
+    sum_down,
+    sum_up,
+    up,
+)
 
 __all__ = ["PrivacyProfile"]
 
@@ -71,11 +85,17 @@ class PrivacyProfile:
             NumericalError: where no lattice that can be afforded bounds it.
         """
         at = check_real("eps", eps)
+        if not isinstance(add, bool):
+            raise InvalidParameterError("add", add, "True or False")
         return self._labelled(*self._ends(at, add=add))
 
     def delta(self, eps: float) -> Bounds:
         """Bounds on delta at eps >= 0; errors as for `hockey_stick`."""
         at = check_eps(eps, zero_allowed=True)
+        sampled = self.parts.sampled
+        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
+            found = PoissonAccountant(sampled[0].release).delta(1.0, at, tolerance=0.4 * _TOLERANCE)
+            return self._labelled(found.lower, found.upper)
         return self._labelled(*larger(self._ends(at, add=add) for add in self._directions))
 
     def epsilon(self, delta: float) -> Bounds:
@@ -134,20 +154,55 @@ class PrivacyProfile:
         if count == 1:
             return self
         own = self.parts
-        squares = sum_down([own.gaussian[0]] * count), sum_up([own.gaussian[1]] * count)
+        lower, upper = (Fraction(end) * count for end in own.gaussian)
         parts = Composition(
-            squares,
+            (rounded_down(lower), rounded_up(upper)),
             tuple(dataclasses.replace(part, steps=count * part.steps) for part in own.sampled),
             tuple((curve, count * repeated) for curve, repeated in own.curves),
         )
         by = Provenance("profile.composed", {"releases": count}, (self.by,))
         return dataclasses.replace(self, parts=parts, by=by)
 
+    def private_selection(self, runs: RunCount, *, rel_error: float = 0.01) -> "PrivacyProfile":
+        """The profile of the best of a random number of independent runs of this mechanism, and of it alone.
+
+        It holds where the number of runs is drawn from `runs` and stays secret (`dm.PrivateSelection` draws
+        it), and where this profile covers the scores by which the best is chosen, or they come from public
+        data. Runs may draw their settings at random, all from the same law, if this profile covers each.
+
+        Args:
+            runs: the law of the number of runs, dm.PoissonRuns or dm.NegativeBinomialRuns.
+            rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
+
+        Returns:
+            A PrivacyProfile, known from above only. A sample's error stays as it is, once for all runs.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: as for `hockey_stick`.
+
+        References:
+            Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
+            documentation, for the bound.
+        """
+        if not isinstance(runs, RunCount):
+            raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
+        hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
+        curve = selected_curve(self.parts, runs, hull)
+        return dataclasses.replace(
+            self,
+            parts=Composition(curves=((curve, 1),)),
+            guarantee=self.guarantee & BOUND,
+            by=Provenance("profile.best_of_runs", runs.settings(), (self.by,)),
+        )
+
     def tradeoff(self, alpha: float) -> Bounds:
         """Bounds on the smallest false-negative rate at a false-positive rate: the trade-off curve.
 
-        Whoever tests whether a person took part, and is wrong about at most a share `alpha` of those who did
-        not, misses at least `lower` of those who did; also with the two roles exchanged.
+        Whoever tests which of two neighbouring datasets was used (with a person or without; under
+        REPLACE_ONE, with one record of a person or with another), and says "the second" in at most a share
+        `alpha` of the cases where it was the first, says "the first" in at least `lower` of those where it
+        was the second; whichever of the two is called the first.
 
         Args:
             alpha: in [0, 1].
@@ -172,8 +227,9 @@ class PrivacyProfile:
         """Bounds on the true-positive rate of the best attack at a false-positive rate, 1 - `tradeoff(fpr)`.
 
         Args:
-            fpr: in [0, 1]; the share of outsiders that the attack takes for members, or of members that it
-                takes for outsiders: the worse of both counts.
+            fpr: in [0, 1]; how often the attack names the wrong one of two neighbouring datasets where it was
+                the first: the share of outsiders that it takes for members, or of members that it takes for
+                outsiders, or under REPLACE_ONE of one record that it takes for another. The worse counts.
 
         Returns:
             Bounds; the upper one is what no attack exceeds. Errors as for `tradeoff`.
@@ -209,8 +265,8 @@ class PrivacyProfile:
             tail: in (0, 1); to be printed beside mu. Without one, most mechanisms have no mu.
 
         Raises:
-            InvalidParameterError: on a bad argument, or if delta stays above the tail.
-            NumericalError: if mu is above 1e3, or as for `hockey_stick`.
+            InvalidParameterError: on a bad argument, or if delta stays above the tail however large eps is.
+            NumericalError: if a curve is above the tail up to eps 600, or as for `hockey_stick`.
 
         Examples:
             >>> import dpmech as dm
@@ -218,19 +274,26 @@ class PrivacyProfile:
             >>> round(run.gaussian_mu().upper, 2)
             0.55
         """
-        at = check_delta(tail)
-        lower, upper = envelope_mu([self._stick(add=add) for add in self._directions], at)
+        at = check_real("tail", tail, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         if not (self.parts.sampled or self.parts.curves):
-            upper = min(upper, root_up(self.parts.gaussian[1]))
-        return self._labelled(min(lower, upper), upper)
+            return self._labelled(*gaussian_release_mu(self.parts.gaussian, self._stick(add=False), at))
+        for add in self._directions:
+            if (never := self.parts.never(add=add)) > at:
+                raise InvalidParameterError(
+                    "tail", at, f"above {up(never)}, what delta stays above however large eps is"
+                )
+        lower, upper = envelope_mu([self._stick(add=add) for add in self._directions], at)
+        return self._labelled(lower, upper)
 
     def bayes_success(self, prior: float) -> Bounds:
-        """Bounds on how often the best guess is right whether a person took part.
+        """Bounds on how often the best guess is right which of two neighbouring datasets was used.
+
+        That is, whether a person took part; under REPLACE_ONE, which of two records was that person's.
 
         It is (1 - prior) + prior H_a at a = (1 - prior) / prior, in the worse direction.
 
         Args:
-            prior: how likely the person took part before anything was released, in [0, 1].
+            prior: how likely the one dataset was before anything was released, in [0, 1].
 
         Returns:
             Bounds, at least max(prior, 1 - prior). Errors as for `tradeoff`.

@@ -115,9 +115,7 @@ def test_rigorous_samples_with_its_error_inside_delta_or_not_at_all(tmp_path):
 def test_verify_prints_one_line_a_verdict(path):
     result = run("verify", path)
     assert result.exit_code == 0
-    assert re.fullmatch(
-        rf"{re.escape(str(path))}: VERIFIED: exact; sigma margin (\+0.000|-0.00[01]) %\n", result.stdout
-    )
+    assert re.fullmatch(rf"{re.escape(str(path))}: VERIFIED: exact; sigma margin \+0.000 %\n", result.stdout)
     details = run("verify", path, "--details").stdout.splitlines()
     assert len(details) == 1 + len(dm.verify(path).checks)
     assert all(line.startswith("  ok   ") for line in details[1:])

@@ -32,6 +32,7 @@ def folder(tmp_path, monkeypatch):
     plain.certificate(1.0, 10.0).save("certificate.json")
     (tmp_path / "claims.toml").write_text(CLAIM)
     (tmp_path / "short.json").write_text(dm.Identity(36).to_json())
+    dm.new_key(tmp_path / "key.pem")
     return tmp_path
 
 
@@ -48,9 +49,11 @@ def calls():
         ),
         "optimize": ("optimize", "--families", "lambda-cgd", *plan, *BUDGET, "--out-strategy", "fit.json"),
         "verify": ("verify", "certificate.json"),
+        "sign": ("sign", "certificate.json", "--key", "key.pem", "--issuer", "review", "--replace"),
         "audit": ("audit", "claims.toml"),
         "show": ("show", "certificate.json"),
         "risk": ("risk", "certificate.json", "--fpr", "0.01"),
+        "report": ("report", "certificate.json", "--out", "review.html"),
         "ledger add": (
             *("ledger", "add", "ledger.json", "certificate.json", "--name", "a", "--new"),
             *("--eps", "4", "--delta", "1e-5"),

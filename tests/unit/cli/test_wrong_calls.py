@@ -51,6 +51,12 @@ def folder(tmp_path_factory):
         if name == "closed":
             ledger.close()
         ledger.save(place / f"{name}.json")
+    dm.new_key(place / "key.pem")
+    plain.certificate().save(place / "signed.json")
+    dm.sign(place / "signed.json", place / "key.pem", "somebody")
+    (place / "rules.toml").write_text("max_eps = 8\nmax_age = 30\n")
+    (place / "dated.toml").write_text("max_age_days = 30\n")
+    (place / "large.toml").write_text("max_delta = 2\n")
     (place / "short.json").write_text(dm.Identity(12).to_json())
     (place / "small.csv").write_text("1,0\n0.5,1\n")
     (place / "plan.toml").write_text(PLAN + STRATEGY)
@@ -82,7 +88,12 @@ def test_there_are_many_and_none_twice():
 
 
 # Exit code 1: a check failed, rather than a call was wrong.
-FAILED = {"dpmech show edited.json", "dpmech ledger add budget.json certificate.json --name run"}
+FAILED = {
+    "dpmech show edited.json",
+    "dpmech report edited.json --out review.html",
+    "dpmech ledger add budget.json certificate.json --name run",
+    "dpmech sign edited.json --key key.pem --issuer somebody",
+}
 # What only somebody who writes Python knows.
 PYTHON = re.compile(
     r"\bdm\.|numpy|Generator|None|\bTrue\b|\bFalse\b|Traceback|\w\(\)|[A-Z]{3,}_[A-Z]+|"

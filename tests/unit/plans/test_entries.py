@@ -19,6 +19,23 @@ def test_steps_are_whole_batches():
     assert TrainingPlan(100, 8, 40).steps_per_epoch == 12
 
 
+def test_the_plan_is_public_and_its_sizes_agree_with_what_it_plans():
+    assert dm.TrainingPlan is TrainingPlan
+    assert dm.BallsInBins(PLAN.bins) == PLAN.participation("balls-in-bins")
+    assert dm.Poisson(PLAN.q) == PLAN.participation("poisson")
+    assert PLAN.q == 128 / 50_000
+    assert PLAN.bins * PLAN.epochs == PLAN.n
+
+
+def test_integers_of_numpy_do_not_overflow():
+    plan = TrainingPlan(np.int32(2**31 - 1), np.int8(1), np.int32(2**20))
+    assert plan.n == (2**31 - 1) * 2**20
+    assert all(type(value) is int for value in (plan.dataset_size, plan.batch_size, plan.epochs, plan.n))
+    assert plan == TrainingPlan(2**31 - 1, 1, 2**20)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.epochs = 3
+
+
 def test_no_size_loses_a_step():
     for size in range(1, 3000):
         plan = TrainingPlan(size, 1, 7)

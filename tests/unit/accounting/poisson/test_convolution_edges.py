@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from dpmech.accounting.poisson import lattice as losses
-from dpmech.accounting.poisson.convolution import ComposedLoss, LossMoments, compose
+from dpmech.accounting.poisson.convolution import ComposedLoss, LossMoments, compose, compose_all
 from dpmech.accounting.poisson.lattice import LatticeLoss, Loss
 from dpmech.numerics import merge_cells
 
@@ -216,7 +216,7 @@ def test_what_a_composition_may_be_off_by_is_the_sum_of_its_roundings(times, the
 def test_a_composed_loss_is_read_with_all_that_it_may_be_off_by():
     losses, masses = np.array([-1.0, 0.0, 1.0, 2.0]), np.array([0.4, 0.3, 0.2, 0.1])
     above_all, below_all = (
-        ComposedLoss(losses, masses, 0.3, 0.5, 1e-3, 2e-3, 5e-3, upper) for upper in (True, False)
+        ComposedLoss(losses, masses, 0.3, 0.3, 0.5, 1e-3, 2e-3, 5e-3, upper) for upper in (True, False)
     )
     for eps in (-0.5, 0.0, 0.25, 1.5):
         above = losses > eps
@@ -225,6 +225,23 @@ def test_a_composed_loss_is_read_with_all_that_it_may_be_off_by():
         scale = math.exp(0.3 - 0.5 * eps)
         assert below_all.delta(eps) == pytest.approx((value - slack) * scale, rel=1e-5)
         assert above_all.delta(eps) == pytest.approx((value + slack) * scale + 5e-3, rel=1e-5)
+
+
+def test_the_scale_of_several_kinds_is_off_by_what_each_is():
+    """Logs of opposite signs that cancel are both rounded."""
+    rises = LatticeLoss(0.5, 4, np.array([0.5, 0.5]), 0.0)
+    falls = LatticeLoss(0.5, -4, np.array([0.05, 0.05]), 0.9)
+    logs = [float(LossMoments.of(loss, 1).cumulants(1.0)[0]) for loss in (rises, falls)]
+    assert logs[0] > 1.0
+    assert logs[1] < -1.0
+    found = compose_all([(rises, 3), (falls, 2)], 1.0, upper=True)
+    assert found.log_scale == pytest.approx(3 * logs[0] + 2 * logs[1])
+    assert found.log_size == pytest.approx(3 * logs[0] - 2 * logs[1])
+    near, far = (
+        ComposedLoss(LOPSIDED, LOPSIDED, 0.0, size, 0.5, 0.0, 0.0, 0.0, upper=True).delta(0.0)
+        for size in (0.0, 1e9)
+    )
+    assert far == pytest.approx(near * (1.0 + 3e9 * 2.0**-53), rel=1e-9)
 
 
 def test_a_composed_loss_is_read_with_the_roundings_of_the_reading():
@@ -243,7 +260,9 @@ def test_a_composed_loss_is_read_with_the_roundings_of_the_reading():
                 if x > eps
             ) * mp.exp(mp.mpf(log_scale) - mp.mpf(theta) * mp.mpf(eps))
             ends = [
-                ComposedLoss(losses, masses, log_scale, theta, 0.0, 0.0, 0.0, upper).delta(eps)
+                ComposedLoss(losses, masses, log_scale, abs(log_scale), theta, 0.0, 0.0, 0.0, upper).delta(
+                    eps
+                )
                 for upper in (False, True)
             ]
             assert ends[0] <= truth <= ends[1]

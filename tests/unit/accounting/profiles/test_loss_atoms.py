@@ -117,3 +117,29 @@ def test_lower_bounds_between_nodes_follow_the_convex_curve():
             assert own.lowest(float(eps)) <= curve(p, q, float(eps)) * (1.0 + 1e-12)
     smooth = nodes_of(*random_pair(rng, 2000), np.linspace(0.0, 3.0, 60))
     assert smooth.lowest(1.0) > 0.0
+
+
+def test_lower_bounds_beside_nodes_that_nearly_coincide():
+    """The line through two nodes 1e-15 apart has a slope of rounding alone."""
+    rng = np.random.default_rng(3)
+    for gap in (1e-15, 1e-13, 1e-12, 1e-11, 1e-9, 1e-7):
+        for _ in range(30):
+            # A curve that is 1 - e^eps / 40, as far as it is asked.
+            last = rng.uniform(0.6, 2.0)
+            eps = np.array([0.5, last - gap, last, 3.0])
+            exact = 1.0 - np.exp(eps) / 40.0
+            own = Nodes.of(eps, exact, exact)
+            for at in (0.2, 0.55, 2.1, 2.5, 2.99):
+                assert own.lowest(at) <= 1.0 - math.exp(at) / 40.0
+    eps = np.array([0.5, 0.9999, 1.0, 3.0])
+    exact = 1.0 - np.exp(eps) / 40.0
+    # Further apart the line is of use.
+    assert Nodes.of(eps, exact, exact).lowest(2.5) == pytest.approx(1.0 - math.exp(2.5) / 40.0, abs=1e-6)
+
+
+def test_nodes_far_below_zero_say_nothing():
+    found = atoms_above(np.array([-800.0, -760.0]), np.array([1.0, 1.0]))
+    assert found.delta(0.5) == 1.0
+    beside = atoms_above(np.array([-800.0, -760.0, 1.0]), np.array([1.0, 1.0, 0.2]))
+    assert beside.delta(1.0) == pytest.approx(0.2, rel=1e-12)
+    assert beside.delta(0.0) == atoms_above(np.array([1.0]), np.array([0.2])).delta(0.0)

@@ -1,7 +1,10 @@
+import math
+from fractions import Fraction
+
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.profiles import Composition, Curve
+from dpmech.accounting.profiles import Composition, Curve, SampledPart
 
 RUN = {"participation": dm.Poisson(0.02)}
 
@@ -78,3 +81,20 @@ def test_errors_of_samples_count_once_a_profile():
     assert one.compose(one).guarantee == sure
     assert one.compose(other).guarantee.error == pytest.approx(2e-9)
     assert one.compose(other).parts.releases == 2
+
+
+def test_very_many_runs_take_no_longer_than_two():
+    one = dm.profile(dm.Identity(1), 2.0, participation=dm.SingleParticipation())
+    many = one.self_compose(10**15).parts
+    own = Fraction(one.parts.gaussian[0]) * 10**15
+    assert Fraction(many.gaussian[0]) <= own
+    assert Fraction(many.gaussian[1]) >= Fraction(one.parts.gaussian[1]) * 10**15
+    assert many.gaussian[1] == pytest.approx(float(own), rel=1e-12)
+
+
+def test_the_least_sensitivity_of_sampled_parts_is_rounded_down():
+    """The gap and one less the gap may each be off by a float."""
+    for gap in (0.1, 1e-3, 1.0 / 3.0, 3e-16, 0.6, 0.9):
+        part = SampledPart(0.01, 1.7, 5, tight=False, gap=gap)
+        least = (1 - Fraction(math.nextafter(gap, 1.0))) / Fraction(math.nextafter(1.7, 2.0))
+        assert Fraction(part.release.sensitivity.lower) <= least

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 import dpmech as dm
 from dpmech.accounting import Composition, Curve, Nodes
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import BOUND, Provenance
 
 RATES = (0.0, 1e-5, 0.01, 0.1, 0.5, 0.9, 1.0)
@@ -227,9 +227,26 @@ class TestOrder:
         assert found.upper == pytest.approx(math.e * 0.01 + 1e-5, rel=1e-4)
         assert found.upper >= math.e * 0.01 + 1e-5
         assert found.lower == pytest.approx(0.01)
-        with pytest.raises(InvalidParameterError, match="tail must be above"):
+        with pytest.raises(InvalidParameterError, match=r"tail must be above 1\.0+\d*e-05, what delta stays"):
             known.gaussian_mu()
         assert known.gaussian_mu(1e-4).upper < 3.0
+
+    @pytest.mark.parametrize("mu", [30.0, 41.0, 400.0])
+    def test_a_large_gaussian_release_has_its_own_mu(self, mu):
+        for tail in (1e-12, 0.01, 1e-290):
+            found = gaussian(mu).gaussian_mu(tail)
+            assert found.lower <= found.upper <= mu * (1.0 + 1e-12)
+            eps = mu**2 / 2
+            value = norm.cdf(mu / 2 - eps / mu) - math.exp(norm.logcdf(-mu / 2 - eps / mu) + eps)
+            least = dm.profile(dm.Identity(1), 1.0 / found.lower, participation=ONCE).delta(eps).lower
+            assert least <= value - tail * (1.0 - 1e-6)
+            assert found.lower >= mu - 4.0 * tail - 1e-6
+
+    def test_what_is_not_followed_is_no_fault_of_the_tail(self):
+        large = gaussian(45.0).compose(poisson())
+        with pytest.raises(NumericalError, match="not followed beyond eps 600"):
+            large.gaussian_mu()
+        assert dm.GaussianTarget(41.0).risk(gaussian(41.0)).upper == pytest.approx(41.0)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +256,8 @@ class TestOrder:
         (lambda one: one.tradeoff(1.5), "alpha"),
         (lambda one: one.bayes_success(math.nan), "prior"),
         (lambda one: one.reconstruction(2.0), "baseline"),
-        (lambda one: one.gaussian_mu(0.0), "delta"),
+        (lambda one: one.gaussian_mu(0.0), "tail"),
+        (lambda one: one.hockey_stick(1.0, add=3), "add"),
     ],
 )
 def test_bad_input(ask, name):

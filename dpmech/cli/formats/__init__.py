@@ -1,0 +1,8 @@
+"""Verdicts as servers read them: JUnit, SARIF, and commands of GitHub workflows."""
+
+from dpmech.cli.formats.github import github
+from dpmech.cli.formats.junit import junit
+from dpmech.cli.formats.sarif import sarif
+from dpmech.cli.formats.verdicts import Verdicts
+
+__all__ = ["Verdicts", "github", "junit", "sarif"]

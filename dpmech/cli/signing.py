@@ -1,0 +1,108 @@
+"""`dpmech sign`: say who issued a certificate, a run record or a ledger."""
+
+import click
+
+from dpmech.cli.commands import Command, Refusal
+from dpmech.cli.documents import document
+from dpmech.cli.files import named
+from dpmech.cli.options import output_options
+from dpmech.cli.printing import emit
+from dpmech.cli.words import told
+from dpmech.exceptions import CertificateError, DpmechError
+from dpmech.signing import PrivateKey, PublicKey, new_key
+from dpmech.signing import sign as sign_file
+
+__all__ = ["sign"]
+
+
+@click.command(
+    cls=Command,
+    short_help="Say who issued certificates, runs and ledgers.",
+    examples=[
+        "dpmech sign --new-key team.pem",
+        "dpmech sign run.json --key reviewer.pem --issuer 'privacy review, Example Ltd'",
+        "dpmech verify certificate.json --key reviewer.pem.pub --require-signature",
+    ],
+)
+@click.argument("files", nargs=-1, type=click.Path(), metavar="FILE...")
+@click.option("--key", type=click.Path(), metavar="FILE", help="Private key, Ed25519 in PEM. [required]")
+@click.option("--issuer", help="Who says so, in one line. [required]")
+@click.option("--replace", is_flag=True, help="Sign anew what is signed already.")
+@click.option(
+    "--new-key",
+    "new_key_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write a new private key, for its owner alone, and FILE.pub to give away.",
+)
+@output_options
+@click.pass_context
+def sign(
+    ctx: click.Context,
+    *,
+    files: tuple[str, ...],
+    key: str | None,
+    issuer: str | None,
+    replace: bool,
+    new_key_path: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Sign files with an Ed25519 key: FILE.dsse beside each says who issued it, and when.
+
+    That a file holds together is checked; whether its claim is true is for `dpmech verify`. Exit code 1 if
+    a file does not hold together, 2 on bad input; the others are signed all the same.
+    """
+    if new_key_path is not None:
+        _make_key(ctx, new_key_path, files, key, issuer, as_json=as_json)
+        return
+    absent = [name for name, value in (("key", key), ("issuer", issuer)) if value is None]
+    if key is None or issuer is None or not files:
+        missing = [*([] if files else ["FILE..."]), *(f"--{name}" for name in absent)]
+        raise Refusal(f"missing: {', '.join(missing)}; to begin: dpmech sign --new-key reviewer.pem", ctx)
+    private = PrivateKey.load(key)
+    signed: list[dict[str, str]] = []
+    refused: list[DpmechError] = []
+    for file in files:
+        try:
+            target = sign_file(file, private, issuer, replace=replace)
+        except CertificateError as error:
+            refused.append(named(file, error))
+        except DpmechError as error:
+            refused.append(error)
+        else:
+            signed.append({"source": file, "envelope": str(target)})
+    key_id = private.public.key_id
+    if as_json and signed:
+        emit(document("sign", {"key": key_id, "issuer": issuer, "files": signed, "new": None}))
+    elif not as_json:
+        for one in signed:
+            emit(f"{one['source']}: signed by key {key_id[:16]}: {one['envelope']}")
+    if signed and not quiet:
+        names = " ".join(one["source"] for one in signed)
+        click.echo(f"dpmech: note: signed, not recomputed: dpmech verify {names}", err=True)
+    for refusal in refused:
+        Refusal(told(refusal, ctx), ctx).show()
+    bad_input = any(not isinstance(refusal, CertificateError) for refusal in refused)
+    ctx.exit(2 if bad_input else 1 if refused else 0)
+
+
+def _make_key(
+    ctx: click.Context,
+    path: str,
+    files: tuple[str, ...],
+    key: str | None,
+    issuer: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    superfluous = [*files, *(["--key"] if key else []), *(["--issuer"] if issuer else [])]
+    if superfluous:
+        raise Refusal(f"--new-key writes a key and signs nothing: leave out {', '.join(superfluous)}", ctx)
+    public = new_key(path)
+    key_id = PublicKey.load(public).key_id
+    if as_json:
+        made = {"private": path, "public": str(public)}
+        emit(document("sign", {"key": key_id, "issuer": None, "files": [], "new": made}))
+    else:
+        emit(f"{path}: private key {key_id[:16]}, for its owner alone", f"{public}: public key, to give away")

@@ -1,0 +1,169 @@
+"""One check for every rule of a policy."""
+
+import dataclasses
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+
+from dpmech.certificates import Certificate
+from dpmech.exceptions import DpmechError, WorkLimitError
+from dpmech.mechanism import Adjacency, Unit
+from dpmech.numerics import Guarantee, short, sum_up, typed
+from dpmech.verifying.policy import Policy
+from dpmech.verifying.report import Check, Verification
+
+__all__ = ["policy_checks"]
+
+# How far the clock of whoever signed may be ahead.
+_AHEAD = datetime.timedelta(hours=1)
+# A ledger without a budget and without entries is looked at there.
+_SOME_DELTA = 1e-5
+
+
+def policy_checks(
+    policy: Policy, found: Verification, *, now: datetime.datetime | None = None
+) -> Iterator[Check]:
+    """One check for every rule that the policy has, of a file that could be read.
+
+    Args:
+        policy: the rules.
+        found: what was verified, with its signature.
+        now: an aware time; None for the clock.
+    """
+    try:
+        subject = _subject(found, policy)
+    except WorkLimitError:
+        raise
+    except (DpmechError, ArithmeticError, ValueError) as error:
+        yield Check("policy", ok=False, detail=f"the total of the ledger could not be computed: {error}")
+        return
+    if subject is None:
+        return
+    for rule in (_eps, _delta, _delta_of_size, _guarantee, _adjacency, _units):
+        check = rule(policy, subject)
+        if check is not None:
+            yield check
+    if policy.max_age_days is not None:
+        time = datetime.datetime.now(datetime.UTC) if now is None else now
+        yield _age(policy.max_age_days, found, time)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Subject:
+    """What the rules are about."""
+
+    eps: float
+    delta: float
+    guarantee: Guarantee
+    adjacency: Adjacency
+    certificates: tuple[Certificate, ...]
+
+    @property
+    def units(self) -> set[Unit]:
+        return {one.unit for one in self.certificates}
+
+
+def _subject(found: Verification, policy: Policy) -> _Subject | None:
+    """A certificate's claim, or what a ledger comes to; None where nothing could be read."""
+    ledger, own = found.ledger, found.certificate
+    if ledger is not None:
+        inside = tuple(release.certificate for release in ledger.releases)
+        if ledger.budget is not None:
+            eps, delta = ledger.budget.eps, ledger.budget.delta
+        else:
+            spent = min(sum_up([one.budget.delta for one in inside]), 0.5) or _SOME_DELTA
+            delta = spent if policy.max_delta is None else policy.max_delta
+            # Claims compose at once; profiles would only lower it.
+            eps = ledger.epsilon(delta, profiles=False).upper
+        return _Subject(eps, delta, ledger.guarantee, ledger.adjacency, inside)
+    if own is None:
+        return None
+    return _Subject(own.budget.eps, own.budget.delta, own.guarantee, own.adjacency, (own,))
+
+
+def _check(name: str, detail: str, *, ok: bool) -> Check:
+    return Check(f"policy {name}", ok=ok, detail=detail)
+
+
+def _eps(policy: Policy, subject: _Subject) -> Check | None:
+    most = policy.max_eps
+    if most is None:
+        return None
+    return _check(
+        "max_eps", f"eps {short(subject.eps)}, at most {typed(most)} is allowed", ok=subject.eps <= most
+    )
+
+
+def _delta(policy: Policy, subject: _Subject) -> Check | None:
+    most = policy.max_delta
+    if most is None:
+        return None
+    detail = f"delta {typed(subject.delta)}, at most {typed(most)} is allowed"
+    return _check("max_delta", detail, ok=subject.delta <= most)
+
+
+def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
+    most, name = policy.max_delta_times_dataset_size, "max_delta_times_dataset_size"
+    if most is None:
+        return None
+    sizes = [size for one in subject.certificates if (size := _implied_size(one)) is not None]
+    if policy.dataset_size is not None:
+        sizes.append(float(policy.dataset_size))
+    if not sizes:
+        detail = "the number of examples is not known: the policy has to say dataset_size"
+        return _check(name, detail, ok=False)
+    size = max(sizes)
+    # As they were typed: the float of 1e-5 is a little more than that.
+    product = Decimal(repr(subject.delta)) * Decimal(repr(size))
+    detail = (
+        f"delta times {typed(size)} examples is {short(float(product))}, at most {typed(most)} is allowed"
+    )
+    return _check(name, detail, ok=product <= Decimal(repr(most)))
+
+
+def _implied_size(own: Certificate) -> float | None:
+    """How many examples the expected batch size stands for; None where nothing says so."""
+    size, participation = own.expected_batch_size, own.participation
+    if size is None:
+        return None
+    if participation.allocation_bins is not None:
+        return float(round(size * participation.allocation_bins))
+    prob = participation.release_prob
+    if prob is None:
+        return None
+    return float(round(size * (participation.groups or 1) / prob))
+
+
+def _guarantee(policy: Policy, subject: _Subject) -> Check | None:
+    forbidden = policy.forbidden_guarantees
+    if not forbidden:
+        return None
+    names = ", ".join(kind.name.lower() for kind in forbidden)
+    detail = f"the guarantee is {subject.guarantee}, forbidden is {names}"
+    return _check("forbidden_guarantees", detail, ok=subject.guarantee.kind not in forbidden)
+
+
+def _adjacency(policy: Policy, subject: _Subject) -> Check | None:
+    allowed = policy.allowed_adjacencies
+    if allowed is None:
+        return None
+    names = ", ".join(one.value for one in allowed) or "none"
+    detail = f"adjacency {subject.adjacency.value}, allowed is {names}"
+    return _check("allowed_adjacencies", detail, ok=subject.adjacency in allowed)
+
+
+def _units(policy: Policy, subject: _Subject) -> Check | None:
+    allowed = policy.allowed_units
+    if allowed is None:
+        return None
+    names = ", ".join(one.value for one in allowed) or "none"
+    units = ", ".join(sorted(one.value for one in subject.units)) or "none"
+    return _check("allowed_units", f"hides one {units}, allowed is {names}", ok=subject.units <= set(allowed))
+
+
+def _age(most: float, found: Verification, now: datetime.datetime) -> Check:
+    if found.signed is None:
+        return _check("max_age_days", "not signed by a trusted key, so that it has no date", ok=False)
+    age = now - found.signed.issued_on
+    detail = f"issued on {found.signed.issued_on:%Y-%m-%d}, {typed(most)} days ago at most are allowed"
+    return _check("max_age_days", detail, ok=-_AHEAD <= age <= datetime.timedelta(days=most))

@@ -1,0 +1,167 @@
+"""Every rule of a policy: kept at its limit, and broken just beyond it."""
+
+import datetime
+import math
+
+import pytest
+
+import dpmech as dm
+from dpmech.verifying.policy_checks import policy_checks
+from tests.support import saved
+
+PLAIN = saved.calibration("min-sep").certificate()  # eps 2, delta 1e-5
+POISSON = saved.calibration("poisson").certificate(1.0, 20.0)  # 20 of 100 examples
+VERIFIED = {"plain": dm.verify(PLAIN), "poisson": dm.verify(POISSON)}
+
+
+def broken(policy, found=None, **options):
+    """The details of the rules that are broken, by name."""
+    checks = list(policy_checks(policy, found or VERIFIED["plain"], **options))
+    assert all(check.name.startswith("policy ") for check in checks)
+    return {check.name.removeprefix("policy "): check.detail for check in checks if not check.ok}
+
+
+@pytest.mark.parametrize(
+    ("kept", "breaking"),
+    [
+        ({"max_eps": 2.0}, {"max_eps": math.nextafter(2.0, 0.0)}),
+        ({"max_delta": 1e-5}, {"max_delta": math.nextafter(1e-5, 0.0)}),
+        ({"forbidden_guarantees": (dm.Kind.ESTIMATE,)}, {"forbidden_guarantees": (dm.Kind.EXACT,)}),
+        (
+            {"allowed_adjacencies": (dm.Adjacency.ADD_REMOVE,)},
+            {"allowed_adjacencies": (dm.Adjacency.ZERO_OUT, dm.Adjacency.REPLACE_ONE)},
+        ),
+        ({"allowed_units": (dm.Unit.EXAMPLE,)}, {"allowed_units": ()}),
+        # As they were typed, 1e-5 times 50 000 is 0.5, though the float is a little above 1e-5.
+        (
+            {"max_delta_times_dataset_size": 0.5, "dataset_size": 50_000},
+            {"max_delta_times_dataset_size": 0.5, "dataset_size": 50_001},
+        ),
+    ],
+)
+def test_a_rule_holds_at_its_limit_and_not_beyond(kept, breaking):
+    assert broken(dm.Policy(**kept)) == {}
+    assert list(broken(dm.Policy(**breaking))) == list(breaking)[:1]
+
+
+def test_every_broken_rule_is_a_check_of_its_own():
+    policy = dm.Policy(max_eps=1.0, max_delta=1e-6, max_delta_times_dataset_size=1e-4, dataset_size=1000)
+    found = dm.verify(PLAIN, policy=policy)
+    assert not found.ok
+    assert found.failures == (
+        "policy max_eps: eps 2, at most 1 is allowed",
+        "policy max_delta: delta 1e-05, at most 1e-06 is allowed",
+        "policy max_delta_times_dataset_size: delta times 1000 examples is 0.01, at most 0.0001 is allowed",
+    )
+    assert dm.verify(PLAIN, policy=dm.Policy(max_eps=2.0)).ok
+
+
+def test_the_size_of_the_data_follows_from_the_sampling_or_is_stated():
+    rule = {"max_delta_times_dataset_size": 1e-3}
+    assert "has to say dataset_size" in broken(dm.Policy(**rule))["max_delta_times_dataset_size"]
+    assert broken(dm.Policy(**rule), VERIFIED["poisson"]) == {}
+    # The larger of both counts.
+    assert broken(dm.Policy(**rule, dataset_size=10), VERIFIED["poisson"]) == {}
+    beyond = dm.Policy(max_delta_times_dataset_size=0.99e-3, dataset_size=10)
+    assert list(broken(beyond, VERIFIED["poisson"])) == ["max_delta_times_dataset_size"]
+    beyond = dm.Policy(**rule, dataset_size=101)
+    assert list(broken(beyond, VERIFIED["poisson"])) == ["max_delta_times_dataset_size"]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("poisson", 100.0), ("cyclic", 20.0 * 4 / 0.3), ("bins", 80.0), ("min-sep", None), ("single", None)],
+)
+def test_sizes_by_scheme(name, size):
+    from dpmech.verifying.policy_checks import _implied_size
+
+    own = saved.calibration(name)
+    assert _implied_size(own.certificate(1.0, 20.0)) == (None if size is None else round(size))
+    assert _implied_size(own.certificate()) is None
+
+
+def test_a_broken_policy_and_a_false_claim_are_both_told():
+    import dataclasses
+
+    from dpmech.certificates.claim import with_checksum
+
+    forged = with_checksum(dataclasses.replace(PLAIN, sigma=0.9 * PLAIN.sigma))
+    found = dm.verify(forged, policy=dm.Policy(max_eps=1.0))
+    assert [failure.split(":")[0] for failure in found.failures] == ["privacy", "policy max_eps"]
+
+
+def test_a_file_that_cannot_be_read_has_no_rules(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    found = dm.verify(tmp_path / "x.json", policy=dm.Policy(max_eps=1.0))
+    assert [check.name for check in found.checks] == ["file"]
+
+
+def test_age_is_that_of_a_signature(tmp_path):
+    path, key = tmp_path / "certificate.json", tmp_path / "key.pem"
+    PLAIN.save(path)
+    public = dm.new_key(key)
+    policy = dm.Policy(max_age_days=30.0)
+    assert list(broken(policy)) == ["max_age_days"]
+    issued = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+    dm.sign(path, key, "review", issued_on=issued)
+    signed = dm.verify(path, keys=[public])
+    day = datetime.timedelta(days=1)
+    for age, ok in ((0 * day, True), (30 * day, True), (30 * day + day / 86400, False), (-day, False)):
+        assert (broken(policy, signed, now=issued + age) == {}) == ok
+    with pytest.raises(dm.InvalidParameterError, match="key must be given"):
+        dm.verify(path, policy=policy)
+    found = dm.verify(path, keys=[public], policy=policy)
+    assert [failure.split(":")[0] for failure in found.failures] == ["policy max_age_days"]
+
+
+def test_a_policy_may_name_its_keys_and_require_one(tmp_path):
+    from dpmech.signing import PublicKey
+
+    path, key = tmp_path / "certificate.json", tmp_path / "key.pem"
+    PLAIN.save(path)
+    policy = dm.Policy(require_signature=True, trusted_keys=(PublicKey.load(dm.new_key(key)),))
+    assert dm.verify(path, policy=policy).failures == ("signature: not signed, a signature is required",)
+    dm.sign(path, key, "review")
+    assert dm.verify(path, policy=policy).ok
+    with pytest.raises(dm.InvalidParameterError, match="key must be given"):
+        dm.verify(path, policy=dm.Policy(require_signature=True))
+
+
+def test_of_a_ledger_the_total_counts(tmp_path):
+    announced = dm.Ledger()
+    announced.add("one", saved.calibration("single"))
+    announced.add("two", saved.calibration("min-sep"))
+    found = dm.verify(announced)
+    assert found.ok
+    total = announced.epsilon(2e-5).upper
+    assert total > 2.0
+    at = {"max_delta": 2e-5}
+    assert broken(dm.Policy(max_eps=total, **at), found) == {}
+    assert list(broken(dm.Policy(max_eps=0.999 * total, **at), found)) == ["max_eps"]
+    # Without a delta in the policy it is the sum of those of the releases.
+    assert broken(dm.Policy(max_eps=total), found) == {}
+    assert list(broken(dm.Policy(allowed_adjacencies=()), found)) == ["allowed_adjacencies"]
+    chosen = dm.Ledger(budget=dm.PrivacyBudget(5.0, 1e-4))
+    chosen.add("one", saved.calibration("single"))
+    found = dm.verify(chosen)
+    # What holds is the budget, however little of it was spent.
+    assert broken(dm.Policy(max_eps=5.0, max_delta=1e-4), found) == {}
+    assert list(broken(dm.Policy(max_eps=4.9, max_delta=0.9e-4), found)) == ["max_eps", "max_delta"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"forbidden_guarantees": ("estimate",)}, "forbidden_guarantees must be a tuple of Kind"),
+        ({"allowed_units": dm.Unit.EXAMPLE}, "allowed_units must be a tuple of Unit"),
+        ({"trusted_keys": ("key.pub",)}, "trusted_keys must be a tuple of PublicKey"),
+        ({"max_eps": float("inf")}, "max_eps must be a finite number"),
+        ({"dataset_size": 0}, "dataset_size must be an integer"),
+        ({"require_signature": 1}, "require_signature must be True or False"),
+    ],
+)
+def test_bad_policies(settings, words):
+    with pytest.raises(dm.InvalidParameterError, match=words):
+        dm.Policy(**settings)
+    with pytest.raises(dm.InvalidParameterError, match="a Policy, or None"):
+        dm.verify(PLAIN, policy=settings)
