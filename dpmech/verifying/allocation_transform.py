@@ -31,10 +31,12 @@ __all__ = ["fresh_delta"]
 _LINES_AGREE = 1e-4
 # How close to the imaginary axis a ray runs, and the digits, in log, that moving the line of phi may cost.
 _ASIDE, _CANCELLED = 0.15, 6.0
-# Spacing of the rules for phi, and of t + log t.
+# Spacing of the rules for phi, and along a ray.
 _FINE, _NODES = 0.02, 0.04
 _LARGEST_ORDER = 40
 _FARTHEST = 4000.0
+# Beyond this t what is left does not turn.
+_TURNS = 100.0
 _NO_MORE = 1e-17
 _MOST_POINTS = 6000
 
@@ -103,10 +105,9 @@ def _ray(bins: int, kappa: float, order: int, rate: float, psi: float) -> tuple[
     found_u, found = [], []
     largest = 0.0
     for start, end in itertools.pairwise([*range(0, places.size, 512), places.size]):
-        # t + log t is at these places.
-        t = scipy.special.wrightomega(places[start:end]).real
-        u = np.log(t)
-        values = _derivative(bins, kappa, order, u, psi) / (1.0 + t)
+        u = _places_on_ray(places[start:end])
+        t = np.exp(u)
+        values = _derivative(bins, kappa, order, u, psi) / (1.0 + t / (1.0 + t / _TURNS))
         sizes = np.abs(values) * np.exp(rate * u)
         largest = max(largest, float(sizes.max()))
         found_u.append(u)
@@ -114,6 +115,18 @@ def _ray(bins: int, kappa: float, order: int, rate: float, psi: float) -> tuple[
         if float(sizes[-64:].max()) <= _NO_MORE * largest:
             return np.concatenate(found_u), np.concatenate(found)
     raise NumericalError("a transform does not fall along its ray")
+
+
+def _places_on_ray(places: FloatArray) -> FloatArray:
+    """The u with u + T log(1 + e^u / T) = place: even in t up to T, where transforms turn, then in log t."""
+    u = places.copy()
+    for _ in range(60):
+        t = np.exp(np.minimum(u, 690.0))
+        step = (u + _TURNS * np.log1p(t / _TURNS) - places) / (1.0 + t / (1.0 + t / _TURNS))
+        u = u - step
+        if float(np.abs(step).max()) <= 1e-13:
+            break
+    return u
 
 
 def _derivative(bins: int, kappa: float, order: int, u: FloatArray, psi: float) -> ComplexArray:

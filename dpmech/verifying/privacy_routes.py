@@ -202,9 +202,12 @@ def _fresh_routes(
         raise UnsupportedCombinationError(
             f"{certificate.participation!r} allocates nobody anew every epoch", supported="FreshBallsInBins"
         )
-    norms = certificate.strategy.column_norms().reshape(-1, bins).max(axis=1)
-    # What the columns are worth all together was computed anew; each epoch counts by as much more.
-    raised = max(1.0, sensitivity.upper / math.sqrt(math.fsum(norms**2)))
+    columns = certificate.strategy.column_norms()
+    norms = columns.reshape(-1, bins).max(axis=1)
+    # The sensitivity is that of as many columns as there are epochs, the largest ones. By what it is above
+    # that when computed anew, each epoch counts for more.
+    largest = np.sort(columns**2)[-norms.size :]
+    raised = max(1.0, sensitivity.upper / math.sqrt(math.fsum(largest)))
     alike, times = np.unique(norms, return_counts=True)
 
     def delta(sigma: float, eps: float) -> Bounds:

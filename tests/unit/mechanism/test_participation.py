@@ -224,6 +224,7 @@ def test_plans_know_each_schema_by_one_name():
         "poisson",
         "cyclic-poisson",
         "balls-in-bins",
+        "balls-in-bins-fresh",
     ]
 
 
