@@ -179,6 +179,7 @@ GROUPS: dict[str, list[str]] = {
         "verifying.integrals",
         "verifying.labels",
         "verifying.ledgers",
+        "verifying.tunings",
         "verifying.limits",
         "verifying.own_draws",
         "verifying.policy",
