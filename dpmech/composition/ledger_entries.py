@@ -57,6 +57,11 @@ class Release:
     price: Price = ()
     runs: RunCount | None = None
 
+    @property
+    def own_delta(self) -> float:
+        """The certified delta, times the mean number of runs: where its eps is worth asking for, about."""
+        return self.certificate.budget.delta * (1.0 if self.runs is None else max(1.0, self.runs.mean))
+
 
 def certificate_of(argument: str, claim: object) -> Certificate:
     """The certificate of a Calibration or a Certificate that nobody edited.
