@@ -6,8 +6,8 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates.document import seal_of
-from dpmech.cli import main
 from dpmech.verifying.tunings import one_shift
+from tests.support.command_line import done, told
 
 LAW = dm.NegativeBinomialRuns.of_mean(6.0)
 RUN = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-6, participation=dm.SingleParticipation())
@@ -91,17 +91,15 @@ def test_a_price_that_leaves_out_the_selection_is_found(tmp_path, monkeypatch):
     assert not dm.verify(path).ok
 
 
-def test_what_reads_a_ledger_says_that_it_is_a_selection(tmp_path, capsys):
+def test_what_reads_a_ledger_says_that_it_is_a_selection(tmp_path):
     ledger = tuned()
     with pytest.raises(dm.UnsupportedCombinationError, match="private selection"):
         dm.to_dp_event(ledger)
     assert ledger.releases[0].own_delta == pytest.approx(6e-6)
     path = tmp_path / "ledger.json"
     ledger.save(path)
-    assert main(["ledger", "show", str(path)]) == 0
-    assert "best of NegativeBinomialRuns" in " ".join(capsys.readouterr().out.split())
-    assert main(["ledger", "show", "--json", str(path)]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert "best of NegativeBinomialRuns" in " ".join(done("ledger", "show", str(path)).stdout.split())
+    found = told("ledger", "show", str(path))["ledger"]
     assert found["releases"][0]["runs"]["law"] == "truncated negative binomial"
     assert found["total"]["eps_upper"] > RUN.profile().epsilon(6e-6).upper
 
