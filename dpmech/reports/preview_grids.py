@@ -7,7 +7,6 @@ chord would be closer and needs a proof of convexity that is not known under sam
 
 import bisect
 import dataclasses
-import itertools
 from collections.abc import Callable
 
 from dpmech.calibration import calibrate_sigma
@@ -40,13 +39,13 @@ class Grid:
     sigma: tuple[float, ...]
 
     def at(self, eps: float) -> float | None:
-        """A noise scale that meets eps: that of the next smaller eps; None below the first.
+        """A noise scale that meets eps: that of the next smaller eps; None outside of the grid.
 
         Args:
             eps: asked for.
         """
         place = bisect.bisect_right(self.eps, eps)
-        return self.sigma[place - 1] if place else None
+        return self.sigma[place - 1] if place and eps <= self.eps[-1] else None
 
 
 def gaussian_grid(delta: float, low: float, high: float) -> Grid:
@@ -85,24 +84,22 @@ def grid_of(
     sigma = calibrate_sigma(mechanism, low, delta).sigma
     eps = 0.0
     found: list[tuple[float, float]] = []
-    for step in itertools.count():
+    while len(found) < _MOST and eps < high:
         try:
             eps = max(eps, epsilon(mechanism, sigma, delta).upper)
         except (DpmechError, ArithmeticError):
             if not found:
                 raise
             break
-        if step == 0 and eps > low:
+        if not found and eps > low:
             # The search and the evaluation stop at different tolerances.
             sigma, eps = RATIO * sigma, 0.0
             continue
         found.append((float(up(eps, _DIGITS)), float(up(product_up(MARGIN, sigma), _DIGITS))))
         if progress is not None:
             progress(f"eps {up(eps, 3)}")
-        if eps >= high or len(found) == _MOST:
-            break
         sigma /= RATIO
-    # The first one is taken down to the end of the range, where it was searched.
+    # The first one holds at `low`, which rounding may have passed.
     found[0] = (min(low, found[0][0]), found[0][1])
     pairs = list(zip(*_increasing(found), strict=True))
     return Grid(tuple(pairs[0]), tuple(pairs[1]))

@@ -4,7 +4,7 @@
 // The noise of the next smaller eps: always enough, as less noise is never more private.
 function sigmaAt(data, row, eps) {
   const grid = row.grid === null ? data.shared : row.grid;
-  if (!(eps >= grid.eps[0] && eps <= data.high)) return null;
+  if (!(eps >= grid.eps[0] && eps <= Math.min(data.high, grid.eps[grid.eps.length - 1]))) return null;
   let low = 0, high = grid.eps.length;
   while (high - low > 1) {
     const middle = (low + high) >> 1;

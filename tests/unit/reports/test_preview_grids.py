@@ -49,7 +49,7 @@ def test_a_sampled_grid_holds_and_steps_by_the_ratio():
 
 def test_between_pairs_the_smaller_eps_counts():
     grid = Grid((1.0, 2.0, 4.0), (3.0, 2.0, 1.0))
-    assert [grid.at(eps) for eps in (0.5, 1.0, 1.999, 2.0, 3.0, 9.0)] == [None, 3.0, 3.0, 2.0, 2.0, 1.0]
+    assert [grid.at(eps) for eps in (0.5, 1.0, 1.999, 2.0, 4.0, 9.0)] == [None, 3.0, 3.0, 2.0, 1.0, None]
 
 
 def test_where_the_accountant_stops_the_grid_ends(monkeypatch):
