@@ -99,6 +99,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.sampling.estimate_accountant",
         "accounting.balls_in_bins.sampling.reach",
         "accounting.balls_in_bins.sampling.certified_accountant",
+        "accounting.balls_in_bins.sampling.aims",
         "accounting.balls_in_bins.sampling.blocks",
         "accounting.balls_in_bins.sampling.confidence",
         "accounting.balls_in_bins.sampling.certified_bound",
