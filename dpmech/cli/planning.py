@@ -71,7 +71,7 @@ def plan(
 
     For one dataset size and delta, and every pair of epochs and batch size: DP-SGD under Poisson sampling,
     and correlated noise on batches that are not sampled. The page needs no network; every plan takes about
-    10 seconds of one core. Its numbers are previews on the safe side, at most 3 % above a calibration.
+    7 seconds of one core. Its numbers are previews on the safe side, at most 3 % above a calibration.
     """
     given = {
         "dataset_size": dataset_size,

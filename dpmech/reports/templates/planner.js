@@ -74,13 +74,18 @@ function startPlanner() {
     const inside = (value, [low, high]) => Math.log(value) >= low - 1e-9 && Math.log(value) <= high + 1e-9;
     const usual = [];
     for (let power = -8; power <= 8; power++) for (const one of [1, 2, 5]) usual.push(Number(one + "e" + power));
-    const ups = usual.filter(one => inside(one, [y0, y1]));
+    let ups = usual.filter(one => inside(one, [y0, y1]));
+    if (ups.length < 3) {
+      for (let power = -8; power <= 8; power++) for (const one of [1.5, 3, 4, 6, 7, 8]) usual.push(Number(one + "e" + power));
+      ups = usual.filter(one => inside(one, [y0, y1]));
+    }
     const shownUps = ups.length > 7 ? ups.filter(one => String(one).replace(/[.0e-]/g, "")[0] === "1") : ups;
     for (const tick of shownUps) {
       svg.append(element("line", {class: "grid", x1: left, x2: right, y1: upward(tick), y2: upward(tick)}),
         element("text", {x: left - 8, y: upward(tick) + 6, "text-anchor": "end"}, String(tick)));
     }
-    const ticks = (ticksAcross || usual).filter(one => inside(one, [x0, x1]));
+    const ticks = (ticksAcross || [1, 2, 5].flatMap(one => [-2, -1, 0, 1, 2].map(power => Number(one + "e" + power)))
+      .sort((a, b) => a - b)).filter(one => inside(one, [x0, x1]));
     let reached = -Infinity;
     for (const tick of ticks) {
       svg.append(element("line", {class: "grid", x1: across(tick), x2: across(tick), y1: top, y2: bottom}));
