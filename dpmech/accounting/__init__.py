@@ -65,6 +65,7 @@ from dpmech.accounting.profiles import (
     PrivacyProfile,
     RunCount,
     SampledPart,
+    run_count_from,
 )
 from dpmech.accounting.profiling import profile_for
 from dpmech.accounting.renyi import RenyiAccountant
@@ -137,6 +138,7 @@ __all__ = [
     "method_among",
     "pilot_size",
     "profile_for",
+    "run_count_from",
     "sampled_divergence",
     "sampling_gram",
     "stage_seed",

@@ -181,6 +181,7 @@ GROUPS: dict[str, list[str]] = {
         "verifying.integrals",
         "verifying.labels",
         "verifying.ledgers",
+        "verifying.tunings",
         "verifying.limits",
         "verifying.own_draws",
         "verifying.policy",
@@ -200,6 +201,7 @@ GROUPS: dict[str, list[str]] = {
         "signing.statement",
     ],
     "ledger": [
+        "composition.file_lock",
         "composition.ledger",
         "composition.ledger_answers",
         "composition.release_profiles",
