@@ -32,13 +32,15 @@ class Answers(Document):
 
     @property
     def guarantee(self) -> Guarantee:
-        """As sure as the least sure entry, as certified; exact for announced, unsampled ones.
+        """As sure as the least sure entry, as certified; exact for announced, unsampled single runs.
 
         Totals that rest on privacy profiles in place of claims say how sure they are themselves.
         """
         sure = sure_together(one.certificate for one in self._releases if self._total.by_certificates)
-        sampled = any(release.certificate.participation.random for release in self._releases)
-        if sampled or (self.mode is Mode.CHOSEN and self._releases):
+        bounded = any(
+            release.certificate.participation.random or release.runs is not None for release in self._releases
+        )
+        if bounded or (self.mode is Mode.CHOSEN and self._releases):
             sure &= BOUND
         return sure
 

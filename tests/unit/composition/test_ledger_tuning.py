@@ -31,6 +31,13 @@ def test_the_price_is_that_of_the_profile_and_composes():
     assert both > own.epsilon(1e-5).upper
 
 
+def test_a_selection_of_exact_runs_is_called_a_bound():
+    """Its law is exact and its price is not; the file says the same."""
+    ledger = tuned()
+    assert ledger.guarantee == ledger.epsilon(1e-5).guarantee == dm.Guarantee(dm.Kind.BOUND)
+    assert ledger.to_dict()["guarantee"].startswith("deterministic upper bound;")
+
+
 def test_a_run_that_is_known_by_its_claim_alone():
     ledger = dm.Ledger()
     ledger.add_tuning("tuning", BINS, LAW, lot="all runs")
