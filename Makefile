@@ -83,4 +83,4 @@ test-core:
 	.venv-$(PY)/bin/python -m pytest -q -m "not slow"
 
 clean:
-	rm -rf $(VENV) .venv-* docs/_build build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* docs/_build docs/generated build .mypy_cache .ruff_cache .pytest_cache
