@@ -26,6 +26,8 @@ demo: $(VENV)/.installed
 	$(BIN)/dpmech calibrate --strategy lambda-cgd --lam 0.9 --dataset-size 50000 --batch-size 128 --epochs 10 \
 	    --sampling balls-in-bins --eps 8 --delta 1e-5 --clip-norm 1 --out build/demo/certificate.json
 	$(BIN)/dpmech verify build/demo/certificate.json --details
+	@echo "The same for a reviewer, as a page: verified again, with what an attacker could do (about a minute)."
+	$(BIN)/dpmech report build/demo/certificate.json --out build/demo/review.html
 	@echo "Sigma 2 % lower: edited by hand, and with every hash computed anew. Both must be refused."
 	$(BIN)/python docs/examples/tamper.py build/demo/certificate.json build/demo
 	! $(BIN)/dpmech verify build/demo/edited.json

@@ -16,6 +16,7 @@ from dpmech.certificates.document import (
     seal_of,
     to_plain,
 )
+from dpmech.certificates.duties import trainer_duties
 from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness, is_run_record
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "read_text",
     "seal_of",
     "to_plain",
+    "trainer_duties",
     "with_checksum",
 ]

@@ -10,6 +10,7 @@ from dpmech.cli.comparing import compare
 from dpmech.cli.given_sigma import delta_command, epsilon_command
 from dpmech.cli.ledgers import ledger
 from dpmech.cli.optimizing import optimize
+from dpmech.cli.reporting import report
 from dpmech.cli.risk import risk
 from dpmech.cli.showing import show
 from dpmech.cli.signing import sign
@@ -43,6 +44,7 @@ for command in (
     sign,
     ledger,
     risk,
+    report,
     audit,
 ):
     main.add_command(command)

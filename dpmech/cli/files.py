@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from dpmech.certificates import Certificate, read_text
+from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
 from dpmech.exceptions import CertificateError, InvalidParameterError
 
-__all__ = ["named", "read_certificate", "read_ledger"]
+__all__ = ["named", "read_certificate", "read_document", "read_ledger", "write_text"]
 
 
 def read_certificate(path: str | Path) -> Certificate:
@@ -31,6 +31,31 @@ def read_ledger(path: str | Path) -> Ledger:
         return Ledger.from_json(text)
     except CertificateError as error:
         raise named(path, error) from error
+
+
+def read_document(path: str | Path) -> Document:
+    """The certificate, run record or ledger in a file; errors as for `read_certificate`."""
+    text = read_text(path)
+    try:
+        if is_ledger(text):
+            return Ledger.from_json(text)
+        return RunRecord.from_json(text) if is_run_record(text) else Certificate.from_json(text)
+    except CertificateError as error:
+        raise named(path, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file.
+
+    Raises:
+        InvalidParameterError: if it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidParameterError(
+            "out", str(path), f"a file that can be written ({error.strerror})"
+        ) from error
 
 
 def named(path: str | Path, error: CertificateError) -> CertificateError:

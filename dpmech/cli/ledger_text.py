@@ -6,10 +6,10 @@ from dpmech.cli.printing import width
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
 from dpmech.composition import Ledger, Release
-from dpmech.exceptions import DpmechError
-from dpmech.numerics import between, short, sum_up, up
+from dpmech.numerics import between, short, up
+from dpmech.reports import total_of
 
-__all__ = ["ledger_record", "ledger_text", "total_of"]
+__all__ = ["ledger_record", "ledger_text"]
 
 _COLUMNS = (
     Column("name", "release", fixed=True),
@@ -51,28 +51,6 @@ def _cells(release: Release) -> dict[str, str]:
         "participation": plain(repr(own.participation)),
         "guarantee": str(own.guarantee),
     }
-
-
-def total_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
-    """Eps in all, as data; where there is none, why."""
-    at = _delta_of(ledger) if delta is None else delta
-    try:
-        found = ledger.epsilon(at)
-    except DpmechError as error:
-        return {"delta": at, "reason": str(error)}
-    return {
-        "delta": at,
-        "eps_lower": found.lower,
-        "eps_upper": found.upper,
-        "guarantee": str(found.guarantee),
-    }
-
-
-def _delta_of(ledger: Ledger) -> float:
-    if ledger.budget is not None:
-        return ledger.budget.delta
-    deltas = [release.certificate.budget.delta for release in ledger.releases]
-    return min(sum_up(deltas), 0.5) if deltas else 1e-5
 
 
 def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from dpmech.cli.documents import document
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real
 from dpmech.cli.printing import emit, progress_bar
-from dpmech.cli.risk_words import findings
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.evaluation import profile
 from dpmech.numerics import typed, up
+from dpmech.reports import findings
 
 __all__ = ["risk"]
 

@@ -5,16 +5,16 @@ from typing import Any
 import click
 from rich.text import Text
 
-from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
+from dpmech.certificates import Certificate, Document, RunRecord
 from dpmech.cli.commands import Command, Refusal
 from dpmech.cli.documents import document
-from dpmech.cli.files import named
+from dpmech.cli.files import read_document
 from dpmech.cli.ledger_text import ledger_record, ledger_text
 from dpmech.cli.options import output_options
 from dpmech.cli.printing import emit
 from dpmech.cli.rows import as_data
 from dpmech.cli.words import plain, told
-from dpmech.composition import Ledger, is_ledger
+from dpmech.composition import Ledger
 from dpmech.exceptions import CertificateError, DpmechError
 
 __all__ = ["show"]
@@ -39,7 +39,7 @@ def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json:
     refused: list[DpmechError] = []
     for file in files:
         try:
-            read[file] = _read(file)
+            read[file] = read_document(file)
         except DpmechError as error:
             refused.append(error)
     if as_json and read:
@@ -54,22 +54,6 @@ def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json:
         Refusal(told(refusal, ctx), ctx).show()
     unread = any(not isinstance(refusal, CertificateError) for refusal in refused)
     ctx.exit(2 if unread else 1 if refused else 0)
-
-
-def _read(file: str) -> Document:
-    """The document in a file.
-
-    Raises:
-        InvalidParameterError: if it cannot be read.
-        CertificateError: if it does not hold together.
-    """
-    text = read_text(file)
-    try:
-        if is_ledger(text):
-            return Ledger.from_json(text)
-        return RunRecord.from_json(text) if is_run_record(text) else Certificate.from_json(text)
-    except CertificateError as error:
-        raise named(file, error) from error
 
 
 def _kind(one: Document) -> str:

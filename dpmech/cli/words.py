@@ -9,6 +9,7 @@ import click
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.mechanism import kinds
 from dpmech.plans import METHODS, STRATEGIES
+from dpmech.reports import printable
 
 __all__ = ["MissingOptionsError", "option_of", "plain", "printable", "remember", "told", "typed_text"]
 
@@ -88,16 +89,6 @@ def told(error: DpmechError, ctx: click.Context) -> str:
     text = typed_text(ctx, parameter.name)
     given = _shown(error.value) if text is None or rest else _shown(text)
     return f"{option}{rest} must be {accepted}, got {given}{error.hint}"
-
-
-def printable(text: str) -> str:
-    r"""Text without characters that steer a terminal: what a file says may be anybody's.
-
-    Examples:
-        >>> printable("run 1\x1b[2J")
-        'run 1\\x1b[2J'
-    """
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 def _shown(value: object) -> str:

@@ -8,6 +8,7 @@ from dpmech.composition.ledger_entries import Mode, Release
 from dpmech.composition.ledger_file import is_ledger, parsed
 from dpmech.composition.lot import Join, Lot, join
 from dpmech.composition.privacy_filters import Currency
+from dpmech.composition.running import RunningEpsilon
 
 __all__ = [
     "BlockClipping",
@@ -20,6 +21,7 @@ __all__ = [
     "Mode",
     "Release",
     "RenyiCurrency",
+    "RunningEpsilon",
     "executed_epsilon",
     "is_ledger",
     "join",

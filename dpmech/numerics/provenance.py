@@ -143,6 +143,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "rdp.composed": "RDP composition, claims by basic composition",
     "pld.composed": "PLD composition by dp-accounting",
     "profile.composed": "privacy profiles of {releases} releases, composed",
+    "profile.claim": "what (eps, delta) alone says",
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
     "filter.budget": "the whole budget, held by a privacy filter",
     "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",

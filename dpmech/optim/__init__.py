@@ -52,6 +52,7 @@ from dpmech.optim.runs import (
     fix,
     load_checkpoint,
     make_private,
+    make_private_with_epsilon,
     save_checkpoint,
 )
 
@@ -88,6 +89,7 @@ __all__ = [
     "fix",
     "load_checkpoint",
     "make_private",
+    "make_private_with_epsilon",
     "momentum_noise_ratios",
     "muon_alignment",
     "muon_quality",

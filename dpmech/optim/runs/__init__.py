@@ -5,6 +5,7 @@ from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.loader import LotSampler, PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.make_private import make_private
+from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "fix",
     "load_checkpoint",
     "make_private",
+    "make_private_with_epsilon",
     "save_checkpoint",
 ]

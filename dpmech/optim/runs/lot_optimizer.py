@@ -7,8 +7,9 @@ import numpy as np
 from torch import nn
 
 from dpmech.certificates import Certificate, Randomness, RunRecord
-from dpmech.composition import executed_epsilon
+from dpmech.composition import RunningEpsilon, executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.numerics import Bounds
 from dpmech.optim.clipping import ClippedSum, ClippingMode
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.added_up import check_add_up
@@ -53,6 +54,7 @@ class LotOptimizer(PrivateOptimizer):
         self.clipping_mode: ClippingMode | None = None
         self._names: dict[int, str] | None = None
         super().__init__(*args, **kwargs)
+        self._spent = RunningEpsilon(self.claim)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
         if certified != realised:
@@ -67,6 +69,22 @@ class LotOptimizer(PrivateOptimizer):
     def lot_complete(self) -> bool:
         """Whether the newest batch was the last of its lot, so that `step` released something."""
         return self._loader.progress.complete
+
+    def epsilon_spent(self, delta: float | None = None) -> Bounds:
+        """Bounds on eps of the steps so far, to be logged: computed at some 32 steps of a run, and kept.
+
+        The upper end is never below the truth, and some percent above it at most steps. **It holds only for a
+        number of steps that was fixed in advance**; a run that is stopped because of its loss or its accuracy
+        owes the whole claim (`claim.achieved`), which is also what a ledger charges.
+
+        Args:
+            delta: in (0, 1); None is that of the claim.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: if no bound is known, at a delta below the claim's.
+        """
+        return self._spent.after(self.record.steps, delta)
 
     def undo(self) -> None:
         """End a run that did not begin: the wrapped optimizer and the seed may be used for another."""

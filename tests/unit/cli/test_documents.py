@@ -53,6 +53,7 @@ def calls():
         "audit": ("audit", "claims.toml"),
         "show": ("show", "certificate.json"),
         "risk": ("risk", "certificate.json", "--fpr", "0.01"),
+        "report": ("report", "certificate.json", "--out", "review.html"),
         "ledger add": (
             *("ledger", "add", "ledger.json", "certificate.json", "--name", "a", "--new"),
             *("--eps", "4", "--delta", "1e-5"),

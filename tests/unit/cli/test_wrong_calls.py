@@ -90,6 +90,7 @@ def test_there_are_many_and_none_twice():
 # Exit code 1: a check failed, rather than a call was wrong.
 FAILED = {
     "dpmech show edited.json",
+    "dpmech report edited.json --out review.html",
     "dpmech ledger add budget.json certificate.json --name run",
     "dpmech sign edited.json --key key.pem --issuer somebody",
 }

@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from dpmech.accounting import PrivacyProfile
-from dpmech.cli.printing import Report
-from dpmech.numerics import Bounds, product_up, typed, up
+from dpmech.accounting import PrivacyProfile, Progress
+from dpmech.numerics import Bounds, percent, product_up, typed, up
 
 __all__ = ["Finding", "findings"]
 
@@ -41,10 +40,18 @@ def findings(
     rates: Sequence[float],
     priors: Sequence[float],
     baselines: Sequence[float],
-    tail: float,
-    report: Report,
+    tail: float | None,
+    report: Progress,
 ) -> list[Finding]:
     """Every number that was asked for; `report` is told of each before and "" after it.
+
+    Args:
+        known: the profile.
+        rates: false-positive rates.
+        priors: how likely an example was used, before.
+        baselines: chances of guessing a record without the release.
+        tail: what mu leaves out, in delta; None for no mu.
+        report: as above.
 
     Raises:
         InvalidParameterError: on a rate, prior, baseline or tail out of range.
@@ -63,7 +70,7 @@ def findings(
             "tpr",
             {"fpr": fpr},
             best,
-            f"An attack that wrongly suspects {_share(fpr)} of the examples that were not used finds at "
+            f"An attack that wrongly suspects {percent(fpr)} % of the examples that were not used finds at "
             f"most {_share(best.upper)} of those that were.",
         )
     report("advantage")
@@ -82,8 +89,8 @@ def findings(
             "bayes_success",
             {"prior": prior},
             right,
-            f"Who takes it for {_share(prior)} likely beforehand that an example was used is right about it "
-            f"at most {_share(right.upper)} of the time, and {_share(max(prior, 1.0 - prior))} without "
+            f"Who takes it for {percent(prior)} % likely beforehand that an example was used is right about "
+            f"it at most {_share(right.upper)} of the time, and {_share(max(prior, 1.0 - prior))} without "
             "the release.",
         )
     for baseline in baselines:
@@ -96,6 +103,8 @@ def findings(
             f"Who would guess a record with probability {typed(baseline)} without the release "
             f"reconstructs it with probability at most {up(rebuilt.upper, _DIGITS)}.",
         )
+    if tail is None:
+        return found
     report("Gaussian mu")
     mu = known.gaussian_mu(tail)
     add(

@@ -1,0 +1,173 @@
+"""`dpmech report`: a certificate, its run and its ledger, verified and put into words for people who sign."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
+from dpmech.cli.files import read_document, write_text
+from dpmech.cli.options import output_options, seed_option
+from dpmech.cli.parameters import OneOf, Real, Target
+from dpmech.cli.printing import emit, progress_bar
+from dpmech.cli.rows import attempted
+from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.exceptions import InvalidParameterError
+from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
+from dpmech.reports import as_json as as_data
+from dpmech.verifying import MAX_MEMORY, MAX_SECONDS
+from dpmech.verifying import verify as verify_document
+
+__all__ = ["report"]
+
+_ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json": (".json",)}
+
+
+@click.command(
+    cls=Command,
+    short_help="Write a page for those who review a claim.",
+    examples=[
+        "dpmech report certificate.json --out review.html",
+        "dpmech report certificate.json run.json ledger.json --out review.html",
+        "dpmech report certificate.json --format markdown",
+    ],
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option(
+    "--out",
+    type=Target(),
+    help="Write it to this file; without it Markdown and JSON are printed.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=OneOf(_ENDINGS),
+    default="html",
+    show_default=True,
+    help="A page, a section for a model card, or the filled checklists as data.",
+)
+@click.option(
+    "--claim-only",
+    is_flag=True,
+    help="Read what attacks can do off (eps, delta) alone: quick under Balls-in-Bins, and looser.",
+)
+@click.option("--rigorous", is_flag=True, help="Refuse what `dpmech verify --rigorous` refuses.")
+@seed_option
+@click.option(
+    "--max-seconds",
+    type=Real(minimum=0.0, open_minimum=True),
+    default=MAX_SECONDS,
+    show_default=True,
+    help="Budget of work of verifying each file, in seconds of one core.",
+)
+@click.option(
+    "--max-memory",
+    type=Real(minimum=0.0, open_minimum=True),
+    default=MAX_MEMORY / 1e9,
+    show_default=True,
+    help="The same, in GB at the peak.",
+)
+@worker_options
+@output_options
+@click.pass_context
+def report(
+    ctx: click.Context,
+    *,
+    files: tuple[str, ...],
+    out: Path | None,
+    form: str,
+    claim_only: bool,
+    rigorous: bool,
+    seed: int | None,
+    max_seconds: float,
+    max_memory: float,
+    workers: int | None,
+    dask: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Verify a certificate, and write down for a reviewer what it says, means and leaves open.
+
+    FILES are a certificate or a run record, and a ledger that it stands in, in any order. The page needs no
+    network and no script. Under Balls-in-Bins the rates of attacks take a minute or more, see --claim-only.
+    Exit code 1 if a check fails, and the page says so; 2 if a file cannot be read, or would cost more work
+    than the budget allows.
+    """
+    _check_target(out, form)
+    for number, file in enumerate(files):
+        if file in files[:number]:
+            raise InvalidParameterError("certificate", file, "named once")
+    subject = Subject.of({file: read_document(file) for file in files})
+    with (
+        chosen_executor(workers, dask) as executor,
+        progress_bar("report", total=len(subject.to_verify) + 4, quiet=quiet) as progress,
+    ):
+        found = []
+        for file in subject.to_verify:
+            found.append(
+                verify_document(
+                    file,
+                    rigorous=rigorous,
+                    rng=seed,
+                    progress=progress,
+                    max_seconds=max_seconds,
+                    max_memory=1e9 * max_memory,
+                    executor=executor,
+                )
+            )
+            progress("")
+        attacks = None
+        if all(found):
+            attacks = attacks_of(
+                subject.certificate, claim_only=claim_only, rng=seed, executor=executor, progress=progress
+            )
+        review = Review(subject, tuple(found), attacks)
+    text = _text(review, form)
+    failed = None if out is None else attempted(lambda: write_text(out, text))
+    if as_json:
+        emit(document("report", _record(review, form, None if failed else out)))
+    elif out is None:
+        emit(text.rstrip("\n"))
+    else:
+        for one in review.verifications:
+            emit(str(one))
+        if attacks is not None and attacks.basis == "claim":
+            emit(f"attack rates from (eps, delta) alone: {attacks.reason}")
+        if failed is None:
+            emit(f"report: {out}")
+    if failed is not None:
+        raise failed
+    ctx.exit(0 if review.ok else 1)
+
+
+def _check_target(out: Path | None, form: str) -> None:
+    """A format and a file that go together, before anything is verified."""
+    if out is None:
+        if form == "html":
+            raise MissingOptionsError(["out"])
+    elif out.suffix.lower() not in _ENDINGS[form]:
+        raise InvalidParameterError(
+            "out", str(out), f"a file that ends in {' or '.join(_ENDINGS[form])} with --format {form}"
+        )
+
+
+def _text(review: Review, form: str) -> str:
+    if form == "html":
+        return as_html(review, made=datetime.datetime.now(datetime.UTC).date())
+    return as_markdown(review) if form == "markdown" else as_data(review)
+
+
+def _record(review: Review, form: str, out: Path | None) -> dict[str, Any]:
+    attacks = review.attacks
+    return {
+        "files": dict(review.subject.names),
+        "out": None if out is None else str(out),
+        "format": form,
+        "ok": review.ok,
+        "failures": [line for one in review.verifications for line in one.failures],
+        "attack_rates": None if attacks is None else attacks.basis,
+        "reason": None if attacks is None or attacks.basis == "profile" else attacks.reason,
+    }

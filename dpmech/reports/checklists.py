@@ -1,0 +1,294 @@
+"""What reporting guidelines ask for, in our words, answered with what a review knows.
+
+Three of them: the section on reporting of a guide to private machine learning, the questions that a standards
+body asks of whoever claims differential privacy, and the fields of a public registry of deployments. What a
+certificate cannot know is "not stated", for a person to fill in.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from dpmech.numerics import product_up, typed, up
+from dpmech.reports.attacks import RATES
+from dpmech.reports.review import Review
+from dpmech.reports.words import adjacency_words, claim_words, strategy_words, unit_words
+
+__all__ = ["NOT_STATED", "Answer", "Checklist", "checklists"]
+
+NOT_STATED = "not stated"
+
+# An answer and where it is from; None where nothing is known.
+_Answered = tuple[str, str] | None
+_Item = tuple[str, str, Callable[[Review], _Answered]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One item of a checklist.
+
+    Attributes:
+        key: of the item, the same in every report.
+        question: in our words.
+        text: the answer, or "not stated".
+        basis: what it is from; empty where nothing is stated.
+    """
+
+    key: str
+    question: str
+    text: str
+    basis: str
+
+    @property
+    def stated(self) -> bool:
+        """Whether there is an answer."""
+        return bool(self.basis)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self) | {"stated": self.stated}
+
+
+@dataclasses.dataclass(frozen=True)
+class Checklist:
+    """The items of one guideline.
+
+    Attributes:
+        key: of the guideline.
+        title: what it is.
+        source: where it stands.
+        answers: in its order.
+    """
+
+    key: str
+    title: str
+    source: str
+    answers: tuple[Answer, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "key": self.key,
+            "title": self.title,
+            "source": self.source,
+            "items": [one.to_dict() for one in self.answers],
+        }
+
+
+def checklists(review: Review) -> tuple[Checklist, ...]:
+    """All of them, filled."""
+    return tuple(
+        Checklist(key, title, source, tuple(_answer(item, review) for item in items))
+        for key, title, source, items in _GUIDELINES
+    )
+
+
+def _answer(item: _Item, review: Review) -> Answer:
+    key, question, answer = item
+    text, basis = answer(review) or (NOT_STATED, "")
+    return Answer(key, question, text, basis)
+
+
+def _open(review: Review) -> _Answered:
+    """What no certificate knows."""
+    del review
+    return None
+
+
+def _setting(review: Review) -> _Answered:
+    del review
+    return (
+        "Central: a trusted trainer sees the examples, and adds the noise before anything is released.",
+        "dpmech",
+    )
+
+
+def _accesses(review: Review) -> _Answered:
+    own, ledger = review.certificate, review.subject.ledger
+    text = (
+        f"One training run of at most {own.strategy.n} noisy steps. Tuning and other accesses: {NOT_STATED}."
+    )
+    if ledger is None:
+        return text, "certificate"
+    count = len(ledger.releases)
+    return f"{count} announced releases, of which this is one: see the ledger.", "ledger"
+
+
+def _output(review: Review) -> _Answered:
+    del review
+    return "Every noisy step, and so every checkpoint and all that is computed from them.", "dpmech"
+
+
+def _unit(review: Review) -> _Answered:
+    return unit_words(review.certificate), "certificate"
+
+
+def _adjacency(review: Review) -> _Answered:
+    return adjacency_words(review.certificate), "certificate"
+
+
+def _accountant(review: Review) -> _Answered:
+    return f"{review.certificate.method} ({review.certificate.guarantee})", "certificate"
+
+
+def _assumptions(review: Review) -> _Answered:
+    own, run = review.certificate, review.subject.run
+    text = own.participation.duty(own.strategy.n)
+    if run is None:
+        return f"{text} Whether a run did so: {NOT_STATED}.", "certificate"
+    seeded = run.sampler.seeded or run.noise.seeded
+    return (
+        f"{text} The run record says that its trainer did so"
+        f"{', with random numbers that the caller seeded' if seeded else ''}.",
+        "run record",
+    )
+
+
+def _statement(review: Review) -> _Answered:
+    own = review.certificate
+    neighbours = own.adjacency.value.replace("_", "-")
+    return (
+        f"({review.cost}, {typed(own.budget.delta)})-differential privacy, {neighbours}.",
+        "certificate" if review.subject.run is None else "run record",
+    )
+
+
+def _curve(review: Review) -> _Answered:
+    attacks = review.attacks
+    if attacks is None:
+        return None
+    rates = "; ".join(
+        f"at a false-positive rate of {typed(100.0 * rate)} % at most "
+        f"{up(min(100.0, product_up(100.0, attacks.upper(rate))), 3)} % true positives"
+        for rate in RATES
+    )
+    whole = "the whole privacy profile" if attacks.basis == "profile" else "(eps, delta) alone"
+    return f"{rates}; from {whole}.", "dpmech"
+
+
+def _software(review: Review) -> _Answered:
+    found = dict(review.certificate.versions)
+    named = f"dpmech {found['dpmech']}, " if "dpmech" in found else ""
+    return (
+        f"{named}open source; the claim was recomputed by a second route when this report was made, and "
+        f"{'holds' if review.ok else 'was REFUSED'}.",
+        "verification",
+    )
+
+
+def _strength(review: Review) -> _Answered:
+    own = review.certificate
+    return f"eps {review.cost} at delta {typed(own.budget.delta)}: {own.headline}.", "certificate"
+
+
+def _meaning(review: Review) -> _Answered:
+    return claim_words(review.certificate, review.subject.run)[1], "certificate"
+
+
+def _composition(review: Review) -> _Answered:
+    ledger = review.subject.ledger
+    if ledger is None:
+        return None
+    return f"{ledger.headline}.", "ledger"
+
+
+def _mechanism(review: Review) -> _Answered:
+    own = review.certificate
+    clip = "a clip norm that is left open" if own.clip_norm is None else f"clip norm {typed(own.clip_norm)}"
+    return (
+        f"Gaussian noise of scale {up(own.sigma)} times the clip norm ({strategy_words(own)}), on sums of "
+        f"gradients with {clip}; sensitivity at most {up(own.sensitivity.upper)} clip norms.",
+        "certificate",
+    )
+
+
+def _vetted(review: Review) -> _Answered:
+    routes = list(dict.fromkeys(route for one in review.verifications for route in one.routes))
+    return f"Recomputed by: {'; '.join(routes) or 'nothing'}.", "verification"
+
+
+def _randomness(review: Review) -> _Answered:
+    run = review.subject.run
+    if run is None:
+        return None
+    seeded = "seeded by the caller" if run.noise.seeded else "not seeded by the caller"
+    return f"Noise from {run.noise.source}, {seeded}.", "run record"
+
+
+def _unprotected(review: Review) -> _Answered:
+    own = review.certificate
+    size = (
+        "" if own.expected_batch_size is None else f", expected batch size {typed(own.expected_batch_size)}"
+    )
+    return f"Public by assumption: {own.strategy.n} steps{size}, number of examples.", "certificate"
+
+
+def _postprocessing(review: Review) -> _Answered:
+    del review
+    return "Anything computed from the noisy steps and public data alone costs nothing more.", "dpmech"
+
+
+_GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
+    (
+        "dpfy",
+        "What to report of private training",
+        "Ponomareva et al. 2023, How to DP-fy ML (arXiv:2303.00654), section on reporting",
+        (
+            ("dpfy.setting", "Central, distributed or local: who is trusted with the data?", _setting),
+            ("dpfy.accesses", "Which accesses to the data does the claim cover?", _accesses),
+            ("dpfy.tuning", "Was tuning private, on public data, or outside the claim?", _open),
+            ("dpfy.output", "Which outputs may be released under the claim?", _output),
+            ("dpfy.unit", "What is the unit of privacy?", _unit),
+            ("dpfy.adjacency", "When are two datasets neighbours?", _adjacency),
+            ("dpfy.accountant", "Which accounting was used?", _accountant),
+            ("dpfy.assumptions", "What does it assume, and did the training do so?", _assumptions),
+            ("dpfy.statement", "What is the formal statement?", _statement),
+            ("dpfy.curve", "What does the rest of the privacy curve say?", _curve),
+            ("dpfy.verifiable", "Can others check mechanism and accounting?", _software),
+        ),
+    ),
+    (
+        "nist",
+        "How to evaluate a claim of differential privacy",
+        "NIST SP 800-226 (2025), from the top of its pyramid to the ground",
+        (
+            ("nist.epsilon", "How large are eps and delta, of which kind of guarantee?", _strength),
+            ("nist.meaning", "What does that mean for a person in the data?", _meaning),
+            ("nist.unit", "Whose data is one unit, and what of people with several?", _unit),
+            ("nist.neighbours", "Are datasets that are compared of one size (bounded) or not?", _adjacency),
+            ("nist.composition", "What do all releases about these people add up to?", _composition),
+            ("nist.mechanism", "Which mechanism, with which sensitivity, clipped how?", _mechanism),
+            ("nist.correctness", "How is it known that the algorithm is right?", _vetted),
+            ("nist.randomness", "Where do the random numbers come from?", _randomness),
+            ("nist.utility", "Is the result accurate enough, and how was that measured privately?", _open),
+            ("nist.bias", "Does noise or clipping cost some groups more than others?", _open),
+            ("nist.pretraining", "Was the model pretrained, and on whose data?", _open),
+            ("nist.trust", "Who is trusted, and who might attack?", _setting),
+            ("nist.side_channels", "Are time, memory and logs looked after?", _open),
+            ("nist.security", "How are data, keys and checkpoints kept, and who may read them?", _open),
+            ("nist.collection", "What was collected, for how long, and was less possible?", _open),
+        ),
+    ),
+    (
+        "registry",
+        "What a public registry of deployments records",
+        "Fields of the registry of Nanayakkara, Ghazi and Vadhan 2025 (arXiv:2509.13509), all tiers",
+        (
+            ("registry.curator", "Who is responsible for the data and the release?", _open),
+            ("registry.product", "What is released, and where?", _open),
+            ("registry.use", "What is it for?", _open),
+            ("registry.date", "When was it released?", _open),
+            ("registry.flavour", "Which kind of differential privacy, with which parameters?", _statement),
+            ("registry.unit", "What is the privacy unit?", _unit),
+            ("registry.model", "Which deployment model: central, distributed, local?", _setting),
+            ("registry.domain", "What is the data about, and where does it come from?", _open),
+            ("registry.unprotected", "Which quantities are public?", _unprotected),
+            ("registry.postprocessing", "What was done to the output afterwards?", _postprocessing),
+            ("registry.composition", "How does it add up with other releases?", _composition),
+            ("registry.mechanism", "Which mechanisms?", _mechanism),
+            ("registry.implementation", "Which software?", _software),
+            ("registry.security", "How is the deployment secured?", _open),
+            ("registry.rationale", "Why these parameters and this unit?", _open),
+        ),
+    ),
+)  # fmt: skip

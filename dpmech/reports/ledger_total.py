@@ -1,0 +1,36 @@
+"""What the releases of a ledger add up to, as data; where no number can be given, why."""
+
+from typing import Any
+
+from dpmech.composition import Ledger
+from dpmech.exceptions import DpmechError
+from dpmech.numerics import sum_up
+
+__all__ = ["total_of"]
+
+
+def total_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
+    """Eps in all, as data; where there is none, why.
+
+    Args:
+        ledger: of which.
+        delta: at which; None for that of the budget, or the sum of those of the releases.
+    """
+    at = _delta_of(ledger) if delta is None else delta
+    try:
+        found = ledger.epsilon(at)
+    except DpmechError as error:
+        return {"delta": at, "reason": str(error)}
+    return {
+        "delta": at,
+        "eps_lower": found.lower,
+        "eps_upper": found.upper,
+        "guarantee": str(found.guarantee),
+    }
+
+
+def _delta_of(ledger: Ledger) -> float:
+    if ledger.budget is not None:
+        return ledger.budget.delta
+    deltas = [release.certificate.budget.delta for release in ledger.releases]
+    return min(sum_up(deltas), 0.5) if deltas else 1e-5

@@ -1,0 +1,135 @@
+"""A review as a page, as a section of a model card, and as data: templates that escape all that they show."""
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+
+from dpmech.certificates import trainer_duties
+from dpmech.numerics import between, down, product_up, short, typed, up
+from dpmech.reports.checklists import checklists
+from dpmech.reports.free_text import in_markdown, printable
+from dpmech.reports.ledger_total import total_of
+from dpmech.reports.picture import picture_of
+from dpmech.reports.review import Review
+from dpmech.reports.words import (
+    LIMITS,
+    NOT_COVERED,
+    adjacency_words,
+    claim_words,
+    evidence_words,
+    participation_words,
+    run_words,
+    strategy_words,
+    sure_words,
+    unit_words,
+)
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["REPORT_VERSION", "as_html", "as_json", "as_markdown"]
+
+# Of the document of `as_json`. A field that goes, or means something else, makes the next one.
+REPORT_VERSION = 1
+
+
+def as_html(review: Review, *, made: datetime.date) -> str:
+    """One page that needs no network and no script.
+
+    Args:
+        review: what it shows.
+        made: when.
+    """
+    return _environment(escape=True).get_template("review.html").render(_known(review), made=made.isoformat())
+
+
+def as_markdown(review: Review) -> str:
+    """A section for a model card, after the tags that belong into the card's metadata."""
+    return _environment(escape=False).get_template("model_card.md").render(_known(review))
+
+
+def as_json(review: Review) -> str:
+    """The filled checklists with the numbers; `dpmech/schemas/report-1.json` is its schema."""
+    head = {"schema": {"name": "dpmech review", "version": REPORT_VERSION}}
+    lists = {"checklists": [one.to_dict() for one in checklists(review)]}
+    ledger = review.subject.ledger
+    beside = {
+        "ledger": None if ledger is None else {"releases": len(ledger.releases), "total": _total(review)}
+    }
+    return json.dumps(head | review.summary() | beside | lists, indent=2, allow_nan=False) + "\n"
+
+
+def _known(review: Review) -> dict[str, Any]:
+    """What templates know."""
+    own, subject, attacks = review.certificate, review.subject, review.attacks
+    return {
+        "review": review,
+        "own": own,
+        "run": subject.run,
+        "ledger": subject.ledger,
+        "total": _total(review),
+        "eps": review.cost,
+        "delta": typed(own.budget.delta),
+        "claim": claim_words(own, subject.run),
+        "picture": None if attacks is None else picture_of(attacks, (own.budget.eps, own.budget.delta)),
+        "attacks": attacks,
+        "sure": sure_words(own),
+        "unit": unit_words(own),
+        "adjacency": adjacency_words(own),
+        "participation": participation_words(own),
+        "strategy": strategy_words(own),
+        "duties": trainer_duties(own),
+        "evidence": evidence_words(own),
+        "ran": [] if subject.run is None else run_words(subject.run),
+        "not_covered": NOT_COVERED,
+        "limits": LIMITS,
+        "checklists": checklists(review),
+        "fingerprints": review.fingerprints(),
+        "versions": dict(own.versions) | {"machine": own.evidence.machine},
+    }
+
+
+def _total(review: Review) -> str:
+    """What the releases of the ledger add up to."""
+    ledger = review.subject.ledger
+    if ledger is None:
+        return ""
+    total = total_of(ledger, None)
+    at = short(total["delta"])
+    if "reason" in total:
+        return f"No total at delta {at}: {total['reason']}"
+    return f"eps in {between(total['eps_lower'], total['eps_upper'])} at delta {at}: {total['guarantee']}"
+
+
+def _environment(*, escape: bool) -> "jinja2.Environment":
+    """Of the templates: HTML escapes what it shows by itself, Markdown here."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dpmech.reports"),
+        autoescape=escape,
+        finalize=_shown if escape else _shown_in_markdown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"up": up, "down": down, "typed": typed, "percent_up": _percent_up}
+    environment.globals |= {"between": between}
+    return environment
+
+
+def _percent_up(share: float) -> str:
+    return f"{up(min(100.0, product_up(100.0, share)), 3)} %"
+
+
+def _shown(value: object) -> object:
+    """What stands for a value in HTML, before it is escaped; what a template made of it already stays."""
+    if hasattr(value, "__html__") or not isinstance(value, str):
+        return value
+    # A number and its unit stay on one line.
+    return printable(value).replace(" %", "\u00a0%")
+
+
+def _shown_in_markdown(value: object) -> object:
+    return in_markdown(value) if isinstance(value, str) else value

@@ -1,0 +1,229 @@
+"""What a report says in sentences: the claim, whom it protects, who takes part, what stays outside."""
+
+import math
+
+from dpmech.certificates import Certificate, RunRecord
+from dpmech.mechanism import Adjacency
+from dpmech.numerics import Kind, between, down, typed, up
+from dpmech.plans import STRATEGIES
+
+__all__ = [
+    "LIMITS",
+    "NOT_COVERED",
+    "adjacency_words",
+    "claim_words",
+    "evidence_words",
+    "participation_words",
+    "run_words",
+    "strategy_words",
+    "sure_words",
+    "unit_words",
+]
+
+# Beyond this e^eps leaves float64.
+_LARGEST = 700.0
+
+_SECRETS = {
+    Adjacency.ADD_REMOVE: ("whether any one example was used", "with the example in the data as without it"),
+    Adjacency.ZERO_OUT: (
+        "whether any one example contributed or was replaced by zeros",
+        "with the example's contribution as with zeros in its place",
+    ),
+    Adjacency.REPLACE_ONE: (
+        "which of any two values one example had",
+        "with one value of the example as with another",
+    ),
+}
+_SURE = {
+    Kind.EXACT: "A theorem gives the number itself; nothing was left to chance when it was computed.",
+    Kind.BOUND: "A theorem bounds the number; nothing was left to chance when it was computed.",
+    Kind.PROBABLE: "It was proved by drawing samples, which mislead with probability beta, beside delta.",
+    Kind.ESTIMATE: "It is the end of a confidence interval: the true eps may be larger.",
+}
+_NEIGHBOURS = {
+    Adjacency.ADD_REMOVE: "Two datasets are neighbours if one is the other plus one example (add-remove).",
+    Adjacency.ZERO_OUT: (
+        "Two datasets are neighbours if they are equal but for one example, whose gradients are zero in one "
+        "of them (zero-out)."
+    ),
+    Adjacency.REPLACE_ONE: (
+        "Two datasets are neighbours if one example of one is replaced by another example (replace-one)."
+    ),
+}
+
+
+def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, str]:
+    """What is protected, against whom; and by how much. Two sentences.
+
+    Args:
+        own: the claim.
+        run: where it was executed, so that its eps is meant.
+    """
+    secret, both = _SECRETS[own.adjacency]
+    kept = ", but not which examples were drawn for which step" if own.participation.random else ""
+    eps = own.budget.eps if run is None or run.executed == own.achieved else run.executed.upper
+    verb = "is protected" if own.guarantee.rigorous else "is meant to be protected (this is an estimate)"
+    return (
+        f"What {verb} is {secret} in training, against anyone who sees the finished model and all "
+        f"{own.strategy.n} noisy steps that led to it, knows all other examples{kept}, and may "
+        "compute without limit.",
+        f"Whatever such an observer looks for is at most {_factor(eps)} times as likely {both}, and the "
+        f"other way round, but for an extra probability of at most {typed(own.budget.delta)}.",
+    )
+
+
+def sure_words(own: Certificate) -> str:
+    """How sure the claim is, for people who do not know the kinds of guarantees."""
+    if own.guarantee.kind is Kind.PROBABLE and own.guarantee.inside_delta:
+        return "It was proved by drawing samples; the chance that they misled, beta, is counted inside delta."
+    return _SURE[own.guarantee.kind]
+
+
+def unit_words(own: Certificate) -> str:
+    """Whose presence is hidden."""
+    return (
+        f"One {own.unit.value}. Who contributed several {own.unit.value}s is protected less: for m of them "
+        "eps is up to m times as large, and delta grows faster than that."
+    )
+
+
+def adjacency_words(own: Certificate) -> str:
+    """Which datasets are neighbours."""
+    return _NEIGHBOURS[own.adjacency]
+
+
+def participation_words(own: Certificate) -> list[tuple[str, str]]:
+    """Who takes part when: names and sentences."""
+    found = own.participation
+    amplified = (
+        "yes: the proof uses that nobody learns who was drawn when"
+        if found.random
+        else "no: the guarantee holds whatever is known of the order of the batches"
+    )
+    settings = ", ".join(
+        f"{name} = {typed(value) if isinstance(value, float) else value}"
+        for name, value in found.to_dict().items()
+        if name != "type" and value is not None
+    )
+    return [
+        ("scheme", found.plan_name + (f" ({settings})" if settings else "")),
+        ("what the sampler does", found.duty(own.strategy.n)),
+        ("steps in all", str(own.strategy.n)),
+        ("amplified by chance", amplified),
+    ]
+
+
+def strategy_words(own: Certificate) -> str:
+    """How the noise of different steps is correlated, by its name."""
+    titles = {one.kind: one.title for one in STRATEGIES.values()}
+    title = titles.get(type(own.strategy))
+    return repr(own.strategy) if title is None else f"{title}: {own.strategy!r}"
+
+
+def evidence_words(own: Certificate) -> list[tuple[str, str]]:
+    """What the claim rests on: names and values."""
+    evidence = own.evidence
+    rows = [
+        ("guarantee", own.headline),
+        ("how sigma was found", own.method),
+        ("noise scale sigma, at clip norm 1", up(own.sigma)),
+        ("noise multiplier", down(own.noise_multiplier)),
+        ("noise strategy", strategy_words(own)),
+        (
+            "sensitivity, at clip norm 1",
+            f"{between(own.sensitivity.lower, own.sensitivity.upper)} by {own.sensitivity.by}",
+        ),
+        (
+            f"eps at delta {typed(own.budget.delta)}",
+            f"{between(own.achieved.lower, own.achieved.upper)}, claimed {typed(own.budget.eps)}",
+        ),
+        ("root mean squared error of the sums, in clip norms", up(own.rmse())),
+    ]
+    if evidence.samples is not None:
+        chosen = "chosen by the caller" if evidence.rng_supplied else "from operating-system entropy"
+        rows.append(("samples", f"{evidence.samples:,}, random numbers {chosen}"))
+    return rows
+
+
+def run_words(run: RunRecord) -> list[tuple[str, str]]:
+    """What a run did: names and values."""
+    rows = [
+        ("in one line", str(run)),
+        ("steps", f"{run.steps} of {run.certificate.strategy.n}"),
+        ("eps of the steps executed", f"at most {up(run.executed.upper)}"),
+        ("stopped by plan", "yes" if run.stopped_by_plan else "no"),
+    ]
+    if run.most_participations is not None:
+        rows.append(("most participations of one example", str(run.most_participations)))
+    if run.smallest_separation is not None:
+        rows.append(("least separation of two", f"{run.smallest_separation} steps"))
+    for name, one in (("lots", run.sampler), ("noise", run.noise)):
+        seeded = "seeded by the caller" if one.seeded else "not seeded by the caller"
+        rows.append((f"random numbers of the {name}", f"{one.source}; {seeded}"))
+    rows.append(("no example stands in the data twice", run.uniqueness.value))
+    if run.continuity is not None:
+        kept = (("dataset", run.continuity.dataset), ("model", run.continuity.model))
+        rows += [(f"{name} across checkpoints", one.value) for name, one in kept]
+        rows.append(("loss across checkpoints", run.continuity.loss.value))
+    return rows
+
+
+NOT_COVERED = (
+    (
+        "Tuning",
+        "Other runs on the same data, to choose hyperparameters, architectures or seeds, release something "
+        "each. Only the run above is counted; a ledger adds up what was announced.",
+    ),
+    (
+        "Preprocessing",
+        "Vocabularies, normalisation constants, filters and deduplication that were computed from the data.",
+    ),
+    (
+        "Evaluation",
+        "Accuracies and losses on private data, and the choice of a checkpoint by them, where that data was "
+        "part of training.",
+    ),
+    ("Other releases", "Other models, statistics or papers about the same people, earlier or later."),
+    (
+        "Sizes",
+        "The number of examples, the expected batch size and everything else that the plan was made from are "
+        "taken to be public.",
+    ),
+    (
+        "People with several examples, and groups",
+        "The claim is about one example. Copies, families and whoever contributed more are protected less.",
+    ),
+    (
+        "What the data says of everybody",
+        "A model may teach how smoking and illness go together. That is no loss of privacy of one example.",
+    ),
+    (
+        "Everything before and beside training",
+        "How the data was collected, who may read it, logs, gradients on the wire, time and memory that can "
+        "be watched.",
+    ),
+)
+
+LIMITS = (
+    "The claim is about a mechanism. It holds of a model if the trainer did what the duties say; a "
+    "certificate does not show that, and a run record is evidence against mistakes, not against lies.",
+    "Noise and sampling have to be as random as the duties say, and the numbers behind them have to stay "
+    "secret.",
+    "The proof is about real numbers. Computers round: noise drawn in floating point is close to Gaussian, "
+    "and not the same.",
+    "The seal of a file is a checksum and no signature. Who issued it is known only from where it is kept, "
+    "or from a signature beside it.",
+    "Verification recomputes the claim by other mathematics and other code, in the same package. It refuses "
+    "false claims up to the resolution of its second routes.",
+    "Nothing is said here about how useful the model is, or whether it treats people fairly: noise can cost "
+    "small groups more than others.",
+)
+
+
+def _factor(eps: float) -> str:
+    """E^eps, rounded up."""
+    if eps > _LARGEST:
+        return f"e^{typed(eps)}"
+    factor = up(math.exp(eps) * (1.0 + 1e-12), 4)
+    # Powers of ten are hard to read; above a million nobody needs the digits.
+    return f"{float(factor):,.10g}" if float(factor) < 1e6 else f"e^{typed(eps)}"

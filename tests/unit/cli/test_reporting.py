@@ -1,0 +1,125 @@
+import dataclasses
+import json
+
+import pytest
+
+import dpmech as dm
+from dpmech.certificates import with_checksum
+from dpmech.cli import reporting
+from tests.support.command_line import done, run, told, validator
+from tests.support.reviewed import Page, run_of, small
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = small().certificate(1.0, 10.0)
+    own.save("certificate.json")
+    run_of(own).save("run.json")
+    ledger = dm.Ledger()
+    ledger.add("first", own)
+    ledger.save("ledger.json")
+    weak = with_checksum(dataclasses.replace(own, sigma=0.9 * own.sigma))
+    (tmp_path / "weak.json").write_text(weak.to_json())
+    (tmp_path / "edited.json").write_text(own.to_json().replace('"min_sep": 4', '"min_sep": 5'))
+    return tmp_path
+
+
+def test_a_page_is_written_and_the_verdict_printed(folder):
+    result = done("report", "certificate.json", "run.json", "ledger.json", "--out", "review.html")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("run.json: VERIFIED")
+    assert lines[1].startswith("ledger.json: VERIFIED")
+    assert lines[2] == "report: review.html"
+    page = Page((folder / "review.html").read_text(encoding="utf-8"))
+    assert page.faults == []
+    assert "Read off the whole privacy profile" in " ".join("".join(page.text).split())
+
+
+def test_the_claim_alone_is_told(folder):
+    result = done("report", "certificate.json", "--out", "review.html", "--claim-only")
+    assert "attack rates from (eps, delta) alone: it was not asked for" in result.stdout
+    assert "Read off (eps, delta) alone" in (folder / "review.html").read_text(encoding="utf-8")
+
+
+def test_a_refused_claim_gets_a_page_that_says_so(folder):
+    result = done("report", "weak.json", "--out", "review.html", code=1)
+    assert "weak.json: REFUSED: " in result.stdout
+    assert "REFUSED: do not rely on this claim" in (folder / "review.html").read_text(encoding="utf-8")
+
+
+def test_a_file_that_was_edited_is_no_subject_of_a_report(folder):
+    result = done("report", "edited.json", "--out", "review.html", code=1)
+    assert "edited.json: the seal is broken" in result.stderr
+    assert not (folder / "review.html").exists()
+
+
+def test_markdown_and_json_are_printed_or_written(folder):
+    printed = done("report", "certificate.json", "--format", "markdown", "--claim-only").stdout
+    assert printed.startswith("---\ntags:\n- differential_privacy\n- dp-sgd\n---\n")
+    done("report", "certificate.json", "--format", "markdown", "--claim-only", "--out", "card.md")
+    assert (folder / "card.md").read_text(encoding="utf-8") == printed
+    filled = json.loads(done("report", "certificate.json", "--format", "json", "--claim-only").stdout)
+    assert filled["schema"] == {"name": "dpmech review", "version": 1}
+    assert filled["verified"] is True
+
+
+def test_json_says_what_was_written(folder):
+    found = told("report", "certificate.json", "--out", "review.html")
+    assert found["out"] == "review.html"
+    assert (found["ok"], found["attack_rates"], found["reason"]) == (True, "profile", None)
+    weak = told("report", "weak.json", "--out", "review.html", code=1)
+    assert (weak["ok"], weak["attack_rates"]) == (False, None)
+    assert weak["failures"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("certificate.json",), "missing: --out"),
+        (("certificate.json", "--out", "no/x.html"), "--out must be a file in a folder that exists"),
+        (("certificate.json", "--out", "x.txt"), "--out must be a file that ends in .html or .htm"),
+        (("certificate.json", "--out", "x.html", "--format", "json"), "ends in .json with --format json"),
+        (("certificate.json", "--format", "pdf"), "--format must be one of html, markdown, json"),
+        (("certificate.json", "certificate.json", "--out", "x.html"), "certificate.json must be named once"),
+        (("ledger.json", "--out", "x.html"), "ledger.json must be given with a certificate or a run record"),
+        (("missing.json", "--out", "x.html"), "missing.json must be a readable file"),
+    ],
+)
+def test_before_anything_is_verified(call, words, folder, monkeypatch):
+    def verified(*_arguments, **_settings):
+        raise AssertionError("verified before everything was looked at")
+
+    monkeypatch.setattr(reporting, "verify_document", verified)
+    result = run("report", *call)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert not list(folder.glob("x.*"))
+
+
+def test_what_was_found_is_printed_though_it_cannot_be_written(folder, monkeypatch):
+    def full(*_arguments, **_settings):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    result = run("report", "certificate.json", "--out", "x.html", "--claim-only")
+    assert result.exit_code == 2
+    assert "VERIFIED" in result.stdout
+    assert "report: x.html" not in result.stdout
+    assert "--out must be a file that can be written (No space left on device)" in result.stderr
+    found = run("report", "certificate.json", "--out", "x.html", "--claim-only", "--json")
+    document = json.loads(found.stdout)
+    validator("dpmech report").validate(document)
+    assert document["out"] is None
+
+
+def test_too_much_work_is_told_as_by_verify(folder):
+    result = run("report", "certificate.json", "--out", "x.html", "--max-seconds", "1e-9")
+    assert result.exit_code == 2
+    assert "--max-seconds" in result.stderr
+
+
+def test_rigour_is_asked_for(folder):
+    small("bins 8").save("estimate.json")
+    assert run("report", "estimate.json", "--out", "x.html", "--claim-only", "--seed", "1").exit_code == 0
+    assert run("report", "estimate.json", "--out", "x.html", "--rigorous", "--seed", "1").exit_code == 1

@@ -1,0 +1,122 @@
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpmech as dm
+from dpmech.optim import make_private_with_epsilon
+from dpmech.optim.runs import one_call
+from tests.support.training import classification, classifier, cross_entropy, weights
+
+SIZE, BATCH, EPOCHS = 23, 5, 3
+PLAN = dm.TrainingPlan(SIZE, BATCH, EPOCHS)
+
+
+def made(loader=None, **options):
+    model = classifier()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(classification(SIZE), batch_size=BATCH) if loader is None else loader
+    given = {"eps": 4.0, "delta": 1e-3, "epochs": EPOCHS, "loss": cross_entropy} | options
+    return make_private_with_epsilon(model, sgd, loader, **given)
+
+
+def test_one_call_is_a_plan_a_calibration_and_make_private():
+    model, optimizer, loader = made(clip_norm=0.5)
+    cal = dm.calibrate_sigma(dm.Identity(PLAN.n), 4.0, 1e-3, participation=PLAN.participation("poisson"))
+    assert optimizer.claim == cal
+    assert isinstance(optimizer.claim, dm.Calibration)
+    assert (optimizer.steps_left, len(loader)) == (PLAN.n, PLAN.steps_per_epoch)
+    assert (optimizer.clip_norm, optimizer.expected_batch_size) == (0.5, BATCH)
+    before = weights(model)
+    spent = []
+    for _ in range(EPOCHS):
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+            if optimizer.steps_left % 6 == 0:
+                spent.append(optimizer.epsilon_spent())
+    assert not torch.equal(before, weights(model))
+    uppers = [one.upper for one in spent]
+    assert uppers == sorted(uppers)
+    assert 0.0 < uppers[0] < uppers[-1] == cal.achieved.upper <= 4.0
+    record = optimizer.run_record()
+    assert record.certificate.sigma == cal.sigma
+    assert record.certificate.clip_norm == 0.5
+    # What is logged holds for a number of steps fixed in advance; the record owes the claim.
+    assert record.executed == cal.achieved
+
+
+def test_epsilon_spent_before_the_first_step_and_at_another_delta():
+    optimizer = made()[1]
+    assert optimizer.epsilon_spent().upper == 0.0
+    with pytest.raises(dm.InvalidParameterError, match="delta"):
+        optimizer.epsilon_spent(2.0)
+
+
+def test_strategies_from_their_number_of_steps():
+    optimizer = made(strategy=lambda n: dm.LambdaCGD(n, 0.5), method=dm.Rdp())[1]
+    assert optimizer.claim.strategy == dm.LambdaCGD(PLAN.n, 0.5)
+    assert optimizer.claim.participation == dm.BallsInBins(PLAN.bins)
+    optimizer = made(
+        strategy=dm.LambdaCGD(PLAN.n, 0.5),
+        participation=PLAN.participation("min-sep"),
+        adjacency=dm.Adjacency.ZERO_OUT,
+    )[1]
+    assert optimizer.claim.participation == dm.MinSep(PLAN.steps_per_epoch, EPOCHS)
+    assert optimizer.claim.adjacency is dm.Adjacency.ZERO_OUT
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": dm.Identity(7)}, r"strategy must be None, a strategy over n = 12 steps"),
+        ({"strategy": lambda n: n}, r"strategy must be None, a strategy over n = 12 steps.*got 12"),
+        ({"strategy": "identity"}, r"strategy must be None, a strategy over n = 12 steps"),
+        ({"epochs": 1.5}, "epochs must be an integer >= 1, got 1.5"),
+        ({"eps": 0.0}, "eps must be"),
+        ({"delta": 1.0}, "delta must be"),
+        ({"clip_norm": 0.0}, "clip_norm must be"),
+        ({"loader": [1, 2]}, "loader must be a torch.utils.data.DataLoader"),
+        ({"loader": DataLoader(classification(SIZE))}, r"loader must be DataLoader\(dataset, batch_size="),
+        (
+            {"loader": DataLoader(classification(SIZE), batch_size=24)},
+            r"batch_size, times processes must be an integer in \[1, 23\], got 24",
+        ),
+        (
+            {"loader": DataLoader(TensorDataset(torch.zeros(0, 3)), batch_size=2)},
+            r"len\(dataset\) must be an integer >= 1, got 0",
+        ),
+    ],
+)
+def test_bad_calls(options, message):
+    with pytest.raises(dm.InvalidParameterError, match=message):
+        made(**options)
+
+
+def test_what_make_private_refuses_is_refused():
+    loader = DataLoader(classification(SIZE), batch_size=BATCH, shuffle=True)
+    with pytest.raises(dm.UnsupportedCombinationError, match="the loader shuffles"):
+        made(loader)
+    with pytest.raises(dm.UnsupportedCombinationError):
+        made(strategy=lambda n: dm.LambdaCGD(n, 0.5), participation=dm.Poisson(0.1))
+
+
+def test_processes_share_the_claim_of_the_first(monkeypatch):
+    """Sampled calibrations differ from process to process; there would be two claims for one run."""
+    cal = dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-3)
+    sent = []
+    monkeypatch.setattr(one_call, "is_first", lambda group: True)
+    monkeypatch.setattr(
+        one_call.dist, "broadcast_object_list", lambda found, source, group: sent.append(found[0])
+    )
+    first = one_call._from_first(lambda: cal, None)
+    monkeypatch.setattr(one_call, "is_first", lambda group: False)
+
+    def receive(found, source, group):
+        found[0] = sent[-1]
+
+    monkeypatch.setattr(one_call.dist, "broadcast_object_list", receive)
+    assert one_call._from_first(lambda: pytest.fail("calibrated twice"), None) == first
+    assert first.sigma == cal.sigma
+    sent.append(dm.InvalidParameterError("eps", 0.0, "more"))
+    with pytest.raises(dm.InvalidParameterError):
+        one_call._from_first(lambda: cal, None)

@@ -1,0 +1,44 @@
+import pytest
+
+import dpmech as dm
+from dpmech.exceptions import InvalidParameterError
+from dpmech.reports import Subject
+from tests.support.reviewed import run_of, small
+
+
+def ledger_of(*certificates):
+    ledger = dm.Ledger()
+    for number, one in enumerate(certificates):
+        ledger.add(f"release {number}", one)
+    return ledger
+
+
+def test_documents_are_told_apart_in_any_order():
+    own = small().certificate(1.0, 10.0)
+    run, ledger = run_of(own), ledger_of(own)
+    for documents in ({"c": own, "r": run, "l": ledger}, {"l": ledger, "r": run, "c": own}):
+        found = Subject.of(documents)
+        assert (found.certificate, found.run, found.ledger) == (own, run, ledger)
+        assert found.names == {"certificate": "c", "run record": "r", "ledger": "l"}
+        # The run holds the certificate: it is verified once.
+        assert found.to_verify == ("r", "l")
+    assert Subject.of({"c": own}).to_verify == ("c",)
+
+
+def test_a_run_brings_its_certificate():
+    found = Subject.of({"r": run_of(small())})
+    assert found.certificate == small().certificate(1.0, 10.0)
+
+
+def test_what_does_not_belong_together_is_refused():
+    own, other = small().certificate(1.0, 10.0), small("min-sep eps 8").certificate(1.0, 10.0)
+    for documents, words in (
+        ({"a": own, "b": own}, "b.*left out: a is a certificate already"),
+        ({"a": own, "b": run_of(other)}, "b.*a run under the certificate in a"),
+        ({"a": own, "b": ledger_of(other)}, "b.*has the certificate among its releases"),
+        ({"b": ledger_of(own)}, "b.*given with a certificate or a run record"),
+        # The same claim with another clip norm is another certificate.
+        ({"a": small().certificate(2.0, 10.0), "b": run_of(own)}, "a run under"),
+    ):
+        with pytest.raises(InvalidParameterError, match=words):
+            Subject.of(documents)

@@ -1,0 +1,84 @@
+import dataclasses
+import math
+import re
+
+import pytest
+
+import dpmech as dm
+from dpmech.certificates import with_checksum
+from dpmech.reports import words
+from tests.support.reviewed import run_of, small
+from tests.support.saved import RECIPES
+
+
+def changed(own, **settings):
+    return with_checksum(dataclasses.replace(own, **settings))
+
+
+def test_the_claim_says_against_whom_and_by_how_much():
+    own = small("poisson")
+    first, second = words.claim_words(own)
+    assert f"all {own.strategy.n} noisy steps" in first
+    assert "not which examples were drawn" in first
+    factor = float(re.search(r"at most ([\d,.]+) times", second)[1].replace(",", ""))
+    assert math.exp(own.budget.eps) <= factor <= 1.001 * math.exp(own.budget.eps)
+    assert "at most 1e-05" in second
+    assert "not which examples" not in words.claim_words(small())[0]
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "said"),
+    [("ADD_REMOVE", "any one example was used"), ("ZERO_OUT", "by zeros"), ("REPLACE_ONE", "two values")],
+)
+def test_every_adjacency_has_words_of_its_own(adjacency, said):
+    own = small()
+    mechanism = dataclasses.replace(own.mechanism, adjacency=dm.Adjacency[adjacency])
+    other = changed(own, mechanism=mechanism)
+    assert said in words.claim_words(other)[0]
+    assert adjacency.lower().replace("_", "-") in words.adjacency_words(other)
+
+
+def test_a_large_eps_is_left_as_a_power():
+    for eps in (20.0, 1000.0):
+        own = changed(small(), budget=dm.PrivacyBudget(eps, 1e-5))
+        assert f"at most e^{eps:g} times" in words.claim_words(own)[1]
+
+
+def test_an_estimate_protects_nobody_for_sure():
+    assert "is meant to be protected (this is an estimate)" in words.claim_words(small("bins 8"))[0]
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_scheme_and_guarantee_has_words(name):
+    own = small(name)
+    said = dict(words.participation_words(own))
+    assert said["what the sampler does"] == own.participation.duty(own.strategy.n)
+    assert said["scheme"].startswith(own.participation.plan_name)
+    assert said["amplified by chance"].startswith("yes" if own.participation.random else "no")
+    assert ("misle" in words.sure_words(own)) == (own.guarantee.kind is dm.Kind.PROBABLE)
+    assert ("inside delta" in words.sure_words(own)) == own.guarantee.inside_delta
+    rows = dict(words.evidence_words(own))
+    assert float(rows["noise scale sigma, at clip norm 1"]) >= own.sigma
+    assert float(rows["noise multiplier"]) <= own.noise_multiplier
+    assert repr(own.strategy) in rows["noise strategy"]
+    assert ("samples" in rows) == (own.evidence.samples is not None)
+
+
+def test_a_run_that_stopped_by_plan_is_told_by_its_own_eps():
+    own = small()
+    executed = dm.executed_epsilon(own.certificate(1.0, 10.0), 6)
+    run = dataclasses.replace(
+        run_of(own), steps=6, executed=executed, stopped_by_plan=True, most_participations=2
+    )
+    factor = float(re.search(r"at most ([\d.]+) times", words.claim_words(own, run)[1])[1])
+    assert math.exp(executed.upper) <= factor < math.exp(own.budget.eps)
+    rows = dict(words.run_words(run))
+    assert rows["steps"] == "6 of 12"
+    assert float(rows["eps of the steps executed"].split()[-1]) >= executed.upper
+
+
+def test_a_run_tells_its_checkpoints():
+    kept = dm.Continuity(dm.Kept.SAME, dm.Kept.ACCEPTED, dm.Kept.UNKNOWN)
+    rows = dict(words.run_words(run_of(small(), continuity=kept)))
+    assert rows["model across checkpoints"] == "changed, accepted by the caller"
+    assert rows["loss across checkpoints"] == "not wholly fingerprinted"
