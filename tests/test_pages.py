@@ -52,7 +52,9 @@ def reached(names):
 
 
 def test_the_reference_has_every_public_name_once():
-    listed = re.findall(r"^   dpmech\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"^   dpmech\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(listed) == sorted(set(dm.__all__) - {"samplers", "workloads"})
 
 
