@@ -46,6 +46,7 @@ from dpmech.exceptions import (
     WorkLimitError,
 )
 from dpmech.fitting import Fit, optimize
+from dpmech.interchange import FlowerAccountant, from_opacus_history, to_dp_event
 from dpmech.mechanism import (
     BLT,
     Adjacency,
@@ -119,6 +120,7 @@ __all__ = [
     "Exact",
     "Fit",
     "FixedEpochs",
+    "FlowerAccountant",
     "GaussianTarget",
     "GdpCurrency",
     "Guarantee",
@@ -171,6 +173,7 @@ __all__ = [
     "empirical_epsilon",
     "epsilon",
     "executed_epsilon",
+    "from_opacus_history",
     "join",
     "last_iterate_error",
     "max_se",
@@ -183,6 +186,7 @@ __all__ = [
     "samplers",
     "sensitivity",
     "sign",
+    "to_dp_event",
     "verify",
     "workloads",
 ]

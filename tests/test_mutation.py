@@ -225,7 +225,7 @@ def test_every_group_names_modules_that_exist_once():
 
 
 def test_a_sample_is_drawn_over_the_group():
-    group = GROUPS["poisson"]
+    group = GROUPS["clipping"]
     parts = {module: drawn(module, 50, 14) for module in group}
     assert sum(map(len, parts.values())) == 50
     assert parts == {module: drawn(module, 50, 14) for module in group}

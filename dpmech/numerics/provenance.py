@@ -142,6 +142,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "claims.basic": "basic composition of (eps, delta) claims",
     "rdp.composed": "RDP composition, claims by basic composition",
     "pld.composed": "PLD composition by dp-accounting",
+    "history.empty": "nothing was released",
     "profile.composed": "privacy profiles of {releases} releases, composed",
     "profile.claim": "what (eps, delta) alone says",
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",

@@ -23,6 +23,7 @@ from dpmech.optim.clipping import (
 )
 from dpmech.optim.executed_steps import ExecutedSteps
 from dpmech.optim.noise import NoiseMode, NoiseStream
+from dpmech.optim.opacus_registry import register_opacus_accountant
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.rules import (
     QUINTIC_COEFS,
@@ -95,6 +96,7 @@ __all__ = [
     "muon_quality",
     "noise_share",
     "orthogonalize",
+    "register_opacus_accountant",
     "save_checkpoint",
     "taylor_coefs",
 ]

@@ -66,7 +66,7 @@ def distances(result, means, errors):
     [
         ("random 3", 0.4),
         pytest.param("random 12", 0.3, marks=pytest.mark.slow),
-        ("lambda 6", 0.8),
+        pytest.param("lambda 6", 0.8, marks=pytest.mark.slow),
         pytest.param("lambda 20", 0.5, marks=pytest.mark.slow),
         pytest.param("banded 9", 0.6, marks=pytest.mark.slow),
     ],
@@ -105,9 +105,9 @@ def test_intervals_of_thirty_random_problems_cover():
     assert faulty >= 15
 
 
-@pytest.mark.parametrize("runs", [24, pytest.param(100, marks=pytest.mark.slow)])
-def test_intervals_cover_at_their_level(runs):
-    eps, confidence = 3.5, 0.9
+@pytest.mark.slow
+def test_intervals_cover_at_their_level():
+    runs, eps, confidence = 100, 3.5, 0.9
     remove, add = quadrature(THREE, eps)
     gram = DenseGram(THREE)
     missed, faulty = np.zeros(2), 0

@@ -18,6 +18,7 @@ def path(tmp_path):
     return target
 
 
+@pytest.mark.slow
 def test_sentences_are_what_the_profile_says_rounded_up(path):
     result = run("risk", path, "--fpr", "0.01", "--prior", "0.3", "--baseline", "0.001")
     assert result.exit_code == 0, result.output

@@ -42,7 +42,7 @@ def told(*arguments):
 @pytest.mark.parametrize(
     "command",
     [
-        ["calibrate", *PLAN, *BINS, *LAMBDA],
+        pytest.param(["calibrate", *PLAN, *BINS, *LAMBDA], marks=pytest.mark.slow),
         pytest.param(
             ["compare", *PLAN, "--sampling", "balls-in-bins,poisson", "--seed", "3", *TWO],
             marks=pytest.mark.slow,

@@ -304,9 +304,10 @@ class TestSearch:
 @pytest.mark.parametrize(
     ("family", "options", "normalized"),
     [
-        *((*one, False) for one in FAMILIES),
-        (dm.Dense, {}, True),
         (dm.BandedToeplitz, {"bands": 3}, True),
+        (dm.BandedInverse, {"bands": 3}, False),
+        *(pytest.param(*FAMILIES[i], False, marks=pytest.mark.slow) for i in (0, 1, 3, 4)),
+        pytest.param(dm.Dense, {}, True, marks=pytest.mark.slow),
         *(pytest.param(*FAMILIES[i], True, marks=pytest.mark.slow) for i in (0, 2, 3)),
     ],
     ids=str,
@@ -355,6 +356,7 @@ def test_by_default_the_winner_has_a_calibration_of_its_own(family, options):
     assert fit.error <= min(error for _, error in fit.candidates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [dm.Certified(1e-3), dm.Importance(0.1), None], ids=repr)
 def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     """Every calibration among which the least error is chosen has a share of the error."""
@@ -377,6 +379,7 @@ def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     assert dm.verify(fit.calibration.certificate(), rng=3).ok
 
 
+@pytest.mark.slow
 def test_a_cached_fit_belongs_to_its_method(tmp_path):
     arguments = {"n": 12, "eps": 1.0, "delta": 1e-4, "rng": 1, "cache": tmp_path}
     for method in (dm.Rdp(), dm.Importance(0.1), dm.Importance(0.2)):

@@ -154,7 +154,9 @@ def test_importance_samples_are_sized_for_a_rung():
     assert coarser.upper - coarser.lower > 1.15 * (between[0].upper - between[0].lower)
 
 
-@pytest.mark.parametrize("method", [dm.Importance(0.1), dm.Deterministic(0.3)], ids=repr)
+@pytest.mark.parametrize(
+    "method", [dm.Importance(0.1), pytest.param(dm.Deterministic(0.3), marks=pytest.mark.slow)], ids=repr
+)
 def test_sigma_under_balls_in_bins_moves_with_the_rung_of_rtol(method):
     found = [
         dm.calibrate_sigma(

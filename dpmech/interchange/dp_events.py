@@ -1,0 +1,97 @@
+"""Mechanisms as DpEvents, the language of the package dp_accounting."""
+
+from typing import TYPE_CHECKING
+
+from dpmech.accounting import GaussianAccountant, PoissonAccountant, accountant_for
+from dpmech.certificates import Claim
+from dpmech.composition import Ledger
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_sigma
+from dpmech.mechanism import Adjacency, Mechanism, Participation, Strategy, mechanism_of
+from dpmech.numerics import quotient_down
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+__all__ = ["to_dp_event"]
+
+_COVERED = "mechanisms without sampling, Identity under Poisson, and bands under CyclicPoisson"
+
+
+def to_dp_event(
+    mechanism: Claim | Ledger | Mechanism | Strategy,
+    sigma: float | None = None,
+    *,
+    participation: Participation | None = None,
+) -> "dp_accounting.DpEvent":
+    """The DpEvent of a mechanism, for accountants of dp_accounting with ADD_OR_REMOVE_ONE.
+
+    Without sampling it is one `GaussianDpEvent`, whatever the number of steps: sigma over the sensitivity of
+    the whole matrix is its noise multiplier, rounded down. Under Poisson sampling it is that many
+    `PoissonSampledDpEvent`s; under CyclicPoisson those that one example can join. A ledger is the
+    `ComposedDpEvent` of its releases.
+
+    Args:
+        mechanism: a Calibration or a Certificate, which say sigma; a Ledger; a Mechanism, or C.
+        sigma: standard deviation of Z at clip norm 1, > 0; None where the first argument says it.
+        participation: of C; None is EveryStep.
+
+    Returns:
+        The event; its eps by an accountant of dp_accounting is an upper bound on that of the mechanism, up to
+        what that accountant rounds.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: where no event says what runs, as under Balls-in-Bins; and for
+            REPLACE_ONE, which accountants of dp_accounting read differently (its PLD accountant doubles the
+            sensitivity of an event, its RDP accountant does not).
+
+    Examples:
+        >>> import dpmech as dm
+        >>> dm.to_dp_event(dm.Identity(1000), 1.1, participation=dm.Poisson(0.01))
+        SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=0.01,
+        event=GaussianDpEvent(noise_multiplier=1.1)), count=1000)
+    """
+    if isinstance(mechanism, Claim | Ledger):
+        for name, value in (("sigma", sigma), ("participation", participation)):
+            if value is not None:
+                accepted = f"None with a {type(mechanism).__name__}, which says it"
+                raise InvalidParameterError(name, value, accepted)
+    if isinstance(mechanism, Ledger):
+        return _of_ledger(mechanism)
+    if isinstance(mechanism, Claim):
+        return _event(mechanism.mechanism, mechanism.sigma)
+    if sigma is None:
+        raise InvalidParameterError("sigma", sigma, "given, where the first argument is no claim")
+    return _event(mechanism_of(mechanism, participation), check_sigma(sigma))
+
+
+def _of_ledger(ledger: Ledger) -> "dp_accounting.DpEvent":
+    import dp_accounting
+
+    if not ledger.releases:
+        return dp_accounting.NoOpDpEvent()
+    events = [_event(one.certificate.mechanism, one.certificate.sigma) for one in ledger.releases]
+    return dp_accounting.ComposedDpEvent(events)
+
+
+def _event(mechanism: Mechanism, sigma: float) -> "dp_accounting.DpEvent":
+    import dp_accounting
+
+    if mechanism.adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedCombinationError(
+            "accountants of dp_accounting do not agree on what a DpEvent means under REPLACE_ONE",
+            supported="ADD_REMOVE and ZERO_OUT",
+        )
+    # What the default accountant accounts for is what runs, by a theorem; the event says the same.
+    accountant = accountant_for(mechanism, None)
+    if isinstance(accountant, GaussianAccountant):
+        return dp_accounting.GaussianDpEvent(quotient_down(sigma, accountant.sensitivity.upper))
+    if not isinstance(accountant, PoissonAccountant):
+        raise UnsupportedCombinationError(
+            f"no DpEvent says what {mechanism.participation!r} is", supported=_COVERED
+        )
+    release = accountant.release
+    noise = dp_accounting.GaussianDpEvent(quotient_down(sigma, release.sensitivity.upper))
+    sampled = dp_accounting.PoissonSampledDpEvent(release.sampling_prob, noise)
+    return dp_accounting.SelfComposedDpEvent(sampled, release.steps)

@@ -1,0 +1,175 @@
+"""An accountant for Flower: its protocol, with proved bounds."""
+
+import dataclasses
+from typing import Any
+
+from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_delta, check_eps, check_integer, check_real
+from dpmech.interchange.histories import NOTHING, Steps, history_profile, steps_of
+from dpmech.numerics import Bounds
+
+__all__ = ["FlowerAccountant", "FlowerSpent"]
+
+_VERSION = 1
+_BACKEND = "dpmech"
+# (sampling_method, neighboring_relation) that a theorem here is about, by Flower's names.
+_POISSON, _PLAIN, _ADD_REMOVE = "poisson", "no-amplification", "add-or-remove-one"
+_CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_method", "max_epsilon")
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowerSpent:
+    """What was spent, with the attributes of Flower's `PrivacySpent`.
+
+    Attributes:
+        epsilon: the upper end of bounds.
+        delta: at which.
+        num_releases: how many.
+        accounting_method: "dpmech".
+        optimal_order: None; nothing here has one.
+    """
+
+    epsilon: float
+    delta: float
+    num_releases: int
+    accounting_method: str = _BACKEND
+    optimal_order: float | None = None
+
+
+class FlowerAccountant:
+    """A `PrivacyAccountant` of Flower (1.42) that returns the upper ends of proved bounds.
+
+    It stands where Flower's `RdpAccountant` does, as in `DifferentialPrivacyServerSideFixedClipping(...,
+    accountant=...)`, and needs no package of Flower. The unit is a client. `bounds` gives both ends.
+
+    **Guarantee:** that of `dm.profile` for releases as the configuration describes them; that clients are
+    sampled as it says is the caller's to hold.
+
+    Args:
+        config: a `PrivacyConfig` of Flower.
+
+    Raises:
+        InvalidParameterError: if it is none.
+        UnsupportedCombinationError: for clients sampled without replacement, which no theorem here covers.
+    """
+
+    def __init__(self, config: Any) -> None:  # noqa: ANN401 - of a package that is not required
+        for name in _CONFIG:
+            if not hasattr(config, name):
+                accepted = f"a PrivacyConfig of Flower, with {', '.join(_CONFIG)}"
+                raise InvalidParameterError("config", config, accepted)
+        check_delta(config.target_delta)
+        check_integer("population_size", config.population_size, minimum=1)
+        self._sampling, relation = _value(config.sampling_method), _value(config.neighboring_relation)
+        if self._sampling not in {_POISSON, _PLAIN} or relation != _ADD_REMOVE:
+            raise UnsupportedCombinationError(
+                f"no theorem here covers sampling_method {self._sampling!r} with neighboring_relation "
+                f"{relation!r}",
+                supported=f"{_POISSON} and {_PLAIN}, with {_ADD_REMOVE}",
+            )
+        self._config = config
+        self._releases: list[tuple[float, int, int]] = []  # noise multiplier, sample size, count
+
+    @property
+    def config(self) -> Any:  # noqa: ANN401 - as given
+        """The configuration."""
+        return self._config
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases were composed."""
+        return sum(count for _, _, count in self._releases)
+
+    def compose(self, event: Any, count: int = 1) -> None:  # noqa: ANN401 - of a package that is not required
+        """Add releases: `event` is a `GaussianPrivacyEvent` of Flower, that many times."""
+        self._releases.append(self._entry(event, count))
+
+    def bounds(self, delta: float) -> Bounds:
+        """Bounds on the eps of all releases at delta in (0, 1)."""
+        return self._bounds(self._releases, delta)
+
+    def get_epsilon(self, delta: float) -> float:
+        """The upper bound on eps at delta."""
+        return self.bounds(delta).upper
+
+    def get_delta(self, epsilon: float) -> float:
+        """The upper bound on delta at eps >= 0."""
+        at = check_eps(epsilon, zero_allowed=True)
+        return history_profile(self._steps(self._releases)).delta(at).upper if self._releases else 0.0
+
+    def get_privacy_spent(self, delta: float | None = None) -> FlowerSpent:
+        """What was spent at delta; None for that of the configuration."""
+        at = self._config.target_delta if delta is None else delta
+        return FlowerSpent(self.get_epsilon(at), at, self.num_releases)
+
+    def would_exceed(
+        self,
+        event: Any,  # noqa: ANN401 - as above
+        max_epsilon: float | None = None,
+        count: int = 1,
+    ) -> bool:
+        """Whether these releases would bring eps above a limit; None for that of the configuration."""
+        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            raise InvalidParameterError("max_epsilon", None, "given here or in the configuration")
+        most = check_real("max_epsilon", limit, minimum=0.0, open_minimum=True)
+        after = [*self._releases, self._entry(event, count)]
+        return self._bounds(after, self._config.target_delta).upper > most
+
+    def state_dict(self) -> dict[str, object]:
+        """What JSON can hold of it."""
+        return {
+            "schema_version": _VERSION,
+            "backend": _BACKEND,
+            "config": {name: _value(getattr(self._config, name)) for name in _CONFIG},
+            "releases": [list(one) for one in self._releases],
+        }
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take up what `state_dict` wrote, of an accountant with the same configuration.
+
+        Raises:
+            CertificateError: if it is not of this accountant.
+        """
+        own = self.state_dict()
+        for name in ("schema_version", "backend", "config"):
+            if state.get(name) != own[name]:
+                raise CertificateError(
+                    f"{name} of the state is not that of this accountant",
+                    claimed=state.get(name),
+                    recomputed=own[name],
+                )
+        releases = state.get("releases")
+        try:
+            found = [(noise, size, count) for noise, size, count in releases]  # type: ignore[attr-defined]  # whatever the file held
+            self._steps(found)
+        except (TypeError, ValueError) as error:
+            reason = f"the releases of the state are none: {error}"
+            raise CertificateError(reason, claimed=releases) from error
+        self._releases = found
+
+    def _entry(self, event: Any, count: int) -> tuple[float, int, int]:  # noqa: ANN401 - as above
+        if event.population_size != self._config.population_size:
+            raise InvalidParameterError(
+                "population_size", event.population_size, f"{self._config.population_size}, as configured"
+            )
+        entry = event.noise_multiplier, event.sample_size, check_integer("count", count, minimum=1)
+        self._steps([entry])
+        return entry
+
+    def _steps(self, releases: list[tuple[float, int, int]]) -> tuple[Steps, ...]:
+        size = self._config.population_size
+        for _, sample, _ in releases:
+            check_integer("sample_size", sample, minimum=1, maximum=size)
+        amplified = self._sampling == _POISSON
+        return steps_of(
+            [(noise, sample / size if amplified else 1.0, count) for noise, sample, count in releases]
+        )
+
+    def _bounds(self, releases: list[tuple[float, int, int]], delta: float) -> Bounds:
+        at = check_delta(delta)
+        return history_profile(self._steps(releases)).epsilon(at) if releases else NOTHING
+
+
+def _value(option: Any) -> Any:  # noqa: ANN401 - an enum of Flower, or plain
+    return getattr(option, "value", option)

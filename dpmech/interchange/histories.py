@@ -1,0 +1,123 @@
+"""Histories of sampled Gaussian steps, as trainers keep them, and the privacy profile of one."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dpmech.accounting import PrivacyProfile
+from dpmech.evaluation import profile
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real
+from dpmech.mechanism import Identity, Poisson
+from dpmech.numerics import EXACT, Bounds, Provenance
+
+__all__ = ["NOTHING", "Steps", "from_opacus_history", "history_profile", "steps_of"]
+
+
+# What no release costs.
+NOTHING = Bounds(0.0, 0.0, EXACT, Provenance("history.empty"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Steps alike: each a sum of clipped gradients of a Poisson sample, with Gaussian noise.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise over the clip norm, > 0.
+        sampling_prob: with which every example joins a step, independently, in (0, 1].
+        count: how many, >= 1.
+    """
+
+    noise_multiplier: float
+    sampling_prob: float
+    count: int
+
+    def __post_init__(self) -> None:
+        checked = {
+            "noise_multiplier": check_real(
+                "noise_multiplier", self.noise_multiplier, minimum=0.0, open_minimum=True
+            ),
+            "sampling_prob": check_real(
+                "sampling_prob", self.sampling_prob, minimum=0.0, maximum=1.0, open_minimum=True
+            ),
+            "count": check_integer("count", self.count, minimum=1),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+def steps_of(history: Iterable[Sequence[Any]]) -> tuple[Steps, ...]:
+    """The steps of a history of (noise_multiplier, sample_rate, steps); those that are alike are one entry.
+
+    Raises:
+        InvalidParameterError: on an entry that is no such triple.
+    """
+    counts: dict[tuple[float, float], int] = {}
+    for number, entry in enumerate(history):
+        name = f"history[{number}]"
+        if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 3:
+            raise InvalidParameterError(name, entry, "(noise_multiplier, sample_rate, steps)")
+        noise, rate, count = entry
+        try:
+            one = Steps(noise, rate, count)
+        except InvalidParameterError as error:
+            raise InvalidParameterError(f"{name}: {error.name}", error.value, error.accepted) from None
+        key = one.noise_multiplier, one.sampling_prob
+        counts[key] = counts.get(key, 0) + one.count
+    return tuple(Steps(noise, rate, count) for (noise, rate), count in counts.items())
+
+
+def history_profile(steps: Sequence[Steps]) -> PrivacyProfile:
+    """The profile of all steps together.
+
+    Args:
+        steps: one or more.
+
+    Raises:
+        InvalidParameterError: if there are none.
+    """
+    if not steps:
+        raise InvalidParameterError("history", list(steps), "a history with one step at least")
+    first, *others = (
+        profile(Identity(one.count), one.noise_multiplier, participation=Poisson(one.sampling_prob))
+        for one in steps
+    )
+    return first.compose(*others)
+
+
+def from_opacus_history(accountant: object) -> PrivacyProfile:
+    """The privacy profile of what an accountant of Opacus counted: bounds in place of its estimate.
+
+    Every entry of its history is (noise multiplier, sample rate, steps): steps of Gaussian noise of standard
+    deviation noise multiplier times `max_grad_norm`, each on a Poisson sample with that rate, for the
+    adjacency of adding or removing one example. Opacus' default loaders sample so.
+
+    **What a history cannot say**, and the caller answers for: that the loader did sample by Poisson. With
+    `poisson_sampling=False` Opacus shuffles, writes the same history, and no theorem here covers it; the same
+    goes for gradients of several batches accumulated before a step, where an example may be in each. Noise
+    from a generator that others can predict, and hooks that change gradients after clipping, are not in it
+    either.
+
+    Args:
+        accountant: of Opacus (any: they keep the same history), its `state_dict()`, or the history itself.
+
+    Returns:
+        A PrivacyProfile: `.epsilon(delta)` and `.delta(eps)` are bounds, `.compose` adds other releases.
+
+    Raises:
+        InvalidParameterError: if it holds no such history, an entry is out of range (a rate above 1, no
+            noise), or there is no step.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> run = dm.from_opacus_history([(1.1, 256 / 60000, 3510)])
+        >>> run.epsilon(1e-5)
+        Bounds(lower=1.1328..., upper=1.1329..., ...)
+    """
+    history = accountant.get("history") if isinstance(accountant, Mapping) else accountant
+    history = getattr(history, "history", history)
+    if isinstance(history, str | bytes | Mapping) or not isinstance(history, Sequence):
+        raise InvalidParameterError(
+            "accountant", accountant, "an accountant of Opacus, its state_dict(), or its history"
+        )
+    return history_profile(steps_of(history))

@@ -1,0 +1,90 @@
+"""An accountant for Opacus: its history, counted by us."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from opacus.accountants import IAccountant  # noqa: TID253 - whoever imports this module has Opacus
+
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.guards import check_delta
+from dpmech.interchange import NOTHING, Steps, history_profile, steps_of
+from dpmech.numerics import Bounds
+
+__all__ = ["OpacusAccountant"]
+
+
+class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no types
+    """`PrivacyEngine(accountant="dpmech")`: the upper end of bounds that are tight on both sides.
+
+    It keeps the history that the accountants of Opacus keep, (noise multiplier, sample rate, steps), and can
+    load theirs. `bounds` gives both ends.
+
+    **Guarantee:** a deterministic upper bound on eps for adding or removing one example, if every step drew a
+    Poisson sample, as loaders of `PrivacyEngine.make_private` do unless they are told not to. With
+    `poisson_sampling=False` the history is the same, and the number is not proved: nobody tells an accountant
+    how a loader samples. Several batches before one step are refused, as an example may be in each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Count one step.
+
+        Args:
+            noise_multiplier: standard deviation of the noise over the clip norm, >= 0.
+            sample_rate: in (0, 1].
+        """
+        if noise_multiplier != 0.0:
+            Steps(noise_multiplier, sample_rate, 1)
+        if self.history and tuple(self.history[-1][:2]) == (noise_multiplier, sample_rate):
+            self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
+        else:
+            self.history.append((noise_multiplier, sample_rate, 1))
+
+    def bounds(self, delta: float) -> Bounds:
+        """Bounds on the eps of all steps at delta in (0, 1).
+
+        Raises:
+            InvalidParameterError: on a bad argument, or a step without noise.
+        """
+        at = check_delta(delta)
+        return history_profile(steps_of(self.history)).epsilon(at) if self.history else NOTHING
+
+    def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:  # noqa: ANN401 - of Opacus
+        """The upper bound on eps; infinite where a step had no noise. Other arguments change nothing."""
+        del args, kwargs
+        at = check_delta(delta)
+        if any(noise == 0.0 for noise, _, _ in self.history):
+            return math.inf
+        return self.bounds(at).upper
+
+    def __len__(self) -> int:
+        """How many steps were taken."""
+        return sum(steps for _, _, steps in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which it is registered."""
+        return "dpmech"
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
+        """What the optimizer of Opacus calls at every step.
+
+        Raises:
+            UnsupportedCombinationError: from the hook, before the step, if gradients of several batches were
+                accumulated: independent samples may hold an example more than once.
+        """
+        count = super().get_optimizer_hook_fn(sample_rate)
+
+        def hook(optimizer: Any) -> None:  # noqa: ANN401 - of Opacus
+            batches = optimizer.accumulated_iterations
+            if batches > 1:
+                raise UnsupportedCombinationError(
+                    f"gradients of {batches} batches were accumulated before one step",
+                    supported="one Poisson sample a step, which BatchMemoryManager splits where it is large",
+                )
+            count(optimizer)
+
+        return hook
