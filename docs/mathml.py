@@ -25,14 +25,14 @@ def mathml(tex: str, *, display: bool) -> str:
         ValueError: if some of it is no TeX that the converter knows.
     """
     if r"\\" in tex and r"\begin" not in tex:
-        tex = rf"\begin{{aligned}}{tex}\end{{aligned}}"
+        tex = rf"\begin{{split}}{tex}\end{{split}}"
     try:
         found = latex2mathml.converter.convert(
             _NORM.sub(r"\\Vert ", tex), display="block" if display else "inline"
         )
     except Exception as error:  # a dozen classes without a common base
         raise ValueError(f"no MathML for {tex!r}: {error!r}") from error
-    if "\\" in found.replace("&#x0005C;", ""):
+    if "\\" in found.replace("&#x0005C;", "") or ">&<" in found:
         raise ValueError(f"no MathML for all of {tex!r}")
     return found
 
