@@ -3,5 +3,14 @@
 import importlib.util
 
 # Doctests of the torch part are collected where torch is installed.
-_NEED_TORCH = ["dpmech/optim/*", "tests/support/drawn_noise.py", "tests/support/training.py"]
+_NEED_TORCH = [
+    "dpmech/optim/*",
+    "tests/support/drawn_noise.py",
+    "tests/support/trainers.py",
+    "tests/support/training.py",
+]
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else _NEED_TORCH
+# So are those of trainers.
+for _package, _folder in (("transformers", "hf"), ("lightning", "lightning")):
+    if importlib.util.find_spec(_package) is None:
+        collect_ignore_glob.append(f"dpmech/optim/{_folder}/*")

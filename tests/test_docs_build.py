@@ -155,6 +155,7 @@ def test_every_example_of_the_reference_is_in_a_docstring():
 
 WITHOUT_EXAMPLE = {
     "Cluster",
+    "CurveAudit",
     "FlowerAccountant",
     "GaussianTarget",
     "OwnDraw",

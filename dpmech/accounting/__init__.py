@@ -55,8 +55,19 @@ from dpmech.accounting.methods import (
     check_method,
 )
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
-from dpmech.accounting.profiles import Composition, Curve, Nodes, PrivacyProfile, SampledPart
+from dpmech.accounting.profiles import (
+    Composition,
+    Curve,
+    NegativeBinomialRuns,
+    Nodes,
+    PoissonRuns,
+    PrivacyProfile,
+    RunCount,
+    SampledPart,
+)
 from dpmech.accounting.profiling import profile_for
+from dpmech.accounting.renyi import RenyiAccountant
+from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
 
@@ -72,6 +83,7 @@ __all__ = [
     "Composition",
     "Curve",
     "Deterministic",
+    "Divergence",
     "Exact",
     "GaussianAccountant",
     "Importance",
@@ -82,18 +94,23 @@ __all__ = [
     "Loss",
     "LossMoments",
     "Method",
+    "NegativeBinomialRuns",
     "Nodes",
     "Pld",
     "PointGroup",
     "PoissonAccountant",
     "PoissonRelease",
+    "PoissonRuns",
     "PrivacyProfile",
     "Progress",
     "Prv",
     "Rdp",
     "RemoveProposal",
+    "RenyiAccountant",
+    "RenyiComposition",
     "RoughSample",
     "RoughSigma",
+    "RunCount",
     "SampledPart",
     "Scheme",
     "Solution",

@@ -24,6 +24,7 @@ class Solution:
         randomness: what names the random numbers that it rests on: 128 bits, in hexadecimal; None where
             nothing was drawn, or nothing is known of them.
         method: the method that carried it, with all its settings; None for the one that was asked for.
+        excess: how far above the smallest sigma it was aimed at, about, in log; 0 where `rtol` says that.
     """
 
     sigma: float
@@ -31,6 +32,7 @@ class Solution:
     samples: int | None = None
     randomness: str | None = None
     method: Method | None = None
+    excess: float = 0.0
 
 
 class Accountant(abc.ABC):

@@ -86,9 +86,10 @@ def _first_curve(accountant: InTurnAccountant, sigma: float, rel_error: float) -
         return _curve(accountant.first, sigma, rel_error)
     except ArithmeticError as error:
         refusal = error
-    for _, make in accountant.others:
+    for turn in accountant.others:
         try:
-            return _curve(make(), sigma, rel_error)
+            with turn.budget():
+                return _curve(turn.make(), sigma, rel_error)
         except (DpmechError, ArithmeticError):
             continue
     raise refusal

@@ -22,18 +22,21 @@ _COLUMNS = (
 )
 
 
-def ledger_text(ledger: Ledger, delta: float | None = None) -> list[Any]:
+def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> list[Any]:
     """What to print: headline, releases, total.
 
     Args:
         ledger: of which.
         delta: at which eps is totalled; None for that of the budget, or the sum of those of the releases.
+        profiles: whether privacy profiles that take work may be computed for the total.
     """
     rows = [Row(_cells(release)) for release in ledger.releases]
     parts: list[Any] = [plain(ledger.headline)]
     if rows:
         parts += stacked(_COLUMNS, rows, width())
-    total = total_of(ledger, delta)
+    total = total_of(ledger, delta, profiles=profiles)
+    if total["by_claims"]:
+        parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
     if "reason" in total:
         return [*parts, f"total at delta {short(total['delta'])}: none: {plain(total['reason'])}"]
     interval = between(total["eps_lower"], total["eps_upper"])
@@ -53,7 +56,7 @@ def _cells(release: Release) -> dict[str, str]:
     }
 
 
-def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:
+def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> dict[str, Any]:
     """A ledger as plain data."""
     budget = ledger.budget
     return {
@@ -77,5 +80,5 @@ def ledger_record(ledger: Ledger, delta: float | None = None) -> dict[str, Any]:
             }
             for release in ledger.releases
         ],
-        "total": total_of(ledger, delta),
+        "total": total_of(ledger, delta, profiles=profiles),
     }

@@ -8,6 +8,7 @@ from dpmech.composition.ledger_entries import Mode, Release
 from dpmech.composition.ledger_file import is_ledger, parsed
 from dpmech.composition.lot import Join, Lot, join
 from dpmech.composition.privacy_filters import Currency
+from dpmech.composition.private_selection import PrivateSelection
 from dpmech.composition.running import RunningEpsilon
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Ledger",
     "Lot",
     "Mode",
+    "PrivateSelection",
     "Release",
     "RenyiCurrency",
     "RunningEpsilon",

@@ -5,21 +5,20 @@ import json
 import os
 from typing import Any, Self
 
-from dpmech.accounting import Method, check_method
 from dpmech.calibration import Calibration
-from dpmech.certificates import Certificate, Document, differences
+from dpmech.certificates import Certificate, differences
+from dpmech.composition.announced_total import AnnouncedTotal
 from dpmech.composition.currencies import GdpCurrency, check_currency, currency_from
+from dpmech.composition.ledger_answers import Answers
 from dpmech.composition.ledger_entries import (
-    Mode,
     Release,
     certificate_of,
     check_entry,
     check_lot,
     in_all,
-    sure_together,
 )
 from dpmech.composition.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
-from dpmech.composition.ledger_totals import AnnouncedTotal, FilteredTotal, Total
+from dpmech.composition.ledger_totals import FilteredTotal, Total
 from dpmech.composition.lot import Lot
 from dpmech.composition.privacy_filters import Currency, PrivacyFilter, Remaining
 from dpmech.exceptions import (
@@ -29,18 +28,18 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
     WorkLimitError,
 )
-from dpmech.guards import check_delta, check_eps, check_name
+from dpmech.guards import check_name
 from dpmech.mechanism import Adjacency, PrivacyBudget
-from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, typed
+from dpmech.numerics import typed
 
 __all__ = ["Ledger"]
 
 
-class Ledger(Document):
+class Ledger(Answers):
     """Certified releases about the same people, and their total privacy loss, in one of two modes.
 
     **Announced** (without a budget): mechanisms and noise scales are listed before the first result of any of
-    them is looked at, and the list is composed whole, by loss distributions where they are known. What the
+    them is looked at, and the list is composed whole, by their privacy profiles. What the
     mechanisms ask may depend on results, so may their order, and the work may stop early: the price is that
     of the whole list. Whoever adds to it after a result has left this theorem, and nothing that the
     ledger says holds. `close` ends the list.
@@ -51,11 +50,11 @@ class Ledger(Document):
 
     A release is added before its first step, and stays, also if the run fails or stops early. A sampled
     release names the lots that it reads, and a lot enters once: two releases from one lot are one mechanism,
-    to be joined on a `Lot` before sampling. Announced Balls-in-Bins releases enter by their (eps, delta)
-    claim, as no loss distribution of them is known; a sampling error inside its delta is taken out, and added
-    once for every calibration, not for every run under it.
+    to be joined on a `Lot` before sampling. Of announced releases the privacy profiles are composed; those of
+    Balls-in-Bins take work, and their (eps, delta) claims may stand in. A sampling error inside the delta of
+    a claim is taken out, and added once for every calibration, not for every run under it.
 
-    **Guarantee:** `guarantee` says which: as sure as the least sure entry that the total rests on.
+    **Guarantee:** `guarantee` says how sure the entries are, as certified; every total says its own.
 
     Args:
         adjacency: between which datasets; releases with another one are refused, also where the numbers
@@ -108,7 +107,9 @@ class Ledger(Document):
             raise InvalidParameterError("currency", currency, "None in a ledger without a budget")
         self.allow_estimates = allow_estimates
         self._total: Total = (
-            AnnouncedTotal() if budget is None else FilteredTotal(budget, currency or GdpCurrency())
+            AnnouncedTotal(self.adjacency)
+            if budget is None
+            else FilteredTotal(budget, currency or GdpCurrency())
         )
         self._closed = False
         self._releases: list[Release] = []
@@ -117,11 +118,6 @@ class Ledger(Document):
     def releases(self) -> tuple[Release, ...]:
         """The entries, in the order in which they came."""
         return tuple(self._releases)
-
-    @property
-    def mode(self) -> Mode:
-        """Announced or chosen on the way."""
-        return self._total.mode
 
     @property
     def filter(self) -> PrivacyFilter | None:
@@ -149,15 +145,6 @@ class Ledger(Document):
         An announced list is closed before its first result is looked at.
         """
         self._closed = True
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """As sure as the least sure entry that the total rests on; exact for announced, unsampled ones."""
-        sure = sure_together(self._trusted())
-        sampled = any(release.certificate.participation.random for release in self._releases)
-        if sampled or (self.mode is Mode.CHOSEN and self._releases):
-            sure &= BOUND
-        return sure
 
     @property
     def remaining(self) -> Remaining:
@@ -215,40 +202,6 @@ class Ledger(Document):
         self._releases.append(self._total.enter(entry))
         if isinstance(lot, Lot):
             lot.close()
-
-    def epsilon(self, delta: float, *, method: Method | None = None) -> Bounds:
-        """Bounds on the total eps at `delta`: of the whole list, or of all that the budget allows.
-
-        With a budget it does not depend on how much was spent: an eps read off on the way is no guarantee for
-        whoever may go on or stop because of what came out.
-
-        Args:
-            delta: in (0, 1); in an announced list, above the sum of the deltas of the Balls-in-Bins claims.
-            method: None or Pld() for privacy loss distributions, Rdp() for moments (and basic composition
-                of claims); None with a budget.
-
-        Returns:
-            Bounds, as sure as `guarantee` says; the lower end is 0 unless all releases are announced and
-            unsampled, or all are Poisson-sampled alike. Where entries hold with a probability or are
-            estimates, `error` is the probability that one of them fails, at most.
-
-        Raises:
-            InvalidParameterError: on a bad argument.
-            UnsupportedCombinationError: on another method.
-            UnattainableBudgetError: if the claims use up delta, or claims say nothing at so small a delta.
-            NumericalError: if delta is below the resolution of privacy loss distributions.
-        """
-        checked, how = check_delta(delta), check_method(method)
-        if not self._releases:
-            return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
-        return self._labelled(self._total.epsilon(checked, how))
-
-    def delta(self, eps: float, *, method: Method | None = None) -> Bounds:
-        """Bounds on the total delta at `eps` >= 0; arguments and errors as for `epsilon`."""
-        checked, how = check_eps(eps, zero_allowed=True), check_method(method)
-        if not self._releases:
-            return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
-        return self._labelled(self._total.delta(checked, how))
 
     @property
     def headline(self) -> str:
@@ -333,17 +286,3 @@ class Ledger(Document):
                 supported="Ledger(budget=dm.PrivacyBudget(eps, delta))",
             )
         return self._total
-
-    def _trusted(self) -> list[Certificate]:
-        """The certificates of which the total takes more than sigma and sensitivity."""
-        return [release.certificate for release in self._releases if self._total.by_certificates]
-
-    def _labelled(self, bounds: Bounds) -> Bounds:
-        """The state of a list; and the union bound over the entries that hold with a probability only."""
-        if self.mode is Mode.ANNOUNCED:
-            state = Provenance("ledger.closed" if self._closed else "ledger.open")
-            bounds = dataclasses.replace(
-                bounds, by=dataclasses.replace(bounds.by, rests_on=(*bounds.by.rests_on, state))
-            )
-        lower = 0.0 if self.guarantee.error > 0.0 else bounds.lower
-        return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.guarantee)

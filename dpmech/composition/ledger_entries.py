@@ -1,41 +1,24 @@
-"""What stands in a ledger: releases, the mode in which they entered, and the parts that they compose from."""
+"""What stands in a ledger: releases, the mode in which they entered, and what is asked of them."""
 
 import dataclasses
 import enum
 from collections.abc import Hashable, Iterable, Sequence
-from fractions import Fraction
 
-from dpmech.accounting import GaussianAccountant, PoissonAccountant, accountant_for
 from dpmech.certificates import Certificate, Claim, check_unedited
 from dpmech.composition.lot import Join, Lot
-from dpmech.composition.mixed import MixedComposition, SampledPart
 from dpmech.composition.privacy_filters import Price
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency
-from dpmech.numerics import (
-    Guarantee,
-    Kind,
-    down,
-    joined,
-    quotient_down,
-    rounded_down,
-    rounded_up,
-    sum_down,
-    sum_up,
-    up,
-)
+from dpmech.numerics import Guarantee, Kind, down, joined, sum_up, up
 
 __all__ = [
     "Mode",
-    "Part",
     "Release",
     "certificate_of",
     "check_entry",
     "check_lot",
-    "composed",
     "draw_of",
     "in_all",
-    "part_of",
     "sure_together",
 ]
 
@@ -72,22 +55,6 @@ class Release:
     price: Price = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """What a release adds to a composition; one of the three.
-
-    Attributes:
-        gaussian: (sensitivity / sigma)^2, rounded down and up, where nothing is sampled.
-        sampled: Poisson-sampled Gaussian releases.
-        claim: (eps, delta) where no privacy loss distribution is known; delta less the sampling error that
-            it holds, which counts once for all runs of one calibration.
-    """
-
-    gaussian: tuple[float, float] | None = None
-    sampled: SampledPart | None = None
-    claim: tuple[float, float] | None = None
-
-
 def certificate_of(argument: str, claim: object) -> Certificate:
     """The certificate of a Calibration or a Certificate that nobody edited.
 
@@ -99,26 +66,6 @@ def certificate_of(argument: str, claim: object) -> Certificate:
         raise InvalidParameterError(argument, claim, "a Calibration or a Certificate")
     check_unedited(claim)
     return claim.certificate()
-
-
-def part_of(certificate: Certificate) -> Part:
-    """What a certificate adds to a composition.
-
-    Raises:
-        UnsupportedCombinationError: if no theorem covers it.
-    """
-    accountant = accountant_for(certificate.mechanism, None)
-    if isinstance(accountant, PoissonAccountant):
-        release = accountant.release
-        multiplier = quotient_down(certificate.sigma, release.sensitivity.upper)
-        gap = release.sensitivity.relative_gap
-        return Part(sampled=SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap))
-    if not isinstance(accountant, GaussianAccountant):
-        budget = certificate.budget
-        return Part(claim=(budget.eps, certificate.guarantee.mechanism_delta(budget.delta)))
-    bounds, sigma = accountant.sensitivity, Fraction(certificate.sigma)
-    ends = ((Fraction(end) / sigma) ** 2 for end in (bounds.lower, bounds.upper))
-    return Part(gaussian=(rounded_down(next(ends)), rounded_up(next(ends))))
 
 
 def draw_of(claim: Claim) -> Hashable:
@@ -146,32 +93,6 @@ def in_all(guarantee: Guarantee) -> str:
         return str(guarantee)
     words = f"{dataclasses.replace(guarantee, inside_delta=False)}, beta = {guarantee.error!r} in all"
     return f"{words}, inside delta" if guarantee.inside_delta else words
-
-
-def composed(parts: Sequence[Part], betas: float = 0.0) -> MixedComposition:
-    """All parts as one mechanism; sampled ones of a kind are more steps of one run.
-
-    Args:
-        parts: of the releases.
-        betas: the sampling errors that their claims were relieved of, each draw's once.
-    """
-    ends = [part.gaussian for part in parts if part.gaussian is not None]
-    kinds: dict[tuple[float, float, bool], SampledPart] = {}
-    for part in parts:
-        if part.sampled is not None:
-            one = part.sampled
-            key = (one.sampling_prob, one.noise_multiplier, one.tight)
-            known = kinds.get(key)
-            kinds[key] = one if known is None else known.and_more(one)
-    return MixedComposition(
-        (
-            sum_down(lower for lower, _ in ends),
-            sum_up(upper for _, upper in ends),
-        ),
-        tuple(kinds.values()),
-        tuple(part.claim for part in parts if part.claim is not None),
-        betas,
-    )
 
 
 def check_entry(

@@ -1,4 +1,4 @@
-"""What the releases of a ledger add up to: an announced list composed whole, or prices under a filter."""
+"""What the releases of a ledger add up to: what both modes offer, and prices under a filter."""
 
 import abc
 import dataclasses
@@ -6,16 +6,15 @@ from collections.abc import Hashable
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from dpmech.accounting import Method, Pld, Rdp
+from dpmech.accounting import Method
 from dpmech.certificates import Claim
-from dpmech.composition.ledger_entries import Mode, Part, Release, composed, draw_of, part_of
-from dpmech.composition.mixed import MixedComposition
+from dpmech.composition.ledger_entries import Mode, Release, draw_of
 from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import BOUND, Bounds, Provenance, rounded_up, sum_up
+from dpmech.numerics import BOUND, Bounds, Provenance, rounded_up
 
-__all__ = ["AnnouncedTotal", "FilteredTotal", "Total"]
+__all__ = ["FilteredTotal", "Total"]
 
 
 class Total(abc.ABC):
@@ -35,78 +34,16 @@ class Total(abc.ABC):
         """Take in an entry, or refuse it and change nothing; returned with what it was charged."""
 
     @abc.abstractmethod
-    def epsilon(self, delta: float, method: Method | None) -> Bounds:
-        """Bounds on eps; see `Ledger.epsilon`."""
+    def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Bounds on eps, with all that they rest on; see `Ledger.epsilon`."""
 
     @abc.abstractmethod
-    def delta(self, eps: float, method: Method | None) -> Bounds:
-        """Bounds on delta; see `Ledger.delta`."""
+    def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Bounds on delta, with all that they rest on; see `Ledger.delta`."""
 
     @abc.abstractmethod
     def summary(self) -> dict[str, Any]:
         """What a file states of it, and what reading the file computes again."""
-
-
-class AnnouncedTotal(Total):
-    """Releases that were listed beforehand, composed whole."""
-
-    mode = Mode.ANNOUNCED
-    by_certificates = True
-
-    def __init__(self) -> None:
-        self._parts: list[Part] = []
-        self._betas: dict[Hashable, float] = {}
-
-    def enter(self, entry: Release) -> Release:
-        """Keep what it adds to the composition."""
-        part, own = part_of(entry.certificate), entry.certificate
-        self._parts.append(part)
-        if part.claim is not None and own.guarantee.inside_delta:
-            self._betas[draw_of(own)] = own.guarantee.error
-        return entry
-
-    def epsilon(self, delta: float, method: Method | None) -> Bounds:
-        """Of the list, by loss distributions or moments."""
-        return self._with_draws(self._composed().epsilon(delta, renyi=self._renyi(method)))
-
-    def delta(self, eps: float, method: Method | None) -> Bounds:
-        """Of the list, by loss distributions or moments."""
-        return self._with_draws(self._composed().delta(eps, renyi=self._renyi(method)))
-
-    def summary(self) -> dict[str, Any]:
-        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight.
-
-        Claims are without the sampling error inside their delta; `betas` has that of every draw, once.
-        """
-        whole = composed(self._parts)
-        betas = {"betas": list(self._betas.values())} if self._betas else {}
-        return betas | {
-            "gaussian": list(whole.gaussian),
-            "sampled": [
-                [part.sampling_prob, part.noise_multiplier, float(part.steps), float(part.tight)]
-                for part in whole.sampled
-            ],
-            "claims": [list(claim) for claim in whole.claims],
-        }
-
-    def _composed(self) -> MixedComposition:
-        return composed(self._parts, min(1.0, sum_up(self._betas.values())))
-
-    def _with_draws(self, bounds: Bounds) -> Bounds:
-        if not self._betas:
-            return bounds
-        facts = {"draws": len(self._betas), "beta": min(1.0, sum_up(self._betas.values()))}
-        draws = Provenance("ledger.draws", facts)
-        by = dataclasses.replace(bounds.by, rests_on=(*bounds.by.rests_on, draws))
-        return dataclasses.replace(bounds, by=by)
-
-    @staticmethod
-    def _renyi(method: Method | None) -> bool:
-        if method is not None and not isinstance(method, Pld | Rdp):
-            raise UnsupportedCombinationError(
-                f"{method!r} does not compose releases of different kinds", supported="None, Pld() or Rdp()"
-            )
-        return isinstance(method, Rdp)
 
 
 class FilteredTotal(Total):
@@ -149,14 +86,14 @@ class FilteredTotal(Total):
         self._draws.add(draw_of(entry.certificate))
         return dataclasses.replace(entry, price=price)
 
-    def epsilon(self, delta: float, method: Method | None) -> Bounds:
+    def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Of all that the filter may let through, whatever was spent."""
-        self._refuse(method)
+        self._refuse(method, profiles=profiles)
         return Bounds(0.0, self.filter.epsilon(delta), BOUND, Provenance("filter.budget"))
 
-    def delta(self, eps: float, method: Method | None) -> Bounds:
+    def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Of all that the filter may let through, whatever was spent."""
-        self._refuse(method)
+        self._refuse(method, profiles=profiles)
         return Bounds(0.0, self.filter.delta(eps), BOUND, Provenance("filter.budget"))
 
     def summary(self) -> dict[str, Any]:
@@ -172,9 +109,10 @@ class FilteredTotal(Total):
         return tuple(spent + Fraction(one) for spent, one in zip(self._spent, price, strict=True))
 
     @staticmethod
-    def _refuse(method: Method | None) -> None:
-        if method is not None:
+    def _refuse(method: Method | None, *, profiles: bool | None) -> None:
+        if method is not None or profiles is not None:
+            asked = f"profiles={profiles!r}" if method is None else repr(method)
             raise UnsupportedCombinationError(
-                f"{method!r} is no privacy filter, and releases chosen on the way need one",
+                f"{asked} is no privacy filter, and releases chosen on the way need one",
                 supported="method=None: the currency of the ledger decides",
             )

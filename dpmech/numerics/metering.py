@@ -41,15 +41,18 @@ class Work:
 
 
 class _Meter:
-    def __init__(self, seconds: float, memory: float) -> None:
+    def __init__(self, seconds: float, memory: float, outer: "_Meter | None") -> None:
         self.seconds = self.left = seconds
         self.memory = memory
+        self.outer = outer
 
     def spend(self, work: Work, what: str) -> None:
         if not work.within(self.left, self.memory):
             raise WorkLimitError(
                 what, (self.seconds - self.left + work.seconds, work.memory), (self.seconds, self.memory)
             )
+        if self.outer is not None:
+            self.outer.spend(work, what)
         self.left -= work.seconds
 
 
@@ -58,8 +61,11 @@ _METER: contextvars.ContextVar[_Meter | None] = contextvars.ContextVar("dpmech w
 
 @contextlib.contextmanager
 def metered(seconds: float, memory: float) -> Iterator[None]:
-    """Inside, `spend` refuses what goes beyond so many seconds altogether, or so many bytes at once."""
-    token = _METER.set(_Meter(seconds, memory))
+    """Inside, `spend` refuses what goes beyond so many seconds altogether, or so many bytes at once.
+
+    A block inside another one draws on both budgets.
+    """
+    token = _METER.set(_Meter(seconds, memory, _METER.get()))
     try:
         yield
     finally:

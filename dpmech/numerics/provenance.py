@@ -104,6 +104,11 @@ def _programme(facts: Mapping[str, Fact]) -> str:
     return text
 
 
+def _best_of_runs(facts: Mapping[str, Fact]) -> str:
+    text = "the best of a secret number of runs, {law}".format_map(facts)
+    return ", ".join([text, *(f"{name} {_value(value)}" for name, value in facts.items() if name != "law")])
+
+
 # What a route is called by people; one without an entry is told by its name and its facts.
 _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "sensitivity.largest_column": "largest column norm",
@@ -128,7 +133,6 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "second.two_ends": "the ends by two routes",
     "second.integral": "integral",
     "gaussian.analytic": "analytic Gaussian",
-    "gaussian.composed": "analytic Gaussian, composed",
     "rdp.releases": "RDP, q={q}, {releases} releases",
     "pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions",
     "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
@@ -140,10 +144,11 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "bins.importance": _importance,
     "bins.unamplified": "bounded without sampling",
     "claims.basic": "basic composition of (eps, delta) claims",
+    "claims.composed": "(eps, delta) claims, composed optimally",
     "rdp.composed": "RDP composition, claims by basic composition",
-    "pld.composed": "PLD composition by dp-accounting",
     "history.empty": "nothing was released",
     "profile.composed": "privacy profiles of {releases} releases, composed",
+    "profile.best_of_runs": _best_of_runs,
     "profile.claim": "what (eps, delta) alone says",
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
     "filter.budget": "the whole budget, held by a privacy filter",

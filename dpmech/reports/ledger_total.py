@@ -9,20 +9,24 @@ from dpmech.numerics import sum_up
 __all__ = ["total_of"]
 
 
-def total_of(ledger: Ledger, delta: float | None) -> dict[str, Any]:
-    """Eps in all, as data; where there is none, why.
+def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> dict[str, Any]:
+    """Eps in all, as data; where there is none, why; and how many releases entered by their claims alone.
 
     Args:
         ledger: of which.
         delta: at which; None for that of the budget, or the sum of those of the releases.
+        profiles: whether privacy profiles that take work are computed for it.
     """
     at = _delta_of(ledger) if delta is None else delta
+    several = ledger.budget is None and len(ledger.releases) > 1
+    by_claims = len(ledger.waiting) if several and not profiles else 0
     try:
-        found = ledger.epsilon(at)
+        found = ledger.epsilon(at, profiles=False if ledger.budget is None and not profiles else None)
     except DpmechError as error:
-        return {"delta": at, "reason": str(error)}
+        return {"delta": at, "by_claims": by_claims, "reason": str(error)}
     return {
         "delta": at,
+        "by_claims": by_claims,
         "eps_lower": found.lower,
         "eps_upper": found.upper,
         "guarantee": str(found.guarantee),

@@ -73,7 +73,8 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
         else:
             spent = min(sum_up([one.budget.delta for one in inside]), 0.5) or _SOME_DELTA
             delta = spent if policy.max_delta is None else policy.max_delta
-            eps = ledger.epsilon(delta).upper
+            # Claims compose at once; profiles would only lower it.
+            eps = ledger.epsilon(delta, profiles=False).upper
         return _Subject(eps, delta, ledger.guarantee, ledger.adjacency, inside)
     if own is None:
         return None

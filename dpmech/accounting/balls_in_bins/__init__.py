@@ -14,7 +14,7 @@ from dpmech.accounting.balls_in_bins.dominating_pair import (
     sampling_gram,
 )
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.in_turn import InTurnAccountant
+from dpmech.accounting.balls_in_bins.in_turn import InTurnAccountant, Turn
 from dpmech.accounting.balls_in_bins.independent import IndependentAccountant
 from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
 from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant
@@ -58,6 +58,7 @@ __all__ = [
     "RoughSample",
     "RoughSigma",
     "Stage",
+    "Turn",
     "bin_gram",
     "check_nonnegative",
     "draw_entropy",

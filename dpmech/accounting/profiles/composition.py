@@ -9,12 +9,9 @@ what has no closed form. From below, curves at nodes are left out, which post-pr
 
 import dataclasses
 import math
-from collections.abc import Callable
 
-import numpy as np
 import scipy
 
-from dpmech.accounting.gaussian_curve import gaussian_curve
 from dpmech.accounting.poisson import (
     LOG_WRAP,
     MAX_LENGTH,
@@ -26,15 +23,14 @@ from dpmech.accounting.poisson import (
     lower_lattice,
     upper_lattice,
 )
+from dpmech.accounting.profiles.crossing import Bound, crossing
+from dpmech.accounting.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
 from dpmech.accounting.profiles.loss_atoms import LossAtoms
 from dpmech.accounting.profiles.parts import Curve, SampledPart
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
     ELEMENTARY,
-    UNIT,
     Ladder,
-    bisect_boundary,
-    next_down,
     quotient_down,
     quotient_up,
     up,
@@ -42,13 +38,13 @@ from dpmech.numerics import (
 
 __all__ = ["Composition"]
 
-Bound = Callable[[float], float]
-
 # How much of the tolerance, in log delta, the first lattice should use up.
 _OF_DELTA = 0.5
 # Steps on one ladder, and the length of a lattice that only a first step may pass.
 _RUNGS = 4
 _USUAL_LENGTH = 1 << 22
+# So many kinds of sampled releases may have lattices of the largest size.
+_KINDS = 4
 # Outputs of a sampled release that are this rare, in log, beside delta count as tails.
 _TAIL = -21.0
 _FARTHEST = 38.0
@@ -59,10 +55,11 @@ _LOG_TINY = -460.0
 # least standard deviation of a sum that a lattice is laid out for.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
 _LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
-# How closely an eps is searched for, and how often a lattice is laid out anew around it.
-_RESOLUTION = 1e-7
+# How often a lattice is laid out anew around an eps that is searched for, and how close is near.
 _LOOKS = 3
 _NEAR = 0.05
+# How much less, in log, than delta rounding may matter: so much of a tilt is left out.
+_UNTILTED = 7.0
 _LARGEST_EPS = 1e6
 
 
@@ -120,13 +117,15 @@ class Composition:
             UnattainableBudgetError: if it is larger at every eps that was looked at.
             NumericalError: as for `delta`.
         """
+        if not (self.sampled or self.curves):
+            return gaussian_epsilon_ends(self.gaussian, delta)
         side = _Side(self, add=add)
         if side.says_nothing:
             raise UnattainableBudgetError(math.inf, delta, "a curve that is composed bounds nothing")
         near = side.rough_epsilon(delta)
         for _ in range(_LOOKS):
             bound, before = side.upper(near, tolerance), near
-            near = _crossing(bound, delta, near, safe=True)
+            near = crossing(bound, delta, near, safe=True)
             if math.isinf(near):
                 least = bound(_LARGEST_EPS)
                 raise UnattainableBudgetError(
@@ -134,7 +133,7 @@ class Composition:
                 )
             if abs(near - before) <= _NEAR * near:
                 break
-        lower = _crossing(side.lower(near, tolerance), delta, near, safe=False)
+        lower = crossing(side.lower(near, tolerance), delta, near, safe=False)
         return min(lower, near), near
 
 
@@ -208,9 +207,10 @@ class _Side:
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
         losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
-        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them.
-        theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
-        least = math.log(max(infinite, _NOTHING)) - _BESIDE
+        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them;
+        # and where delta is large beside rounding, one that shows more of the curve than its end.
+        steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
+        least = max(math.log(max(infinite, _NOTHING)) - _BESIDE, min(log_delta + _UNTILTED, 0.0))
         while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
             theta *= 0.7
 
@@ -226,7 +226,7 @@ class _Side:
 
         sign = 1.0 if upper else -1.0
         best, last, found = math.inf, math.inf, _known(upper=upper)
-        for step in self._ladder(losses, steps, rough, theta, tolerance).rungs:
+        for step in self._ladder(losses, steps, rough, (steep, theta), tolerance).rungs:
             bound = on(step)
             value = sign * bound(near)
             if value < best:
@@ -247,7 +247,12 @@ class _Side:
         return JointMoments(tuple(parts), square)
 
     def _ladder(
-        self, losses: list[Loss], steps: list[int], rough: JointMoments, theta: float, tolerance: float
+        self,
+        losses: list[Loss],
+        steps: list[int],
+        rough: JointMoments,
+        tilts: tuple[float, float],
+        tolerance: float,
     ) -> Ladder:
         """Steps that move log delta by about the goal, and finer ones, as long as they can be afforded.
 
@@ -255,12 +260,14 @@ class _Side:
         delta rises by theta (theta + 1) / 2 times that, a loss.
         """
         # Losses on few values may ask for any tilt; what a lattice can gain there is little.
-        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(theta, _USUAL_TILT)
+        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
         spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
-        low, high = JointMoments(rough.parts).window(theta, LOG_WRAP)
-        least = max([(high - low) / (0.8 * MAX_LENGTH), *(loss.finest_step() for loss in losses)])
+        low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
+        # All lattices are in memory at once: of many kinds each gets less of it.
+        share = max(1.0, len(losses) / _KINDS)
+        least = max([(high - low) / (0.8 * MAX_LENGTH), *(share * loss.finest_step() for loss in losses)])
         first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
         return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
@@ -269,44 +276,3 @@ class _Side:
 def _known(*, upper: bool) -> Bound:
     """What bounds without a lattice."""
     return (lambda _: 1.0) if upper else (lambda _: 0.0)
-
-
-def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
-    """Lower and upper value of H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2."""
-    if square == 0.0:
-        return 0.0, 0.0
-    logs, errors = gaussian_curve(math.sqrt(square), np.array([eps]))
-    log_delta, error = float(logs[0]), float(errors[0])
-    # The root is off by u, and log h moves by at most (1 + |eps| / mu^2 + mu^2) times that, relative.
-    own = ELEMENTARY + UNIT * (4.0 * abs(log_delta) + 4.0 * (1.0 + abs(eps) / square + square))
-    value = math.exp(log_delta)
-    if math.isinf(error):
-        return 0.0, min(1.0, value * (1.0 + own) + 1e-320)
-    return (
-        max(0.0, next_down(value * (1.0 - error - own) - 1e-320)),
-        min(1.0, value * (1.0 + error + own) + 1e-320),
-    )
-
-
-def _crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
-    """Where a bound passes delta: on the far side if `safe`, else on the near one; infinite if nowhere.
-
-    Every eps > 0 that is returned was looked at. A bound may say little far from where it was laid out.
-    """
-    if safe and bound(0.0) <= delta:
-        return 0.0
-    low, high, step = 0.0, max(near, 1e-9), 0.01
-    if bound(high) > delta:
-        while bound(high) > delta:
-            low, high, step = high, high * (1.0 + step) + 1e-9, 2.0 * step
-            if high > _LARGEST_EPS:
-                return math.inf if safe else low
-    else:
-        while high > 0.0:
-            low, step = high * max(1.0 - step, 0.0), 2.0 * step
-            if low == 0.0 or bound(low) > delta:
-                break
-            high = low
-        if low == 0.0 and not safe and bound(low) <= delta:
-            return 0.0
-    return bisect_boundary(lambda eps: bound(eps) > delta, low, high, safe=safe, rtol=_RESOLUTION)

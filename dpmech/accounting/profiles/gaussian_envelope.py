@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import scipy
 
-from dpmech.accounting.profiles.composition import gaussian_ends
+from dpmech.accounting.profiles.gaussian_part import gaussian_ends
 from dpmech.accounting.profiles.tradeoff import Stick
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import UNIT, bisect_boundary, next_down, next_up, product_down, product_up, root_up, up

@@ -9,7 +9,9 @@ from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles.composition import Composition
 from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
 from dpmech.accounting.profiles.parts import Curve, grouped
+from dpmech.accounting.profiles.private_selection import selected_curve
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
+from dpmech.accounting.profiles.run_counts import RunCount
 from dpmech.accounting.profiles.tradeoff import Stick, best_power
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps, check_integer, check_real
@@ -90,6 +92,10 @@ class PrivacyProfile:
     def delta(self, eps: float) -> Bounds:
         """Bounds on delta at eps >= 0; errors as for `hockey_stick`."""
         at = check_eps(eps, zero_allowed=True)
+        sampled = self.parts.sampled
+        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
+            found = PoissonAccountant(sampled[0].release).delta(1.0, at, tolerance=0.4 * _TOLERANCE)
+            return self._labelled(found.lower, found.upper)
         return self._labelled(*larger(self._ends(at, add=add) for add in self._directions))
 
     def epsilon(self, delta: float) -> Bounds:
@@ -156,6 +162,39 @@ class PrivacyProfile:
         )
         by = Provenance("profile.composed", {"releases": count}, (self.by,))
         return dataclasses.replace(self, parts=parts, by=by)
+
+    def private_selection(self, runs: RunCount, *, rel_error: float = 0.01) -> "PrivacyProfile":
+        """The profile of the best of a random number of independent runs of this mechanism, and of it alone.
+
+        It holds where the number of runs is drawn from `runs` and stays secret (`dm.PrivateSelection` draws
+        it), and where this profile covers the scores by which the best is chosen, or they come from public
+        data. Runs may draw their settings at random, all from the same law, if this profile covers each.
+
+        Args:
+            runs: the law of the number of runs, dm.PoissonRuns or dm.NegativeBinomialRuns.
+            rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
+
+        Returns:
+            A PrivacyProfile, known from above only. A sample's error stays as it is, once for all runs.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: as for `hockey_stick`.
+
+        References:
+            Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
+            documentation, for the bound.
+        """
+        if not isinstance(runs, RunCount):
+            raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
+        hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
+        curve = selected_curve(self.parts, runs, hull)
+        return dataclasses.replace(
+            self,
+            parts=Composition(curves=((curve, 1),)),
+            guarantee=self.guarantee & BOUND,
+            by=Provenance("profile.best_of_runs", runs.settings(), (self.by,)),
+        )
 
     def tradeoff(self, alpha: float) -> Bounds:
         """Bounds on the smallest false-negative rate at a false-positive rate: the trade-off curve.

@@ -7,12 +7,14 @@ from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.make_private import make_private
 from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel
+from dpmech.optim.runs.step_randomness import StepRandomness
 
 __all__ = [
     "LotOptimizer",
     "LotSampler",
     "PerExampleModel",
     "PrivateLoader",
+    "StepRandomness",
     "fix",
     "load_checkpoint",
     "make_private",

@@ -10,8 +10,9 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting.dispatch import accountant_for
-from dpmech.composition.ledger_entries import Part, composed, part_of
-from dpmech.numerics import rounded_down, rounded_up
+from dpmech.accounting.profiles import Composition, PrivacyProfile
+from dpmech.composition.release_profiles import known_profile
+from dpmech.numerics import EXACT, rounded_down, rounded_up
 from tests.support import saved
 
 
@@ -51,8 +52,13 @@ def test_sums_of_gaussian_parts_are_rounded_outward():
             pairs = [(1.0 + rng.random(), 0.2 + 3.0 * rng.random()) for _ in range(count)]
             squares = [(Fraction(sens) / Fraction(sigma)) ** 2 for sens, sigma in pairs]
             exact = sum(squares)
-            parts = [Part(gaussian=(rounded_down(one), rounded_up(one))) for one in squares]
-            lower, upper = composed(parts).gaussian
+            parts = [
+                PrivacyProfile(
+                    Composition((rounded_down(one), rounded_up(one))), EXACT, dm.Provenance("given")
+                )
+                for one in squares
+            ]
+            lower, upper = parts[0].compose(*parts[1:]).parts.gaussian
             assert lower <= exact <= upper
             assert lower < upper <= lower * (1.0 + 1e-14)
 
@@ -63,7 +69,7 @@ def test_a_gaussian_part_is_rounded_outward():
         claim = dm.calibrate_sigma(strategy, 1.0, 1e-6).certificate()
         for sigma in rng.uniform(3.0, 9.0, size=10):
             own = dataclasses.replace(claim, sigma=float(sigma))
-            lower, upper = part_of(own).gaussian
+            lower, upper = known_profile(own).parts.gaussian
             ends = claim.sensitivity.lower, claim.sensitivity.upper
             least, most = ((Fraction(end) / Fraction(float(sigma))) ** 2 for end in ends)
             assert lower <= least <= most <= upper
@@ -72,25 +78,31 @@ def test_a_gaussian_part_is_rounded_outward():
 
 def test_releases_of_one_kind_have_a_lower_end_that_counts_the_least_sensitivity():
     strategy, sampled = dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)
-    part = part_of(saved.certificate("cyclic 20")).sampled
+    own = saved.certificate("cyclic 20")
+    (part,) = known_profile(own).parts.sampled
     release = accountant_for(dm.Mechanism(strategy, sampled), None).release
     assert part.tight
     assert 0.0 < part.gap == release.sensitivity.relative_gap
-    both = composed([Part(sampled=dataclasses.replace(part, gap=0.0)), Part(sampled=part)])
-    assert both.sampled == (dataclasses.replace(part, steps=2 * part.steps),)
-    assert both._single_kind().sensitivity.lower <= (1.0 - part.gap) / part.noise_multiplier
-    assert both._single_kind().sensitivity.upper >= 1.0 / part.noise_multiplier
+    both = dm.Ledger()
+    both.add("a", own, lot="a")
+    both.add("b", own, lot="b")
+    (found,) = both.profile().parts.sampled
+    assert found == dataclasses.replace(part, steps=2 * part.steps)
+    assert found.release.sensitivity.lower <= (1.0 - part.gap) / part.noise_multiplier
+    assert found.release.sensitivity.upper >= 1.0 / part.noise_multiplier
 
 
 def test_two_bins_are_a_claim_and_one_is_no_sampling():
     strategy = dm.LambdaCGD(6, 0.5)
     drawn = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=dm.BallsInBins(2), method=dm.Rdp())
-    assert part_of(drawn.certificate()).claim == (2.0, 1e-5)
+    assert known_profile(drawn.certificate()) is None
+    ledger = dm.Ledger()
+    ledger.add("a", drawn, lot="a")
+    assert ledger.to_dict()["total"]["claims"]["decimal"] == [[2.0, 1e-5]]
     # In every step: what the two bins hide is not hidden here.
     every = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=dm.BallsInBins(1))
-    part = part_of(every.certificate())
-    assert part.claim is None
-    assert part.gaussian[1] == pytest.approx((every.sensitivity.upper / every.sigma) ** 2)
+    square = known_profile(every.certificate()).parts.gaussian[1]
+    assert square == pytest.approx((every.sensitivity.upper / every.sigma) ** 2)
 
 
 def test_a_lot_that_registered_nothing_has_no_noise():
@@ -121,11 +133,13 @@ def test_a_filter_promises_no_least_loss():
 
 
 @pytest.mark.parametrize("error", [0.0, 1e-12])
-def test_what_holds_with_a_probability_has_no_lower_end(error, monkeypatch):
+def test_what_certificates_leave_to_chance_has_no_lower_end(error, monkeypatch):
     guarantee = dm.Guarantee(dm.Kind.PROBABLE, error) if error else dm.Guarantee(dm.Kind.BOUND)
-    monkeypatch.setattr(dm.Ledger, "guarantee", guarantee)
-    bounds = dm.Bounds(0.5, 0.75, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("x"))
-    found = dm.Ledger()._labelled(bounds)
-    assert (found.lower, found.upper, found.guarantee) == (0.0 if error else 0.5, 0.75, guarantee)
-    line = dm.Ledger().headline
-    assert ("beta = 1e-12 in all" in line) is bool(error)
+    cal = dm.calibrate_sigma(dm.Identity(1), 1.0, 1e-6)
+    monkeypatch.setattr(dm.Certificate, "guarantee", guarantee)
+    ledger = dm.Ledger()
+    ledger.add("a", cal)
+    found = ledger.epsilon(1e-6)
+    assert found.guarantee == guarantee
+    assert found.lower == (0.0 if error else pytest.approx(1.0, rel=1e-2))
+    assert ("beta = 1e-12 in all" in ledger.headline) is bool(error)

@@ -219,6 +219,19 @@ def test_a_meter_counts_inside_its_block_only():
         assert refusal.value.what == "a fourth"
     with metered(1.0, 1.0), pytest.raises(dm.WorkLimitError):
         spend(float("nan"), what="nobody knows")
+    # A budget inside another one: both count, and what the inner one refuses is not spent.
+    with metered(3.0, 100.0):
+        with metered(2.0, 1e9):
+            spend(1.0, what="one")
+            with pytest.raises(dm.WorkLimitError, match="allowed 2 s"):
+                spend(1.5, what="another")
+        with metered(9.0, 1e9):
+            spend(1.5, what="a third")
+            with pytest.raises(dm.WorkLimitError, match="allowed 3 s"):
+                spend(1.0, what="a fourth")
+        with metered(9.0, 1e9), pytest.raises(dm.WorkLimitError, match="max_memory"):
+            spend(0.0, 101.0, what="a fifth")
+        spend(0.5, what="the rest")
     assert not Work(float("nan")).within(1.0, 1.0)
     assert Work(1.0, 5.0) + Work(2.0, 3.0) == Work(3.0, 5.0)
     spend(1e9, what="anything")

@@ -26,7 +26,7 @@ from dpmech.accounting.balls_in_bins.sampling import RoughSample, draw_entropy
 from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.accounting.methods import Deterministic
 from dpmech.accounting.sigma_search import gaussian_scale
-from dpmech.exceptions import NumericalError
+from dpmech.exceptions import NumericalError, WorkLimitError
 from dpmech.numerics import (
     BOUND,
     UNIT,
@@ -161,7 +161,13 @@ class DeterministicAccountant(Accountant):
             sigma = math.exp(log_sigma)
             if safe is not None and sigma >= safe.sigma:
                 break
-            bounds = self.delta(sigma, eps, tolerance=rtol)
+            try:
+                bounds = self.delta(sigma, eps, tolerance=rtol)
+            except WorkLimitError:
+                if safe is None:
+                    raise
+                # One that holds is known: no budget is left for one that is closer.
+                break
             progress(f"confirm: sigma {up(sigma)}: delta <= {up(bounds.upper, 4)}")
             gap = gaussian_scale(eps, bounds.upper) - target
             if bounds.upper > delta:

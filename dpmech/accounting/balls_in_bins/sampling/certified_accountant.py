@@ -8,6 +8,7 @@ import numpy as np
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.sampling.aims import best_aim
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
 from dpmech.accounting.balls_in_bins.sampling.certified_bound import (
     CertifiedBound,
@@ -30,18 +31,14 @@ __all__ = ["CertifiedAccountant"]
 _TRIES = ((0.0, 0.85), (0.0015, 0.05), (0.005, 0.03), (0.02, 0.01), (0.08, 0.009))
 # The part of beta that the lower end has.
 _FLOOR_SHARE = 0.05
-# How far above the right sigma, in log, a calibration may aim.
-_AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01, 0.02, 0.04, 0.08)
-# Draws times bins that a proof may take, and how much more of them is still tried for the widest aim.
+# Draws times bins that a proof may take, and how much more of them is still tried.
 _WORK = 1.2e8
 # Fewer bins are worth no more draws than so many: what a draw costs beside them begins to count.
 _FEWEST_BINS = 400
 _LEAST_DRAWS = 4000.0
-_HOPELESS = 20.0
+_HOPELESS = 6.0
 # The same for bounds on delta, which are wide where that is not enough.
 _PATIENT = 4.0
-# An aim this much higher is as unwelcome as all of that work.
-_COMFORT = 0.003
 # The pilot is to know delta this much better than the gap that is aimed at.
 _PILOT_SHARE = 0.25
 # The lower end is looked for below the root by this many times what the upper one is above it.
@@ -208,6 +205,7 @@ class CertifiedAccountant(Accountant):
                     bound.samples,
                     randomness="".join(f"{word:08x}" for word in self.entropy),
                     method=self.settings.settled(delta),
+                    excess=search.above + further,
                 )
         raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
 
@@ -256,18 +254,23 @@ class CertifiedAccountant(Accountant):
             raise NumericalError(f"no sample reached the payoff at delta={delta!r} ({self.method})")
         first = product_down(_TRIES[0][1], beta)
         most = self._most()
-        draws = {aim: pilots.expected_samples(pilots.log_mean + fall * aim, first) for aim in _AIMS}
-        above = min(_AIMS, key=lambda aim: (draws[aim] / most) ** 2 + aim / _COMFORT)
-        if draws[above] > _HOPELESS * most:
+
+        def there(above: float) -> Pilots:
+            return pilots.moved(*at(start + above), self._entropy()).redrawn()
+
+        aim = best_aim(pilots, fall, delta, first, most, there)
+        if aim.draws > _HOPELESS * most:
             raise NumericalError(
-                f"a proof by sampling would take some {draws[above]:.1e} draws of {self.gram.bins} bins "
+                f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.bins} bins "
                 f"({self.method})"
             )
-        short = pilots.relative_error / (_PILOT_SHARE * fall * above)
+        if aim.pilots is not None:
+            return _Search(aim.pilots, root, start + aim.above - root, fall)
+        short = pilots.relative_error / (_PILOT_SHARE * fall * aim.above)
         size = int(min(pilots.samples * short**2, most))
-        pilots = pilots.moved(*at(root), self._entropy()).redrawn(size)
-        root += (pilots.log_mean - math.log(delta)) / fall
-        return _Search(pilots, root, above, fall)
+        larger = pilots.moved(*at(root), self._entropy()).redrawn(size)
+        root += (larger.log_mean - math.log(delta)) / fall
+        return _Search(larger, root, aim.above, fall)
 
     def _lower_epsilon(self, pilots: Pilots, sigma: float, delta: float, gap: float, beta: float) -> float:
         """A certified lower bound on eps, where log delta is about `gap` above that of the pilots."""

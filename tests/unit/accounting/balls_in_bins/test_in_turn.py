@@ -1,18 +1,20 @@
 """A default that refuses nothing which another accountant could answer, and says who answered."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import dpmech as dm
 from dpmech.accounting import accountant_for
 from dpmech.accounting.accountant import Accountant, Solution
-from dpmech.accounting.balls_in_bins import CertifiedAccountant, InTurnAccountant, bin_gram
+from dpmech.accounting.balls_in_bins import CertifiedAccountant, InTurnAccountant, Turn, bin_gram
 from dpmech.accounting.balls_in_bins.sampling import certified_accountant, certified_bound
 from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
 from dpmech.accounting.balls_in_bins.streams import Stage
-from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.exceptions import NumericalError, UnattainableBudgetError, WorkLimitError
 from dpmech.mechanism import Mechanism
-from dpmech.numerics import BOUND, Bounds
+from dpmech.numerics import BOUND, Bounds, metered, spend
 
 STRATEGY, SCHEME = dm.LambdaCGD(12, 0.5), dm.BallsInBins(4)
 
@@ -55,15 +57,15 @@ def never():
 
 
 def test_the_first_one_answers_alone_where_it_can():
-    (delta, eps, solution), told = answers(InTurnAccountant(Fixed(0.5), [(dm.Rdp(), never)]))
+    (delta, eps, solution), told = answers(InTurnAccountant(Fixed(0.5), [Turn(dm.Rdp(), never)]))
     assert (delta, eps, solution.sigma, solution.method, told) == (0.5, 0.5, 0.5, None, [])
 
 
 def test_where_it_refuses_the_best_of_the_others_does_and_is_named():
     others = [
-        (dm.Rdp(), lambda: Fixed(0.7)),
-        (dm.Deterministic(), lambda: Fixed(0.6)),
-        (dm.Exact(), lambda: Fixed(error=NumericalError("too wide"))),
+        Turn(dm.Rdp(), lambda: Fixed(0.7)),
+        Turn(dm.Deterministic(), lambda: Fixed(0.6)),
+        Turn(dm.Exact(), lambda: Fixed(error=NumericalError("too wide"))),
     ]
     (delta, eps, solution), told = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
     assert (delta, eps, solution.sigma) == (0.6, 0.6, 0.6)
@@ -74,17 +76,74 @@ def test_where_it_refuses_the_best_of_the_others_does_and_is_named():
 
 
 def test_where_all_refuse_the_first_refusal_stands():
-    others = [(dm.Rdp(), lambda: Fixed(error=NumericalError("second")))]
+    others = [Turn(dm.Rdp(), lambda: Fixed(error=NumericalError("second")))]
     with pytest.raises(NumericalError, match="first"):
         answers(InTurnAccountant(Fixed(error=NumericalError("first")), others))
     out_of_reach = UnattainableBudgetError(1.0, 1e-3, "sigma would exceed 1e15")
     with pytest.raises(UnattainableBudgetError):
-        InTurnAccountant(Fixed(error=out_of_reach), [(dm.Rdp(), never)]).calibrate(
+        InTurnAccountant(Fixed(error=out_of_reach), [Turn(dm.Rdp(), never)]).calibrate(
             1.0, 1e-3, rtol=1e-3, progress=print
         )
     # What is no refusal is no reason to ask another.
     with pytest.raises(ValueError, match="fault"):
-        answers(InTurnAccountant(Fixed(error=ValueError("fault")), [(dm.Rdp(), never)]))
+        answers(InTurnAccountant(Fixed(error=ValueError("fault")), [Turn(dm.Rdp(), never)]))
+
+
+def test_work_without_end_is_refused_and_what_needs_little_answers():
+    def endless(self):
+        spend(5.0, what="a run")
+        return Bounds(0.0, 0.1, BOUND, self.by)
+
+    costly = type("Costly", (Fixed,), {"_answer": endless})
+    for seconds, sigma, method in ((4.0, 0.7, dm.Rdp()), (11.0, 0.1, dm.Deterministic())):
+        others = [Turn(dm.Rdp(), lambda: Fixed(0.7)), Turn(dm.Deterministic(), costly, seconds)]
+        (delta, eps, solution), told = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
+        assert (delta, eps, solution.sigma, solution.method) == (sigma, sigma, sigma, method)
+        assert any("a run takes the work to about 5 s, above the 4 s" in line for line in told) is (
+            seconds < 5.0
+        )
+        assert told[-1].startswith(repr(method))
+    # Work of the others counts against the budget of whoever asked.
+    others = [Turn(dm.Rdp(), lambda: Fixed(0.7)), Turn(dm.Deterministic(), costly, 100.0)]
+    with metered(1.0, 1e9):
+        (delta, _, _), _ = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
+    assert delta == 0.7
+
+
+@pytest.mark.parametrize(("excess", "others", "sigma"), [(0.001, 0.4, 0.5), (0.2, 0.4, 0.4), (0.2, 0.6, 0.5)])
+def test_a_sigma_far_above_the_right_one_is_compared(excess, others, sigma):
+    class Wide(Fixed):
+        def calibrate(self, eps, delta, *, rtol, progress):
+            return dataclasses.replace(
+                super().calibrate(eps, delta, rtol=rtol, progress=progress), excess=excess
+            )
+
+    found = InTurnAccountant(Wide(0.5), [Turn(dm.Rdp(), lambda: Fixed(others))]).calibrate(
+        1.0, 1e-3, rtol=1e-3, progress=lambda _: None
+    )
+    assert found.sigma == sigma
+    assert found.method == (dm.Rdp() if sigma == others else None)
+
+
+def test_a_deterministic_sigma_that_holds_stands_where_work_for_a_closer_one_is_refused(monkeypatch):
+    programme = accountant_for(Mechanism(STRATEGY, SCHEME), dm.Deterministic())
+    held, asked = [3e-4, None], []
+
+    def delta(self, sigma, eps, *, tolerance):
+        asked.append(sigma)
+        upper = held[len(asked) - 1]
+        if upper is None:
+            raise WorkLimitError("a run", (2.0, 0.0), (1.0, 0.0))
+        return Bounds(0.0, upper, BOUND, self.by)
+
+    monkeypatch.setattr(type(programme), "delta", delta)
+    found = programme._confirmed(0.0, 2.0, 1e-3, 1e-3, lambda _: None)
+    assert len(asked) == 2
+    assert found.sigma == asked[0] == 1.0
+    asked.clear()
+    held[0] = None
+    with pytest.raises(WorkLimitError):
+        programme._confirmed(0.0, 2.0, 1e-3, 1e-3, lambda _: None)
 
 
 def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
@@ -95,7 +154,7 @@ def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
     cal = dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME)
     methods = {
         method: dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=method)
-        for method in (dm.Rdp(), dm.Deterministic())
+        for method in (dm.Rdp(), dm.Deterministic(rel_error=0.4))
     }
     best = min(methods, key=lambda method: methods[method].sigma)
     assert cal.sigma == methods[best].sigma

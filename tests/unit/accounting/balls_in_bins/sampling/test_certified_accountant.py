@@ -8,12 +8,13 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.sampling import blocks, certified_accountant
+from dpmech.accounting.balls_in_bins.sampling import aims, blocks, certified_accountant
 from dpmech.accounting.balls_in_bins.sampling import certified_bound as bound_module
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import _FLOOR_SHARE, _TRIES
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant as Accountant
 from dpmech.accounting.balls_in_bins.streams import Stage
 from dpmech.accounting.gaussian import gaussian_epsilon
+from dpmech.exceptions import NumericalError
 from dpmech.numerics import Bounds
 from tests.support.bins_oracles import quadrature
 
@@ -182,3 +183,22 @@ def test_eps_below_what_is_sampled():
     bounds = one.delta(sigma, 1e-6, tolerance=1e-3)
     assert bounds.lower <= exact_delta(sigma, 1e-6) * (1.0 + 1e-6)
     assert exact_delta(sigma, 1e-6) <= bounds.upper * (1.0 + 1e-6)
+
+
+def test_where_a_close_proof_takes_many_draws_a_sigma_further_up_is_proved(monkeypatch):
+    near = calibrated(accountant())
+    assert near.excess <= 0.08
+    monkeypatch.setattr(certified_accountant, "_LEAST_DRAWS", 30.0)
+    monkeypatch.setattr(certified_accountant, "_WORK", 1.0)
+    found = calibrated(accountant())
+    # A proof takes some hundred draws whatever delta is; fewer are not to be had.
+    assert 0.08 < found.excess < 0.6
+    assert near.sigma * 1.08 < found.sigma < near.sigma * math.exp(found.excess + 0.05)
+    assert exact_delta(found.sigma, 1.0) < DELTA / 2
+    assert found.samples <= near.samples
+    monkeypatch.setattr(certified_accountant, "_LEAST_DRAWS", 1.0)
+    # At last the bound on the weights is below delta itself: then none is drawn.
+    assert calibrated(accountant()).samples == 0
+    monkeypatch.setattr(aims, "_FAR_AIMS", ())
+    with pytest.raises(NumericalError, match="would take some"):
+        calibrated(accountant())

@@ -1,0 +1,307 @@
+"""What an announced list adds up to: the privacy profiles of its releases, composed.
+
+Unsampled and Poisson-sampled releases have a profile at once. Under Balls-in-Bins one takes work, and the
+(eps, delta) that was certified says less: it is dominated by a release that fails with probability delta and
+is randomised response otherwise (Kairouz, Oh and Viswanath 2015). Either enters the same composition.
+
+A profile is that of the noise scale which stands in the certificate, whatever led to it. Its own draws come
+later than that noise scale, and their error stays outside delta; where a claim is used, the error of the
+draws behind it, which its delta holds, is taken out, and added once a draw.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+from collections.abc import Hashable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dpmech.accounting import (
+    Composition,
+    Divergence,
+    Method,
+    Pld,
+    PrivacyProfile,
+    Progress,
+    Rdp,
+    RenyiAccountant,
+    RenyiComposition,
+    SampledPart,
+)
+from dpmech.certificates import Certificate
+from dpmech.composition.ledger_entries import Mode, Release, draw_of, sure_together
+from dpmech.composition.ledger_totals import Total
+from dpmech.composition.release_profiles import ProfileCache, claimed, known_profile
+from dpmech.exceptions import UnattainableBudgetError, UnsupportedCombinationError
+from dpmech.mechanism import Adjacency
+from dpmech.numerics import (
+    BOUND,
+    EXACT,
+    UNIT,
+    Bounds,
+    Guarantee,
+    Provenance,
+    next_up,
+    rounded_down,
+    rounded_up,
+    sum_up,
+    up,
+)
+
+__all__ = ["AnnouncedTotal", "Whole"]
+
+_BASIC = Provenance("claims.basic")
+_MOMENTS = Provenance("rdp.composed")
+# Sixteen roundings: the formulas below have at most 12, a logarithm or an exponential counting as 4.
+_UP = 1.0 + 16.0 * UNIT
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """One release: its name and certificate, and its profile where that costs nothing."""
+
+    name: str
+    certificate: Certificate
+    known: PrivacyProfile | None
+
+    @property
+    def claim(self) -> tuple[float, float]:
+        """Eps, and delta without the sampling error inside it."""
+        own = self.certificate
+        return own.budget.eps, own.guarantee.mechanism_delta(own.budget.delta)
+
+
+class AnnouncedTotal(Total):
+    """Releases that were listed beforehand, composed whole.
+
+    Args:
+        adjacency: of all of them.
+    """
+
+    mode = Mode.ANNOUNCED
+    by_certificates = True
+
+    def __init__(self, adjacency: Adjacency) -> None:
+        self._adjacency = adjacency
+        self._entries: list[_Entry] = []
+        self._profiles = ProfileCache()
+
+    def enter(self, entry: Release) -> Release:
+        """Keep what it adds to the composition."""
+        own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate))
+        if own.known is None:
+            own.claim  # noqa: B018 - refused here, and not where the total is asked for
+        self._entries.append(own)
+        return entry
+
+    def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Of the list, by profiles or moments."""
+        whole, renyi = self._whole(method, profiles=profiles), _by_moments(method)
+        left = delta
+        if whole.betas > 0.0:
+            left = rounded_down(Fraction(delta) - Fraction(whole.betas))
+            if left <= 0.0:
+                raise UnattainableBudgetError(
+                    math.inf, delta, f"the calibrations alone may go wrong with probability {up(whole.betas)}"
+                )
+        return whole.labelled(whole.epsilon(left, renyi=renyi))
+
+    def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Of the list, by profiles or moments."""
+        whole = self._whole(method, profiles=profiles)
+        found = whole.delta(eps, renyi=_by_moments(method))
+        if whole.betas > 0.0:
+            upper = min(1.0, rounded_up(Fraction(found.upper) + Fraction(whole.betas)))
+            found = dataclasses.replace(found, upper=upper)
+        return whole.labelled(found)
+
+    def profile(
+        self,
+        *,
+        rng: np.random.Generator | int | None = None,
+        executor: concurrent.futures.Executor | None = None,
+        progress: Progress | None = None,
+    ) -> PrivacyProfile:
+        """The composed profile; see `Ledger.profile`."""
+        for entry in self._open:
+            if self._profiles.of(entry.certificate, rng=rng, executor=executor, progress=progress) is None:
+                raise UnsupportedCombinationError(
+                    f"{entry.certificate.mechanism!r} has no privacy profile at this noise scale",
+                    supported="Ledger.epsilon and Ledger.delta, which take its claim",
+                )
+        return self._whole(None, profiles=True).profile
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The names of releases whose profile takes work, and was not computed yet."""
+        return tuple(one.name for one in self._open if one.certificate not in self._profiles)
+
+    def summary(self) -> dict[str, Any]:
+        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight.
+
+        Claims are without the sampling error inside their delta; `betas` has that of every draw, once.
+        """
+        known = self._composed([one.known for one in self._entries if one.known is not None])
+        betas = self._betas(self._open)
+        return ({"betas": list(betas.values())} if betas else {}) | {
+            "gaussian": list(known.parts.gaussian),
+            "sampled": [
+                [part.sampling_prob, part.noise_multiplier, float(part.steps), float(part.tight)]
+                for part in known.parts.sampled
+            ],
+            "claims": [list(one.claim) for one in self._open],
+        }
+
+    @property
+    def _open(self) -> list[_Entry]:
+        """Those whose profile takes work."""
+        return [one for one in self._entries if one.known is None]
+
+    def _whole(self, method: Method | None, *, profiles: bool | None) -> "Whole":
+        """All releases, those of which a profile takes work by that or by their claims.
+
+        Args:
+            method: of the total; moments know no curves.
+            profiles: whether to compute profiles that take work; None where there is more than one release.
+        """
+        computed = not _by_moments(method) and (len(self._entries) > 1 if profiles is None else profiles)
+        parts: list[PrivacyProfile] = []
+        by_claims: list[_Entry] = []
+        certified: list[Certificate] = []
+        for entry in self._entries:
+            own = entry.known
+            if own is None and computed:
+                own = self._profiles.of(entry.certificate)
+            elif own is not None:
+                certified.append(entry.certificate)
+            if own is None:
+                by_claims.append(entry)
+                certified.append(entry.certificate)
+            else:
+                parts.append(own)
+        betas = self._betas(by_claims)
+        return Whole(
+            self._composed([*parts, *(claimed(*one.claim, self._adjacency) for one in by_claims)]),
+            tuple(one.claim for one in by_claims),
+            min(1.0, sum_up(betas.values())),
+            len(betas),
+            sure_together(certified),
+        )
+
+    def _composed(self, parts: list[PrivacyProfile]) -> PrivacyProfile:
+        if not parts:
+            return PrivacyProfile(Composition(), EXACT, Provenance("release.none"), self._adjacency)
+        return parts[0].compose(*parts[1:])
+
+    @staticmethod
+    def _betas(entries: list[_Entry]) -> dict[Hashable, float]:
+        """The sampling error inside the delta of claims, one a draw."""
+        sure = [one.certificate for one in entries if one.certificate.guarantee.inside_delta]
+        return {draw_of(own): own.guarantee.error for own in sure}
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A list as one mechanism, and what its numbers rest on.
+
+    Attributes:
+        profile: of all of it.
+        claims: (eps, delta) of what entered by its claim.
+        betas: the sampling errors that these were relieved of, each draw's once: without it they hold.
+        draws: how many.
+        sure: how sure the certificates are that something was taken from.
+    """
+
+    profile: PrivacyProfile
+    claims: tuple[tuple[float, float], ...]
+    betas: float
+    draws: int
+    sure: Guarantee
+
+    def epsilon(self, delta: float, *, renyi: bool) -> Bounds:
+        """Bounds on eps at delta; errors as for `Ledger.epsilon`."""
+        spent = self._spent
+        if spent > delta:
+            raise UnattainableBudgetError(
+                math.inf, delta, f"the (eps, delta) claims alone fail with probability {up(spent)}"
+            )
+        basic = sum_up(eps for eps, _ in self.claims)
+        if self._only_claims and (renyi or len(self.claims) == 1):
+            return Bounds(0.0, basic, BOUND, _BASIC)
+        if spent == delta and not self._only_claims:
+            raise UnattainableBudgetError(math.inf, delta, "the (eps, delta) claims use up all of delta")
+        if renyi:
+            left = (delta - spent) / (1.0 - spent) / _UP if self.claims else delta
+            return Bounds(0.0, next_up(self._moments.epsilon(left) + basic), BOUND, _MOMENTS)
+        if not self._only_claims:
+            return self.profile.epsilon(delta)
+        try:
+            found = self.profile.epsilon(delta)
+        except UnattainableBudgetError:
+            # A lattice moves what every claim just allows beyond delta.
+            return Bounds(0.0, basic, BOUND, _BASIC)
+        return found if found.upper < basic else Bounds(0.0, basic, BOUND, _BASIC)
+
+    def delta(self, eps: float, *, renyi: bool) -> Bounds:
+        """Bounds on delta at eps >= 0."""
+        basic = sum_up(claim for claim, _ in self.claims)
+        spent = self._spent
+        if self._only_claims and eps >= basic:
+            return Bounds(0.0, spent, BOUND, _BASIC)
+        if renyi:
+            rest = 1.0 if eps < basic or self._only_claims else self._moments.delta(eps - basic)
+            return Bounds(0.0, min(1.0, (spent + (1.0 - spent) * rest) * _UP), BOUND, _MOMENTS)
+        found = self.profile.delta(eps)
+        if self._only_claims:
+            # No loss is above their sum: just below it that says more than a lattice.
+            near = (spent - (1.0 - spent) * math.expm1(eps - basic)) * _UP
+            found = dataclasses.replace(found, upper=min(found.upper, near))
+        return found
+
+    def labelled(self, bounds: Bounds) -> Bounds:
+        """With what it rests on; what certificates leave to chance has no lower end."""
+        by = bounds.by
+        if self.betas > 0.0:
+            draws = Provenance("ledger.draws", {"draws": self.draws, "beta": self.betas})
+            by = dataclasses.replace(by, rests_on=(*by.rests_on, draws))
+        lower = 0.0 if self.sure.error > 0.0 else min(bounds.lower, bounds.upper)
+        return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.sure, by=by)
+
+    @property
+    def _only_claims(self) -> bool:
+        parts = self.profile.parts
+        alone = sum(times for _, times in parts.curves) == len(self.claims)
+        return alone and not parts.sampled and parts.gaussian[1] == 0.0
+
+    @property
+    def _spent(self) -> float:
+        """The probability that some claim fails: 1 - prod (1 - delta), rounded up."""
+        if not self.claims:
+            return 0.0
+        if len(self.claims) == 1:
+            return self.claims[0][1]
+        return -math.expm1(math.fsum(math.log1p(-delta) for _, delta in self.claims)) * _UP
+
+    @property
+    def _moments(self) -> RenyiComposition:
+        """Of everything but the claims."""
+        square, sampled = self.profile.parts.gaussian[1], self.profile.parts.sampled
+        divergences = [_divergence(part) for part in sampled]
+        if square > 0.0:
+            divergences.append(lambda order: next_up(next_up(0.5 * order * square)))
+        return RenyiComposition(divergences)
+
+
+def _divergence(part: SampledPart) -> Divergence:
+    release = part.release
+    return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps).divergence(1.0)
+
+
+def _by_moments(method: Method | None) -> bool:
+    if method is not None and not isinstance(method, Pld | Rdp):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not compose releases of different kinds", supported="None, Pld() or Rdp()"
+        )
+    return isinstance(method, Rdp)

@@ -1,0 +1,85 @@
+"""What one release adds to a composition: a curve that is known at once, one that takes work, or a claim."""
+
+import concurrent.futures
+import functools
+from collections.abc import Hashable
+
+import numpy as np
+
+from dpmech.accounting import (
+    Composition,
+    Curve,
+    GaussianAccountant,
+    PoissonAccountant,
+    PrivacyProfile,
+    Progress,
+    accountant_for,
+)
+from dpmech.certificates import Certificate
+from dpmech.evaluation import profile
+from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.mechanism import Adjacency
+from dpmech.numerics import BOUND, Provenance, up
+
+__all__ = ["ProfileCache", "claimed", "known_profile", "what_runs"]
+
+
+def known_profile(certificate: Certificate) -> PrivacyProfile | None:
+    """The profile of what certificate and sigma say, where it costs nothing; else None.
+
+    Raises:
+        UnsupportedCombinationError: if no theorem covers it.
+    """
+    accountant = accountant_for(certificate.mechanism, None)
+    if isinstance(accountant, GaussianAccountant | PoissonAccountant):
+        return profile(certificate.mechanism, certificate.sigma)
+    return None
+
+
+@functools.cache
+def claimed(eps: float, delta: float, adjacency: Adjacency) -> PrivacyProfile:
+    """What (eps, delta) alone says; one object for equal numbers, so that they are composed as one curve."""
+    parts = Composition(curves=((Curve.of_claim(eps, delta), 1),))
+    return PrivacyProfile(parts, BOUND, Provenance("claims.composed"), adjacency)
+
+
+def what_runs(certificate: Certificate) -> Hashable:
+    """Equal where mechanism and noise are, so that a profile serves both; the budget does not matter."""
+    return (
+        certificate.strategy.fingerprint(),
+        repr(sorted(certificate.participation.to_dict().items())),
+        certificate.adjacency,
+        certificate.sigma,
+    )
+
+
+class ProfileCache:
+    """Profiles that take work, each computed once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, PrivacyProfile | None] = {}
+
+    def __contains__(self, certificate: Certificate) -> bool:
+        return what_runs(certificate) in self._found
+
+    def of(
+        self,
+        certificate: Certificate,
+        *,
+        rng: np.random.Generator | int | None = None,
+        executor: concurrent.futures.Executor | None = None,
+        progress: Progress | None = None,
+    ) -> PrivacyProfile | None:
+        """The profile, from here or computed; None where the accountant has no bounds on the curve."""
+        key = what_runs(certificate)
+        if key not in self._found:
+            if progress is not None:
+                progress(f"the privacy profile of {certificate.strategy!r} at sigma {up(certificate.sigma)}")
+            try:
+                found = profile(certificate.mechanism, certificate.sigma, rng=rng, executor=executor)
+            except (NumericalError, UnsupportedCombinationError):
+                # Then the claim stands, which holds as well.
+                self._found[key] = None
+            else:
+                self._found[key] = found
+        return self._found[key]

@@ -1,0 +1,18 @@
+"""Private training with the Trainer of Hugging Face's transformers.
+
+`PrivateTrainer` is a Trainer whose lots, clipping and noise are those of a certificate; `PrivateTrainerMixin`
+makes one of Seq2SeqTrainer or of a class of your own. Importing it imports transformers (extra `hf`).
+"""
+
+import importlib.util as _util
+
+from dpmech.exceptions import MissingDependencyError as _MissingDependencyError
+
+if _util.find_spec("transformers") is None or _util.find_spec("accelerate") is None:
+    raise _MissingDependencyError("transformers and accelerate", "hf")
+
+from dpmech.optim.hf.losses import masked_loss, own_loss
+from dpmech.optim.hf.private_run import Privacy
+from dpmech.optim.hf.trainer import PrivateTrainer, PrivateTrainerMixin
+
+__all__ = ["Privacy", "PrivateTrainer", "PrivateTrainerMixin", "masked_loss", "own_loss"]

@@ -1,0 +1,170 @@
+"""What a Trainer is told: arguments that private training has otherwise, and those that it refuses."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import transformers
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+
+__all__ = ["check_methods", "check_trainer", "private_arguments", "schedule"]
+
+# Methods of Trainer that are replaced here: where one is missing, a version of transformers does otherwise.
+REPLACED = (
+    "get_train_dataloader",
+    "training_step",
+    "log",
+    "save_model",
+    "floating_point_ops",
+    "_clip_grad_norm",
+    "_get_grad_norm",
+    "_get_num_items_in_batch",
+    "_save_checkpoint",
+    "_save_optimizer_and_scheduler",
+    "_load_optimizer_and_scheduler",
+    "_load_from_checkpoint",
+)
+# What a class of the caller's must not define, and what to do instead.
+_CALLERS = {
+    "training_step": "Privacy(loss=...), of one example",
+    "get_train_dataloader": "train_dataset and data_collator; lots are drawn as the certificate says",
+    "_get_train_sampler": "train_dataset; lots are drawn as the certificate says",
+    "get_batch_samples": "a data_collator",
+    "_inner_training_loop": "callbacks",
+    "_run_epoch": "callbacks",
+}
+# Arguments that are refused unless they have this value, and what to do instead.
+_REFUSED: dict[str, tuple[Any, str]] = {
+    "fp16": (False, "weights in bfloat16: a gradient scaler skips steps and changes its scale by the data"),
+    "bf16": (False, "model.to(torch.bfloat16), or float32"),
+    "fp16_full_eval": (False, "False: it changes the weights that are trained"),
+    "bf16_full_eval": (False, "False: it changes the weights that are trained"),
+    "torch_compile": (False, "False: per-example gradients come from torch.func"),
+    "use_liger_kernel": (False, "False: its kernels have no gradient of one example"),
+    "auto_find_batch_size": (
+        False,
+        "Privacy(max_physical_batch_size='auto'): starting over would be another run",
+    ),
+    "label_smoothing_factor": (0.0, "Privacy(loss=...) that smooths, of one example"),
+    "neftune_noise_alpha": (None, "None"),
+    "include_num_input_tokens_seen": ("no", "'no': how long the texts of a lot are is private"),
+    "push_to_hub": (False, "save_model to a folder, which holds no secrets, and push that"),
+    "enable_jit_checkpoint": (False, "save_strategy: a signal may come in the middle of a step"),
+    "ignore_data_skip": (False, "False: the checkpoint says which lot comes next"),
+}
+_SAMPLING = ("random", "sequential")
+_CLIP_DEFAULT = 1.0  # of max_grad_norm, where nobody said anything
+# What later steps follow from, beside data, weights and noise.
+_SCHEDULE = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "warmup_ratio",
+    "num_train_epochs",
+    "max_steps",
+    "optim",
+    "optim_args",
+)
+_BY_RESULTS = ("reduce_lr_on_plateau", "greedy")  # schedules that look at evaluations
+_EVALUATION = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "metric_for_best_model")
+
+
+def check_methods(kind: type) -> None:
+    """Raise UnsupportedCombinationError unless a class leaves the loop to us, and transformers has our hooks.
+
+    Args:
+        kind: of the trainer.
+    """
+    missing = [name for name in REPLACED if not hasattr(transformers.Trainer, name)]
+    if missing:
+        raise UnsupportedCombinationError(
+            f"Trainer of transformers {transformers.__version__} has no {', '.join(missing)}",
+            supported="transformers 5; make_private with a loop of your own for others",
+        )
+    for name, instead in _CALLERS.items():
+        for base in kind.__mro__:
+            if base.__module__.split(".")[0] in ("transformers", "dpmech"):
+                continue
+            if name in vars(base):
+                raise UnsupportedCombinationError(
+                    f"{base.__name__} defines {name}, which private training does itself", supported=instead
+                )
+
+
+def check_trainer(trainer: Any, *, own_loss: bool, clip_norm: float | None) -> None:  # noqa: ANN401 - a Trainer
+    """Refuse, by name, what would go around clipping, lots or noise.
+
+    Args:
+        trainer: after its own constructor.
+        own_loss: whether the caller left the loss to the model.
+        clip_norm: of the caller; None where nobody said anything.
+
+    Raises:
+        UnsupportedCombinationError: on what private training cannot have.
+        InvalidParameterError: on arguments that contradict each other.
+    """
+    args = trainer.args
+    for name, (accepted, instead) in _REFUSED.items():
+        value = getattr(args, name, accepted)
+        if (getattr(value, "value", value) or accepted) != accepted:
+            raise UnsupportedCombinationError(f"{name}={value!r}", supported=instead)
+    if str(args.train_sampling_strategy) not in _SAMPLING:
+        raise UnsupportedCombinationError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r}: which examples share a step would "
+            "depend on them",
+            supported=f"one of {_SAMPLING}; lots are drawn as the certificate says",
+        )
+    if args.deepspeed or args.fsdp or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise UnsupportedCombinationError(
+            "deepspeed or fsdp reduces raw gradients", supported="one process, or a loop with make_private"
+        )
+    if args.world_size > 1 or args.n_gpu > 1:
+        raise UnsupportedCombinationError(
+            f"{max(args.world_size, args.n_gpu)} devices: Trainer would average raw gradients over them",
+            supported="one device (CUDA_VISIBLE_DEVICES), or a loop of your own with make_private, which "
+            "adds clipped sums over processes",
+        )
+    if clip_norm is None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT):
+        raise InvalidParameterError(
+            "max_grad_norm",
+            args.max_grad_norm,
+            "left out: gradients are clipped one by one, to Privacy(clip_norm=...)",
+        )
+    if clip_norm is not None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT, clip_norm):
+        raise InvalidParameterError(
+            "max_grad_norm", args.max_grad_norm, f"left out, or clip_norm={clip_norm:g}, that of one example"
+        )
+    if trainer.compute_loss_func is not None:
+        raise UnsupportedCombinationError("compute_loss_func", supported="Privacy(loss=...), of one example")
+    defines = [base.__name__ for base in type(trainer).__mro__ if "compute_loss" in vars(base)]
+    if own_loss and defines[0] != "Trainer":
+        raise UnsupportedCombinationError(
+            f"{defines[0]} defines compute_loss, of a batch",
+            supported="Privacy(loss=...) for training, of one example; compute_loss is for evaluation then",
+        )
+    if trainer.model_init is not None:
+        raise UnsupportedCombinationError(
+            "model_init makes a model for every call of train, each of which is a private run of its own",
+            supported="model=...",
+        )
+
+
+def private_arguments(args: Any) -> Any:  # noqa: ANN401 - TrainingArguments
+    """A copy in which a batch is a lot, and nothing is clipped or skipped behind the private optimizer."""
+    mine = copy.copy(args)
+    mine.per_device_train_batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    mine.gradient_accumulation_steps = 1
+    mine.max_grad_norm = 0.0
+    mine.ignore_data_skip = True  # the loader knows where it is
+    mine.logging_nan_inf_filter = False
+    return mine
+
+
+def schedule(args: Any) -> Mapping[str, str]:  # noqa: ANN401 - TrainingArguments
+    """What decides on learning rates, in words that can be compared."""
+    names: tuple[str, ...] = _SCHEDULE
+    if str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)) in _BY_RESULTS:
+        names += _EVALUATION
+    return {name: str(getattr(args, name, None)) for name in names}

@@ -1,0 +1,171 @@
+"""Privacy and the run that it makes of a Trainer's model, optimizer and data."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.optim.clipping import Clipping
+from dpmech.optim.hf.losses import own_loss
+from dpmech.optim.noise import Generator, NoiseMode
+from dpmech.optim.runs import (
+    LotOptimizer,
+    PerExampleModel,
+    PrivateLoader,
+    StepRandomness,
+    make_private,
+)
+
+__all__ = ["Lots", "Privacy", "PrivateRun", "made"]
+
+
+_END = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy:
+    """What makes a Trainer's run private; the names are those of `make_private`.
+
+    Args:
+        calibration: a Calibration or a Certificate.
+        clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1. It takes the place of
+            `max_grad_norm`.
+        loss: `loss(model, **batch)` of one example, which comes as a batch of one; None takes the loss that
+            the model computes (`own_loss`); `masked_loss` for encoders with padding.
+        max_physical_batch_size: examples that are held at once; None takes `per_device_train_batch_size`
+            where `gradient_accumulation_steps` is above 1, else whole lots.
+        clipping: as for make_private.
+        clipping_mode: as for make_private.
+        generator: as for make_private.
+        rng: as for make_private.
+        mode: as for make_private.
+        public_buffers: as for make_private.
+        accept_changed: as for load_checkpoint.
+        log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
+        log_epsilon: whether to log `optimizer.epsilon_spent()` with whatever else is logged.
+    """
+
+    calibration: object
+    clip_norm: float | None = None
+    _: dataclasses.KW_ONLY
+    loss: Callable[..., Tensor] | None = None
+    max_physical_batch_size: int | Literal["auto"] | None = None
+    clipping: Clipping | None = None
+    clipping_mode: Literal["auto", "per_example", "ghost"] = "auto"
+    generator: Generator | None = None
+    rng: object = None
+    mode: NoiseMode | None = None
+    public_buffers: Sequence[str] = ()
+    accept_changed: Sequence[str] = ()
+    log_raw: bool = False
+    log_epsilon: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateRun:
+    """What make_private gave."""
+
+    model: PerExampleModel
+    optimizer: LotOptimizer
+    loader: PrivateLoader
+
+
+def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> PrivateRun:  # noqa: ANN401 - a Trainer
+    """Have model, optimizer and data of a Trainer made private; the optimizer becomes the Trainer's.
+
+    Args:
+        trainer: a Trainer with private arguments.
+        privacy: what makes it private.
+        physical: `per_device_train_batch_size` as it was given.
+        accumulated: `gradient_accumulation_steps` as it was given.
+
+    Raises:
+        As make_private, and InvalidParameterError without data.
+    """
+    if trainer.train_dataset is None:
+        raise InvalidParameterError("train_dataset", None, "a dataset with a length and indices")
+    data, collator = trainer.train_dataset, trainer.data_collator
+    if hasattr(data, "column_names") and hasattr(data, "remove_columns"):  # of Hugging Face's datasets
+        data = trainer._remove_unused_columns(data, description="training")
+    else:
+        collator = trainer._get_collator_with_removed_columns(collator, description="training")
+    args = trainer.args
+    participation = getattr(privacy.calibration, "participation", None)
+    shuffled = getattr(participation, "unrestricted", False) and args.train_sampling_strategy == "random"
+    loader: DataLoader[Any] = DataLoader(
+        data,
+        batch_size=args.per_device_train_batch_size,
+        shuffle=shuffled,
+        collate_fn=collator,
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
+        persistent_workers=args.dataloader_persistent_workers,
+        prefetch_factor=args.dataloader_prefetch_factor,
+    )
+    most = privacy.max_physical_batch_size
+    if most is None and accumulated > 1:
+        most = physical
+    loss = own_loss if privacy.loss is None else privacy.loss
+
+    def example_loss(model: Any, *given: Mapping[str, Any], **named: Any) -> Tensor:  # noqa: ANN401 - a module or a call of one
+        # Names of a batch (`weights`, `return_loss`) must not meet those of `backward`: it comes as one dict.
+        return loss(model, **(given[0] if given else named))
+
+    optimizer = trainer.create_optimizer()
+    if isinstance(optimizer, LotOptimizer):
+        raise InvalidParameterError("optimizers", optimizer, "a torch.optim.Optimizer, not yet private")
+    try:
+        model, private, lots = make_private(
+            trainer.model,
+            optimizer,
+            loader,
+            privacy.calibration,
+            privacy.clip_norm,
+            loss=example_loss,
+            max_physical_batch_size=most,
+            clipping=privacy.clipping,
+            drop_last=args.dataloader_drop_last,
+            generator=privacy.generator,
+            rng=privacy.rng,
+            mode=privacy.mode,
+            public_buffers=privacy.public_buffers,
+            clipping_mode=privacy.clipping_mode,
+            loss_takes="batch_of_one",
+        )
+    except CertificateError as error:
+        if "the loader's batch_size" not in str(error):
+            raise
+        raise CertificateError(
+            f"per_device_train_batch_size={physical} times "
+            f"gradient_accumulation_steps={accumulated} must be the size of a lot: {error}",
+            claimed=error.claimed,
+            recomputed=error.recomputed,
+        ) from error
+    own: Any = private
+    own._is_accelerate_prepared = True  # accelerate's wrapper would load its state anew, and scale
+    own.step_was_skipped = False
+    trainer.optimizer = private
+    return PrivateRun(model, private, lots)  # type: ignore[arg-type]  # with a loss it is one
+
+
+class Lots:
+    """The private loader as a Trainer takes it: what is drawn while a lot is made follows from its step."""
+
+    def __init__(self, loader: PrivateLoader, randomness: StepRandomness) -> None:
+        self._loader = loader
+        self._randomness = randomness
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        lots = iter(self._loader)
+        while True:
+            with self._randomness.at(self._loader.steps_taken, "data"):
+                lot = next(lots, _END)
+            if lot is _END:
+                return
+            yield lot

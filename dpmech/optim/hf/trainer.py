@@ -1,0 +1,318 @@
+"""PrivateTrainer: the Trainer of transformers, with lots, clipping and noise of a certificate."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers.trainer_utils import SaveStrategy, TrainOutput
+
+from dpmech.certificates import RunRecord
+from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.hf import run_files
+from dpmech.optim.hf.arguments import check_methods, check_trainer, private_arguments, schedule
+from dpmech.optim.hf.private_run import Lots, Privacy, PrivateRun, made
+from dpmech.optim.runs import (
+    LotOptimizer,
+    PerExampleModel,
+    PrivateLoader,
+    StepRandomness,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+__all__ = ["PrivateTrainer", "PrivateTrainerMixin"]
+
+_RECORD = "run_record.json"
+# What a Trainer logs of raw data: the loss of a lot, the norm of its gradient, how long its texts are.
+_RAW = ("loss", "grad_norm", "train_loss", "total_flos", "num_input_tokens_seen")
+
+
+class PrivateTrainerMixin:
+    """Makes a Trainer private: `class Mine(PrivateTrainerMixin, Seq2SeqTrainer)`.
+
+    Lots are drawn as the certificate says, whole ones: `per_device_train_batch_size` times
+    `gradient_accumulation_steps` must be their size, and they are computed in physical batches of
+    `per_device_train_batch_size`. Every example is clipped, `optimizer.step` adds the noise, and what a step
+    draws at random follows from its number. `trainer.model` stays the model itself.
+
+    A checkpoint folder is what `save_model` writes, with a run record, and holds no secret; loader, noise and
+    optimizer stand beside it in `output_dir/_private_run`, readable by the owner alone, **as secret as the
+    data**. The first checkpoint is written before the first step.
+
+    What is logged: the learning rate, metrics of evaluations, and eps spent so far. Evaluations are not
+    covered by the certificate: use data that are not trained on.
+
+    Args:
+        *args: as for the Trainer.
+        privacy: what makes it private.
+        **kwargs: as for the Trainer.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: on arguments, methods and set-ups that would go around clipping, lots or
+            noise, by name.
+    """
+
+    def __init__(self, *args: Any, privacy: Privacy, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+        if not isinstance(privacy, Privacy):
+            raise InvalidParameterError("privacy", privacy, "a dpmech.optim.hf.Privacy")
+        check_methods(type(self))
+        super().__init__(*args, **kwargs)
+        self._privacy = privacy
+        self._run: PrivateRun | None = None
+        self._randomness = StepRandomness(self._trainer.args.seed)
+        self._physical = self._trainer.args.per_device_train_batch_size
+        self._accumulated = self._trainer.args.gradient_accumulation_steps
+        check_trainer(self, own_loss=privacy.loss is None, clip_norm=privacy.clip_norm)
+        if not privacy.log_raw and self._trainer.eval_dataset is self._trainer.train_dataset is not None:
+            raise UnsupportedCombinationError(
+                "eval_dataset is the training data: what is evaluated on it is not private",
+                supported="data that are not trained on, or Privacy(log_raw=True)",
+            )
+        self._trainer.args = private_arguments(self._trainer.args)
+        self._trainer._train_batch_size = self._trainer.args.train_batch_size
+        self._trainer.add_callback(_InStep(self))
+
+    # ---- the run
+
+    @property
+    def _trainer(self) -> Any:  # noqa: ANN401 - what it is mixed into
+        return self
+
+    @property
+    def run(self) -> tuple[PerExampleModel, LotOptimizer, PrivateLoader]:
+        """Model, optimizer and loader of `make_private`; made at the first call, or by `train`."""
+        run = self._made()
+        return run.model, run.optimizer, run.loader
+
+    def run_record(self) -> RunRecord:
+        """What this run did, as `LotOptimizer.run_record`."""
+        return self._made().optimizer.run_record()
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,  # noqa: FBT001 - a Trainer's
+        *args: Any,  # noqa: ANN401 - a Trainer's
+        **kwargs: Any,  # noqa: ANN401 - the same
+    ) -> TrainOutput:
+        """Train, or go on where a run was interrupted.
+
+        Args:
+            resume_from_checkpoint: None for a new run; True for the newest checkpoint that is complete; a
+                folder; or "auto": the newest one where there is one, else a new run.
+            *args: as for the Trainer.
+            **kwargs: the same.
+
+        Returns:
+            As the Trainer; the training loss is NaN unless raw values are logged.
+
+        Raises:
+            InvalidParameterError: if there is no such checkpoint, or it was not written to its end.
+            UnsupportedCombinationError: if a new run would mix its checkpoints with those of another, or if
+                this trainer has trained already.
+        """
+        trainer: Any = super()
+        if self._run is not None and self._run.loader.steps_taken:
+            raise UnsupportedCombinationError(
+                f"train() again, after {self._run.loader.steps_taken} steps",
+                supported="a new trainer, with resume_from_checkpoint=True to go on",
+            )
+        folder = self._checkpoint(resume_from_checkpoint)
+        result = trainer.train(None if folder is None else str(folder), *args, **kwargs)
+        if self._privacy.log_raw:
+            return result  # type: ignore[no-any-return]  # of the Trainer
+        metrics = {name: value for name, value in result.metrics.items() if name not in _RAW}
+        return TrainOutput(result.global_step, math.nan, metrics)
+
+    def _checkpoint(self, asked: Any) -> Path | None:  # noqa: ANN401 - see train
+        output = self._trainer.args.output_dir
+        found = run_files.newest(output)
+        if asked is None or asked is False:
+            if found is not None and self._saves:
+                raise UnsupportedCombinationError(
+                    f"output_dir holds {found.name} of another run: its checkpoints and those of a new run "
+                    "could be taken for each other",
+                    supported="resume_from_checkpoint=True (or 'auto') to go on, or another output_dir",
+                )
+            return None
+        if asked in (True, "auto"):
+            if found is None and asked is True:
+                raise InvalidParameterError(
+                    "resume_from_checkpoint", asked, f"left out: {output} holds no complete checkpoint"
+                )
+            return found
+        folder = Path(asked)
+        if not run_files.complete(folder):
+            raise InvalidParameterError(
+                "resume_from_checkpoint",
+                str(asked),
+                f"a checkpoint that was written to its end, with {run_files.file_of(folder)}; "
+                f"the newest is {found}",
+            )
+        return folder
+
+    @property
+    def _saves(self) -> bool:
+        args = self._trainer.args
+        return args.save_strategy != SaveStrategy.NO and not args.save_only_model
+
+    def _made(self) -> PrivateRun:
+        if self._run is None:
+            self._run = made(self._trainer, self._privacy, self._physical, self._accumulated)
+        return self._run
+
+    # ---- what the Trainer calls
+
+    def get_train_dataloader(self) -> Any:  # noqa: ANN401 - what iterates over batches
+        """The lots."""
+        return Lots(self._made().loader, self._randomness)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ANN401 - a Trainer's
+        """Clipped gradients of a lot, for `optimizer.step`."""
+        del model, num_items_in_batch
+        run = self._made()
+        run.model.train()
+        batch = self._trainer._prepare_inputs(inputs)
+        if not isinstance(batch, Mapping):
+            raise InvalidParameterError("data_collator", type(batch).__name__, "one that makes a dict")
+        with self._randomness.at(run.loader.steps_taken, "model"):
+            loss = run.model.backward(dict(batch), return_loss=self._privacy.log_raw)
+        # An empty lot has no loss; the sum that the Trainer keeps would be NaN from there on.
+        known = loss is not None and bool(torch.isfinite(loss))
+        return loss.detach() if known else torch.zeros((), device=self._trainer.args.device)  # type: ignore[union-attr]  # known is not None
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+        """What may be known, and eps spent so far."""
+        found = {name: value for name, value in logs.items() if name not in _RAW}
+        if self._privacy.log_raw:
+            found |= {f"not_private_{name}": logs[name] for name in ("loss", "train_loss") if name in logs}
+        if self._privacy.log_epsilon and self._run is not None and self._run.loader.steps_taken:
+            found["epsilon_spent"] = self._run.optimizer.epsilon_spent().upper
+        logs.clear()
+        logs.update(found)
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
+
+    def floating_point_ops(self, inputs: Any) -> int:  # noqa: ANN401 - a Trainer's
+        """0: how large a lot is, and how long its texts are, is private."""
+        del inputs
+        return 0
+
+    def _clip_grad_norm(self, model: Any) -> None:  # noqa: ANN401 - a Trainer's
+        """Nothing: examples were clipped, and the sum has its noise yet to come."""
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> None:  # noqa: ANN401 - a Trainer's
+        """Nothing, for the same reason."""
+
+    def _get_num_items_in_batch(self, *args: Any) -> None:  # noqa: ANN401 - a Trainer's
+        """Nothing: the loss of an example knows no others."""
+
+    # ---- saving and resuming
+
+    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+        """As the Trainer, with the run record beside the model."""
+        super().save_model(output_dir, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
+        if self._run is not None:
+            folder = Path(self._trainer.args.output_dir if output_dir is None else output_dir)
+            self.run_record().save(folder / _RECORD)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+        super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]  # of the Trainer
+        run_files.prune(self._trainer.args.output_dir)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        run = self._made()
+        save_checkpoint(
+            run_files.make_folder(output_dir),
+            run.model,
+            run.optimizer,
+            run.loader,
+            extra={
+                "scheduler": self._trainer.lr_scheduler.state_dict(),
+                "randomness": self._randomness.state_dict(),
+                "schedule": dict(schedule(self._trainer.args)),
+            },
+        )
+
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+        """Nothing: the weights are in the private state, bit for bit."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        run, trainer = self._made(), self._trainer
+        path = run_files.file_of(checkpoint)
+        found = load_checkpoint(
+            path, run.model, run.optimizer, run.loader, accept_changed=self._privacy.accept_changed
+        )
+        mine = schedule(trainer.args)
+        changed = [name for name, value in mine.items() if found["schedule"].get(name) != value]
+        if changed:
+            told = ", ".join(f"{name} {found['schedule'].get(name)} -> {mine[name]}" for name in changed)
+            raise CertificateError(
+                f"the checkpoint is of another run: {told}. Steps that were taken after it would be taken "
+                "again with the same noise at other weights",
+                claimed=found["schedule"],
+                recomputed=dict(mine),
+            )
+        trainer.lr_scheduler.load_state_dict(found["scheduler"])
+        self._randomness.load_state_dict(found["randomness"])
+
+    def _begin(self, state: transformers.TrainerState) -> None:
+        run = self._made()
+        n = run.loader.sampler.n
+        if state.max_steps > n:
+            raise InvalidParameterError(
+                "num_train_epochs or max_steps",
+                f"{state.max_steps} steps",
+                f"at most the {n} steps that are certified, {len(run.loader)} an epoch",
+            )
+        if self._saves and state.global_step == 0:
+            # Steps before the first checkpoint would be taken again with other lots and other noise.
+            self._trainer._save_checkpoint(self._trainer.model, trial=None)
+
+    def _stepped(self, state: transformers.TrainerState) -> None:
+        loader = self._made().loader
+        if state.global_step != loader.steps_taken:
+            raise UnsupportedCombinationError(
+                f"Trainer counts {state.global_step} steps, {loader.steps_taken} rows of noise were spent",
+                supported="one optimizer step for every lot",
+            )
+        state.epoch = loader.steps_taken / len(loader)
+
+
+class PrivateTrainer(PrivateTrainerMixin, transformers.Trainer):
+    """`transformers.Trainer`, private: see PrivateTrainerMixin.
+
+    Examples:
+        ::
+
+            trainer = PrivateTrainer(
+                model=model,
+                args=TrainingArguments("out", per_device_train_batch_size=32, gradient_accumulation_steps=4),
+                train_dataset=texts,
+                privacy=Privacy(calibration, clip_norm=1.0),
+            )
+            trainer.train(resume_from_checkpoint="auto")
+            trainer.save_model("model")  # with model/run_record.json
+    """
+
+
+class _InStep(transformers.TrainerCallback):
+    """Holds the Trainer's count of steps against that of the lots."""
+
+    def __init__(self, trainer: PrivateTrainerMixin) -> None:
+        self._mixin = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+        """Check the number of steps, and save the run before its first."""
+        del args, control, kwargs
+        self._mixin._begin(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+        """Compare the counts."""
+        del args, control, kwargs
+        self._mixin._stepped(state)

@@ -1,0 +1,329 @@
+"""PrivateTraining: the callback under which Lightning's Trainer trains privately."""
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dpmech.certificates import RunRecord
+from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.lightning.refusals import check_steps, check_trainer
+from dpmech.optim.runs import (
+    LotOptimizer,
+    PerExampleModel,
+    PrivateLoader,
+    StepRandomness,
+    load_checkpoint,
+    make_private,
+    save_checkpoint,
+)
+
+__all__ = ["PrivateTraining"]
+
+_FOLDER = "_private_run"
+_END = object()
+
+
+class PrivateTraining(Callback):
+    """Makes the fit of a LightningModule private: lots, clipping and noise of a certificate.
+
+    ::
+
+        private = PrivateTraining(calibration, DataLoader(dataset), 1.0, loss=loss, folder="out")
+        trainer = lightning.Trainer(max_epochs=10, callbacks=[private])
+        trainer.fit(module, private.loader, ckpt_path=private.newest())
+
+    With automatic optimization a step is `loss` of every example; the module's own `training_step` is not
+    called. With `automatic_optimization = False` it is, and calls `private.backward(*batch)` and the step of
+    `self.optimizers()`, once each.
+
+    Checkpoints of Lightning hold weights, schedules and counters; loader, noise and optimizer stand in
+    `folder/_private_run`, readable by the owner alone and **as secret as the data**. The first are written
+    before the first step. The run record stands in the folder when the fit has ended.
+
+    Args:
+        calibration: a Calibration or a Certificate.
+        data: a DataLoader over the whole dataset, as for make_private.
+        clip_norm: of one example's gradient, as for make_private.
+        loss: `loss(module, *example)` of one example, as for make_private; batches that are dicts are handed
+            over by name.
+        folder: where to save; None saves nothing, so that the run cannot be resumed.
+        log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
+        log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
+        accept_changed: as for load_checkpoint.
+        seed: of what is drawn at random beside lots and noise (dropout, collate functions), which follows
+            from it and the step; None draws one.
+        **options: as for make_private.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+    """
+
+    def __init__(
+        self,
+        calibration: object,
+        data: DataLoader[Any],
+        clip_norm: float | None = None,
+        *,
+        loss: Callable[..., Tensor],
+        folder: str | Path | None = None,
+        log_raw: bool = False,
+        log_epsilon: bool = True,
+        accept_changed: Sequence[str] = (),
+        seed: int | None = None,
+        **options: Any,  # noqa: ANN401 - those of make_private
+    ) -> None:
+        super().__init__()
+        if not callable(loss):
+            raise InvalidParameterError("loss", loss, "loss(module, *example) of one example")
+        self._make = {"calibration": calibration, "clip_norm": clip_norm, "loss": loss} | options
+        self._data = data
+        self._folder = None if folder is None else Path(folder)
+        self._log_raw = log_raw
+        self._log_epsilon = log_epsilon
+        self._accept = accept_changed
+        self._run: tuple[PerExampleModel, LotOptimizer, PrivateLoader] | None = None
+        self._randomness = StepRandomness(seed)
+        self._resumed: int | None = None
+        self._trainer: lightning.Trainer | None = None
+        self._loss: Tensor | None = None
+        self.loader = _Lots(self)
+
+    # ---- for the caller
+
+    @property
+    def run(self) -> tuple[PerExampleModel, LotOptimizer, PrivateLoader]:
+        """Model, optimizer and loader of `make_private`.
+
+        Raises:
+            UnsupportedCombinationError: before the fit.
+        """
+        if self._run is None:
+            raise UnsupportedCombinationError(
+                "there is no run before the fit", supported="trainer.fit(module, private.loader) first"
+            )
+        return self._run
+
+    @property
+    def randomness(self) -> StepRandomness:
+        """What is drawn at random in a step, but for lots and noise."""
+        return self._randomness
+
+    def run_record(self) -> RunRecord:
+        """What this run did, as `LotOptimizer.run_record`."""
+        return self.run[1].run_record()
+
+    def backward(self, *batch: Any, **named: Any) -> None:  # noqa: ANN401 - any batch
+        """Clipped gradients of a lot, under manual optimization; the optimizer's step comes next."""
+        model, _, loader = self.run
+        with self._randomness.at(loader.steps_taken, "model"):
+            self._loss = model.backward(*batch, return_loss=self._log_raw, **named)
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint in the folder that is complete; None where there is none."""
+        if self._folder is None:
+            return None
+        found = [
+            (step, path)
+            for path in self._folder.rglob("*.ckpt")
+            # Of a file that was not written to its end the list of contents is missing, which comes last.
+            if zipfile.is_zipfile(path) and (step := self._step_of(path)) is not None
+        ]
+        return max(found)[1] if found else None
+
+    # ---- what Lightning calls
+
+    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Make model, optimizer and loader private."""
+        if self._run is not None:
+            raise UnsupportedCombinationError(
+                f"a second fit, after {self._run[2].steps_taken} steps",
+                supported="a new PrivateTraining, with ckpt_path=private.newest() to go on",
+            )
+        check_trainer(trainer, pl_module)
+        if self._resumed is None and self.newest() is not None:
+            raise UnsupportedCombinationError(
+                f"{self._folder} holds checkpoints of another run: they could be taken for those of this one",
+                supported="trainer.fit(..., ckpt_path=private.newest()) to go on, or another folder",
+            )
+        self._trainer = trainer
+        module: Any = pl_module
+        # What a module was built from does not include the trainer that it is attached to.
+        attached, module._trainer = module._trainer, None
+        try:
+            model, optimizer, loader = make_private(
+                pl_module,
+                trainer.optimizers[0],
+                self._data,
+                **self._make,  # type: ignore[arg-type]  # the caller's
+            )
+        finally:
+            module._trainer = attached
+        self._run = model, optimizer, loader  # type: ignore[assignment]  # with a loss it is one
+        if self._resumed is not None:
+            extra = load_checkpoint(
+                self._file(self._resumed), model, optimizer, loader, accept_changed=self._accept
+            )
+            self._randomness.load_state_dict(extra)
+        trainer.strategy.optimizers = [optimizer]
+        if pl_module.automatic_optimization:
+            module.training_step = self._training_step
+            module.backward = self._no_backward
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Check the plan, and save the run before its first step."""
+        loader = self.run[2]
+        if trainer.train_dataloader is not self.loader:
+            raise UnsupportedCombinationError(
+                "the fit has a loader of its own: lots would not be those of the certificate",
+                supported="trainer.fit(module, private.loader)",
+            )
+        n = loader.sampler.n
+        planned = trainer.max_steps if trainer.max_steps > 0 else float("inf")
+        if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+            planned = min(planned, trainer.max_epochs * len(loader))
+        check_steps(planned, n, len(loader))
+        if self._folder is not None and self._resumed is None:
+            # Steps before the first checkpoint would be taken again with other lots and other noise.
+            trainer.save_checkpoint(self._folder / "step-0.ckpt")
+        del pl_module
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: Any,  # noqa: ANN401 - Lightning's
+        batch: Any,  # noqa: ANN401 - the same
+        batch_idx: int,
+    ) -> None:
+        """Hold Lightning's count of steps against that of the lots; log what may be known."""
+        del outputs, batch, batch_idx
+        _, optimizer, loader = self.run
+        if trainer.global_step != loader.steps_taken:
+            raise UnsupportedCombinationError(
+                f"Lightning counts {trainer.global_step} steps, the lots {loader.steps_taken}",
+                supported="one optimizer step for every lot",
+            )
+        every = getattr(trainer, "log_every_n_steps", None) or 50
+        if self._log_epsilon and loader.steps_taken % every == 0:
+            pl_module.log("epsilon_spent", optimizer.epsilon_spent().upper)
+        if self._log_raw and self._loss is not None:
+            pl_module.log("not_private_loss", self._loss.float(), batch_size=1)
+
+    def on_save_checkpoint(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Keep the optimizer's state, which holds the key of the noise, out of Lightning's file."""
+        del trainer, pl_module
+        checkpoint["optimizer_states"] = []
+        checkpoint["dpmech_step"] = None
+        if self._folder is None or self._run is None:
+            return
+        model, optimizer, loader = self._run
+        path = self._file(loader.steps_taken)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        save_checkpoint(path, model, optimizer, loader, extra=self._randomness.state_dict())
+        checkpoint["dpmech_step"] = loader.steps_taken
+
+    def on_load_checkpoint(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        checkpoint: Mapping[str, Any],
+    ) -> None:
+        """Remember which private state belongs to the checkpoint."""
+        del pl_module
+        if trainer.state.fn != "fit":
+            return
+        self._resumed = checkpoint.get("dpmech_step")
+        if self._resumed is None or self._folder is None or not self._file(self._resumed).exists():
+            raise InvalidParameterError(
+                "ckpt_path",
+                str(trainer.ckpt_path),
+                f"a checkpoint of a private run with a folder, and its private state in "
+                f"{'folder' if self._folder is None else self._folder}/{_FOLDER}",
+            )
+
+    def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Write the run record."""
+        del trainer, pl_module
+        if self._folder is not None and self._run is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self.run_record().save(self._folder / "run_record.json")
+
+    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        """Give the module its own methods back."""
+        del trainer, stage
+        for name in ("training_step", "backward"):
+            vars(pl_module).pop(name, None)
+
+    # ---- inside
+
+    def _training_step(self, batch: Any, batch_idx: int = 0) -> Tensor:  # noqa: ANN401 - any batch
+        del batch_idx
+        if isinstance(batch, Mapping):
+            self.backward(**batch)
+        else:
+            self.backward(*(batch if isinstance(batch, tuple | list) else (batch,)))
+        # Lightning wants a loss to call backward of; there is nothing left to do.
+        return torch.zeros((), requires_grad=True)
+
+    def _no_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Lightning's
+        del loss, args, kwargs
+
+    def _file(self, step: int) -> Path:
+        if self._folder is None:
+            raise InvalidParameterError("folder", None, "where to save")
+        return self._folder / _FOLDER / f"step-{step}.pt"
+
+    def _step_of(self, path: Path) -> int | None:
+        """The step of a checkpoint whose private state is there."""
+        found = torch.load(path, map_location="cpu", weights_only=False).get("dpmech_step")
+        return found if isinstance(found, int) and self._file(found).exists() else None
+
+
+class _Lots:
+    """The lots as Lightning takes them: what is drawn while a lot is made follows from its step."""
+
+    def __init__(self, callback: PrivateTraining) -> None:
+        self._callback = callback
+
+    def __len__(self) -> int:
+        return len(self._callback.run[2])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step; the private state holds the rest."""
+        return {"step": self._callback.run[2].steps_taken}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Compare the step.
+
+        Raises:
+            CertificateError: if the private state is of another step than Lightning's.
+        """
+        here = self._callback.run[2].steps_taken
+        if state.get("step") != here:
+            raise CertificateError(
+                f"Lightning's checkpoint is of step {state.get('step')}, the private state of step {here}",
+                claimed=state.get("step"),
+                recomputed=here,
+            )
+
+    def __iter__(self) -> Iterator[Any]:
+        loader = self._callback.run[2]
+        lots = iter(loader)
+        while True:
+            with self._callback.randomness.at(loader.steps_taken, "data"):
+                lot = next(lots, _END)
+            if lot is _END:
+                return
+            yield lot

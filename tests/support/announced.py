@@ -1,0 +1,15 @@
+"""Announced lists put together from numbers."""
+
+import dpmech as dm
+from dpmech.accounting.profiles import Composition, PrivacyProfile
+from dpmech.composition.announced_total import Whole
+from dpmech.composition.release_profiles import claimed
+
+
+def whole(gaussian=(0.0, 0.0), sampled=(), claims=()):
+    """What Gaussian releases, Poisson-sampled ones and (eps, delta) claims add up to."""
+    adjacency = dm.Adjacency.ADD_REMOVE
+    bound = dm.Guarantee(dm.Kind.BOUND)
+    known = PrivacyProfile(Composition(gaussian, tuple(sampled)), bound, dm.Provenance("given"))
+    profile = known.compose(*(claimed(*claim, adjacency) for claim in claims))
+    return Whole(profile, tuple(claims), 0.0, 0, bound)

@@ -1,0 +1,466 @@
+"""The Trainer of transformers against the loop of make_private, and what it may not do around it."""
+
+import json
+import stat
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import dpmech as dm
+from dpmech.optim import make_private
+from tests.support import saved
+from tests.support.trainers import SIZE, Classifier, Rows, masked
+
+transformers = pytest.importorskip("transformers")
+hf = pytest.importorskip("dpmech.optim.hf")
+
+from transformers import TrainerCallback, TrainingArguments  # noqa: E402 - after the check for it
+
+N, EPOCH = 12, 4
+LOT = SIZE // EPOCH
+CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(EPOCH))
+
+
+def arguments(folder, **options):
+    given = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": LOT,
+        "num_train_epochs": 3,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "logging_steps": 2,
+        "learning_rate": 0.1,
+        "optim": "sgd",
+    }
+    return TrainingArguments(**given | options)
+
+
+def trainer(
+    folder, *, cal=CAL, privacy=None, kind=None, model=None, data=None, collate=None, more=None, **options
+):
+    given = {"clip_norm": 0.5, "generator": 1, "rng": 2} | (privacy or {})
+    return (kind or hf.PrivateTrainer)(
+        model=Classifier(0.0) if model is None else model,
+        args=arguments(folder, **options),
+        train_dataset=Rows() if data is None else data,
+        data_collator=collate,
+        privacy=hf.Privacy(cal, **given),
+        **(more or {}),
+    )
+
+
+def ended(one):
+    found = torch.cat([param.detach().flatten() for param in one.model.parameters()])
+    one.run[1].close()
+    return found
+
+
+def by_hand(cal=CAL, size=LOT, **options):
+    """The loop of make_private, with the schedule that a Trainer has by default."""
+    model = Classifier(0.0)
+    # As a Trainer has them: what decays comes first, and noise goes by the order of parameters.
+    groups = [
+        [p for name, p in model.named_parameters() if ("bias" in name) == late] for late in (False, True)
+    ]
+    private, optimizer, loader = make_private(
+        model,
+        torch.optim.SGD([{"params": group} for group in groups], lr=0.1),
+        DataLoader(Rows(), batch_size=size),
+        cal,
+        0.5,
+        loss=lambda model, **batch: model(**batch)["loss"],
+        generator=1,
+        rng=2,
+        **options,
+    )
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (N - step) / N)
+    while optimizer.steps_left:
+        for batch in loader:
+            private.backward(**batch)
+            optimizer.step()
+            rates.step()
+    optimizer.close()
+    return torch.cat([param.detach().flatten() for param in model.parameters()])
+
+
+@pytest.mark.parametrize("name", ["min-sep", pytest.param("poisson", marks=pytest.mark.slow)])
+def test_a_trainer_is_the_loop_of_make_private(name, tmp_path):
+    cal = CAL if name == "min-sep" else saved.calibration(name)
+    size = LOT if name == "min-sep" else 5
+    one = trainer(tmp_path, cal=cal, per_device_train_batch_size=size, max_steps=N)
+    result = one.train()
+    assert result.global_step == N == one.run[2].steps_taken
+    found = ended(one)
+    torch.testing.assert_close(found, by_hand(cal, size), rtol=0.0, atol=0.0)
+    assert result.training_loss != result.training_loss  # NaN: it is not private
+
+
+def test_accumulation_is_physical_batches_of_one_lot(tmp_path):
+    one = trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=3)
+    one.train()
+    assert one.run[2].physical_batch_size == 2
+    assert one.state.global_step == N
+    torch.testing.assert_close(ended(one), by_hand(max_physical_batch_size=2), rtol=0.0, atol=0.0)
+    with pytest.raises(
+        dm.CertificateError, match=r"per_device_train_batch_size=2 times gradient_acc.*_steps=2 must be"
+    ):
+        trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2).train()
+
+
+def test_physical_batches_of_the_callers_choice(tmp_path):
+    one = trainer(tmp_path, privacy={"max_physical_batch_size": 4})
+    assert one.run[2].physical_batch_size == 4
+    one.run[1].close()
+
+
+@pytest.mark.slow
+def test_max_grad_norm_touches_nothing(tmp_path):
+    """A Trainer clips what stands in param.grad, once an update: the noise would be clipped too."""
+    one = trainer(tmp_path, max_grad_norm=1.0, learning_rate=1e-3)
+    large = []
+
+    class Look(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+            large.append(max(float(param.grad.abs().max()) for param in model.parameters()))
+
+    one.add_callback(Look())
+    one.train()
+    one.run[1].close()
+    assert len(large) == N
+    for options, privacy in (({"max_grad_norm": 0.3}, {}), ({"max_grad_norm": 0.3}, {"clip_norm": None})):
+        with pytest.raises(dm.InvalidParameterError, match="max_grad_norm must be left out"):
+            trainer(tmp_path, privacy=privacy, **options)
+
+
+@pytest.mark.slow
+def test_lots_without_examples(tmp_path):
+    cal = dm.calibrate_sigma(dm.Identity(8), 8.0, 1e-3, participation=dm.Poisson(1 / SIZE))
+    one = trainer(tmp_path, cal=cal, per_device_train_batch_size=1, max_steps=8, collate=masked)
+    lots = [len(one.run[2].sampler.indices(step)) for step in range(8)]
+    assert 0 in lots
+    assert one.train().global_step == 8
+    assert torch.isfinite(ended(one)).all()
+
+
+def test_a_run_that_ends_early_owes_the_claim(tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = state.global_step == 5
+            return control
+
+    one = trainer(tmp_path, more={"callbacks": [Stop()]})
+    one.train()
+    record = one.run_record()
+    assert record.steps == 5
+    assert record.executed == CAL.achieved
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"train\(\) again, after 5 steps"):
+        one.train()
+    one.run[1].close()
+
+
+@pytest.mark.slow
+def test_an_epoch_that_is_left_loses_no_lot(tmp_path):
+    class Leave(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_epoch_stop = state.global_step == 2
+            return control
+
+    one = trainer(tmp_path, more={"callbacks": [Leave()]})
+    one.train()
+    assert one.state.global_step == one.run[2].steps_taken
+    one.run[1].close()
+
+
+def test_more_steps_than_certified_are_refused_before_the_first(tmp_path):
+    one = trainer(tmp_path, num_train_epochs=4)
+    with pytest.raises(dm.InvalidParameterError, match="at most the 12 steps that are certified"):
+        one.train()
+    assert one.run[2].steps_taken == 0
+    one.run[1].close()
+
+
+# ---- what is logged and saved
+
+
+def test_nothing_raw_is_logged_unless_asked_for(tmp_path):
+    one = trainer(tmp_path, more={"eval_dataset": Rows(8, seed=5)}, eval_strategy="epoch")
+    one.train()
+    logged = set().union(*one.state.log_history)
+    assert not logged & {"loss", "grad_norm", "train_loss", "total_flos", "num_input_tokens_seen"}
+    assert {"learning_rate", "epsilon_spent", "eval_loss"} <= logged
+    assert one.state.total_flos == 0
+    spent = [row["epsilon_spent"] for row in one.state.log_history if "epsilon_spent" in row]
+    assert spent == sorted(spent)
+    assert spent[-1] == CAL.achieved.upper
+    one.run[1].close()
+    one = trainer(tmp_path, privacy={"log_raw": True, "log_epsilon": False})
+    result = one.train()
+    logged = set().union(*one.state.log_history)
+    assert {"not_private_loss", "not_private_train_loss"} <= logged
+    assert not logged & {"loss", "grad_norm", "epsilon_spent"}
+    assert 0.1 < result.training_loss < 5.0
+    one.run[1].close()
+
+
+def test_evaluation_on_the_training_data_is_refused(tmp_path):
+    data = Rows()
+    with pytest.raises(dm.UnsupportedCombinationError, match="eval_dataset is the training data"):
+        trainer(tmp_path, data=data, more={"eval_dataset": data})
+
+
+@pytest.mark.slow
+def test_the_model_is_saved_under_its_own_names_with_a_record(tmp_path):
+    config = transformers.GPT2Config(
+        vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, attn_implementation="eager",
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+
+    class Texts(Rows):
+        def __getitem__(self, index):
+            words = torch.randint(20, (5,), generator=torch.Generator().manual_seed(index))
+            return {"input_ids": words, "labels": words}
+
+    torch.manual_seed(0)
+    cal = dm.calibrate_sigma(dm.Identity(2), 8.0, 1e-3)
+    one = trainer(
+        tmp_path / "out", cal=cal, model=transformers.GPT2LMHeadModel(config), data=Texts(), max_steps=2
+    )
+    one.train()
+    one.save_model(str(tmp_path / "model"))
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    for (name, one_tensor), (other, other_tensor) in zip(
+        one.model.state_dict().items(), again.state_dict().items(), strict=True
+    ):
+        assert name == other
+        torch.testing.assert_close(one_tensor, other_tensor, rtol=0.0, atol=0.0)
+    record = dm.RunRecord.load(tmp_path / "model" / "run_record.json")
+    assert (record.steps, record.certificate.sigma) == (2, cal.sigma)
+    one.run[1].close()
+
+
+# ---- checkpoints
+
+
+def test_a_checkpoint_folder_holds_no_secret(tmp_path):
+    one = trainer(tmp_path, save_strategy="steps", save_steps=4, save_total_limit=2)
+    one.train()
+    one.run[1].close()
+    folders = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    assert folders == ["checkpoint-12", "checkpoint-8"]
+    private = sorted((tmp_path / "_private_run").iterdir())
+    assert [path.name for path in private] == ["checkpoint-12.pt", "checkpoint-8.pt"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+    assert stat.S_IMODE((tmp_path / "_private_run").stat().st_mode) == 0o700
+    names = {path.name for path in (tmp_path / "checkpoint-8").iterdir()}
+    assert not names & {"optimizer.pt", "scheduler.pt"}
+    key = torch.load(private[0])["optimizer"]["dpmech"]["stream"]
+    assert key
+    state = json.loads((tmp_path / "checkpoint-8" / "trainer_state.json").read_text())
+    assert state["global_step"] == 8
+
+
+def resumed(folder, stop, *, disturb=False, **options):
+    """Train until a step, and go on with another trainer."""
+
+    class Killed(Exception):
+        pass
+
+    class Kill(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == stop:
+                raise Killed
+
+    given = {
+        "model": Classifier(0.3), "collate": masked, "optim": "adamw_torch", "save_strategy": "steps",
+        "save_steps": 3, "eval_strategy": "steps", "eval_steps": 2,
+    }  # fmt: skip
+    first = trainer(folder, more={"callbacks": [Kill()], "eval_dataset": Rows(8, seed=5)}, **given | options)
+    with pytest.raises(Killed):
+        first.train()
+    first.run[1].close()
+    # Keys have to come from the checkpoint; and nothing global may matter.
+    torch.manual_seed(99)
+    second = trainer(
+        folder,
+        privacy={"generator": None, "rng": None},
+        **given | options | {"model": Classifier(0.3)} | ({"eval_on_start": True} if disturb else {}),
+        more={"eval_dataset": Rows(8, seed=5)},
+    )
+    result = second.train(resume_from_checkpoint="auto")
+    assert result.global_step == N
+    epochs = [row["epoch"] for row in second.state.log_history]
+    return ended(second), epochs
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_bit_for_bit_like_one_that_was_not_interrupted(tmp_path):
+    whole = trainer(
+        tmp_path / "whole", model=Classifier(0.3), collate=masked, optim="adamw_torch", save_strategy="no"
+    )
+    whole.train()
+    expected = ended(whole)
+    for stop in (1, 7):  # before the first checkpoint of a step, and in the middle of an epoch
+        found, epochs = resumed(tmp_path / str(stop), stop, disturb=stop == 7)
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
+        assert epochs[-1] == 3.0
+
+
+@pytest.mark.slow
+def test_what_a_checkpoint_is_of_is_checked(tmp_path):
+    first = trainer(tmp_path, save_strategy="steps", save_steps=4)
+    first.train()
+    first.run[1].close()
+    with pytest.raises(dm.UnsupportedCombinationError, match="holds checkpoint-12 of another run"):
+        trainer(tmp_path, save_strategy="steps").train()
+    again = {"privacy": {"generator": None, "rng": None}, "save_strategy": "steps", "save_steps": 4}
+    middle = str(tmp_path / "checkpoint-4")
+    other = trainer(tmp_path, **again, learning_rate=0.05)
+    with pytest.raises(dm.CertificateError, match=r"learning_rate 0\.1 -> 0\.05"):
+        other.train(middle)
+    other.run[1].close()
+    other = trainer(tmp_path, **again, data=Rows(seed=8))
+    with pytest.raises(dm.CertificateError, match="of another run"):
+        other.train(middle)
+    other.run[1].close()
+    # Trainer writes one file after the other: what was not written to its end is none.
+    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"epoch": 3.0, "glob')
+    (tmp_path / "_private_run" / "checkpoint-8.pt").unlink()
+    with pytest.raises(dm.InvalidParameterError, match=r"written to its end.*newest is .*checkpoint-4"):
+        trainer(tmp_path, **again).train(str(tmp_path / "checkpoint-12"))
+    last = trainer(tmp_path, **again)
+    assert last.train(resume_from_checkpoint=True).global_step == N
+    last.run[1].close()
+    with pytest.raises(dm.InvalidParameterError, match="holds no complete checkpoint"):
+        trainer(tmp_path / "empty", **again).train(resume_from_checkpoint=True)
+
+
+# ---- what is refused, by name
+
+REFUSED = {
+    "fp16": {"fp16": True},
+    "bf16": {"bf16": True},
+    "auto_find_batch_size": {"auto_find_batch_size": True},
+    "label_smoothing_factor": {"label_smoothing_factor": 0.1},
+    "neftune_noise_alpha": {"neftune_noise_alpha": 1.0},
+    "include_num_input_tokens_seen": {"include_num_input_tokens_seen": True},
+    "train_sampling_strategy": {"train_sampling_strategy": "group_by_length"},
+    "torch_compile": {"torch_compile": True},
+    "enable_jit_checkpoint": {"enable_jit_checkpoint": True},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_would_go_around_are_refused(name, tmp_path, monkeypatch):
+    args = arguments(tmp_path)
+    for key, value in REFUSED[name].items():
+        monkeypatch.setattr(args, key, value)
+    monkeypatch.setattr(
+        transformers.Trainer, "__init__", lambda self, args, **_: vars(self).update(args=args)
+    )
+    with pytest.raises(dm.UnsupportedCombinationError, match=name):
+        hf.PrivateTrainer(args=args, privacy=hf.Privacy(CAL))
+
+
+@pytest.mark.parametrize(
+    ("name", "define"),
+    [
+        ("training_step", lambda self, model, inputs, count=None: None),
+        ("compute_loss", lambda self, model, inputs, **_: None),
+        ("_get_train_sampler", lambda self, data=None: None),
+        ("get_train_dataloader", lambda self: None),
+    ],
+)
+def test_methods_that_would_go_around_are_refused(name, define, tmp_path):
+    kind = type("Mine", (hf.PrivateTrainer,), {name: define})
+    with pytest.raises(dm.UnsupportedCombinationError, match=f"Mine defines {name}"):
+        trainer(tmp_path, kind=kind)
+
+
+@pytest.mark.slow
+def test_a_loss_of_ones_own_may_stand_beside_compute_loss(tmp_path):
+    kind = type("Mine", (hf.PrivateTrainer,), {"compute_loss": lambda self, model, inputs, **_: None})
+    one = trainer(tmp_path, kind=kind, privacy={"loss": hf.own_loss})
+    assert one.train().global_step == N
+    one.run[1].close()
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(Rows())
+
+
+def test_set_ups_that_cannot_be_private_are_refused(tmp_path):
+    with pytest.raises(dm.UnsupportedCombinationError, match="Stream is an iterable dataset"):
+        trainer(tmp_path, data=Stream(), max_steps=N).train()
+    with pytest.raises(dm.UnsupportedCombinationError, match="model_init"):
+        hf.PrivateTrainer(
+            model_init=Classifier.plain,
+            args=arguments(tmp_path),
+            train_dataset=Rows(),
+            privacy=hf.Privacy(CAL),
+        )
+    with pytest.raises(dm.UnsupportedCombinationError, match="compute_loss_func"):
+        trainer(tmp_path, more={"compute_loss_func": nn.CrossEntropyLoss()})
+    with pytest.raises(dm.InvalidParameterError, match=r"privacy must be a dpmech\.optim\.hf\.Privacy"):
+        hf.PrivateTrainer(model=Classifier(), privacy=CAL)
+    with pytest.raises(dm.InvalidParameterError, match="train_dataset must be a dataset"):
+        hf.PrivateTrainer(model=Classifier(), args=arguments(tmp_path), privacy=hf.Privacy(CAL)).train()
+    bins = saved.calibration("bins moments")
+    with pytest.raises(dm.DpmechError, match="drop_last"):
+        trainer(tmp_path, cal=bins, dataloader_drop_last=True).train()
+
+
+def test_another_trainer_is_noticed(monkeypatch, tmp_path):
+    monkeypatch.delattr(transformers.Trainer, "_clip_grad_norm")
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"has no _clip_grad_norm.*transformers 5"):
+        trainer(tmp_path)
+
+
+def test_a_step_that_the_trainer_takes_by_itself_is_noticed(tmp_path):
+    one = trainer(tmp_path)
+
+    class Twice(TrainerCallback):
+        def on_step_end(self, args, state, control, optimizer=None, **kwargs):
+            optimizer.step()
+
+    one.add_callback(Twice())
+    with pytest.raises(dm.UnsupportedCombinationError, match="without a lot"):
+        one.train()
+    one.run[1].close()
+
+
+@pytest.mark.slow
+def test_zero_grad_in_between_loses_nothing(tmp_path):
+    one = trainer(tmp_path)
+
+    class Zero(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, optimizer=None, model=None, **kwargs):
+            optimizer.zero_grad()
+            model.zero_grad()
+
+    one.add_callback(Zero())
+    one.train()
+    torch.testing.assert_close(ended(one), by_hand(), rtol=0.0, atol=0.0)
+
+
+@pytest.mark.slow
+def test_a_mixin_for_other_trainers(tmp_path):
+    class Mine(hf.PrivateTrainerMixin, transformers.Seq2SeqTrainer):
+        pass
+
+    args = transformers.Seq2SeqTrainingArguments(
+        str(tmp_path), per_device_train_batch_size=LOT, use_cpu=True, report_to="none", save_strategy="no",
+        disable_tqdm=True, learning_rate=0.1, optim="sgd",
+    )  # fmt: skip
+    one = Mine(
+        model=Classifier(0.0),
+        args=args,
+        train_dataset=Rows(),
+        privacy=hf.Privacy(CAL, clip_norm=0.5, generator=1, rng=2),
+    )
+    one.train()
+    torch.testing.assert_close(ended(one), by_hand(), rtol=0.0, atol=0.0)

@@ -1,0 +1,297 @@
+"""Lightning's Trainer against the loop of make_private, and what it may not do around it."""
+
+import stat
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import dpmech as dm
+from dpmech.optim import make_private
+from tests.support.trainers import SIZE, Classifier, Rows, masked
+
+lightning = pytest.importorskip("lightning")
+
+from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402 - after the check for it
+
+from dpmech.optim.lightning import PrivateTraining  # noqa: E402 - the same
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:.*exists and is not empty.*"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no"),
+    pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+]
+N, EPOCH = 12, 4
+LOT = SIZE // EPOCH
+CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(EPOCH))
+
+
+def loss(model, **batch):
+    return model(**batch)["loss"]
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.net = Classifier(dropout)
+
+    def forward(self, **batch):
+        return self.net(**batch)
+
+    def training_step(self, batch, index):
+        raise AssertionError("under automatic optimization the loss of one example is the step")
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", self(**batch)["loss"])
+
+    def configure_optimizers(self):
+        sgd = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [sgd], [torch.optim.lr_scheduler.ExponentialLR(sgd, 0.5)]
+
+
+class ByHand(Module):
+    """Manual optimization."""
+
+    def __init__(self, backward=None, dropout=0.0):
+        super().__init__(dropout)
+        self.automatic_optimization = False
+        self.own_backward = backward
+
+    def training_step(self, batch, index):
+        self.own_backward.backward(**batch)
+        self.optimizers().step()
+        if self.trainer.is_last_batch:
+            self.lr_schedulers().step()
+
+
+def private(cal=CAL, *, data=None, collate=None, clip_norm=0.5, **options):
+    given = {"loss": loss, "generator": 1, "rng": 2, "seed": 3} | options
+    loader = DataLoader(Rows() if data is None else data, batch_size=LOT, collate_fn=collate)
+    return PrivateTraining(cal, loader, clip_norm, **given)
+
+
+def trainer(*callbacks, **options):
+    given = {
+        "max_epochs": N // EPOCH,
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": any(isinstance(one, ModelCheckpoint) for one in callbacks),
+        "accelerator": "cpu",
+        "log_every_n_steps": 2,
+    }
+    return lightning.Trainer(callbacks=list(callbacks), **given | options)
+
+
+def fitted(one, module, *callbacks, resume=None, **options):
+    fit = trainer(one, *callbacks, **options)
+    try:
+        fit.fit(module, one.loader, DataLoader(Rows(8, seed=5), batch_size=4), ckpt_path=resume)
+    finally:
+        if one._run is not None:
+            one.run[1].close()
+    assert fit.global_step == one.run[2].steps_taken
+    return torch.cat([param.detach().flatten() for param in module.parameters()])
+
+
+def by_hand(**options):
+    """The loop of make_private, with the schedule of the module."""
+    model = Module()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    rates = torch.optim.lr_scheduler.ExponentialLR(sgd, 0.5)
+    wrapped, optimizer, loader = make_private(
+        model, sgd, DataLoader(Rows(), batch_size=LOT), CAL, 0.5, loss=loss, generator=1, rng=2, **options
+    )
+    while optimizer.steps_left:
+        for batch in loader:
+            wrapped.backward(**batch)
+            optimizer.step()
+        rates.step()
+    optimizer.close()
+    return torch.cat([param.detach().flatten() for param in model.parameters()])
+
+
+def test_a_fit_is_the_loop_of_make_private():
+    one, module = private(), Module()
+    torch.testing.assert_close(fitted(one, module), by_hand(), rtol=0.0, atol=0.0)
+    assert one.run[2].steps_taken == N
+    assert one.run_record().steps == N
+    with pytest.raises(AssertionError, match="the loss of one example"):
+        module.training_step(None, 0)  # its own again
+    with pytest.raises(dm.UnsupportedCombinationError, match="a second fit, after 12 steps"):
+        trainer(one).fit(module, one.loader)
+
+
+@pytest.mark.slow
+def test_manual_optimization_is_the_same():
+    one = private(max_physical_batch_size=2)
+    found = fitted(one, ByHand(one))
+    torch.testing.assert_close(found, by_hand(max_physical_batch_size=2), rtol=0.0, atol=0.0)
+
+
+class Killed(Exception):
+    pass
+
+
+class Kill(lightning.Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            raise Killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manual", [False, True])
+@pytest.mark.parametrize("stop", [1, 7])
+def test_a_resumed_fit_ends_bit_for_bit_like_one_that_was_not_interrupted(stop, manual, tmp_path):
+    def module(one):
+        return ByHand(one, 0.3) if manual else Module(0.3)
+
+    whole = private(collate=masked)
+    expected = fitted(whole, module(whole))
+
+    def saved():
+        return ModelCheckpoint(tmp_path, every_n_train_steps=3, save_top_k=1)
+
+    first = private(collate=masked, folder=tmp_path)
+    assert first.newest() is None
+    with pytest.raises(Killed):
+        fitted(first, module(first), saved(), Kill(stop))
+    second = private(collate=masked, folder=tmp_path, generator=None, rng=None, seed=None)
+    torch.manual_seed(99)
+    found = fitted(second, module(second), saved(), resume=second.newest(), val_check_interval=2)
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
+    assert dm.RunRecord.load(tmp_path / "run_record.json").steps == N
+
+
+@pytest.mark.slow
+def test_checkpoints_of_lightning_hold_no_secret_and_are_of_their_run(tmp_path):
+    one = private(folder=tmp_path)
+    fitted(one, Module(), ModelCheckpoint(tmp_path, every_n_train_steps=4, save_top_k=-1))
+    files = sorted(tmp_path.glob("*.ckpt"))
+    assert len(files) == 4
+    for path in files:
+        assert torch.load(path, weights_only=False)["optimizer_states"] == []
+    states = list((tmp_path / "_private_run").iterdir())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in states} == {0o600}
+    assert stat.S_IMODE((tmp_path / "_private_run").stat().st_mode) == 0o700
+    with pytest.raises(dm.UnsupportedCombinationError, match="holds checkpoints of another run"):
+        fitted(private(folder=tmp_path), Module())
+    middle = next(path for path in files if "step=8" in path.name)
+    again = {"generator": None, "rng": None, "folder": tmp_path}
+    with pytest.raises(dm.CertificateError, match="of another run"):
+        fitted(private(data=Rows(seed=8), **again), Module(), resume=middle)
+    # One that was not written to its end is none.
+    last = private(**again).newest()
+    assert "step=12" in last.name
+    last.write_bytes(last.read_bytes()[:1000])
+    assert "step=8" in private(**again).newest().name
+    (tmp_path / "_private_run" / "step-8.pt").unlink()
+    with pytest.raises(dm.InvalidParameterError, match="its private state in"):
+        fitted(private(**again), Module(), resume=middle)
+
+
+def test_nothing_raw_is_logged_unless_asked_for():
+    seen = {}
+
+    class Look(lightning.Callback):
+        def on_train_end(self, trainer, module):
+            seen.update(trainer.logged_metrics)
+
+    fitted(private(), Module(), Look())
+    assert {"epsilon_spent", "val_loss"} <= set(seen)
+    assert not any("loss" in name and name != "val_loss" for name in seen)
+    assert float(seen["epsilon_spent"]) == pytest.approx(CAL.achieved.upper, rel=1e-6)
+    seen.clear()
+    fitted(private(log_raw=True, log_epsilon=False), Module(), Look())
+    assert "not_private_loss" in seen
+    assert "epsilon_spent" not in seen
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accumulate_grad_batches": 2}, "accumulate_grad_batches=2; supported: max_physical"),
+        ({"gradient_clip_val": 1.0}, "gradient_clip_val=1.0; supported: clip_norm"),
+        ({"precision": "bf16-mixed"}, "precision='bf16-mixed'"),
+        ({"limit_train_batches": 2}, "limit_train_batches=2"),
+        ({"overfit_batches": 1}, "overfit_batches=1"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1"),
+        ({"max_epochs": 4}, "at most the 12 steps that are certified, 4 an epoch, got '16 steps'"),
+        ({"max_epochs": 50, "max_steps": 13}, "got '13 steps'"),
+        ({"max_epochs": -1}, "got 'inf steps'"),
+    ],
+)
+def test_settings_that_would_go_around_are_refused(options, message):
+    one = private()
+    with pytest.raises(dm.DpmechError) as caught:
+        fitted(one, Module(), **options)
+    assert message in str(caught.value)
+    assert one._run is None or one.run[2].steps_taken == 0
+
+
+def test_modules_and_loaders_that_would_go_around_are_refused():
+    def two(self):
+        return [torch.optim.SGD([param], lr=0.1) for param in list(self.parameters())[:2]]
+
+    for name, define, message in (
+        ("backward", lambda self, loss: None, "Mine defines backward"),
+        ("optimizer_step", lambda self, *_, **__: None, "Mine defines optimizer_step"),
+        ("configure_gradient_clipping", lambda self, *_, **__: None, "Mine defines configure_gradient"),
+    ):
+        kind = type("Mine", (Module,), {name: define})
+        with pytest.raises(dm.UnsupportedCombinationError, match=message):
+            fitted(private(), kind())
+    kind = type("Mine", (ByHand,), {"configure_optimizers": two})
+    with pytest.raises(dm.UnsupportedCombinationError, match="2 optimizers"):
+        fitted(private(), kind())
+    one = private()
+    with pytest.raises(dm.UnsupportedCombinationError, match="a loader of its own"):
+        trainer(one).fit(Module(), DataLoader(Rows(), batch_size=LOT))
+    one.run[1].close()
+    with pytest.raises(dm.InvalidParameterError, match="loss must be loss"):
+        private(loss=None)
+    with pytest.raises(dm.UnsupportedCombinationError, match="there is no run before the fit"):
+        private().run_record()
+
+
+def test_a_step_without_gradients_is_noticed():
+    class Lazy(ByHand):
+        def training_step(self, batch, index):
+            self.optimizers().step()
+
+    one = private()
+    with pytest.raises(dm.UnsupportedCombinationError, match="before the backward pass"):
+        fitted(one, Lazy(one))
+
+    class Skipping(ByHand):
+        def training_step(self, batch, index):
+            self.own_backward.backward(**batch)
+
+    one = private()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"a new lot is drawn before optimizer\.step"):
+        fitted(one, Skipping(one))
+
+
+def test_it_trains_more_than_dicts():
+    class Pairs(Rows):
+        def __getitem__(self, index):
+            return self.inputs[index], self.labels[index]
+
+    class Plain(Module):
+        def forward(self, inputs):
+            return self.net(inputs)["logits"]
+
+        validation_step = None
+
+    one = private(data=Pairs(), loss=nn.CrossEntropyLoss())
+    fit = trainer(one)
+    fit.fit(Plain(), one.loader)
+    one.run[1].close()
+    assert fit.global_step == N
