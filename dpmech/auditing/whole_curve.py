@@ -31,7 +31,9 @@ __all__ = ["CurveAudit", "audit_profile"]
 # Where the curve is asked: e^eps from little to where delta no longer matters, as many times.
 _LEAST_EPS, _MOST_EPS, _NEGLIGIBLE, _NODES = -3.0, 60.0, 1e-9, 64
 _LARGE, _SCALE = 1e200, 2.0**-600
-_HALVINGS, _ROUNDS = 40, 4
+_HALVINGS, _ROUNDS = 40, 2
+# Probabilities for which tangents are tried.
+_NEAR = (0.3, 0.1, 0.03, 1e-3, 1e-5, 1e-9)
 # Sums of positive terms and interpolation are off by far less, relative.
 _SLACK, _ROUNDING = 1e-9, 1e-10
 # Far more than a probability: where it is reached any tangent will do.
@@ -118,9 +120,9 @@ def audit_profile(
         "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
     )
     canaries, counts = guessed(scores, included, guesses)
-    curve = Tangents.of(profile)
+    curve, error = Tangents.of(profile), (1.0 - level) / len(counts)
     found = [
-        (p_value(right, high + low, curve.a, curve.allowed(canaries, high, low)), right, high, low)
+        (p_value(right, high + low, curve.a, curve.allowed(canaries, high, low), error), right, high, low)
         for right, high, low in counts
     ]
     least, right, high, low = min(found, key=lambda one: one[0])
@@ -162,12 +164,11 @@ class Tangents:
         return np.asarray(0.5 * canaries * sides * (1.0 + 4.0 * UNIT))
 
 
-def p_value(right: int, guesses: int, a: FloatArray, allowed: FloatArray) -> float:
-    """An upper bound on P(W >= right), near the least that these inequalities give."""
-    best, near = 1.0, 0.05
+def p_value(right: int, guesses: int, a: FloatArray, allowed: FloatArray, error: float = 0.05) -> float:
+    """An upper bound on P(W >= right), near the least that these inequalities give where that is `error`."""
+    best = min(tail_bound(right, guesses, a, allowed, near) for near in (error, *_NEAR))
     for _ in range(_ROUNDS):
-        found = tail_bound(right, guesses, a, allowed, near)
-        best, near = min(best, found), min(max(found, 1e-12), 0.5)
+        best = min(best, tail_bound(right, guesses, a, allowed, best))
     return best
 
 

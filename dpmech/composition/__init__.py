@@ -3,6 +3,7 @@
 from dpmech.composition.block_clipping import BlockClipping
 from dpmech.composition.currencies import ClaimCurrency, GdpCurrency, RenyiCurrency
 from dpmech.composition.executed import executed_epsilon
+from dpmech.composition.file_lock import locked
 from dpmech.composition.ledger import Ledger
 from dpmech.composition.ledger_entries import Mode, Release
 from dpmech.composition.ledger_file import is_ledger, parsed
@@ -27,5 +28,6 @@ __all__ = [
     "executed_epsilon",
     "is_ledger",
     "join",
+    "locked",
     "parsed",
 ]

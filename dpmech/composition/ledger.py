@@ -9,6 +9,7 @@ from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, differences
 from dpmech.composition.announced_total import AnnouncedTotal
 from dpmech.composition.currencies import GdpCurrency, check_currency, currency_from
+from dpmech.composition.file_lock import locked
 from dpmech.composition.ledger_answers import Answers
 from dpmech.composition.ledger_entries import (
     Release,
@@ -225,8 +226,9 @@ class Ledger(Answers):
         Raises:
             InvalidParameterError: if the file cannot be written, or holds what is not in this ledger.
         """
-        check_continues(path, self._outline())
-        super().save(path)
+        with locked(path):
+            check_continues(path, self._outline())
+            super().save(path)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

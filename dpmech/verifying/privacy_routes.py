@@ -25,6 +25,7 @@ from dpmech.accounting import (
     Pld,
     PoissonAccountant,
     Prv,
+    Rdp,
     accountant_for,
     gaussian_scale,
 )
@@ -119,7 +120,9 @@ def _poisson_routes(
         Route(package.method, _evaluated(package, certificate), _PACKAGE_SLACK),
     ]
     transformed = _accountant(certificate, Pld(), None)
-    if isinstance(transformed, PoissonAccountant) and isinstance(certificate.evidence.accountant, Pld):
+    # For PRV the transform itself is the other package.
+    elsewhere = isinstance(certificate.evidence.accountant, Pld | Rdp)
+    if isinstance(transformed, PoissonAccountant) and elsewhere:
         lattice = LatticeRoute(transformed.release)
 
         def convolved(sigma: float, eps: float) -> Bounds:

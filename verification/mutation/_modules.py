@@ -198,6 +198,7 @@ GROUPS: dict[str, list[str]] = {
         "signing.statement",
     ],
     "ledger": [
+        "composition.file_lock",
         "composition.ledger",
         "composition.ledger_answers",
         "composition.release_profiles",
