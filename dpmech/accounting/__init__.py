@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins import (
     AllocationRenyiAccountant,
     BinGram,
     CollectiveParts,
+    FreshEpochsAccountant,
     IndependentAccountant,
     Judgement,
     LiftedGroup,
@@ -64,6 +65,7 @@ from dpmech.accounting.profiles import (
     PrivacyProfile,
     RunCount,
     SampledPart,
+    run_count_from,
 )
 from dpmech.accounting.profiling import profile_for
 from dpmech.accounting.renyi import RenyiAccountant
@@ -85,6 +87,7 @@ __all__ = [
     "Deterministic",
     "Divergence",
     "Exact",
+    "FreshEpochsAccountant",
     "GaussianAccountant",
     "Importance",
     "IndependentAccountant",
@@ -135,6 +138,7 @@ __all__ = [
     "method_among",
     "pilot_size",
     "profile_for",
+    "run_count_from",
     "sampled_divergence",
     "sampling_gram",
     "stage_seed",

@@ -44,6 +44,8 @@ def outline_of(
                 "price": to_plain(list(release.price)),
                 "fingerprint": release.certificate.fingerprint(),
             }
+            # The law of the number of runs, where there is one; the number itself is nowhere.
+            | ({} if release.runs is None else {"runs": to_plain(release.runs.settings())})
             for number, release in enumerate(releases, start=1)
         ],
         "total": to_plain(total),

@@ -9,6 +9,7 @@ import dataclasses
 import decimal
 import math
 import secrets
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.numerics import FloatArray
 
-__all__ = ["NegativeBinomialRuns", "PoissonRuns", "RunCount"]
+__all__ = ["NegativeBinomialRuns", "PoissonRuns", "RunCount", "run_count_from"]
 
 _LARGEST_MEAN = 1e5
 _LARGEST_SHAPE = 1e3
@@ -86,6 +87,8 @@ class PoissonRuns(RunCount):
         (1.83, 4.53)
     """
 
+    law: ClassVar[str] = "poisson"
+
     mean_runs: float
 
     def __post_init__(self) -> None:
@@ -103,7 +106,7 @@ class PoissonRuns(RunCount):
 
     def settings(self) -> dict[str, float | str]:
         """Plain data."""
-        return {"law": "poisson", "mean_runs": self.mean_runs}
+        return {"law": self.law, "mean_runs": self.mean_runs}
 
     def _first(self) -> tuple[int, decimal.Decimal]:
         return 0, (-decimal.Decimal(self.mean_runs)).exp()
@@ -136,6 +139,8 @@ class NegativeBinomialRuns(RunCount):
     References:
         Papernot and Steinke 2022, Definition 1.
     """
+
+    law: ClassVar[str] = "truncated negative binomial"
 
     shape: float
     gamma: float
@@ -176,7 +181,7 @@ class NegativeBinomialRuns(RunCount):
 
     def settings(self) -> dict[str, float | str]:
         """Plain data."""
-        return {"law": "truncated negative binomial", "shape": self.shape, "gamma": self.gamma}
+        return {"law": self.law, "shape": self.shape, "gamma": self.gamma}
 
     def _first(self) -> tuple[int, decimal.Decimal]:
         gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
@@ -192,6 +197,19 @@ class NegativeBinomialRuns(RunCount):
     def _next(self, count: int, probability: decimal.Decimal) -> decimal.Decimal:
         shape, rest = decimal.Decimal(self.shape), 1 - decimal.Decimal(self.gamma)
         return probability * rest * (count + shape) / (count + 1)
+
+
+def run_count_from(settings: dict[str, float | str]) -> RunCount:
+    """The law of `RunCount.settings`.
+
+    Raises:
+        InvalidParameterError: if it is none of those here.
+    """
+    given = {name: value for name, value in settings.items() if name != "law"}
+    for kind, names in ((PoissonRuns, {"mean_runs"}), (NegativeBinomialRuns, {"shape", "gamma"})):
+        if settings.get("law") == kind.law and set(given) == names:
+            return kind(**given)  # type: ignore[arg-type]  # each is checked there
+    raise InvalidParameterError("runs", settings, "a law of dm.PoissonRuns or dm.NegativeBinomialRuns")
 
 
 def _mean(shape: float, gamma: float) -> float:
