@@ -148,7 +148,7 @@ class BallsInBins(Participation):
 
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
-<<<<<<< HEAD
+        fresh: True for a new allocation every epoch: what is made is then a `FreshBallsInBins`.
 
     Example:
         >>> import dpmech as dm
@@ -157,9 +157,6 @@ class BallsInBins(Participation):
         ... )
         >>> f"{cal.sigma:.3f}"
         '3.602'
-=======
-        fresh: True for a new allocation every epoch: what is made is then a `FreshBallsInBins`.
->>>>>>> main
     """
 
     bins: int
