@@ -157,6 +157,7 @@ WITHOUT_EXAMPLE = {
     "Cluster",
     "CurveAudit",
     "FlowerAccountant",
+    "FreshBallsInBins",
     "GaussianTarget",
     "OwnDraw",
     "Randomness",
