@@ -144,6 +144,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "history.empty": "nothing was released",
     "profile.composed": "privacy profiles of {releases} releases, composed",
     "profile.claim": "what (eps, delta) alone says",
+    "profile.dp_accounting": "a pessimistic privacy loss distribution of dp-accounting",
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
     "filter.budget": "the whole budget, held by a privacy filter",
     "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",

@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles.composition import Composition
+from dpmech.accounting.profiles.dp_accounting_form import curve_of_distribution, distribution_of
 from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
-from dpmech.accounting.profiles.parts import Curve, grouped
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
 from dpmech.accounting.profiles.tradeoff import Stick, best_power
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
@@ -22,10 +22,11 @@ from dpmech.numerics import (
     joined,
     rounded_down,
     rounded_up,
-    sum_down,
-    sum_up,
     up,
 )
+
+if TYPE_CHECKING:  # the package takes half a second to import, and few need it
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 __all__ = ["PrivacyProfile"]
 
@@ -133,7 +134,7 @@ class PrivacyProfile:
         every = (self, *others)
         return dataclasses.replace(
             self,
-            parts=_composed([one.parts for one in every]),
+            parts=Composition.joined([one.parts for one in every]),
             guarantee=joined(one.guarantee for one in {id(one): one for one in every}.values()),
             by=Provenance(
                 "profile.composed", {"releases": len(every)}, tuple({one.by: None for one in every})
@@ -290,6 +291,31 @@ class PrivacyProfile:
         """
         return self.tpr(check_real("baseline", baseline, minimum=0.0, maximum=1.0))
 
+    def to_dp_accounting(self, *, step: float = 1e-4) -> "PrivacyLossDistribution":
+        """A pessimistic PrivacyLossDistribution of the package dp_accounting, composed by it.
+
+        Args:
+            step: of its lattices, > 0; its arithmetic is not rounded outward.
+        """
+        return distribution_of(self.parts, check_real("step", step, minimum=0.0, open_minimum=True))
+
+    @staticmethod
+    def from_dp_accounting(distribution: object, *, slack: float = 1e-12) -> "PrivacyProfile":
+        """The profile that a pessimistic PrivacyLossDistribution bounds from above; as right as that is.
+
+        Args:
+            distribution: of the package dp_accounting, for adding and removing one example.
+            slack: in (0, 1), added to every delta: what its arithmetic may hide.
+
+        Raises:
+            InvalidParameterError: if it is no such distribution.
+            UnsupportedCombinationError: if it is an optimistic one.
+        """
+        off = check_real("slack", slack, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+        curve = curve_of_distribution(distribution, off)
+        by = Provenance("profile.dp_accounting")
+        return PrivacyProfile(Composition(curves=((curve, 1),)), BOUND, by)
+
     @functools.cached_property
     def _asked(self) -> dict[tuple[float, bool], tuple[float, float]]:
         return {}
@@ -317,15 +343,3 @@ class PrivacyProfile:
 
     def __repr__(self) -> str:
         return f"PrivacyProfile({self.adjacency.name}, {self.by}: {self.guarantee})"
-
-
-def _composed(every: Sequence[Composition]) -> Composition:
-    curves: dict[int, tuple[Curve, int]] = {}
-    for one in every:
-        for curve, times in one.curves:
-            curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
-    return Composition(
-        (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
-        grouped(part for one in every for part in one.sampled),
-        tuple(curves.values()),
-    )
