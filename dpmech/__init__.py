@@ -8,8 +8,19 @@ import importlib as _importlib
 from types import ModuleType as _ModuleType
 
 from dpmech import samplers
-from dpmech.accounting import Certified, Deterministic, Exact, Importance, Pld, PrivacyProfile, Prv, Rdp
-from dpmech.auditing import canary_scores, empirical_epsilon, one_run_epsilon
+from dpmech.accounting import (
+    Certified,
+    Deterministic,
+    Exact,
+    Importance,
+    NegativeBinomialRuns,
+    Pld,
+    PoissonRuns,
+    PrivacyProfile,
+    Prv,
+    Rdp,
+)
+from dpmech.auditing import CurveAudit, audit_profile, canary_scores, empirical_epsilon, one_run_epsilon
 from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import (
     Certificate,
@@ -28,6 +39,7 @@ from dpmech.composition import (
     Join,
     Ledger,
     Lot,
+    PrivateSelection,
     RenyiCurrency,
     executed_epsilon,
     join,
@@ -59,6 +71,7 @@ from dpmech.mechanism import (
     Diagonal,
     EveryStep,
     FixedEpochs,
+    FreshBallsInBins,
     Identity,
     InverseSquareRoot,
     LambdaCGD,
@@ -110,6 +123,7 @@ __all__ = [
     "Cluster",
     "ColumnNormalized",
     "Continuity",
+    "CurveAudit",
     "CyclicPoisson",
     "Dense",
     "Deterministic",
@@ -121,6 +135,7 @@ __all__ = [
     "Fit",
     "FixedEpochs",
     "FlowerAccountant",
+    "FreshBallsInBins",
     "GaussianTarget",
     "GdpCurrency",
     "Guarantee",
@@ -138,14 +153,17 @@ __all__ = [
     "Mechanism",
     "MinSep",
     "MissingDependencyError",
+    "NegativeBinomialRuns",
     "NumericalError",
     "OwnDraw",
     "Participation",
     "Pld",
     "Poisson",
+    "PoissonRuns",
     "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
+    "PrivateSelection",
     "Provenance",
     "Prv",
     "Randomness",
@@ -165,6 +183,7 @@ __all__ = [
     "WorkLimitError",
     "WorkerError",
     "Workers",
+    "audit_profile",
     "calibrate_sigma",
     "calibrate_sigma_to",
     "canary_scores",

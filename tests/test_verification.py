@@ -69,8 +69,10 @@ def test_a_check_follows_its_registry_entry(name):
     assert f'"{name}"' in source
 
 
+# Simulations that take over two seconds each.
+LONG_FLIPS = {"muon.joint_sigma", "muon.tab3", "muon.thm2_1", "rmt.eq3_F"}
 FLIP_PARAMETERS = [
-    pytest.param(name, marks=[pytest.mark.slow] if CHECKS[name].full else [], id=name)
+    pytest.param(name, marks=[pytest.mark.slow] if CHECKS[name].full or name in LONG_FLIPS else [], id=name)
     for name in sorted(FLIPS)
 ]
 

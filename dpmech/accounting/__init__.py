@@ -11,6 +11,7 @@ from dpmech.accounting.balls_in_bins import (
     AllocationRenyiAccountant,
     BinGram,
     CollectiveParts,
+    FreshEpochsAccountant,
     IndependentAccountant,
     Judgement,
     LiftedGroup,
@@ -55,7 +56,17 @@ from dpmech.accounting.methods import (
     check_method,
 )
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
-from dpmech.accounting.profiles import Composition, Curve, Nodes, PrivacyProfile, SampledPart
+from dpmech.accounting.profiles import (
+    Composition,
+    Curve,
+    NegativeBinomialRuns,
+    Nodes,
+    PoissonRuns,
+    PrivacyProfile,
+    RunCount,
+    SampledPart,
+    run_count_from,
+)
 from dpmech.accounting.profiling import profile_for
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
@@ -76,6 +87,7 @@ __all__ = [
     "Deterministic",
     "Divergence",
     "Exact",
+    "FreshEpochsAccountant",
     "GaussianAccountant",
     "Importance",
     "IndependentAccountant",
@@ -85,11 +97,13 @@ __all__ = [
     "Loss",
     "LossMoments",
     "Method",
+    "NegativeBinomialRuns",
     "Nodes",
     "Pld",
     "PointGroup",
     "PoissonAccountant",
     "PoissonRelease",
+    "PoissonRuns",
     "PrivacyProfile",
     "Progress",
     "Prv",
@@ -99,6 +113,7 @@ __all__ = [
     "RenyiComposition",
     "RoughSample",
     "RoughSigma",
+    "RunCount",
     "SampledPart",
     "Scheme",
     "Solution",
@@ -123,6 +138,7 @@ __all__ = [
     "method_among",
     "pilot_size",
     "profile_for",
+    "run_count_from",
     "sampled_divergence",
     "sampling_gram",
     "stage_seed",

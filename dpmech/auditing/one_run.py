@@ -21,7 +21,7 @@ from dpmech.guards import check_delta, check_integer, check_real, check_sigma, c
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
 from dpmech.numerics import UNIT, Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
 
-__all__ = ["canary_scores", "one_run_epsilon"]
+__all__ = ["canary_scores", "guessed", "one_run_epsilon"]
 
 _DEFAULT_SHARES = (32, 16, 8)
 # Coins as lopsided as this were not fair; what is refused, and no guarantee rests on it.
@@ -85,24 +85,39 @@ def one_run_epsilon(
         >>> dm.one_run_epsilon(scores, included, 1e-5, guesses=[(400, 400)]).lower < 2.197
         True
     """
-    values = check_vector("scores", scores)
-    coins = _check_included(included, values.size)
-    m, checked_delta = values.size, check_delta(delta)
+    checked_delta = check_delta(delta)
     level = check_real(
         "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
     )
-    pairs = _check_guesses(guesses, m)
-    order = np.argsort(-values, kind="stable")
-    hits = np.concatenate(([0], np.cumsum(coins[order])))  # of the i highest scores, those included
-    error = (1.0 - level) / len(pairs)
-    found = []
-    for high, low in pairs:
-        right = int(hits[high] + low - (hits[m] - hits[m - low]))
-        found.append((_largest_eps(right, high + low, m, checked_delta, error), right, high, low))
+    m, counts = guessed(scores, included, guesses)
+    error = (1.0 - level) / len(counts)
+    found = [
+        (_largest_eps(right, high + low, m, checked_delta, error), right, high, low)
+        for right, high, low in counts
+    ]
     eps, right, high, low = max(found)
-    facts = {"canaries": m, "right": right, "high": high, "low": low, "ways": len(pairs)}
+    facts = {"canaries": m, "right": right, "high": high, "low": low, "ways": len(counts)}
     guarantee = Guarantee(Kind.PROBABLE, error_of_level(level))
     return Bounds(eps, math.inf, guarantee, Provenance("audit.one_run", facts))
+
+
+def guessed(
+    scores: npt.ArrayLike, included: npt.ArrayLike, guesses: Sequence[tuple[int, int]] | None
+) -> tuple[int, list[tuple[int, int, int]]]:
+    """The number of canaries, and for every way to guess (right guesses, guesses "in", guesses "out").
+
+    Raises:
+        InvalidParameterError: as for `one_run_epsilon`.
+    """
+    values = check_vector("scores", scores)
+    m = values.size
+    coins = _check_included(included, m)
+    order = np.argsort(-values, kind="stable")
+    hits = np.concatenate(([0], np.cumsum(coins[order])))  # of the i highest scores, those included
+    return m, [
+        (int(hits[high] + low - (hits[m] - hits[m - low])), high, low)
+        for high, low in _check_guesses(guesses, m)
+    ]
 
 
 def canary_scores(

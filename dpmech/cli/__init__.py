@@ -10,6 +10,7 @@ from dpmech.cli.comparing import compare
 from dpmech.cli.given_sigma import delta_command, epsilon_command
 from dpmech.cli.ledgers import ledger
 from dpmech.cli.optimizing import optimize
+from dpmech.cli.planning import plan
 from dpmech.cli.reporting import report
 from dpmech.cli.risk import risk
 from dpmech.cli.showing import show
@@ -45,6 +46,7 @@ for command in (
     ledger,
     risk,
     report,
+    plan,
     audit,
 ):
     main.add_command(command)

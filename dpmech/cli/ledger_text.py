@@ -46,7 +46,7 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
 def _cells(release: Release) -> dict[str, str]:
     own = release.certificate
     return {
-        "name": release.name,
+        "name": release.name if release.runs is None else f"{release.name}, best of {release.runs!r}",
         "eps": short(own.budget.eps),
         "delta": short(own.budget.delta),
         "sigma": up(own.sigma),
@@ -78,6 +78,7 @@ def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool 
                 "price": list(release.price),
                 "fingerprint": release.certificate.fingerprint(),
             }
+            | ({} if release.runs is None else {"runs": release.runs.settings()})
             for release in ledger.releases
         ],
         "total": total_of(ledger, delta, profiles=profiles),

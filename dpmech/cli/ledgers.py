@@ -16,7 +16,7 @@ from dpmech.cli.parameters import OneOf, Real, Whole
 from dpmech.cli.printing import emit, progress_bar
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.composition import ClaimCurrency, Currency, GdpCurrency, Ledger, RenyiCurrency
+from dpmech.composition import ClaimCurrency, Currency, GdpCurrency, Ledger, RenyiCurrency, locked
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import PrivacyBudget
 from dpmech.numerics import down, typed
@@ -103,17 +103,19 @@ def add(
     own = read_certificate(certificate)
     if own.participation.random and lot is None:
         raise MissingOptionsError(["--lot (the batches of this release are sampled)"])
-    book = _started(path, own, settings) if new else _continued(path, settings)
-    try:
-        book.add(name, own, lot=lot)
-    except InvalidParameterError as error:
-        if error.name != "release":
-            raise
-        reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
-        raise Refusal(reason, ctx, code=1) from error
-    if close:
-        book.close()
-    book.save(path)
+    # Two commands at once enter both releases, one after the other.
+    with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
+        book = _started(path, own, settings) if new else _continued(path, settings)
+        try:
+            book.add(name, own, lot=lot)
+        except InvalidParameterError as error:
+            if error.name != "release":
+                raise
+            reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
+            raise Refusal(reason, ctx, code=1) from error
+        if close:
+            book.close()
+        book.save(path)
     if as_json:
         emit(document("ledger add", {"path": str(path), "ledger": ledger_record(book)}))
     else:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
     _Type = click.ParamType  # click 8.1 takes no argument
 
-__all__ = ["OneOf", "Real", "Reals", "Target", "Whole"]
+__all__ = ["OneOf", "Real", "Reals", "Target", "Whole", "Wholes"]
 
 
 class _Checked(_Type):
@@ -96,6 +96,23 @@ class Reals(_Checked):
             return [float(item) for item in text.split(",")]
         except ValueError:
             raise InvalidParameterError(name, text, "numbers joined by commas, such as 1,0.5") from None
+
+
+class Wholes(_Checked):
+    """Integers of at least a minimum, joined by commas."""
+
+    name = "integers"
+
+    def __init__(self, minimum: int) -> None:
+        self.one = Whole(minimum)
+
+    def read(self, name: str, text: str) -> list[int]:
+        """A list of integers, each once, in the order in which they came."""
+        try:
+            return list(dict.fromkeys(self.one.read(name, part.strip()) for part in text.split(",")))
+        except InvalidParameterError as error:
+            accepted = f"integers >= {self.one.minimum} joined by commas, such as 5,10"
+            raise InvalidParameterError(name, text, accepted) from error
 
 
 class OneOf(_Checked):

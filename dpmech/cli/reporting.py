@@ -16,6 +16,7 @@ from dpmech.cli.rows import attempted
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.numerics import metered
 from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
 from dpmech.reports import as_json as as_data
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS
@@ -61,7 +62,7 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_SECONDS,
     show_default=True,
-    help="Budget of work of verifying each file, in seconds of one core.",
+    help="Budget of work of verifying each file, and of a profile, in seconds of one core.",
 )
 @click.option(
     "--max-memory",
@@ -121,9 +122,15 @@ def report(
             progress("")
         attacks = None
         if all(found):
-            attacks = attacks_of(
-                subject.certificate, claim_only=claim_only, rng=seed, executor=executor, progress=progress
-            )
+            # A budget of its own: where it does not suffice, the claim alone is read.
+            with metered(max_seconds, 1e9 * max_memory):
+                attacks = attacks_of(
+                    subject.certificate,
+                    claim_only=claim_only,
+                    rng=seed,
+                    executor=executor,
+                    progress=progress,
+                )
         review = Review(subject, tuple(found), attacks)
     text = _text(review, form)
     failed = None if out is None else attempted(lambda: write_text(out, text))

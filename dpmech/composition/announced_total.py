@@ -28,6 +28,7 @@ from dpmech.accounting import (
     Rdp,
     RenyiAccountant,
     RenyiComposition,
+    RunCount,
     SampledPart,
 )
 from dpmech.certificates import Certificate
@@ -65,6 +66,12 @@ class _Entry:
     name: str
     certificate: Certificate
     known: PrivacyProfile | None
+    runs: RunCount | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its profile takes work."""
+        return self.known is None
 
     @property
     def claim(self) -> tuple[float, float]:
@@ -87,10 +94,11 @@ class AnnouncedTotal(Total):
         self._adjacency = adjacency
         self._entries: list[_Entry] = []
         self._profiles = ProfileCache()
+        self._selected: dict[tuple[int, RunCount], tuple[PrivacyProfile, PrivacyProfile]] = {}
 
     def enter(self, entry: Release) -> Release:
         """Keep what it adds to the composition."""
-        own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate))
+        own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate), entry.runs)
         if own.known is None:
             own.claim  # noqa: B018 - refused here, and not where the total is asked for
         self._entries.append(own)
@@ -143,7 +151,8 @@ class AnnouncedTotal(Total):
 
         Claims are without the sampling error inside their delta; `betas` has that of every draw, once.
         """
-        known = self._composed([one.known for one in self._entries if one.known is not None])
+        once = [one for one in self._entries if one.runs is None]
+        known = self._composed([one.known for one in once if one.known is not None])
         betas = self._betas(self._open)
         return ({"betas": list(betas.values())} if betas else {}) | {
             "gaussian": list(known.parts.gaussian),
@@ -151,13 +160,13 @@ class AnnouncedTotal(Total):
                 [part.sampling_prob, part.noise_multiplier, float(part.steps), float(part.tight)]
                 for part in known.parts.sampled
             ],
-            "claims": [list(one.claim) for one in self._open],
+            "claims": [list(one.claim) for one in once if one.waits],
         }
 
     @property
     def _open(self) -> list[_Entry]:
         """Those whose profile takes work."""
-        return [one for one in self._entries if one.known is None]
+        return [one for one in self._entries if one.waits]
 
     def _whole(self, method: Method | None, *, profiles: bool | None) -> "Whole":
         """All releases, those of which a profile takes work by that or by their claims.
@@ -169,6 +178,7 @@ class AnnouncedTotal(Total):
         computed = not _by_moments(method) and (len(self._entries) > 1 if profiles is None else profiles)
         parts: list[PrivacyProfile] = []
         by_claims: list[_Entry] = []
+        selected_claims: list[_Entry] = []
         certified: list[Certificate] = []
         for entry in self._entries:
             own = entry.known
@@ -177,11 +187,18 @@ class AnnouncedTotal(Total):
             elif own is not None:
                 certified.append(entry.certificate)
             if own is None:
-                by_claims.append(entry)
+                (by_claims if entry.runs is None else selected_claims).append(entry)
                 certified.append(entry.certificate)
-            else:
+            if entry.runs is not None:
+                if _by_moments(method):
+                    raise UnsupportedCombinationError(
+                        f"{entry.name!r} is a private selection, of which no moments are known",
+                        supported="method=None",
+                    )
+                parts.append(self._best_of(own or claimed(*entry.claim, self._adjacency), entry.runs))
+            elif own is not None:
                 parts.append(own)
-        betas = self._betas(by_claims)
+        betas = self._betas([*by_claims, *selected_claims])
         return Whole(
             self._composed([*parts, *(claimed(*one.claim, self._adjacency) for one in by_claims)]),
             tuple(one.claim for one in by_claims),
@@ -189,6 +206,14 @@ class AnnouncedTotal(Total):
             len(betas),
             sure_together(certified),
         )
+
+    def _best_of(self, run: PrivacyProfile, runs: RunCount) -> PrivacyProfile:
+        """The profile of a private selection, computed once; of equal ones one object."""
+        known = self._selected.get((id(run), runs))
+        if known is None:
+            # The run is kept with it, so that its id stays its own.
+            known = self._selected[id(run), runs] = run, run.private_selection(runs)
+        return known[1]
 
     def _composed(self, parts: list[PrivacyProfile]) -> PrivacyProfile:
         if not parts:

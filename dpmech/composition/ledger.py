@@ -5,10 +5,12 @@ import json
 import os
 from typing import Any, Self
 
+from dpmech.accounting import RunCount, run_count_from
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, differences
 from dpmech.composition.announced_total import AnnouncedTotal
 from dpmech.composition.currencies import GdpCurrency, check_currency, currency_from
+from dpmech.composition.file_lock import locked
 from dpmech.composition.ledger_answers import Answers
 from dpmech.composition.ledger_entries import (
     Release,
@@ -183,6 +185,43 @@ class Ledger(Answers):
                 has no price in the ledger's currency, or the total would rest on an estimate where none is
                 allowed.
         """
+        self._enter(name, release, lot, None)
+
+    def add_tuning(
+        self, name: str, run: Calibration | Certificate, runs: RunCount, *, lot: str | None = None
+    ) -> None:
+        """Enter a private selection, before its first run: the best of a secret number of such runs.
+
+        `dm.PrivateSelection` makes it. The ledger holds the law of the number of runs and never the number.
+        Where all results are seen, each run is an entry of its own by `add`.
+
+        Args:
+            name: of the selection, new in this ledger.
+            run: what each run is certified for, the score by which the best is chosen included, unless that
+                comes from public data.
+            runs: the law of their number.
+            lot: where batches are sampled, a name for the lots of all runs, new in this ledger; each run
+                draws its own.
+
+        Raises:
+            InvalidParameterError: as for `add`, or if `runs` is no law.
+            CertificateError: as for `add`.
+            UnsupportedCombinationError: as for `add`, and with a budget: no filter here has a price for it.
+        """
+        if not isinstance(runs, RunCount):
+            raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
+        if self.budget is not None:
+            raise UnsupportedCombinationError(
+                "a private selection has no price in the currency of a budget",
+                supported="an announced list, a dm.Ledger without a budget",
+            )
+        if lot is not None:
+            check_name("lot", lot)
+        self._enter(name, run, lot, runs)
+
+    def _enter(
+        self, name: str, release: Calibration | Certificate, lot: Lot | str | None, runs: RunCount | None
+    ) -> None:
         check_name("name", name)
         if self._closed:
             raise UnsupportedCombinationError(
@@ -196,7 +235,8 @@ class Ledger(Answers):
             blocks = tuple(lot.blocks.items())
         elif lot is not None:
             check_name("lot", lot)
-        entry = Release(name, certificate, lot.name if isinstance(lot, Lot) else lot, blocks, self.mode)
+        read = lot.name if isinstance(lot, Lot) else lot
+        entry = Release(name, certificate, read, blocks, self.mode, runs=runs)
         no_estimates = self._total.by_certificates and not self.allow_estimates
         check_entry(entry, self._releases, self.adjacency, no_estimates=no_estimates)
         self._releases.append(self._total.enter(entry))
@@ -225,8 +265,9 @@ class Ledger(Answers):
         Raises:
             InvalidParameterError: if the file cannot be written, or holds what is not in this ledger.
         """
-        check_continues(path, self._outline())
-        super().save(path)
+        with locked(path):
+            check_continues(path, self._outline())
+            super().save(path)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -277,7 +318,8 @@ class Ledger(Answers):
             lot = Lot(entry["lot"], own.mechanism)
             for name, sigma in entry["blocks"].items():
                 lot.register(name, sigma)
-        self.add(entry["name"], own, lot=lot)
+        runs = None if entry.get("runs") is None else run_count_from(entry["runs"])
+        self._enter(entry["name"], own, lot, runs)
 
     def _budgeted(self, what: str) -> FilteredTotal:
         if not isinstance(self._total, FilteredTotal):

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 from collections.abc import Hashable, Iterable, Sequence
 
+from dpmech.accounting import RunCount
 from dpmech.certificates import Certificate, Claim, check_unedited
 from dpmech.composition.lot import Join, Lot
 from dpmech.composition.privacy_filters import Price
@@ -45,6 +46,7 @@ class Release:
         blocks: sigma of every mechanism on that lot, by name; empty where the release is the only one.
         mode: by which theorem it is added up.
         price: what it was charged in the currency of the ledger, rounded up; empty where it was announced.
+        runs: the law of a secret number of such runs of which the best is released; None for one run.
     """
 
     name: str
@@ -53,6 +55,12 @@ class Release:
     blocks: tuple[tuple[str, float], ...] = ()
     mode: Mode = Mode.ANNOUNCED
     price: Price = ()
+    runs: RunCount | None = None
+
+    @property
+    def own_delta(self) -> float:
+        """The certified delta, times the mean number of runs: where its eps is worth asking for, about."""
+        return self.certificate.budget.delta * (1.0 if self.runs is None else max(1.0, self.runs.mean))
 
 
 def certificate_of(argument: str, claim: object) -> Certificate:

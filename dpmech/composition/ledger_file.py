@@ -44,6 +44,8 @@ def outline_of(
                 "price": to_plain(list(release.price)),
                 "fingerprint": release.certificate.fingerprint(),
             }
+            # The law of the number of runs, where there is one; the number itself is nowhere.
+            | ({} if release.runs is None else {"runs": to_plain(release.runs.settings())})
             for number, release in enumerate(releases, start=1)
         ],
         "total": to_plain(total),
@@ -110,7 +112,7 @@ def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> No
     """Refuse to replace a file by a ledger that lacks something of it.
 
     Two programs that load one ledger, add to it and save it would otherwise lose what the first one added.
-    It is no lock: what is written between this look and the renaming of the new file is not seen.
+    It is no lock: `Ledger.save` holds one from this look to the renaming of the new file.
 
     Raises:
         InvalidParameterError: if the file there is no ledger, or one that `outline` does not continue.

@@ -71,6 +71,12 @@ def _of_ledger(ledger: Ledger) -> "dp_accounting.DpEvent":
 
     if not ledger.releases:
         return dp_accounting.NoOpDpEvent()
+    for one in ledger.releases:
+        if one.runs is not None:
+            raise UnsupportedCombinationError(
+                f"{one.name!r} is a private selection, for which there is no event",
+                supported="ledgers without add_tuning",
+            )
     events = [_event(one.certificate.mechanism, one.certificate.sigma) for one in ledger.releases]
     return dp_accounting.ComposedDpEvent(events)
 

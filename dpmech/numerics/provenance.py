@@ -104,6 +104,11 @@ def _programme(facts: Mapping[str, Fact]) -> str:
     return text
 
 
+def _best_of_runs(facts: Mapping[str, Fact]) -> str:
+    text = "the best of a secret number of runs, {law}".format_map(facts)
+    return ", ".join([text, *(f"{name} {_value(value)}" for name, value in facts.items() if name != "law")])
+
+
 # What a route is called by people; one without an entry is told by its name and its facts.
 _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "sensitivity.largest_column": "largest column norm",
@@ -134,6 +139,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
     "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
     "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",
+    "bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs",
     "bins.programme": _programme,
     "bins.certified": "Balls-in-Bins certified sampling, {bins} bins, beta {beta}",
     "bins.importance": _importance,
@@ -143,6 +149,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "rdp.composed": "RDP composition, claims by basic composition",
     "history.empty": "nothing was released",
     "profile.composed": "privacy profiles of {releases} releases, composed",
+    "profile.best_of_runs": _best_of_runs,
     "profile.claim": "what (eps, delta) alone says",
     "profile.dp_accounting": "a pessimistic privacy loss distribution of dp-accounting",
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",

@@ -4,6 +4,8 @@ from dpmech.reports.attacks import Attacks, attacks_of
 from dpmech.reports.checklists import NOT_STATED, Answer, Checklist, checklists
 from dpmech.reports.free_text import printable
 from dpmech.reports.ledger_total import total_of
+from dpmech.reports.planner_page import planner_page
+from dpmech.reports.previews import Preview, preview_of
 from dpmech.reports.rendering import REPORT_VERSION, as_html, as_json, as_markdown
 from dpmech.reports.review import Review
 from dpmech.reports.risk_words import Finding, findings
@@ -16,6 +18,7 @@ __all__ = [
     "Attacks",
     "Checklist",
     "Finding",
+    "Preview",
     "Review",
     "Subject",
     "as_html",
@@ -24,6 +27,8 @@ __all__ = [
     "attacks_of",
     "checklists",
     "findings",
+    "planner_page",
+    "preview_of",
     "printable",
     "total_of",
 ]

@@ -36,5 +36,5 @@ def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> 
 def _delta_of(ledger: Ledger) -> float:
     if ledger.budget is not None:
         return ledger.budget.delta
-    deltas = [release.certificate.budget.delta for release in ledger.releases]
+    deltas = [release.own_delta for release in ledger.releases]
     return min(sum_up(deltas), 0.5) if deltas else 1e-5

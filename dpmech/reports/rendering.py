@@ -27,7 +27,7 @@ from dpmech.reports.words import (
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["REPORT_VERSION", "as_html", "as_json", "as_markdown"]
+__all__ = ["REPORT_VERSION", "as_html", "as_json", "as_markdown", "environment"]
 
 # Of the document of `as_json`. A field that goes, or means something else, makes the next one.
 REPORT_VERSION = 1
@@ -40,12 +40,12 @@ def as_html(review: Review, *, made: datetime.date) -> str:
         review: what it shows.
         made: when.
     """
-    return _environment(escape=True).get_template("review.html").render(_known(review), made=made.isoformat())
+    return environment(escape=True).get_template("review.html").render(_known(review), made=made.isoformat())
 
 
 def as_markdown(review: Review) -> str:
     """A section for a model card, after the tags that belong into the card's metadata."""
-    return _environment(escape=False).get_template("model_card.md").render(_known(review))
+    return environment(escape=False).get_template("model_card.md").render(_known(review))
 
 
 def as_json(review: Review) -> str:
@@ -101,7 +101,7 @@ def _total(review: Review) -> str:
     return f"eps in {between(total['eps_lower'], total['eps_upper'])} at delta {at}: {total['guarantee']}"
 
 
-def _environment(*, escape: bool) -> "jinja2.Environment":
+def environment(*, escape: bool) -> "jinja2.Environment":
     """Of the templates: HTML escapes what it shows by itself, Markdown here."""
     import jinja2
 

@@ -19,6 +19,7 @@ from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import spend_on_claim
 from dpmech.verifying.report import Check, Verification
 from dpmech.verifying.rigour import rigour_problem
+from dpmech.verifying.tunings import tuning_checks
 
 __all__ = ["renyi_integral", "verify_ledger"]
 
@@ -55,6 +56,7 @@ def verify_ledger(
             checks += [_named(release, check) for check in verify_one(release.certificate).checks]
     try:
         checks += _total_checks(ledger)
+        checks += tuning_checks(ledger)
         if rigorous:
             checks += _rigour_checks(ledger)
     except WorkLimitError:

@@ -71,7 +71,7 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
         if ledger.budget is not None:
             eps, delta = ledger.budget.eps, ledger.budget.delta
         else:
-            spent = min(sum_up([one.budget.delta for one in inside]), 0.5) or _SOME_DELTA
+            spent = min(sum_up([one.own_delta for one in ledger.releases]), 0.5) or _SOME_DELTA
             delta = spent if policy.max_delta is None else policy.max_delta
             # Claims compose at once; profiles would only lower it.
             eps = ledger.epsilon(delta, profiles=False).upper

@@ -34,6 +34,8 @@ __all__ = ["Recomputation"]
 _ROUNDING = 1e-9
 # What the integrals leave open, relative in delta.
 _RESOLUTION = 1e-6
+# An interval whose ends are further apart than this says nothing about a claim inside it.
+_RESOLVED = 0.5
 # Above this delta a change of sigma hardly changes it, and nothing can be said about tightness.
 _TELLING_DELTA = 0.9
 _UNFIT = (DpmechError, ArithmeticError, ValueError)
@@ -107,7 +109,7 @@ class Recomputation:
         taken: list[Route] = []
         offered = second_routes(self.certificate, bracket, self.rng)
         for route in offered:
-            bounds, check = self._attempt(route)
+            bounds, check = self._attempt(route, met=any(one.decides for one in taken))
             if bounds is not None:
                 if not taken:
                     self.margin = self._margin(route, bounds)
@@ -138,8 +140,14 @@ class Recomputation:
             (again,) = repeated_routes(own, self.rng)
             yield from self._achieved(again)
 
-    def _attempt(self, route: Route) -> tuple[Bounds | None, Check]:
-        """Delta by one route, which may be unable to say anything."""
+    def _attempt(self, route: Route, *, met: bool) -> tuple[Bounds | None, Check]:
+        """Delta by one route, which may be unable to say anything.
+
+        Args:
+            route: which.
+            met: whether one that decides has met the claim. An interval that is wide and holds the claim is
+                then no objection: it is what the route cannot resolve, as a package near 1e-10.
+        """
         self.progress(f"{self.source}: {route.name}")
         try:
             bounds = route.delta(self.certificate.sigma, self.eps)
@@ -147,7 +155,11 @@ class Recomputation:
             raise
         except _UNFIT as error:
             return None, Check("privacy", ok=True, detail=f"route not taken: {error}", route=route.name)
-        return bounds, self._line(route, bounds, ok=not self._missed(route, bounds))
+        missed = self._missed(route, bounds)
+        if missed and met and bounds.lower <= self.delta and bounds.lower < _RESOLVED * bounds.upper:
+            detail = f"route too coarse here: delta in {between(bounds.lower, bounds.upper)}"
+            return None, Check("privacy", ok=True, detail=detail, route=route.name)
+        return bounds, self._line(route, bounds, ok=not missed)
 
     def _again(self) -> Generator[Check, None, Route | None]:
         """The guarantee anew, until a route meets the claim; returns that one."""

@@ -1,6 +1,7 @@
 """Privacy profiles as loss distributions of the package dp_accounting, and back; upper bounds only."""
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -8,13 +9,14 @@ from dpmech.accounting.poisson import LatticeLoss, Loss, upper_lattice
 from dpmech.accounting.profiles.composition import Composition
 from dpmech.accounting.profiles.parts import Curve, Nodes
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.numerics import FloatArray, quotient_down, root_up
+from dpmech.guards import check_real
+from dpmech.numerics import BOUND, FloatArray, Guarantee, Provenance, quotient_down, root_up
 
 if TYPE_CHECKING:  # the package takes half a second to import, and few need it
     from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-__all__ = ["curve_of_distribution", "distribution_of"]
+__all__ = ["Exchanged", "curve_of_distribution", "distribution_of"]
 
 # Outputs of a sampled release that are this many standard deviations off count as tails, of mass 1e-32.
 _REACH = 12.0
@@ -98,3 +100,43 @@ def curve_of_distribution(distribution: object, slack: float) -> Curve:
         upper = np.minimum(deltas * (1.0 + _RELATIVE) + slack, 1.0)
         sides.append(Nodes.of(eps, np.zeros(eps.size), upper))
     return Curve(*sides)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exchanged:
+    """The part of a profile that speaks to dp_accounting; `PrivacyProfile` is the whole.
+
+    Args:
+        parts: what is composed.
+        guarantee: how sure the parts are.
+        by: how they were found.
+    """
+
+    parts: Composition
+    guarantee: Guarantee
+    by: Provenance
+
+    def to_dp_accounting(self, *, step: float = 1e-4) -> "PrivacyLossDistribution":
+        """A pessimistic PrivacyLossDistribution of the package dp_accounting, composed by it.
+
+        Args:
+            step: of its lattices, > 0; its arithmetic is not rounded outward.
+        """
+        return distribution_of(self.parts, check_real("step", step, minimum=0.0, open_minimum=True))
+
+    @classmethod
+    def from_dp_accounting(cls, distribution: object, *, slack: float = 1e-12) -> Self:
+        """The profile that a pessimistic PrivacyLossDistribution bounds from above; as right as that is.
+
+        Args:
+            distribution: of the package dp_accounting, for adding and removing one example.
+            slack: in (0, 1), added to every delta: what its arithmetic may hide.
+
+        Raises:
+            InvalidParameterError: if it is no such distribution.
+            UnsupportedCombinationError: if it is an optimistic one.
+        """
+        off = check_real("slack", slack, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+        curve = curve_of_distribution(distribution, off)
+        by = Provenance("profile.dp_accounting")
+        return cls(Composition(curves=((curve, 1),)), BOUND, by)

@@ -25,9 +25,9 @@ import numpy as np
 
 from dpmech.accounting.poisson import LatticeLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_up, spend, sum_rounding, total
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
 
-__all__ = ["LossAtoms", "atoms_above"]
+__all__ = ["LossAtoms", "atoms_above", "lower_hull"]
 
 # Slopes are off by 4 u, masses by 3 u more.
 _SLOPES, _MASSES = 8.0 * UNIT, 8.0 * UNIT
@@ -53,15 +53,19 @@ class LossAtoms:
 
     def delta(self, eps: float) -> float:
         """H at e^eps, any real eps, rounded up."""
-        above = self.losses > eps
-        excess = self.losses[above] - eps
-        terms = self.masses[above] * -np.expm1(-excess)
+        return float(self.deltas(np.array([eps]))[0])
+
+    def deltas(self, eps: FloatArray) -> FloatArray:
+        """The same at several eps, shape (k,)."""
+        at = eps[:, None]
+        masses = np.where(self.losses > at, self.masses, 0.0)
+        terms = masses * -np.expm1(-np.maximum(self.losses - at, 0.0))
         # The difference is off by u of the larger number, which moves a term by that times its mass; the
         # exponential by 8 u.
-        off = UNIT * (np.abs(self.losses[above]) + abs(eps)) * self.masses[above]
-        found = total(terms) + total(off)
-        found *= 1.0 + ELEMENTARY + sum_rounding(terms.size) + 8.0 * UNIT
-        return min(1.0, next_up(found + self.infinite))
+        off = UNIT * (np.abs(self.losses) + np.abs(at)) * masses
+        found = terms.sum(axis=1) + off.sum(axis=1)
+        found *= 1.0 + ELEMENTARY + (self.losses.size + 8.0) * UNIT
+        return np.asarray(np.minimum(1.0, np.nextafter(found + self.infinite, math.inf)))
 
     def lattice(self, step: float) -> LatticeLoss:
         """The loss on multiples of a step, each mass split so that its P- and its Q-mass stay.
@@ -120,7 +124,7 @@ def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
     ratios = np.exp(eps)
     # Moved to the right, where the curve is no higher.
     ratios *= 1.0 + 2.0 * ELEMENTARY
-    vertices = _lower_hull(np.append(0.0, ratios), np.append(1.0, deltas))
+    vertices = lower_hull(np.append(0.0, ratios), np.append(1.0, deltas))
     a, h = np.append(0.0, ratios)[vertices], np.append(1.0, deltas)[vertices]
     if a.size == 1:
         return LossAtoms(np.zeros(0), np.zeros(0), 1.0)
@@ -133,7 +137,7 @@ def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
     return LossAtoms(losses[used], masses[used], float(h[-1]))
 
 
-def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
+def lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
     """Indices of the vertices of the lower convex hull of points with increasing x and non-increasing y."""
     kept: list[int] = []
     for index in range(x.size):

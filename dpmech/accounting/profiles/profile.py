@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles.composition import Composition
-from dpmech.accounting.profiles.dp_accounting_form import curve_of_distribution, distribution_of
+from dpmech.accounting.profiles.dp_accounting_form import Exchanged
 from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
+from dpmech.accounting.profiles.private_selection import selected_curve
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
+from dpmech.accounting.profiles.run_counts import RunCount
 from dpmech.accounting.profiles.tradeoff import Stick, best_power
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps, check_integer, check_real
@@ -17,16 +18,12 @@ from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import (
     BOUND,
     Bounds,
-    Guarantee,
     Provenance,
     joined,
     rounded_down,
     rounded_up,
     up,
 )
-
-if TYPE_CHECKING:  # the package takes half a second to import, and few need it
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 __all__ = ["PrivacyProfile"]
 
@@ -35,7 +32,7 @@ _TOLERANCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PrivacyProfile:
+class PrivacyProfile(Exchanged):
     """Bounds on delta at every eps, for a mechanism or several that run independently on the same people.
 
     A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
@@ -66,9 +63,6 @@ class PrivacyProfile:
         3.13
     """
 
-    parts: Composition
-    guarantee: Guarantee
-    by: Provenance
     adjacency: Adjacency = Adjacency.ADD_REMOVE
     unit: Unit = Unit.EXAMPLE
 
@@ -161,6 +155,39 @@ class PrivacyProfile:
         )
         by = Provenance("profile.composed", {"releases": count}, (self.by,))
         return dataclasses.replace(self, parts=parts, by=by)
+
+    def private_selection(self, runs: RunCount, *, rel_error: float = 0.01) -> "PrivacyProfile":
+        """The profile of the best of a random number of independent runs of this mechanism, and of it alone.
+
+        It holds where the number of runs is drawn from `runs` and stays secret (`dm.PrivateSelection` draws
+        it), and where this profile covers the scores by which the best is chosen, or they come from public
+        data. Runs may draw their settings at random, all from the same law, if this profile covers each.
+
+        Args:
+            runs: the law of the number of runs, dm.PoissonRuns or dm.NegativeBinomialRuns.
+            rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
+
+        Returns:
+            A PrivacyProfile, known from above only. A sample's error stays as it is, once for all runs.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: as for `hockey_stick`.
+
+        References:
+            Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
+            documentation, for the bound.
+        """
+        if not isinstance(runs, RunCount):
+            raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
+        hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
+        curve = selected_curve(self.parts, runs, hull)
+        return dataclasses.replace(
+            self,
+            parts=Composition(curves=((curve, 1),)),
+            guarantee=self.guarantee & BOUND,
+            by=Provenance("profile.best_of_runs", runs.settings(), (self.by,)),
+        )
 
     def tradeoff(self, alpha: float) -> Bounds:
         """Bounds on the smallest false-negative rate at a false-positive rate: the trade-off curve.
@@ -290,31 +317,6 @@ class PrivacyProfile:
             Hayes, Mahloujifar and Balle 2023, Theorem 2; Kaissis, Hayes, Ziller and Rueckert 2023.
         """
         return self.tpr(check_real("baseline", baseline, minimum=0.0, maximum=1.0))
-
-    def to_dp_accounting(self, *, step: float = 1e-4) -> "PrivacyLossDistribution":
-        """A pessimistic PrivacyLossDistribution of the package dp_accounting, composed by it.
-
-        Args:
-            step: of its lattices, > 0; its arithmetic is not rounded outward.
-        """
-        return distribution_of(self.parts, check_real("step", step, minimum=0.0, open_minimum=True))
-
-    @staticmethod
-    def from_dp_accounting(distribution: object, *, slack: float = 1e-12) -> "PrivacyProfile":
-        """The profile that a pessimistic PrivacyLossDistribution bounds from above; as right as that is.
-
-        Args:
-            distribution: of the package dp_accounting, for adding and removing one example.
-            slack: in (0, 1), added to every delta: what its arithmetic may hide.
-
-        Raises:
-            InvalidParameterError: if it is no such distribution.
-            UnsupportedCombinationError: if it is an optimistic one.
-        """
-        off = check_real("slack", slack, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
-        curve = curve_of_distribution(distribution, off)
-        by = Provenance("profile.dp_accounting")
-        return PrivacyProfile(Composition(curves=((curve, 1),)), BOUND, by)
 
     @functools.cached_property
     def _asked(self) -> dict[tuple[float, bool], tuple[float, float]]:

@@ -53,6 +53,10 @@ def calls():
         "audit": ("audit", "claims.toml"),
         "show": ("show", "certificate.json"),
         "risk": ("risk", "certificate.json", "--fpr", "0.01"),
+        "plan": (
+            *("plan", "--dataset-size", "120", "--delta", "1e-4", "--epochs", "2", "--batch-size", "20"),
+            *("--min-eps", "1", "--max-eps", "1.05", "--out", "planner.html"),
+        ),
         "report": ("report", "certificate.json", "--out", "review.html"),
         "ledger add": (
             *("ledger", "add", "ledger.json", "certificate.json", "--name", "a", "--new"),

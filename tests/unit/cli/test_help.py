@@ -53,6 +53,7 @@ def test_every_command_can_print_json_and_be_quiet():
 
 # Small, and quick: the plan of an example is another one.
 SMALLER = {"50000": "120", "60000": "120", "128": "10", "256": "10", "15": "3", "1e-5": "1e-4"}
+SMALLER |= {"5,10,20": "2", "128,256,512": "10", "12": "1.1"}
 
 
 CLAIM = """[[claim]]

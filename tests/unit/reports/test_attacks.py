@@ -6,6 +6,7 @@ from scipy.stats import norm
 
 import dpmech as dm
 from dpmech.exceptions import NumericalError
+from dpmech.numerics import metered
 from dpmech.reports import attacks as module
 from dpmech.reports import attacks_of
 from dpmech.reports.attacks import RATES, power_bounds
@@ -54,6 +55,13 @@ def test_where_the_profile_is_refused_the_claim_is_read_and_says_so(monkeypatch)
     found = attacks_of(small(), progress=quiet)
     assert found.basis == "claim"
     assert found.reason == "it could not be bounded: no lattice bounds it"
+
+
+def test_a_profile_beyond_the_budget_of_work_is_refused():
+    with metered(1e-3, 1e9):
+        found = attacks_of(small("bins inside"), progress=quiet)
+    assert found.basis == "claim"
+    assert "--max-seconds" in found.reason
 
 
 def test_the_ends_of_the_curve():

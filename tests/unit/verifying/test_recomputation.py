@@ -547,3 +547,37 @@ def test_a_lower_end_at_the_claim_does_not_contradict_it(decides):
     assert not missed(1.0)
     assert not missed(1.0 + 5e-10)
     assert missed(1.0 + 2e-9)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "fine"),
+    [
+        ([(0.99, 1.0)], True),
+        # What a route cannot resolve is no objection, once another one has met the claim.
+        ([(0.99, 1.0), (0.0, 15.0)], True),
+        ([(0.99, 1.0), (0.9, 2.0)], True),
+        ([(0.0, 15.0)], False),
+        ([(0.0, 15.0), (0.99, 1.0)], False),
+        # What it does resolve, or contradicts, is one.
+        ([(0.99, 1.0), (1.2, 3.0)], False),
+        ([(0.99, 1.0), (0.9, 1.2)], False),
+    ],
+)
+def test_a_route_that_is_too_coarse_neither_confirms_nor_refuses(intervals, fine, monkeypatch):
+    claimed = POISSON.budget.delta
+    offered = [
+        recomputation.Route(
+            f"route {number}",
+            lambda sigma, eps, ends=ends: dm.Bounds.bracket(
+                ends[0] * claimed, ends[1] * claimed, dm.Provenance("x")
+            ),
+            1e-3,
+        )
+        for number, ends in enumerate(intervals)
+    ]
+    monkeypatch.setattr(recomputation, "second_routes", lambda *_: tuple(offered))
+    monkeypatch.setattr(recomputation.Recomputation, "_achieved", lambda *_: ())
+    found = dm.verify(POISSON)
+    assert found.ok == fine, found.failures
+    coarse = [check for check in found.checks if "too coarse" in check.detail]
+    assert len(coarse) == (1 if fine and len(intervals) > 1 else 0)

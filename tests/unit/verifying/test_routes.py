@@ -284,6 +284,7 @@ def routes(strategy, schema, method):
         (dm.Identity(6), dm.EveryStep(), dm.Exact(), ["integral of"], ["analytic Gaussian"]),
         (dm.Identity(6), dm.EveryStep(), dm.Rdp(), ["integral of"], ["RDP"]),
         (dm.Identity(6), dm.Poisson(0.2), dm.Pld(), ["contour integral of 6", "lattice", "PRV"], ["PLD"]),
+        (dm.Identity(6), dm.Poisson(0.2), dm.Rdp(), ["contour integral of 6", "lattice", "PRV"], ["RDP"]),
         (dm.Identity(6), dm.Poisson(0.2), dm.Prv(), ["contour integral of 6", "PLD"], ["PRV"]),
         (dm.Identity(6), dm.Poisson(1.0), dm.Exact(), ["integral of"], ["analytic Gaussian"]),
         (dm.SquareRoot(7, 2), dm.CyclicPoisson(0.2, 3), dm.Pld(), ["contour integral of 3", "lattice", "PRV"],
@@ -306,6 +307,20 @@ def test_no_second_route_is_the_first(strategy, schema, method, seconds, repeats
     for route, words in zip((*second, *repeated), (*seconds, *repeats), strict=True):
         assert words in route.name
         assert "independent" in route.name or "importance" not in route.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [dm.Pld(), dm.Rdp()], ids=repr)
+@pytest.mark.parametrize("steps", [5000, 100_000])
+def test_a_delta_that_no_package_resolves_is_confirmed_on_a_lattice(method, steps):
+    # The contour integral does not settle there, and PRV is below its resolution.
+    cal = dm.certify_sigma(
+        dm.Identity(steps), 0.7, delta=1e-11, participation=dm.Poisson(1e-4), method=method
+    )
+    found = dm.verify(cal.certificate())
+    assert found.ok, found.failures
+    confirmed = [check.route for check in found.checks if "meets the claimed" in check.detail]
+    assert any("lattice" in route for route in confirmed)
 
 
 def test_the_certified_sensitivity_composes_only_what_is_not_sampled():

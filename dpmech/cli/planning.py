@@ -1,0 +1,126 @@
+"""`dpmech plan`: a page that answers how much noise it would take, before anything is certified."""
+
+import datetime
+from pathlib import Path
+
+import click
+
+from dpmech.cli.commands import Command
+from dpmech.cli.documents import document
+from dpmech.cli.files import write_text
+from dpmech.cli.options import output_options
+from dpmech.cli.parameters import Real, Target, Whole, Wholes
+from dpmech.cli.printing import emit, progress_bar
+from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.exceptions import InvalidParameterError
+from dpmech.numerics import typed
+from dpmech.plans import TrainingPlan
+from dpmech.reports import planner_page, preview_of
+
+__all__ = ["plan"]
+
+_INSIDE = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
+_BELOW, _ABOVE = 0.5, 16.0
+
+
+@click.command(
+    cls=Command,
+    short_help="Write a page to choose eps, epochs and batch.",
+    examples=[
+        "dpmech plan --dataset-size 50000 --delta 1e-5 --epochs 5,10,20 --batch-size 128,256,512 --min-eps 1 "
+        "--max-eps 12 --out planner.html",
+    ],
+)
+@click.option("--dataset-size", type=Whole(1), help="Number of examples (public). [required]")
+@click.option("--delta", type=Real(**_INSIDE), help="Privacy budget delta in (0, 1). [required]")
+@click.option("--epochs", type=Wholes(1), help="Numbers of passes, joined by commas. [required]")
+@click.option("--batch-size", type=Wholes(1), help="Expected batch sizes, joined by commas. [required]")
+@click.option(
+    "--min-eps",
+    type=Real(minimum=0.01, maximum=100.0),
+    default=_BELOW,
+    show_default=True,
+    help="Smallest eps of the page.",
+)
+@click.option(
+    "--max-eps",
+    type=Real(minimum=0.01, maximum=100.0),
+    default=_ABOVE,
+    show_default=True,
+    help="Largest eps of the page.",
+)
+@click.option("--out", type=Target(lambda: ("html", "htm")), help="Write the page to this file. [required]")
+@worker_options
+@output_options
+def plan(
+    *,
+    dataset_size: int | None,
+    delta: float | None,
+    epochs: list[int] | None,
+    batch_size: list[int] | None,
+    min_eps: float,
+    max_eps: float,
+    out: Path | None,
+    workers: int | None,
+    dask: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Write a page that shows sigma, error and noise for every eps of a range, and the command to certify it.
+
+    For one dataset size and delta, and every pair of epochs and batch size: DP-SGD under Poisson sampling,
+    and correlated noise on batches that are not sampled. The page needs no network; every plan takes about
+    7 seconds of one core. Its numbers are previews on the safe side, at most 3 % above a calibration.
+    """
+    given = {
+        "dataset_size": dataset_size,
+        "delta": delta,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "out": out,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if (
+        missing
+        or dataset_size is None
+        or delta is None
+        or epochs is None
+        or batch_size is None
+        or out is None
+    ):
+        raise MissingOptionsError(missing)
+    if max_eps <= min_eps:
+        raise InvalidParameterError("max_eps", max_eps, f"above --min-eps {typed(min_eps)}")
+    plans = [TrainingPlan(dataset_size, size, count) for count in epochs for size in batch_size]
+    with (
+        chosen_executor(workers, dask) as executor,
+        progress_bar("planning", total=len(plans), quiet=quiet) as report,
+    ):
+        preview = preview_of(
+            dataset_size,
+            delta,
+            epochs=epochs,
+            batch_sizes=batch_size,
+            low=min_eps,
+            high=max_eps,
+            executor=executor,
+            progress=report,
+        )
+    made = datetime.datetime.now(datetime.UTC).date().isoformat()
+    write_text(out, planner_page(preview, made=made))
+    if as_json:
+        content = {
+            "out": str(out),
+            "dataset_size": dataset_size,
+            "delta": delta,
+            "min_eps": min_eps,
+            "max_eps": max_eps,
+            "plans": [
+                {"epochs": one.training.epochs, "batch_size": one.training.batch_size, "n": one.training.n}
+                for one in preview.plans
+            ],
+        }
+        emit(document("plan", content))
+    else:
+        emit(f"planner for {len(preview.plans)} plans: {out}")

@@ -1,0 +1,38 @@
+import pytest
+
+from dpmech.cli import planning
+from tests.support.command_line import done, run
+from tests.support.reviewed import Page
+
+PLAN = ("plan", "--dataset-size", "120", "--delta", "1e-4", "--epochs", "2", "--batch-size", "20, 40,20")
+RANGE = ("--min-eps", "1", "--max-eps", "1.05")
+
+
+def test_a_page_is_written_with_each_plan_once(tmp_path):
+    path = tmp_path / "planner.html"
+    result = done(*PLAN, *RANGE, "--out", path)
+    assert result.stdout == f"planner for 2 plans: {path}\n"
+    page = Page(path.read_text(encoding="utf-8"))
+    assert page.faults == []
+    assert page.elements.count("details") == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("--out", "no/p.html"), "--out must be a file in a folder that exists"),
+        (("--out", "p.txt"), "--out must be a file that ends in .htm, .html"),
+        (("--out", "p.html", "--max-eps", "0.1"), "--max-eps must be above --min-eps 1"),
+        ((), "missing: --out"),
+    ],
+)
+def test_before_anything_is_computed(call, words, tmp_path, monkeypatch):
+    def computed(*_arguments, **_settings):
+        raise AssertionError("computed before everything was looked at")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(planning, "preview_of", computed)
+    result = run(*PLAN, *RANGE, *call)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert list(tmp_path.iterdir()) == []

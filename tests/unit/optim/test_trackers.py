@@ -1,0 +1,142 @@
+"""Trackers against fakes of their packages' protocols, and against the real writer of TensorBoard."""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import dpmech as dm
+from dpmech.optim.trackers import (
+    MlflowTracker,
+    ProgressBar,
+    TensorBoardTracker,
+    Tracker,
+    WandbTracker,
+    follow,
+)
+from tests.support.training import classification, classifier, cross_entropy, private_run, train
+
+N = 12
+CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
+NAMES = ["privacy/epsilon_spent", "privacy/delta", "privacy/steps_left", "privacy/noise_variance"]
+
+
+class Calls:
+    """Notes the calls of any method."""
+
+    def __init__(self, *methods):
+        self.calls = []
+        for method in methods:
+            setattr(
+                self, method, lambda *args, _name=method, **kwargs: self.calls.append((_name, args, kwargs))
+            )
+
+
+class Kept(Tracker):
+    def __init__(self):
+        self.entries = []
+
+    def log(self, values, step):
+        self.entries.append((step, dict(values)))
+
+
+def run(**options):
+    data = DataLoader(classification(20), batch_size=5)
+    return private_run(CAL, classifier(), data, clip_norm=0.5, loss=cross_entropy, generator=1, **options)
+
+
+def test_what_is_logged_is_what_may_be_known():
+    parts = run()
+    kept = Kept()
+    follow(parts[1], kept)
+    train(*parts)
+    assert [step for step, _ in kept.entries] == list(range(1, N + 1))
+    for step, values in kept.entries:
+        assert list(values) == NAMES
+        assert values["privacy/epsilon_spent"] >= dm.executed_epsilon(CAL, step).upper * (1 - 1e-9)
+        assert values["privacy/delta"] == 1e-5
+        assert values["privacy/steps_left"] == N - step
+        assert values["privacy/noise_variance"] == pytest.approx(CAL.noise_variance(step - 1, 0.5, 5))
+    assert kept.entries[-1][1]["privacy/epsilon_spent"] == CAL.achieved.upper
+
+
+def test_some_steps_and_physical_batches_and_an_end():
+    pytest.importorskip("opacus")
+    data = DataLoader(classification(20), batch_size=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = private_run(CAL, classifier(), data, generator=1, max_physical_batch_size=2)
+        often, seldom, ended = Kept(), Kept(), Kept()
+        follow(parts[1], often)
+        follow(parts[1], seldom, every=5, delta=1e-4)
+        end = follow(parts[1], ended)
+        train(*parts, after_step=lambda step: end() if step == 2 else None)
+    assert [step for step, _ in often.entries] == list(range(1, N + 1))  # not after every physical batch
+    assert [step for step, _ in seldom.entries] == [5, 10, 12]
+    assert seldom.entries[0][1]["privacy/delta"] == 1e-4
+    assert [step for step, _ in ended.entries] == [1, 2]
+
+
+def test_public_calls_of_the_packages():
+    values = dict.fromkeys(NAMES, 0.5)
+    writer, wandb, mlflow, bar = (
+        Calls("add_scalar"),
+        Calls("log"),
+        Calls("log_metrics"),
+        Calls("update", "set_postfix"),
+    )
+    TensorBoardTracker(writer).log(values, 3)
+    assert writer.calls == [("add_scalar", (name, 0.5, 3), {}) for name in NAMES]
+    WandbTracker(wandb).log(values, 3)
+    assert wandb.calls == [("log", ({**values, "privacy/step": 3},), {})]
+    MlflowTracker(mlflow).log(values, 3)
+    assert mlflow.calls == [("log_metrics", (values,), {"step": 3})]
+    tracker = ProgressBar(bar)
+    tracker.log(values, 1)
+    tracker.log(values, 6)
+    assert [args for name, args, _ in bar.calls if name == "update"] == [(1,), (5,)]
+    assert bar.calls[0] == ("set_postfix", (), {"eps": "0.5", "refresh": False})
+
+
+def test_a_bar_of_tqdm(capsys):
+    tqdm = pytest.importorskip("tqdm")
+    parts = run()
+    with tqdm.tqdm(total=parts[1].steps_left) as bar:
+        follow(parts[1], ProgressBar(bar))
+        train(*parts)
+        assert bar.n == N
+        assert "eps=8" in str(bar)
+
+
+@pytest.mark.slow
+def test_the_writer_of_tensorboard(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("tensorboard")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from torch.utils.tensorboard import SummaryWriter
+
+        parts = run()
+        with SummaryWriter(str(tmp_path)) as writer:
+            follow(parts[1], TensorBoardTracker(writer), every=4)
+            train(*parts)
+        found = EventAccumulator(str(tmp_path)).Reload()
+    assert set(found.Tags()["scalars"]) == set(NAMES)
+    spent = found.Scalars("privacy/epsilon_spent")
+    assert [event.step for event in spent] == [4, 8, 12]
+    assert spent[-1].value == pytest.approx(CAL.achieved.upper)
+
+
+def test_bad_arguments():
+    optimizer = run()[1]
+    with pytest.raises(dm.InvalidParameterError, match=r"writer must be an object with add_scalar\(\)"):
+        TensorBoardTracker(None)
+    with pytest.raises(dm.InvalidParameterError, match="trackers must be instances"):
+        follow(optimizer, print)
+    with pytest.raises(dm.InvalidParameterError, match="every must be an integer >= 1"):
+        follow(optimizer, every=0)
+    with pytest.raises(dm.InvalidParameterError, match="delta must be"):
+        follow(optimizer, delta=1.0)
+    with pytest.raises(dm.InvalidParameterError, match="optimizer must be a LotOptimizer"):
+        follow(torch.optim.SGD([torch.zeros(1)], lr=0.1))
