@@ -9,6 +9,7 @@ what has no closed form. From below, curves at nodes are left out, which post-pr
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import scipy
 
@@ -26,17 +27,19 @@ from dpmech.accounting.poisson import (
 from dpmech.accounting.profiles.crossing import Bound, crossing
 from dpmech.accounting.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
 from dpmech.accounting.profiles.loss_atoms import LossAtoms
-from dpmech.accounting.profiles.parts import Curve, SampledPart
+from dpmech.accounting.profiles.parts import Curve, SampledPart, grouped
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
     ELEMENTARY,
     Ladder,
     quotient_down,
     quotient_up,
+    sum_down,
+    sum_up,
     up,
 )
 
-__all__ = ["Composition"]
+__all__ = ["Composition", "composed"]
 
 # How much of the tolerance, in log delta, the first lattice should use up.
 _OF_DELTA = 0.5
@@ -276,3 +279,16 @@ class _Side:
 def _known(*, upper: bool) -> Bound:
     """What bounds without a lattice."""
     return (lambda _: 1.0) if upper else (lambda _: 0.0)
+
+
+def composed(every: Sequence[Composition]) -> Composition:
+    """All of them as one; a curve that is one object counts as one, so many times."""
+    curves: dict[int, tuple[Curve, int]] = {}
+    for one in every:
+        for curve, times in one.curves:
+            curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
+    return Composition(
+        (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
+        grouped(part for one in every for part in one.sampled),
+        tuple(curves.values()),
+    )

@@ -2,13 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from fractions import Fraction
 
 from dpmech.accounting.poisson import PoissonAccountant
-from dpmech.accounting.profiles.composition import Composition
+from dpmech.accounting.profiles.composition import Composition, composed
 from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
-from dpmech.accounting.profiles.parts import Curve, grouped
 from dpmech.accounting.profiles.private_selection import selected_curve
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
 from dpmech.accounting.profiles.run_counts import RunCount
@@ -24,8 +22,6 @@ from dpmech.numerics import (
     joined,
     rounded_down,
     rounded_up,
-    sum_down,
-    sum_up,
     up,
 )
 
@@ -135,7 +131,7 @@ class PrivacyProfile:
         every = (self, *others)
         return dataclasses.replace(
             self,
-            parts=_composed([one.parts for one in every]),
+            parts=composed([one.parts for one in every]),
             guarantee=joined(one.guarantee for one in {id(one): one for one in every}.values()),
             by=Provenance(
                 "profile.composed", {"releases": len(every)}, tuple({one.by: None for one in every})
@@ -175,15 +171,14 @@ class PrivacyProfile:
             rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
 
         Returns:
-            A PrivacyProfile, known from above only. A sample's error stays as it is, once for all runs.
+            A PrivacyProfile, known from above only; a sample's error counts once for all runs.
 
         Raises:
             InvalidParameterError: on a bad argument.
             NumericalError: as for `hockey_stick`.
 
         References:
-            Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
-            documentation, for the bound.
+            "The price of tuning" in the documentation.
         """
         if not isinstance(runs, RunCount):
             raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
@@ -352,15 +347,3 @@ class PrivacyProfile:
 
     def __repr__(self) -> str:
         return f"PrivacyProfile({self.adjacency.name}, {self.by}: {self.guarantee})"
-
-
-def _composed(every: Sequence[Composition]) -> Composition:
-    curves: dict[int, tuple[Curve, int]] = {}
-    for one in every:
-        for curve, times in one.curves:
-            curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
-    return Composition(
-        (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
-        grouped(part for one in every for part in one.sampled),
-        tuple(curves.values()),
-    )
