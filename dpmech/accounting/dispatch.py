@@ -10,6 +10,7 @@ from dpmech.accounting.balls_in_bins import (
     AllocationRenyiAccountant,
     CertifiedAccountant,
     DeterministicAccountant,
+    FreshEpochsAccountant,
     ImportanceAccountant,
     IndependentAccountant,
     InTurnAccountant,
@@ -28,13 +29,14 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import (
     BallsInBins,
     CyclicPoisson,
+    FreshBallsInBins,
     Mechanism,
     Participation,
     Poisson,
     Registry,
     Strategy,
 )
-from dpmech.numerics import Bounds, product_down, quotient_down, spend
+from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, spend
 
 __all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "method_among", "unsampled_method"]
 
@@ -108,7 +110,8 @@ def _scheme(participation: Participation) -> Scheme:
     if scheme is None:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
-            supported="participations that are not random, Poisson, CyclicPoisson and BallsInBins",
+            supported="participations that are not random, Poisson, CyclicPoisson, BallsInBins and "
+            "FreshBallsInBins",
         )
     return scheme
 
@@ -227,6 +230,49 @@ def _balls_in_bins(
     )
 
 
+def _fresh_balls_in_bins(
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
+) -> Accountant:
+    del rng
+    strategy, bounds, bins = mechanism.strategy, mechanism.sensitivity, mechanism.participation.epoch_bins
+    if bins is None:
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} allocates nobody anew every epoch", supported="FreshBallsInBins"
+        )
+    if mechanism.certain:
+        return _unsampled(bounds, method if isinstance(method, Rdp) else None)
+    check_nonnegative(strategy)
+    if strategy.bands != 1:
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} is accounted for where all steps have independent noise, and "
+            f"{strategy!r} correlates it",
+            supported="Identity, and Diagonal with equal noise within each epoch; for correlated noise "
+            f"BallsInBins({bins}), or dm.profile of one epoch under it, composed with itself, where noise "
+            "starts anew every epoch",
+        )
+    norms = strategy.column_norms().reshape(-1, bins)
+    if np.any(norms.min(axis=1) < norms.max(axis=1) * (1.0 - _CLOSE)):
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} needs equal noise at all steps of an epoch, which "
+            f"{strategy!r} has not",
+            supported=f"Identity, Diagonal with equal noise within each epoch, or BallsInBins({bins})",
+        )
+    if not (method is None or isinstance(method, Exact)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {mechanism.participation!r}", supported="method=None or Exact()"
+        )
+    moved = 1.01 * (strategy.error + strategy.gram_rounding)
+    by = Provenance("sensitivity.largest_column")
+    alike, times = np.unique(
+        np.stack([norms.min(axis=1), norms.max(axis=1)], axis=1), axis=0, return_counts=True
+    )
+    epochs = tuple(
+        (Bounds.bracket(float(least), float(most), by).widened(moved), int(count))
+        for (least, most), count in zip(alike, times, strict=True)
+    )
+    return FreshEpochsAccountant(bins, epochs, bounds)
+
+
 def _certified(
     strategy: Strategy, bins: int, bounds: Bounds, method: Certified, rng: np.random.Generator | None
 ) -> CertifiedAccountant:
@@ -270,3 +316,4 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))
+SCHEMES.add(FreshBallsInBins, Scheme(_fresh_balls_in_bins, default=Exact(), unsampled=Exact()))

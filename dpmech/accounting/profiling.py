@@ -5,7 +5,12 @@ from fractions import Fraction
 import numpy as np
 
 from dpmech.accounting.accountant import Accountant
-from dpmech.accounting.balls_in_bins import CertifiedAccountant, IndependentAccountant, InTurnAccountant
+from dpmech.accounting.balls_in_bins import (
+    CertifiedAccountant,
+    FreshEpochsAccountant,
+    IndependentAccountant,
+    InTurnAccountant,
+)
 from dpmech.accounting.dispatch import accountant_for
 from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta
 from dpmech.accounting.methods import Method
@@ -55,6 +60,9 @@ def profile_for(
         gap = release.sensitivity.relative_gap
         part = SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap)
         return PrivacyProfile(Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency)
+    if isinstance(accountant, FreshEpochsAccountant):
+        parts = accountant.profile(sigma, rel_error=rel_error)
+        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency)
     curve, answered = _curve(accountant, sigma, rel_error)
     guarantee = (
         answered.settings.guarantee(inside=False) if isinstance(answered, CertifiedAccountant) else BOUND

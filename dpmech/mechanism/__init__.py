@@ -21,7 +21,7 @@ from dpmech.mechanism.participation import (
     register,
 )
 from dpmech.mechanism.registry import Registry
-from dpmech.mechanism.sampled_participation import BallsInBins, CyclicPoisson, Poisson
+from dpmech.mechanism.sampled_participation import BallsInBins, CyclicPoisson, FreshBallsInBins, Poisson
 from dpmech.mechanism.strategies import (
     BLT,
     BandedInverse,
@@ -56,6 +56,7 @@ __all__ = [
     "Diagonal",
     "EveryStep",
     "FixedEpochs",
+    "FreshBallsInBins",
     "Identity",
     "InverseSquareRoot",
     "LambdaCGD",

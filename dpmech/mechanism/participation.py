@@ -108,6 +108,11 @@ class Participation(abc.ABC):
         """Into how many bins the examples are put, once, for the whole run; None without an allocation."""
         return None
 
+    @property
+    def epoch_bins(self) -> int | None:
+        """Into how many bins the examples are put anew every epoch, once each; None without that."""
+        return None
+
     def releases(self, n: int) -> int:
         """How many releases an example may join whose losses compose: 1 where all are accounted as one.
 

@@ -8,7 +8,7 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.participation import Participation, Pattern, register
 
-__all__ = ["BallsInBins", "CyclicPoisson", "Poisson"]
+__all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
 
 
 @register
@@ -136,13 +136,26 @@ class BallsInBins(Participation):
 
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
+        fresh: True for a new allocation every epoch: what is made is then a `FreshBallsInBins`.
     """
 
     bins: int
+    fresh: dataclasses.InitVar[bool] = False
+    _anew: ClassVar[bool] = False
     random: ClassVar[bool] = True
     plan_name: ClassVar[str] = "balls-in-bins"
 
-    def __post_init__(self) -> None:
+    def __new__(cls, bins: int = 1, fresh: bool = False) -> Self:  # noqa: FBT001, FBT002 - as __init__
+        """An allocation for the run, or with `fresh` one for every epoch."""
+        del bins
+        if not isinstance(fresh, bool):
+            raise InvalidParameterError("fresh", fresh, "True or False")
+        kind = FreshBallsInBins if fresh and cls is BallsInBins else cls
+        return super().__new__(kind)  # type: ignore[return-value]  # a kind of what was called
+
+    def __post_init__(self, fresh: bool) -> None:
+        if fresh is not self._anew:
+            raise InvalidParameterError("fresh", fresh, f"{self._anew} for a {type(self).__name__}")
         object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))
 
     @property
@@ -151,7 +164,7 @@ class BallsInBins(Participation):
         return self.bins == 1
 
     @property
-    def allocation_bins(self) -> int:
+    def allocation_bins(self) -> int | None:
         """The bins."""
         return self.bins
 
@@ -182,6 +195,52 @@ class BallsInBins(Participation):
         self.pattern(n)
         begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // self.bins)
         return self, begun * self.bins
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class FreshBallsInBins(BallsInBins):
+    """Every epoch anew, every example is put into one of `bins` bins, uniformly; bin i is its step i.
+
+    The allocations of all epochs and examples are independent. It is what `BallsInBins(bins, fresh=True)`
+    makes.
+
+    Args:
+        bins: b, an integer in [1, n]; n must be a multiple of it.
+        fresh: True.
+    """
+
+    fresh: dataclasses.InitVar[bool] = True
+    _anew: ClassVar[bool] = True
+    plan_name: ClassVar[str] = "balls-in-bins-fresh"
+
+    def __new__(cls, bins: int = 1, fresh: bool = True) -> Self:  # noqa: FBT001, FBT002 - as __init__
+        """Itself."""
+        return super().__new__(cls, bins, fresh)
+
+    @property
+    def allocation_bins(self) -> None:
+        """None: no allocation serves the whole run."""
+        return None
+
+    @property
+    def epoch_bins(self) -> int:
+        """The bins."""
+        return self.bins
+
+    def pattern(self, n: int) -> Pattern:
+        """The worst-case support: once an epoch, last in one and first in the next one at the closest."""
+        if self.bins > n or n % self.bins:
+            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
+        return Pattern(1, n // self.bins) if n > self.bins else Pattern(n, 1)
+
+    def duty(self, n: int) -> str:
+        """A new allocation for every epoch."""
+        return (
+            f"In each of {n // self.bins} epochs put every example, uniformly and independently of the "
+            f"others and of all other epochs, into one of {self.bins} bins; step t trains on bin t mod "
+            f"{self.bins} of its epoch. Every allocation is drawn anew and kept secret."
+        )
 
 
 def _check_sampling_prob(value: object) -> float:

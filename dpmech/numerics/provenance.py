@@ -139,6 +139,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
     "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
     "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",
+    "bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs",
     "bins.programme": _programme,
     "bins.certified": "Balls-in-Bins certified sampling, {bins} bins, beta {beta}",
     "bins.importance": _importance,

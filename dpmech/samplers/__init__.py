@@ -1,6 +1,6 @@
 """Samplers: which examples take part at every step, exactly as a calibration assumes; numpy only."""
 
-from dpmech.samplers.balls_in_bins import BallsInBinsSampler
+from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
@@ -12,6 +12,7 @@ __all__ = [
     "SAMPLERS",
     "BallsInBinsSampler",
     "CyclicPoissonSampler",
+    "FreshBallsInBinsSampler",
     "ParticipationTracker",
     "PoissonSampler",
     "Sampler",

@@ -1,15 +1,15 @@
-"""BallsInBinsSampler: one random allocation of examples to bins, reused every epoch."""
+"""Samplers of Balls-in-Bins: one random allocation of examples to bins for the run, or one every epoch."""
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmech.guards import check_integer
-from dpmech.mechanism import BallsInBins
+from dpmech.mechanism import BallsInBins, FreshBallsInBins
 from dpmech.numerics import IntArray
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.random_words import check_steps, groups
 
-__all__ = ["Allocation", "BallsInBinsSampler"]
+__all__ = ["Allocation", "BallsInBinsSampler", "FreshBallsInBinsSampler"]
 
 
 class Allocation:
@@ -21,10 +21,11 @@ class Allocation:
         key: the key of the run.
         count: number of groups.
         size: number of examples.
+        epoch: whose allocation it is, >= 0; 0 for one that serves the whole run.
     """
 
-    def __init__(self, key: int, count: int, size: int) -> None:
-        chosen = groups(key, count, size)
+    def __init__(self, key: int, count: int, size: int, epoch: int = 0) -> None:
+        chosen = groups(key, count, size, epoch)
         self._starts = np.concatenate(([0], np.cumsum(np.bincount(chosen, minlength=count))))
         narrow = chosen.astype(np.uint16) if count <= 1 << 16 else chosen  # sixteen bits sort in linear time
         kind: npt.DTypeLike = np.int32 if size <= 1 << 31 else np.int64
@@ -79,3 +80,51 @@ class BallsInBinsSampler(Sampler):
 
     def _lot(self, step: int) -> IntArray:
         return self._allocation.members(step % self.steps_per_epoch)
+
+
+class FreshBallsInBinsSampler(Sampler):
+    """Step t trains on bin t mod bins of its epoch; every epoch puts every example into one bin, anew.
+
+    The allocation of an epoch comes from random words of its own, so that all of them are independent. Lots
+    differ in size, which must stay secret with who is in them: normalise by
+    `expected_batch_size`. Four bytes an example are held, for one epoch at a time.
+
+    Args:
+        dataset_size: number of examples, >= 1.
+        bins: b, steps of an epoch.
+        n: number of steps, a multiple of b.
+        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
+            seed for a run that must repeat.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> sampler = FreshBallsInBinsSampler(10, 3, 6, rng=1)
+        >>> [len(lot) for lot in sampler]
+        [2, 4, 4, 3, 4, 3]
+    """
+
+    def __init__(self, dataset_size: int, bins: int, n: int, *, rng: object = None) -> None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+        participation = FreshBallsInBins(bins)
+        steps = check_steps(n)
+        participation.pattern(steps)
+        super().__init__(
+            size,
+            participation,
+            steps,
+            steps_per_epoch=participation.bins,
+            expected_batch_size=size / participation.bins,
+            rng=rng,
+        )
+
+    def _prepare(self) -> None:
+        self._epoch = -1
+
+    def _lot(self, step: int) -> IntArray:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size, epoch)
+            self._epoch = epoch
+        return self._allocation.members(place)

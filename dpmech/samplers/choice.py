@@ -5,8 +5,16 @@ from collections.abc import Callable
 
 from dpmech.certificates import Claim
 from dpmech.exceptions import CertificateError, InvalidParameterError
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Mechanism, Participation, Poisson, Registry
-from dpmech.samplers.balls_in_bins import BallsInBinsSampler
+from dpmech.mechanism import (
+    BallsInBins,
+    CyclicPoisson,
+    FreshBallsInBins,
+    Mechanism,
+    Participation,
+    Poisson,
+    Registry,
+)
+from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
 from dpmech.samplers.random_words import check_steps
@@ -93,3 +101,4 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
 SAMPLERS.add(Poisson, PoissonSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)
+SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

@@ -61,17 +61,17 @@ def words(key: int, use: Use, position: int) -> np.random.Philox:
     return np.random.Philox(key=key, counter=counter)
 
 
-def groups(key: int, count: int, size: int) -> npt.NDArray[np.int32 | np.int64]:
+def groups(key: int, count: int, size: int, epoch: int = 0) -> npt.NDArray[np.int32 | np.int64]:
     """A group for each of `size` examples, uniform in [0, count) and independent.
 
     A word w becomes w mod count; words past the last multiple of count are drawn again, so that no group is
-    favoured.
+    favoured. Every epoch has words of its own; what is drawn once for the run has those of epoch 0.
     """
     chosen: npt.NDArray[np.int32 | np.int64] = np.empty(
         size, dtype=np.int32 if count <= 1 << 31 else np.int64
     )
     limit = _WORD - _WORD % count
-    stream = words(key, Use.GROUPS, 0)
+    stream = words(key, Use.GROUPS, epoch)
     for start in range(0, size, _CHUNK):
         part = stream.random_raw(min(_CHUNK, size - start))
         if limit < _WORD:

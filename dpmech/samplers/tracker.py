@@ -20,8 +20,9 @@ class ParticipationTracker:
     """What every example did so far, and the refusal of a lot that the pattern forbids.
 
     It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
-    participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. For
-    CyclicPoisson an example must stay in its group. That a random participation was drawn with the right
+    participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. With a new
+    allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example
+    must stay in its group. That a random participation was drawn with the right
     law cannot be seen from its lots.
 
     **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
@@ -51,6 +52,7 @@ class ParticipationTracker:
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
         self._pattern = participation.pattern(self._n)
         self._cycle = participation.groups
+        self._epoch = participation.epoch_bins
         self._steps = 0
         self._smallest: int | None = None
         held = 0 if participation.per_release and self._cycle is None else self._size
@@ -111,7 +113,7 @@ class ParticipationTracker:
             return {"steps": self._steps}
         if self._participation.random:
             apart = self._pattern.min_sep
-            most = min(-(-self._steps // apart), self._pattern.max_participations)
+            most = min(-(-self._steps // (self._epoch or apart)), self._pattern.max_participations)
             smallest = apart if most > 1 else None
         else:
             smallest, most = self._smallest, int(self._counts.max())
@@ -178,7 +180,9 @@ class ParticipationTracker:
             if np.any(before % self._cycle != step % self._cycle):
                 raise _refusal(step, f"an example is in two of the {self._cycle} groups", self._participation)
             return
-        if self._pattern.evenly_spaced:
+        if self._epoch is not None:
+            self._check_allocation(step, lot.size, last, self._epoch)
+        elif self._pattern.evenly_spaced:
             self._check_epoch(step, lot.size, last)
         else:
             self._check_separation(step, lot, before)
@@ -200,6 +204,20 @@ class ParticipationTracker:
             rule = f"an example is missing that took part {period} steps earlier"
             raise _refusal(step, rule, self._participation)
         self._sizes[step % period] = size
+
+    def _check_allocation(self, step: int, size: int, last: IntArray, bins: int) -> None:
+        """Everyone once an epoch: nobody twice, nobody new after the first one, nobody missing at its end."""
+        begun = step - step % bins
+        if np.any(last >= begun):
+            raise _refusal(
+                step, f"an example takes part twice in an epoch of {bins} steps", self._participation
+            )
+        if begun and np.any(last < 0):
+            raise _refusal(step, "an example takes part that did not in the first epoch", self._participation)
+        if begun and step == begun + bins - 1:
+            came = int(np.count_nonzero(self._last >= begun)) + size
+            if came != int(np.count_nonzero(self._last >= 0)):
+                raise _refusal(step, "an example is missing in the epoch that ends", self._participation)
 
     def _check_separation(self, step: int, lot: IntArray, before: IntArray) -> None:
         min_sep, most = self._pattern.min_sep, self._pattern.max_participations

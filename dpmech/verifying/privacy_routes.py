@@ -17,6 +17,7 @@ from dpmech.accounting import (
     Certified,
     Deterministic,
     Exact,
+    FreshEpochsAccountant,
     GaussianAccountant,
     Importance,
     IndependentAccountant,
@@ -31,8 +32,9 @@ from dpmech.accounting import (
 )
 from dpmech.certificates import Certificate
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism import BallsInBins, CyclicPoisson, Mechanism, Poisson, Registry
+from dpmech.mechanism import BallsInBins, CyclicPoisson, FreshBallsInBins, Mechanism, Poisson, Registry
 from dpmech.numerics import BOUND, Bounds, Provenance
+from dpmech.verifying.allocation_transform import fresh_delta
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
 
 __all__ = ["SECOND_ROUTES", "Route", "certified_sensitivity", "repeated_routes", "second_routes"]
@@ -44,6 +46,8 @@ _PACKAGE_SLACK = 4e-3
 # How fine the lattices are made, as a part of sigma; where that cannot be they say nothing.
 _LATTICE_TOLERANCE = 2e-3
 _BY_INTEGRAL = Provenance("second.integral")
+# Of the transforms of fresh allocations, in sigma, and relative in delta.
+_TRANSFORM_SLACK, _TRANSFORM_ERROR = 1e-4, 1e-4
 # An honest file is refused by its own independent sample once in a million times.
 _SAMPLE_CONFIDENCE = 1.0 - 1e-6
 _SAMPLE_ERRORS = (2e-3, 2e-2)
@@ -190,6 +194,39 @@ def _sample_routes(
     return (Route(name, _evaluated(accountant, certificate), math.inf, decides=False),)
 
 
+def _fresh_routes(
+    certificate: Certificate, sensitivity: Bounds, rng: np.random.Generator | None
+) -> tuple[Route, ...]:
+    """The transform of the likelihood ratio of one epoch, composed and inverted."""
+    del rng
+    bins = certificate.participation.epoch_bins
+    accountant = _accountant(certificate, Exact(), None)
+    if bins is None or not isinstance(accountant, FreshEpochsAccountant):
+        raise UnsupportedCombinationError(
+            f"{certificate.participation!r} allocates nobody anew every epoch", supported="FreshBallsInBins"
+        )
+    columns = certificate.strategy.column_norms()
+    norms = columns.reshape(-1, bins).max(axis=1)
+    # The sensitivity is that of as many columns as there are epochs, the largest ones. By what it is above
+    # that when computed anew, each epoch counts for more.
+    largest = np.sort(columns**2)[-norms.size :]
+    raised = max(1.0, sensitivity.upper / math.sqrt(math.fsum(largest)))
+    alike, times = np.unique(norms, return_counts=True)
+
+    def delta(sigma: float, eps: float) -> Bounds:
+        composed = accountant.composition(sigma)
+        tilts = composed.tilt(eps, add=False), composed.tilt(eps, add=True)
+        epochs = [
+            (raised * float(norm) / sigma, int(count)) for norm, count in zip(alike, times, strict=True)
+        ]
+        found = fresh_delta(bins, epochs, eps, tilts)
+        return Bounds(
+            found * (1.0 - _TRANSFORM_ERROR), min(1.0, found * (1.0 + _TRANSFORM_ERROR)), BOUND, _BY_INTEGRAL
+        )
+
+    return (Route(f"transform of the ratio of {bins} bins, inverted", delta, _TRANSFORM_SLACK),)
+
+
 def _accountant(certificate: Certificate, method: Method, rng: np.random.Generator | None) -> Accountant:
     return accountant_for(certificate.mechanism, method, rng)
 
@@ -219,3 +256,4 @@ def certified_sensitivity(bracket: Bounds, mechanism: Mechanism) -> Bounds:
 SECOND_ROUTES.add(Poisson, _poisson_routes)
 SECOND_ROUTES.add(CyclicPoisson, _poisson_routes)
 SECOND_ROUTES.add(BallsInBins, _sample_routes)
+SECOND_ROUTES.add(FreshBallsInBins, _fresh_routes)

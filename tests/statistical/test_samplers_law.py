@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.samplers import BallsInBinsSampler, CyclicPoissonSampler, PoissonSampler
+from dpmech.samplers import (
+    BallsInBinsSampler,
+    CyclicPoissonSampler,
+    FreshBallsInBinsSampler,
+    PoissonSampler,
+)
 
 ALPHA = 1e-9
 PROB = 0.3
@@ -198,6 +203,43 @@ def test_balls_in_bins_has_the_joint_law_of_one_allocation():
 def test_other_allocations_are_rejected(fault):
     rng = np.random.default_rng(107)
     assert p_value([bins_of(fault(rng)) for _ in range(ALLOCATIONS)], BINS_LAW) < ALPHA
+
+
+# ---- Balls-in-Bins with a new allocation every epoch: two of three examples, three bins, two epochs
+
+
+FRESH_LAW = dict.fromkeys(itertools.product(range(BINS), repeat=2 * EPOCHS), BINS ** (-2.0 * EPOCHS))
+
+
+def bins_of_two(run):
+    first, second, _, *again = bins_of(run)
+    return first, second, *again[:2]
+
+
+def an_allocation_for_the_run(rng):
+    return run_of(*[rng.integers(BINS, size=EXAMPLES)] * EPOCHS)
+
+
+def next_to_the_bin_before(rng):
+    bins = rng.integers(BINS, size=EXAMPLES)
+    return run_of(bins, (bins + rng.integers(1, BINS, size=EXAMPLES)) % BINS)
+
+
+def test_fresh_balls_in_bins_has_the_joint_law_of_independent_allocations():
+    rng = np.random.default_rng(206)
+    outcomes = [
+        bins_of_two(lots(FreshBallsInBinsSampler(EXAMPLES, BINS, BINS * EPOCHS, rng=rng)))
+        for _ in range(ALLOCATIONS)
+    ]
+    assert p_value(outcomes, FRESH_LAW) > ALPHA
+
+
+@pytest.mark.parametrize(
+    "fault", [an_allocation_for_the_run, next_to_the_bin_before, bins_of_equal_size, a_favoured_bin]
+)
+def test_other_fresh_allocations_are_rejected(fault):
+    rng = np.random.default_rng(207)
+    assert p_value([bins_of_two(fault(rng)) for _ in range(ALLOCATIONS)], FRESH_LAW) < ALPHA
 
 
 # ---- Balls-in-Bins: one allocation of many examples

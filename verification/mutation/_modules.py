@@ -76,6 +76,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.profiles.gaussian_part",
         "accounting.profiles.gaussian_envelope",
         "accounting.profiles.loss_atoms",
+        "accounting.profiles.lower_atoms",
         "accounting.profiles.node_placing",
         "accounting.profiles.parts",
         "accounting.profiles.private_selection",
@@ -140,6 +141,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.independent.total",
         "accounting.balls_in_bins.independent.direction",
         "accounting.balls_in_bins.independent.accountant",
+        "accounting.balls_in_bins.fresh_epochs",
         "accounting.balls_in_bins.moments",
     ],
     "renyi": [

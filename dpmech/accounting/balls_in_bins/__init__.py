@@ -13,6 +13,7 @@ from dpmech.accounting.balls_in_bins.dominating_pair import (
     ring_profile,
     sampling_gram,
 )
+from dpmech.accounting.balls_in_bins.fresh_epochs import FreshEpochsAccountant
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.in_turn import InTurnAccountant, Turn
 from dpmech.accounting.balls_in_bins.independent import IndependentAccountant
@@ -48,6 +49,7 @@ __all__ = [
     "CertifiedAccountant",
     "CollectiveParts",
     "DeterministicAccountant",
+    "FreshEpochsAccountant",
     "ImportanceAccountant",
     "InTurnAccountant",
     "IndependentAccountant",

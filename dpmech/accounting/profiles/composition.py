@@ -4,10 +4,12 @@ Gaussian releases are one Gaussian release, in closed form. Poisson-sampled ones
 steps of one run, whose transform is inverted. Everything else goes onto one lattice: each loss by what bounds
 it from above, the lot composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
 H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). So the lattice only has to resolve
-what has no closed form. From below, curves at nodes are left out, which post-processing allows.
+what has no closed form. From below, curves at nodes enter by a loss that theirs dominates, or are left out,
+which post-processing allows.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -27,6 +29,7 @@ from dpmech.accounting.poisson import (
 from dpmech.accounting.profiles.crossing import Bound, crossing
 from dpmech.accounting.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
 from dpmech.accounting.profiles.loss_atoms import LossAtoms
+from dpmech.accounting.profiles.lower_atoms import LowerAtoms
 from dpmech.accounting.profiles.parts import Curve, SampledPart, grouped
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
@@ -85,6 +88,10 @@ class Composition:
         """How many losses are added up; those of all Gaussian releases are one."""
         steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.curves)
         return steps + (self.gaussian[1] > 0.0)
+
+    def tilt(self, eps: float, *, add: bool) -> float:
+        """About how fast log delta falls with eps >= 0 in one direction: the theta of Chernoff's bound."""
+        return _Side(self, add=add).tilt(eps)
 
     def never(self, *, add: bool) -> float:
         """What the upper bounds on one direction stay above however large eps is, rounded to nearest."""
@@ -149,6 +156,10 @@ class _Side:
             (curve.atoms(add=add), times) for curve, times in whole.curves
         ]
 
+    @functools.cached_property
+    def _below(self) -> list[tuple[LowerAtoms, int]]:
+        return [(curve.atoms_below(add=self.add), times) for curve, times in self.whole.curves]
+
     @property
     def says_nothing(self) -> bool:
         """Whether the bounds of some curve are 1 everywhere, so that no loss of it is known to be finite."""
@@ -156,9 +167,16 @@ class _Side:
 
     def rough_epsilon(self, delta: float) -> float:
         """About the eps at delta, not far below it."""
+        return self._rough.chernoff_eps(math.log(delta))
+
+    def tilt(self, eps: float) -> float:
+        """The theta of Chernoff's bound at eps, about."""
+        return self._rough.tilt_for_eps(eps)
+
+    @property
+    def _rough(self) -> JointMoments:
         losses = [self._loss(part, upper=True) for part in self.whole.sampled]
-        steps = [part.steps for part in self.whole.sampled]
-        return self._moments(losses, steps, self.whole.gaussian[1]).chernoff_eps(math.log(delta))
+        return self._moments(losses, [part.steps for part in self.whole.sampled], self.whole.gaussian[1])
 
     def upper(self, near: float, tolerance: float) -> Bound:
         """An upper bound at every eps >= 0, laid out for one of them."""
@@ -177,13 +195,23 @@ class _Side:
 
     def lower(self, near: float, tolerance: float) -> Bound:
         """A lower bound at every eps >= 0, laid out for one of them."""
-        closed, curves = self._closed(near, tolerance), self.whole.curves
-        return lambda eps: max([closed(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
+        known, curves = self._known_below(near, tolerance), self.whole.curves
+        return lambda eps: max([known(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
 
-    def _closed(self, near: float, tolerance: float) -> Bound:
-        """A lower bound from the Gaussian and the sampled releases that are known to be tight."""
+    def _known_below(self, near: float, tolerance: float) -> Bound:
+        """A lower bound from all that is known from below."""
         square = self.whole.gaussian[0]
         tight = tuple(part for part in self.whole.sampled if part.tight)
+        below = tuple(
+            (curve, times)
+            for curve, times in self.whole.curves
+            if not curve.atoms_below(add=self.add).says_nothing
+        )
+        if below:
+            if len(below) == 1 and below[0][1] == 1 and not tight and square == 0.0:
+                return _known(upper=False)
+            side = _Side(Composition(self.whole.gaussian, tight, below), add=self.add)
+            return side._on_lattices(near, tolerance, upper=False)
         if not tight:
             return lambda eps: gaussian_ends(square, eps)[0]
         if len(tight) == 1 and square == 0.0:
@@ -222,14 +250,16 @@ class _Side:
                 (upper_lattice(loss, step) if upper else lower_lattice(loss, step), times)
                 for loss, times in zip(losses, steps, strict=True)
             ]
-            if upper:
-                factors.extend((one.lattice(step), times) for one, times in self.atoms)
+            factors.extend(
+                (one.lattice(step), times) for one, times in (self.atoms if upper else self._below)
+            )
             composed = compose_all(factors, theta, upper=upper)
             return (lambda eps: composed.delta_beside(eps, square)) if square > 0.0 else composed.delta
 
         sign = 1.0 if upper else -1.0
         best, last, found = math.inf, math.inf, _known(upper=upper)
-        for step in self._ladder(losses, steps, rough, (steep, theta), tolerance).rungs:
+        ladder = self._ladder(losses, steps, rough, (steep, theta), tolerance, floored=not upper)
+        for step in ladder.rungs:
             bound = on(step)
             value = sign * bound(near)
             if value < best:
@@ -256,21 +286,34 @@ class _Side:
         rough: JointMoments,
         tilts: tuple[float, float],
         tolerance: float,
+        *,
+        floored: bool,
     ) -> Ladder:
         """Steps that move log delta by about the goal, and finer ones, as long as they can be afforded.
 
         A mass that is split over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 in the mean: log
-        delta rises by theta (theta + 1) / 2 times that, a loss.
+        delta rises by theta (theta + 1) / 2 times that, a loss. Where losses at nodes are moved down, by h /
+        2 in the mean, it falls by theta times that.
         """
         # Losses on few values may ask for any tilt; what a lattice can gain there is little.
         count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
         spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
+        repeated = sum(times for _, times in self.atoms)
+        if floored and repeated:
+            wanted = min(wanted, 2.0 * _OF_DELTA * tolerance / (max(theta, 0.1) * repeated))
         low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
+        spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
         # All lattices are in memory at once: of many kinds each gets less of it.
         share = max(1.0, len(losses) / _KINDS)
-        least = max([(high - low) / (0.8 * MAX_LENGTH), *(share * loss.finest_step() for loss in losses)])
+        least = max(
+            [
+                (high - low) / (0.8 * MAX_LENGTH),
+                *(share * loss.finest_step() for loss in losses),
+                *(span / _USUAL_LENGTH for span in spans),
+            ]
+        )
         first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
         return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))

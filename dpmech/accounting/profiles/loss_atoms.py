@@ -27,7 +27,7 @@ from dpmech.accounting.poisson import LatticeLoss
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
 
-__all__ = ["LossAtoms", "atoms_above"]
+__all__ = ["LossAtoms", "atoms_above", "lower_hull"]
 
 # Slopes are off by 4 u, masses by 3 u more.
 _SLOPES, _MASSES = 8.0 * UNIT, 8.0 * UNIT
@@ -124,7 +124,7 @@ def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
     ratios = np.exp(eps)
     # Moved to the right, where the curve is no higher.
     ratios *= 1.0 + 2.0 * ELEMENTARY
-    vertices = _lower_hull(np.append(0.0, ratios), np.append(1.0, deltas))
+    vertices = lower_hull(np.append(0.0, ratios), np.append(1.0, deltas))
     a, h = np.append(0.0, ratios)[vertices], np.append(1.0, deltas)[vertices]
     if a.size == 1:
         return LossAtoms(np.zeros(0), np.zeros(0), 1.0)
@@ -137,7 +137,7 @@ def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
     return LossAtoms(losses[used], masses[used], float(h[-1]))
 
 
-def _lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
+def lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
     """Indices of the vertices of the lower convex hull of points with increasing x and non-increasing y."""
     kept: list[int] = []
     for index in range(x.size):

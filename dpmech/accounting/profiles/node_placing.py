@@ -18,7 +18,7 @@ _COARSE = 24
 _SMALLEST_EPS, _LARGEST_EPS = 1e-4, 1e4
 
 
-def placed_nodes(eps: FloatArray, logs: FloatArray, hull: float) -> FloatArray:
+def placed_nodes(eps: FloatArray, logs: FloatArray, hull: float, steepest: float = math.inf) -> FloatArray:
     """Nodes between which the line in e^eps is at most a factor 1 + hull above a curve, about.
 
     Over a step h of eps it is above by h^2 / 8 (l'^2 + l'' - l'), l the log of the curve; l'' < 0 is left
@@ -28,10 +28,13 @@ def placed_nodes(eps: FloatArray, logs: FloatArray, hull: float) -> FloatArray:
         eps: where the curve was looked at, shape (m,), increasing.
         logs: its logs there, about.
         hull: > 0.
+        steepest: a slope l' beyond which none counts: in a composition under a tilt theta a loss that is
+            split over h weighs h^2 / 8 (theta (theta + 1)) times its own share, however steep its curve is
+            there.
     """
     if eps.size < 2:
         return eps
-    slopes = np.maximum(-np.gradient(logs, eps), 0.0)
+    slopes = np.clip(-np.gradient(logs, eps), 0.0, steepest)
     density = np.sqrt(np.maximum(slopes**2 + slopes, 0.02) / (8.0 * hull))
     steps = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(eps))])
     count = max(1, math.ceil(float(steps[-1])))

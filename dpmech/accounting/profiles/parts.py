@@ -7,6 +7,7 @@ import numpy as np
 
 from dpmech.accounting.poisson import PoissonRelease
 from dpmech.accounting.profiles.loss_atoms import LossAtoms, atoms_above
+from dpmech.accounting.profiles.lower_atoms import LowerAtoms, atoms_below
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import (
     Bounds,
@@ -181,6 +182,20 @@ class Curve:
         eps, upper = np.array(other.eps), np.array(other.upper)
         mirrored = (-np.expm1(-eps) + np.exp(-eps) * upper) * (1.0 + 2.0**-48)
         return atoms_above(np.concatenate([-eps, own.eps]), np.concatenate([mirrored, own.upper]))
+
+    def atoms_below(self, *, add: bool) -> LowerAtoms:
+        """A loss of one direction that the mechanism's own dominates, from both directions as `atoms`."""
+        own, other = (self.add, self.remove) if add else (self.remove, self.add)
+        eps = np.array(other.eps)
+        lower, upper = (
+            -np.expm1(-eps) + np.exp(-eps) * np.array(ends) * (1.0 + side * 2.0**-48)
+            for ends, side in ((other.lower, -1.0), (other.upper, 1.0))
+        )
+        return atoms_below(
+            np.concatenate([-eps, own.eps]),
+            np.concatenate([lower * (1.0 - 2.0**-48), own.lower]),
+            np.concatenate([upper * (1.0 + 2.0**-48), own.upper]),
+        )
 
     def lower(self, eps: float, *, add: bool) -> float:
         """A lower bound on one direction at any real eps, rounded down."""

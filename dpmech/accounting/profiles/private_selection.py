@@ -81,8 +81,9 @@ def rank_atoms(other: LossAtoms, law: RunCount) -> LossAtoms:
     own = np.exp(law.log_weight(beaten[:-1])) * (1.0 + _ROUNDING)
     rival = np.exp(law.log_weight(powers[1:])) * (1.0 - _ROUNDING)
     own[0] = 1.0
-    with np.errstate(divide="ignore"):
-        ratio = own / rival
+    # Where both are 0, as for hundreds of Poisson runs, nothing is asked of z.
+    with np.errstate(divide="ignore", over="ignore"):
+        ratio = np.divide(own, rival, out=np.zeros_like(own), where=own > 0.0)
     last = min(float(ratio.max()) * (1.0 + _ROUNDING), _LARGEST_RATIO)
     places = np.append(
         np.concatenate([[1e-3], np.geomspace(0.02, max(last, 1.0 + _ROUNDING), _PLACES)[:-1]]), last
@@ -164,7 +165,9 @@ def _nodes(base: LossAtoms, rank: LossAtoms, mean: float, rel_error: float) -> N
         if base.losses.size == 0:
             return 0.0, 1.0
         curve = base.deltas(eps - rank.losses)
-        return 0.0, min(1.0, next_up(mean * total(rank.masses * curve) * (1.0 + 1e-12)))
+        # A rank beyond the last z that was looked at counts as infinite: no run hides behind it.
+        whole = total(rank.masses * curve) + rank.infinite
+        return 0.0, min(1.0, next_up(mean * whole * (1.0 + 1e-12)))
 
     nodes, upper = followed(bound, LEAST_DELTA, 0.5 * rel_error)
     return Nodes.of(nodes, np.zeros(nodes.size), upper)

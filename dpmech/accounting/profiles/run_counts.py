@@ -21,6 +21,8 @@ __all__ = ["NegativeBinomialRuns", "PoissonRuns", "RunCount", "run_count_from"]
 
 _LARGEST_MEAN = 1e5
 _LARGEST_SHAPE = 1e3
+# Below it 1 / gamma and gamma^shape near the end of float64.
+_LEAST_GAMMA = 1e-300
 # Bits of the number that decides, and digits of the probabilities that it is compared with: what is drawn
 # differs from the law by less than 1e-60 in total variation.
 _BYTES, _DIGITS = 32, 90
@@ -125,7 +127,7 @@ class NegativeBinomialRuns(RunCount):
     Args:
         shape: in (-1, 1e3]. The smaller it is the less a selection costs at one mean, and the more the number
             of runs varies.
-        gamma: in (0, 1); the smaller, the more runs. `of_mean` finds the one of a mean.
+        gamma: in [1e-300, 1); the smaller, the more runs. `of_mean` finds the one of a mean.
 
     Raises:
         InvalidParameterError: on another number, or if the mean is above 1e5.
@@ -147,9 +149,7 @@ class NegativeBinomialRuns(RunCount):
 
     def __post_init__(self) -> None:
         shape = check_real("shape", self.shape, minimum=-1.0, maximum=_LARGEST_SHAPE, open_minimum=True)
-        gamma = check_real(
-            "gamma", self.gamma, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-        )
+        gamma = check_real("gamma", self.gamma, minimum=_LEAST_GAMMA, maximum=1.0, open_maximum=True)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "gamma", gamma)
         if not self.mean <= _LARGEST_MEAN * (1.0 + 1e-6):
@@ -157,16 +157,23 @@ class NegativeBinomialRuns(RunCount):
 
     @classmethod
     def of_mean(cls, mean: float, *, shape: float = 0.0) -> "NegativeBinomialRuns":
-        """The law with this mean number of runs, in (1, 1e5], as closely as floats allow."""
+        """The law with this mean number of runs, in (1, 1e5], as closely as floats allow.
+
+        Raises:
+            InvalidParameterError: on another number, or a mean that no gamma has at a shape near -1.
+        """
         wanted = check_real("mean", mean, minimum=1.0, maximum=_LARGEST_MEAN, open_minimum=True)
         checked = check_real("shape", shape, minimum=-1.0, maximum=_LARGEST_SHAPE, open_minimum=True)
         if checked == 1.0:
             return cls(1.0, 1.0 / wanted)
-        low, high = -700.0, math.log1p(-1e-9)
+        low, high = math.log(_LEAST_GAMMA) + 1e-9, math.log1p(-1e-9)
         for _ in range(100):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if _mean(checked, math.exp(middle)) > wanted else (low, middle)
-        return cls(checked, math.exp(high))
+        found = cls(checked, math.exp(high))
+        if found.mean < wanted * (1.0 - 1e-6):
+            raise InvalidParameterError("mean", wanted, f"at most {found.mean:.6g} at shape {checked!r}")
+        return found
 
     @property
     def mean(self) -> float:
@@ -216,7 +223,5 @@ def _mean(shape: float, gamma: float) -> float:
     """Shape (1 - gamma) / (gamma (1 - gamma^shape)); at shape 0 its limit."""
     log_gamma = math.log(gamma)
     exponent = shape * log_gamma
-    if exponent > 700.0:
-        return 1.0
     share = -log_gamma if abs(exponent) < 1e-300 else -math.expm1(exponent) / shape
     return (1.0 - gamma) / gamma / share

@@ -42,6 +42,8 @@ class ExampleLoss:
                 "a function loss(model, *example) of one example, a criterion such as nn.CrossEntropyLoss(), "
                 "or None",
             )
+        if isinstance(loss, type):
+            raise InvalidParameterError("loss", loss, f"an instance, {loss.__name__}(), not its class")
         if takes not in _TAKES:
             raise InvalidParameterError("loss_takes", takes, f"one of {_TAKES}")
         self._is_criterion = isinstance(loss, nn.Module) or _is_functional(loss)

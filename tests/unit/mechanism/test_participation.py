@@ -1,4 +1,5 @@
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ ALL = [
     dm.Poisson(0.1),
     dm.CyclicPoisson(0.1, 3),
     dm.BallsInBins(3),
+    dm.FreshBallsInBins(3),
 ]
 
 
@@ -35,6 +37,8 @@ def test_every_schema_is_listed_here():
         (dm.MinSep(5), 5, Pattern(5, 1)),
         (dm.FixedEpochs(3), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.BallsInBins(2), 6, Pattern(2, 3, evenly_spaced=True)),
+        (dm.FreshBallsInBins(2), 6, Pattern(1, 3)),
+        (dm.FreshBallsInBins(6), 6, Pattern(6, 1)),
         (dm.Poisson(0.5), 6, Pattern(6, 1)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
     ],
@@ -75,7 +79,12 @@ def test_frozen_hashable_and_explicit_in_repr(schema):
 
 
 def test_which_schemas_are_random():
-    assert {type(schema) for schema in ALL if schema.random} == {dm.Poisson, dm.CyclicPoisson, dm.BallsInBins}
+    assert {type(schema) for schema in ALL if schema.random} == {
+        dm.Poisson,
+        dm.CyclicPoisson,
+        dm.BallsInBins,
+        dm.FreshBallsInBins,
+    }
     assert {type(schema) for schema in ALL if schema.per_release} == {dm.Poisson, dm.CyclicPoisson}
 
 
@@ -98,6 +107,12 @@ def test_numpy_integers_become_ints():
         (lambda: dm.FixedEpochs(True), r"epochs must be an integer >= 1, got True"),
         (lambda: dm.BallsInBins(0), r"bins must be an integer >= 1, got 0"),
         (lambda: dm.BallsInBins("3"), r"bins must be an integer >= 1, got '3'"),
+        (lambda: dm.BallsInBins(3, fresh=1), r"fresh must be True or False, got 1"),
+        (lambda: dm.FreshBallsInBins(0), r"bins must be an integer >= 1, got 0"),
+        (
+            lambda: dm.FreshBallsInBins(3, fresh=False),
+            r"fresh must be True for a FreshBallsInBins, got False",
+        ),
         (lambda: dm.Poisson(0.0), r"sampling_prob must be a finite number in \(0, 1\], got 0\.0"),
         (lambda: dm.Poisson(1.0000001), r"sampling_prob must be a finite number in \(0, 1\], got 1\.0000001"),
         (lambda: dm.Poisson(-0.1), r"sampling_prob must be a finite number in \(0, 1\]"),
@@ -121,6 +136,7 @@ def test_bad_arguments(build, message):
         (dm.FixedEpochs(10), r"epochs must be a divisor of n=5, got 10"),
         (dm.BallsInBins(2), r"bins must be a divisor of n=5, got 2"),
         (dm.BallsInBins(10), r"bins must be a divisor of n=5, got 10"),
+        (dm.FreshBallsInBins(2), r"bins must be a divisor of n=5, got 2"),
     ],
 )
 @pytest.mark.parametrize("call", [dm.sensitivity, dm.rmse, dm.max_se])
@@ -151,6 +167,7 @@ def test_only_participations_are_participations(value):
         (dm.CyclicPoisson(0.1, 20), 0.1, 20, None, 1),
         (dm.BallsInBins(3), None, None, 3, 1),
         (dm.BallsInBins(1), None, None, 1, 1),
+        (dm.FreshBallsInBins(3), None, None, None, 1),
     ],
     ids=repr,
 )
@@ -189,6 +206,7 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
+        (dm.FreshBallsInBins, {}, dm.FreshBallsInBins(39)),
     ],
 )
 def test_a_plan_sizes_every_schema(kind, settings, expected):
@@ -206,6 +224,7 @@ def test_plans_know_each_schema_by_one_name():
         "poisson",
         "cyclic-poisson",
         "balls-in-bins",
+        "balls-in-bins-fresh",
     ]
 
 
@@ -282,3 +301,20 @@ def test_a_registry_has_one_entry_for_a_kind():
     assert registry.find(dm.MinSep(3)) is None
     with pytest.raises(dm.InvalidParameterError, match="kind must be one with a colour"):
         registry.remove(dm.MinSep)
+
+
+def test_a_fresh_allocation_by_either_name():
+    assert dm.BallsInBins(3, fresh=True) == dm.FreshBallsInBins(3)
+    assert type(dm.BallsInBins(3, fresh=True)) is dm.FreshBallsInBins
+    assert dm.BallsInBins(3, fresh=False) == dm.BallsInBins(3) != dm.FreshBallsInBins(3)
+    assert type(dm.BallsInBins(3)) is dm.BallsInBins
+    assert (dm.BallsInBins(3).fresh, dm.FreshBallsInBins(3).fresh) == (False, True)
+    assert (dm.BallsInBins(3).epoch_bins, dm.FreshBallsInBins(3).epoch_bins) == (None, 3)
+    for schema in (dm.BallsInBins(3), dm.FreshBallsInBins(3)):
+        again = pickle.loads(pickle.dumps(schema))
+        assert (again, type(again)) == (schema, type(schema))
+
+
+def test_files_from_before_fresh_allocations_still_load():
+    assert dm.Participation.from_json('{"bins": 3, "type": "BallsInBins"}') == dm.BallsInBins(3)
+    assert dm.BallsInBins(3).to_dict() == {"type": "BallsInBins", "bins": 3}

@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.samplers import BallsInBinsSampler, ParticipationTracker, SequentialSampler
+from dpmech.samplers import (
+    BallsInBinsSampler,
+    FreshBallsInBinsSampler,
+    ParticipationTracker,
+    SequentialSampler,
+)
 
 MAKE = {
     "every": lambda: ParticipationTracker(dm.EveryStep(), 6, 10),
@@ -226,3 +231,47 @@ def test_broken_states_are_refused(entries):
 def test_bad_arguments_are_named(arguments, name):
     with pytest.raises(dm.InvalidParameterError, match=name):
         ParticipationTracker(*arguments)
+
+
+# ---- a new allocation every epoch
+
+
+def fresh_tracker():
+    return ParticipationTracker(dm.FreshBallsInBins(2), 6, 4)
+
+
+def test_fresh_lots_differ_from_epoch_to_epoch():
+    tracker = fresh_tracker()
+    for step, lot in enumerate([[0, 1], [2, 3], [3], [0, 1, 2], [], [0, 1, 2, 3]]):
+        tracker.record(step, lot)
+    assert tracker.summary() == {"steps": 6, "smallest_separation": 1, "most_participations": 3}
+
+
+@pytest.mark.parametrize(
+    ("lots", "rule"),
+    [
+        ([[0, 1], [1, 2]], "twice in an epoch of 2 steps"),
+        ([[0, 1], [2], [0], [1]], "an example is missing in the epoch that ends"),
+        ([[0, 1], [2], [0, 3]], "did not in the first epoch"),
+    ],
+)
+def test_fresh_lots_that_leave_the_pattern(lots, rule):
+    tracker = fresh_tracker()
+    for step, lot in enumerate(lots[:-1]):
+        tracker.record(step, lot)
+    before = tracker.state_dict()
+    with pytest.raises(dm.CertificateError, match=rule):
+        tracker.record(len(lots) - 1, lots[-1])
+    assert tracker.steps == before["steps"]
+
+
+def test_a_fresh_sampler_passes_and_resumes():
+    sampler = FreshBallsInBinsSampler(40, 4, 12, rng=1)
+    tracker = ParticipationTracker(sampler.participation, 12, 40)
+    for step in range(6):
+        tracker.record(step, sampler.indices(step))
+    again = ParticipationTracker(sampler.participation, 12, 40)
+    again.load_state_dict(tracker.state_dict())
+    for step in range(6, 12):
+        again.record(step, sampler.indices(step))
+    assert again.summary()["most_participations"] == 3

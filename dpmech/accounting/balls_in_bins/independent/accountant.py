@@ -20,11 +20,13 @@ __all__ = ["IndependentAccountant"]
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
 _SMALLEST_EPS = 1e-9
-# Of log delta, where a slope is read.
-_FAR_BELOW = -60.0
+# How far beyond where a curve is followed, in log delta, a slope is still read.
+_BEYOND = 32.0
 _AGREEMENTS = 12
 # Entries of the Gram matrix that count as equal differ by less than this, and their roots by half of it.
 _ALIKE = 1e-13
+# Over so much of log delta nodes share their sums; how far, beside the hull, their ends may be apart.
+_STRETCH, _OF_HULL = 3.0, 0.5
 
 
 class IndependentAccountant(Accountant):
@@ -84,14 +86,18 @@ class IndependentAccountant(Accountant):
         found = smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
         return dataclasses.replace(found, method=Exact())
 
-    def curve(self, sigma: float, *, rel_error: float) -> Curve:
+    def curve(
+        self, sigma: float, *, rel_error: float, steepest: float = math.inf, least: float = LEAST_DELTA
+    ) -> Curve:
         """Both directions at nodes.
 
         Args:
             sigma: > 0.
             rel_error: by how much, relative, the hull of nodes may be above the curve.
+            steepest: as for `placed_nodes`.
+            least: a delta, in (0, 1), below which the curve need not be followed.
         """
-        sides = [_followed(direction, rel_error) for direction in self._directions(sigma)]
+        sides = [_followed(one, rel_error, steepest, least) for one in self._directions(sigma)]
         return Curve(*sides)
 
     def _agreed(self, sigma: float, eps: float, delta: float, tolerance: float) -> float:
@@ -156,19 +162,30 @@ class IndependentAccountant(Accountant):
         )
 
 
-def _followed(direction: Direction, rel_error: float) -> Nodes:
+def _followed(direction: Direction, rel_error: float, steepest: float, least: float) -> Nodes:
     """Nodes of one direction, down to where it need not be followed, and a few beyond."""
     eps, logs, width = [0.0], [direction.log_delta(0.0)], 0.1
-    while logs[-1] > math.log(LEAST_DELTA):
+    while logs[-1] > math.log(least):
         eps.append(eps[-1] + width)
         logs.append(direction.log_delta(eps[-1]))
         fall = max((logs[-2] - logs[-1]) / (eps[-1] - eps[-2]), 1e-3)
         width = min(1.0 / fall, 2.0 * width)
-    nodes = placed_nodes(np.array(eps), np.maximum(np.array(logs), _FAR_BELOW), rel_error)
+    known = np.maximum(np.array(logs), math.log(least) - _BEYOND)
+    nodes = placed_nodes(np.array(eps), known, rel_error, steepest)
     far = nodes[-1] * np.array([1.1, 1.3, 1.6, 2.0])
     every = np.unique(np.concatenate([nodes, far]))
-    ends = np.array([direction.delta(float(one), rel_error) for one in every])
-    return Nodes.of(every, ends[:, 0], ends[:, 1])
+    # Beyond what was looked at, delta falls as fast as at its end, or faster.
+    places = np.interp(every, eps, logs)
+    ends: list[tuple[float, float]] = []
+    first = 0
+    while first < every.size:
+        last = first + 1
+        while last < every.size and every[last] <= eps[-1] and places[last] >= places[first] - _STRETCH:
+            last += 1
+        ends.extend(direction.deltas(every[first:last], _OF_HULL * rel_error))
+        first = last
+    lower, upper = np.array(ends).T
+    return Nodes.of(every, lower, upper)
 
 
 def _eps_of(direction: Direction, target: float) -> float:

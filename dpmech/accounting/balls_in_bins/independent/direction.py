@@ -12,7 +12,7 @@ from dpmech.accounting.balls_in_bins.independent.ratio import Ratio
 from dpmech.accounting.balls_in_bins.independent.total import LONGEST, Moments, TiltedTotal, tilted_total
 from dpmech.accounting.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import UNIT, Ladder, bisect_boundary, log_gap, relative_gap, rung_below
+from dpmech.numerics import UNIT, FloatArray, Ladder, bisect_boundary, log_gap, relative_gap, rung_below
 
 __all__ = ["NOTHING", "Direction"]
 
@@ -82,6 +82,30 @@ class Direction:
         goal = _OF_DELTA * tolerance * self.slope(eps, sight.log_delta)
         found = self._steps(ratio, sight, goal).climb(interval, log_gap, goal=goal)
         return found.lower, found.upper
+
+    def deltas(self, eps: FloatArray, goal: float) -> list[tuple[float, float]]:
+        """Lower and upper delta at several eps by the same sums, laid out for the middle of them.
+
+        Args:
+            eps: increasing, shape (m,); delta should not fall by more than a few orders of magnitude.
+            goal: how far apart the ends may be, in log delta; where the common sums do not get there, an eps
+                has sums of its own.
+        """
+        low, high = float(eps[0]), float(eps[-1])
+        near = 0.5 * (low + high)
+        sight, ratio = self._look(near, 0.5 * (high - low))
+        if sight.log_delta < _LOG_NOTHING or math.isinf(sight.theta):
+            return [self.delta(float(one), goal) for one in eps]
+        # Where one bin decides, levels differ in what is cut off, and sums of their own cost less than finer
+        # ones.
+        lower, upper = self.totals(
+            ratio, sight, self._steps(ratio, sight, 0.25 * goal).rungs[0], self.level(near)
+        )
+        found = [(self.lower(lower, ratio, one), self.upper(upper, ratio, one)) for one in map(float, eps)]
+        return [
+            ends if log_gap(*ends) <= goal else self.delta(float(one), goal)
+            for one, ends in zip(eps, found, strict=True)
+        ]
 
     def epsilon(self, delta: float, guess: float, tolerance: float) -> tuple[float, float]:
         """Lower and upper eps, as close as `tolerance`, relative, asks for.

@@ -1,5 +1,6 @@
 """The best of a random number of runs against exact laws: every order of outputs, every number of runs."""
 
+import decimal
 import itertools
 import math
 
@@ -112,6 +113,43 @@ def test_the_mean_number_of_runs_is_attained_by_rare_outputs(law):
     assert np.all(0.98 * found[inner] < truth[inner])
 
 
+@pytest.mark.parametrize("mean", [100.0, 800.0, 2000.0, 1e5])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_many_poisson_runs(mean, seed):
+    """How often each output comes is Poisson, independently: the law of the best has a closed form."""
+    p, q = random_pair(np.random.default_rng(seed), 5)
+    # The best outputs are rare, so that several may be the best of so many.
+    rare = np.array([0.3, 1.0, 3.0]) / mean
+    p, q = np.append(rare, (1.0 - rare.sum()) * p), np.append(2.0 * rare, (1.0 - 2.0 * rare.sum()) * q)
+    laws = [-np.diff(np.exp(-mean * np.append(0.0, np.cumsum(one)))) for one in (p, q)]
+    found = bound(p, q, dm.PoissonRuns(mean))
+    for pair, upper in zip((laws, laws[::-1]), found, strict=True):
+        truth = np.array([curve(*pair, one) for one in EPS])
+        assert truth.max() > 0.1
+        assert np.all(upper >= truth * (1.0 - 1e-9))
+
+
+def test_many_runs_of_a_gaussian_release():
+    """The best of 2000 costs more than one run, where its rank alone hardly bounds anything."""
+    once = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+    best = once.private_selection(dm.PoissonRuns(2000.0))
+    # A score above x is seen in some run: a test of the released result.
+    x = stats.norm.isf(1e-3)
+    seen = [-math.expm1(-2000.0 * stats.norm.sf(x - shift)) for shift in (0.0, 1.0)]
+    for eps in (0.0, 0.1, 1.0, 3.0):
+        truth = max((1.0 - seen[0]) - math.exp(eps) * (1.0 - seen[1]), seen[1] - math.exp(eps) * seen[0])
+        assert best.delta(eps).upper >= truth
+    assert best.delta(1.5).upper >= once.delta(1.5).lower
+
+
+@pytest.mark.parametrize(("shape", "gamma"), [(-0.99, 1.1e-300), (-0.95, 1e-90), (-0.5, 1e-9), (1e-12, 1e-4)])
+def test_means_against_decimals(shape, gamma):
+    with decimal.localcontext(prec=60):
+        one, other = decimal.Decimal(shape), decimal.Decimal(gamma)
+        mean = one * (1 - other) / (other * (1 - other**one))
+    assert dm.NegativeBinomialRuns(shape, gamma).mean == pytest.approx(float(mean), rel=1e-11)
+
+
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_the_rank_is_a_loss_of_its_own(law):
     p, q = random_pair(np.random.default_rng(3), 5)
@@ -186,7 +224,9 @@ def test_a_gaussian_release():
         (lambda: dm.NegativeBinomialRuns(-1.0, 0.1), "shape"),
         (lambda: dm.NegativeBinomialRuns(0.0, 1.0), "gamma"),
         (lambda: dm.NegativeBinomialRuns(1.0, 1e-9), "gamma"),
+        (lambda: dm.NegativeBinomialRuns(-0.99, 2.3e-308), "gamma"),
         (lambda: dm.NegativeBinomialRuns.of_mean(1.0), "mean"),
+        (lambda: dm.NegativeBinomialRuns.of_mean(20.0, shape=-0.9999), "mean"),
         (lambda: dm.profile(dm.Identity(1), 1.0).private_selection(20), "runs"),
     ],
 )

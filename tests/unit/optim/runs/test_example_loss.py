@@ -256,3 +256,8 @@ def test_batches_are_put_together_again():
     for bad in (("text",), (x, 3), ([x, object()],)):
         with pytest.raises(dm.InvalidParameterError, match="batch"):
             Batch(bad, {})
+
+
+def test_a_class_of_criteria_is_no_criterion():
+    with pytest.raises(dm.InvalidParameterError, match=r"loss must be an instance, CrossEntropyLoss\(\)"):
+        ExampleLoss(nn.CrossEntropyLoss)
