@@ -42,7 +42,7 @@ from dpmech.numerics import (
     up,
 )
 
-__all__ = ["Composition", "composed"]
+__all__ = ["Composition"]
 
 # How much of the tolerance, in log delta, the first lattice should use up.
 _OF_DELTA = 0.5
@@ -82,6 +82,19 @@ class Composition:
     gaussian: tuple[float, float] = (0.0, 0.0)
     sampled: tuple[SampledPart, ...] = ()
     curves: tuple[tuple[Curve, int], ...] = ()
+
+    @classmethod
+    def joined(cls, every: Sequence["Composition"]) -> "Composition":
+        """Several in one; a curve that is the same object in two of them is composed more often."""
+        curves: dict[int, tuple[Curve, int]] = {}
+        for one in every:
+            for curve, times in one.curves:
+                curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
+        return cls(
+            (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
+            grouped(part for one in every for part in one.sampled),
+            tuple(curves.values()),
+        )
 
     @property
     def releases(self) -> int:
@@ -322,16 +335,3 @@ class _Side:
 def _known(*, upper: bool) -> Bound:
     """What bounds without a lattice."""
     return (lambda _: 1.0) if upper else (lambda _: 0.0)
-
-
-def composed(every: Sequence[Composition]) -> Composition:
-    """All of them as one; a curve that is one object counts as one, so many times."""
-    curves: dict[int, tuple[Curve, int]] = {}
-    for one in every:
-        for curve, times in one.curves:
-            curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
-    return Composition(
-        (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
-        grouped(part for one in every for part in one.sampled),
-        tuple(curves.values()),
-    )

@@ -5,7 +5,8 @@ import functools
 from fractions import Fraction
 
 from dpmech.accounting.poisson import PoissonAccountant
-from dpmech.accounting.profiles.composition import Composition, composed
+from dpmech.accounting.profiles.composition import Composition
+from dpmech.accounting.profiles.dp_accounting_form import Exchanged
 from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
 from dpmech.accounting.profiles.private_selection import selected_curve
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
@@ -17,7 +18,6 @@ from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import (
     BOUND,
     Bounds,
-    Guarantee,
     Provenance,
     joined,
     rounded_down,
@@ -32,7 +32,7 @@ _TOLERANCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PrivacyProfile:
+class PrivacyProfile(Exchanged):
     """Bounds on delta at every eps, for a mechanism or several that run independently on the same people.
 
     A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
@@ -63,9 +63,6 @@ class PrivacyProfile:
         3.13
     """
 
-    parts: Composition
-    guarantee: Guarantee
-    by: Provenance
     adjacency: Adjacency = Adjacency.ADD_REMOVE
     unit: Unit = Unit.EXAMPLE
 
@@ -131,7 +128,7 @@ class PrivacyProfile:
         every = (self, *others)
         return dataclasses.replace(
             self,
-            parts=composed([one.parts for one in every]),
+            parts=Composition.joined([one.parts for one in every]),
             guarantee=joined(one.guarantee for one in {id(one): one for one in every}.values()),
             by=Provenance(
                 "profile.composed", {"releases": len(every)}, tuple({one.by: None for one in every})
@@ -171,14 +168,15 @@ class PrivacyProfile:
             rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
 
         Returns:
-            A PrivacyProfile, known from above only; a sample's error counts once for all runs.
+            A PrivacyProfile, known from above only. A sample's error stays as it is, once for all runs.
 
         Raises:
             InvalidParameterError: on a bad argument.
             NumericalError: as for `hockey_stick`.
 
         References:
-            "The price of tuning" in the documentation.
+            Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
+            documentation, for the bound.
         """
         if not isinstance(runs, RunCount):
             raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
