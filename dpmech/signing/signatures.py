@@ -102,7 +102,7 @@ def sign(
     return target
 
 
-_REPLACE = ": it is signed already, and signed anew with replace (--replace) only"
+_REPLACE = ": it is signed already; replace (--replace) signs it anew"
 
 
 def envelope_of(path: str | os.PathLike[str]) -> Envelope | None:
