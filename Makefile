@@ -73,6 +73,7 @@ verification-full: $(VENV)/.dev
 	$(BIN)/python -m verification --full $(foreach part,cgd.tab4_amp $(addprefix cgd.tab4_amp_,full bandmf blt bandinv),--skip $(part))
 
 docs: $(VENV)/.dev
+	rm -rf docs/generated  # pages of names that are gone
 	$(BIN)/python -m sphinx -n -W -q docs docs/_build/html
 
 bench: $(VENV)/.dev
@@ -85,4 +86,4 @@ test-core:
 	.venv-$(PY)/bin/python -m pytest -q -m "not slow"
 
 clean:
-	rm -rf $(VENV) .venv-* docs/_build build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* docs/_build docs/generated build .mypy_cache .ruff_cache .pytest_cache

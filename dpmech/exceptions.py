@@ -21,7 +21,16 @@ __all__ = [
 
 
 class DpmechError(Exception):
-    """Base class of every error that dpmech raises on purpose; it comes back whole from another process."""
+    """Base class of every error that dpmech raises on purpose; it comes back whole from another process.
+
+    Example:
+        >>> import dpmech as dm
+        >>> try:
+        ...     dm.calibrate_sigma(dm.Identity(10), 0.0, 1e-5)
+        ... except dm.DpmechError as error:
+        ...     print(error)
+        eps must be a finite number in (0, inf), got 0.0
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args, dict(vars(self)))
@@ -43,6 +52,14 @@ class InvalidParameterError(DpmechError, ValueError):
         value: what was given.
         accepted: what would be accepted, in words.
         hint: what to do about it, from its punctuation on; often empty.
+
+    Example:
+        >>> import dpmech as dm
+        >>> try:
+        ...     dm.Poisson(1.5)
+        ... except dm.InvalidParameterError as error:
+        ...     print(error)
+        sampling_prob must be a finite number in (0, 1], got 1.5
     """
 
     def __init__(self, name: str, value: object, accepted: str, hint: str = "") -> None:
@@ -62,6 +79,14 @@ class UnsupportedCombinationError(DpmechError, NotImplementedError):
     Attributes:
         reason: which hypothesis fails.
         supported: what is covered instead.
+
+    Example:
+        >>> import dpmech as dm
+        >>> try:
+        ...     dm.calibrate_sigma(dm.LambdaCGD(10, 0.5), 2.0, 1e-5, participation=dm.Poisson(0.1))
+        ... except dm.UnsupportedCombinationError as error:
+        ...     print(error.supported)
+        Identity; for correlated noise CyclicPoisson with a banded strategy, or BallsInBins
     """
 
     def __init__(self, reason: str, *, supported: str) -> None:
@@ -77,6 +102,14 @@ class UnattainableBudgetError(DpmechError, ValueError):
         eps: the eps asked for.
         delta: the delta asked for.
         reason: why not.
+
+    Example:
+        >>> import dpmech as dm
+        >>> try:
+        ...     dm.calibrate_sigma(dm.Identity(1), 1.0, 1e-5, participation=dm.Poisson(1e-6))
+        ... except dm.UnattainableBudgetError:
+        ...     print("every sigma will do")
+        every sigma will do
     """
 
     def __init__(self, eps: float, delta: float, reason: str) -> None:
@@ -87,7 +120,13 @@ class UnattainableBudgetError(DpmechError, ValueError):
 
 
 class NumericalError(DpmechError, ArithmeticError):
-    """A tolerance was missed, a NaN appeared or monotonicity was lost: there is no number to return."""
+    """A tolerance was missed, a NaN appeared or monotonicity was lost: there is no number to return.
+
+    Example:
+        >>> import dpmech as dm
+        >>> issubclass(dm.NumericalError, ArithmeticError)
+        True
+    """
 
 
 class CertificateError(DpmechError, ValueError):
@@ -96,6 +135,19 @@ class CertificateError(DpmechError, ValueError):
     Attributes:
         claimed: what the certificate says.
         recomputed: what a second route finds.
+
+    Example:
+        >>> import dpmech as dm
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "certificate.json"
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> saved = cal.certificate().save(path)
+        >>> edited = path.write_text(path.read_text().replace(repr(cal.sigma), "1.0"))
+        >>> try:
+        ...     dm.Certificate.load(path)
+        ... except dm.CertificateError:
+        ...     print("refused")
+        refused
     """
 
     def __init__(self, message: str, *, claimed: object = None, recomputed: object = None) -> None:
@@ -111,6 +163,11 @@ class WorkLimitError(DpmechError, RuntimeError):
         what: the work, in words.
         estimate: (seconds of one core, bytes of memory) that it takes, on the high side.
         allowed: the same of the budget.
+
+    Example:
+        >>> import dpmech as dm
+        >>> issubclass(dm.WorkLimitError, dm.DpmechError)
+        True
     """
 
     def __init__(self, what: str, estimate: tuple[float, float], allowed: tuple[float, float]) -> None:
@@ -134,6 +191,11 @@ class HorizonError(DpmechError, RuntimeError):
     Attributes:
         step: the step asked for, counted from 0.
         n: the number of steps that were calibrated.
+
+    Example:
+        >>> import dpmech as dm
+        >>> str(dm.HorizonError(step=50, n=50))
+        'step must be in [0, 49], got 50: the noise is calibrated for n=50 steps'
     """
 
     def __init__(self, step: int, n: int) -> None:
@@ -148,6 +210,11 @@ class MissingDependencyError(DpmechError, ImportError):
     Attributes:
         package: what is missing.
         extra: the dpmech extra that brings it.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.MissingDependencyError("torch", "torch").extra
+        'torch'
     """
 
     def __init__(self, package: str, extra: str) -> None:
@@ -165,6 +232,11 @@ class WorkerError(DpmechError, RuntimeError):
     Attributes:
         reason: what happened.
         executor: where the work was sent.
+
+    Example:
+        >>> import dpmech as dm
+        >>> issubclass(dm.WorkerError, dm.DpmechError)
+        True
     """
 
     def __init__(self, reason: str, executor: object) -> None:

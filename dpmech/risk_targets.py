@@ -67,6 +67,12 @@ class AttackTarget(RiskTarget):
 
     Raises:
         InvalidParameterError: on other numbers.
+
+    Example:
+        >>> import dpmech as dm
+        >>> target = dm.AttackTarget(fpr=0.01, tpr=0.05)
+        >>> f"{dm.calibrate_sigma_to(dm.Identity(10), target).sigma:.2f}"
+        '4.64'
     """
 
     fpr: float
@@ -100,6 +106,11 @@ class AdvantageTarget(RiskTarget):
 
     Raises:
         InvalidParameterError: on another number.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.calibrate_sigma_to(dm.Identity(10), dm.AdvantageTarget(0.1)).sigma:.2f}"
+        '12.59'
     """
 
     advantage: float

@@ -6,7 +6,9 @@ import pytest
 
 from tests.support.page_blocks import PAGES, blocks, blocks_of, check_text, close, run_blocks, run_page
 
-HEAVY = ("torch", "sklearn", "matplotlib", "opacus", "transformers", "peft", "distributed")
+HEAVY = ("torch", "sklearn", "matplotlib", "opacus", "transformers", "peft", "lightning", "distributed")
+# All of its blocks need transformers, which take longer to import than the quick blocks take to run.
+WHOLLY_SLOW = {"hugging_face.md"}
 
 
 @pytest.fixture
@@ -27,10 +29,18 @@ def runnable(page, *, slow):
     return pytest.param(page, marks=mark, id=page.name)
 
 
-QUICK = [page for page in PAGES if any("slow" not in block.marks for block in blocks(page))]
+QUICK = [
+    page
+    for page in PAGES
+    if page.name not in WHOLLY_SLOW and any("slow" not in block.marks for block in blocks(page))
+]
 # torch's word on Opacus' hooks, where the batch itself needs no gradient.
+# Lightning's trees speak of what torch will change.
+LIGHTNING = pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning")
 OPACUS = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-SLOW = [page for page in PAGES if any("slow" in block.marks for block in blocks(page))]
+SLOW = [
+    page for page in PAGES if page.name in WHOLLY_SLOW or any("slow" in block.marks for block in blocks(page))
+]
 
 
 @OPACUS
@@ -40,6 +50,7 @@ def test_the_quick_blocks_of_a_page_run_as_printed(page, folder):
 
 
 @OPACUS
+@LIGHTNING
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [runnable(page, slow=True) for page in SLOW])
 def test_all_blocks_of_a_page_run_as_printed(page, folder):

@@ -51,6 +51,13 @@ def reached(names):
     return False
 
 
+def test_the_reference_has_every_public_name_once():
+    listed = re.findall(
+        r"^   dpmech\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(set(dm.__all__) - {"samplers", "workloads"})
+
+
 def test_a_name_that_is_gone_is_seen():
     assert reached(["dpmech", "evaluation", "epsilon"])
     assert not reached(["dpmech", "linalg"])

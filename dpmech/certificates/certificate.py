@@ -56,6 +56,13 @@ class Certificate(Claim, Document):
 
     Raises:
         InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0.
+
+    Example:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.8), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> certificate = cal.certificate(clip_norm=1.0, expected_batch_size=40)
+        >>> certificate.budget, certificate.sigma == cal.sigma
+        (PrivacyBudget(eps=2.0, delta=1e-05), True)
     """
 
     versions: tuple[tuple[str, str], ...] = ()

@@ -46,6 +46,12 @@ class Evidence:
         randomness: what names the random numbers of a certified sample: the 128 bits, in hexadecimal, that
             it drew first. Claims with the same ones rest on one draw. None where nothing was drawn, and in
             claims of before they were kept.
+
+    Example:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> cal.certificate().evidence.accountant
+        Exact()
     """
 
     accountant: Method
@@ -78,6 +84,12 @@ class Claim(abc.ABC):
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
         checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
             where the claim was put together by hand. Training refuses a claim that it does not fit.
+
+    Example:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> isinstance(cal, dm.Claim), isinstance(cal.certificate(), dm.Claim)
+        (True, True)
     """
 
     mechanism: Mechanism

@@ -69,6 +69,11 @@ class Kept(enum.StrEnum):
 
     SAME: by its fingerprint, at every load. ACCEPTED: it differed at a load, and the caller took the
     responsibility. UNKNOWN: some of it has no fingerprint.
+
+    Example:
+        >>> import dpmech as dm
+        >>> [kept.value for kept in dm.Kept]
+        ['same', 'changed, accepted by the caller', 'not wholly fingerprinted']
     """
 
     SAME = "same"
@@ -87,6 +92,12 @@ class Continuity:
         dataset: some of its examples.
         model: its structure.
         loss: of one example.
+
+    Example:
+        >>> import dpmech as dm
+        >>> kept = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN)
+        >>> kept.loss.value
+        'not wholly fingerprinted'
     """
 
     dataset: Kept

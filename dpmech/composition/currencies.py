@@ -49,7 +49,13 @@ _GAP = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class GdpCurrency(Currency):
-    """Gaussian differential privacy: the sum of mu^2. Takes unsampled releases, and loses nothing on them."""
+    """Gaussian differential privacy: the sum of mu^2. Takes unsampled releases, and loses nothing on them.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), currency=dm.GdpCurrency()).currency
+        GdpCurrency()
+    """
 
     def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
         """Limit: the largest mu^2 whose exact curve meets the budget."""
@@ -63,6 +69,12 @@ class RenyiCurrency(Currency):
     Args:
         order: an integer in [2, 10000]; None takes the one with the most room for Gaussian releases in the
             budget of the ledger. Rare sampling with little noise wants a lower one.
+
+    Example:
+        >>> import dpmech as dm
+        >>> ledger = dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), currency=dm.RenyiCurrency())
+        >>> ledger.would_exceed(dm.calibrate_sigma(dm.Identity(4), 2.0, 1e-6))
+        False
     """
 
     order: int | None = None
@@ -90,6 +102,11 @@ class ClaimCurrency(Currency):
     Args:
         slack: 0 for basic composition; or the part of the budget's delta, in (0, 1), that is set aside so
             that the eps of many small claims add up like a root of the sum of their squares.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), currency=dm.ClaimCurrency()).currency
+        ClaimCurrency(slack=0.0)
     """
 
     slack: float = 0.0

@@ -52,6 +52,11 @@ class Join:
 
     References:
         muon.joint_sigma (implied by muon Theorem 2.1).
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.join([1.0, 1.0]).sigma:.4f}"
+        '0.7071'
     """
 
     sigmas: tuple[float, ...]

@@ -49,7 +49,7 @@ class PrivateSelection:
         >>> found
         (0.2, 'trained at 0.2')
         >>> round(once.epsilon(1e-6).upper, 2), round(selection.profile.epsilon(1e-6).upper, 2)
-        (0.22, 0.32)
+        (0.27, 0.37)
     """
 
     def __init__(

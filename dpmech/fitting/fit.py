@@ -30,6 +30,12 @@ class Fit:
         identity_error: that of independent noise, under the first participation.
         candidates: (description, error) of everything that was judged in the end, the winner included.
         calibration: that of the winner; None without a budget.
+
+    Example:
+        >>> import dpmech as dm
+        >>> fit = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50)
+        >>> f"{fit.strategy.lam:.2f}", fit.error < fit.identity_error
+        ('0.76', True)
     """
 
     strategy: Strategy

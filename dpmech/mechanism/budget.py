@@ -14,6 +14,11 @@ class Adjacency(enum.Enum):
 
     `ADD_REMOVE`: one example is added or removed. `ZERO_OUT`: one example's gradients are replaced by
     zeros. `REPLACE_ONE`: one example is replaced by another one in the same slots.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.sensitivity(dm.Identity(4), adjacency=dm.Adjacency.REPLACE_ONE).upper:.3f}"
+        '4.000'
     """
 
     ADD_REMOVE = "add_remove"
@@ -34,6 +39,11 @@ class Unit(enum.Enum):
     """Whose presence a claim hides.
 
     `EXAMPLE`: that of one example. Who holds several of them is protected less.
+
+    Example:
+        >>> import dpmech as dm
+        >>> [unit.value for unit in dm.Unit]
+        ['example']
     """
 
     EXAMPLE = "example"
@@ -61,6 +71,11 @@ class PrivacyBudget:
 
     Raises:
         InvalidParameterError: outside those ranges.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.PrivacyBudget(eps=8.0, delta=1e-5)
+        PrivacyBudget(eps=8.0, delta=1e-05)
     """
 
     eps: float

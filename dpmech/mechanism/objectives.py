@@ -32,6 +32,11 @@ def per_step_error(strategy: Strategy | Mechanism, *, workload: Workload | None 
 
     References:
         lambda_cgd eq. 4-7.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.per_step_error(dm.Identity(3)).round(3)
+        array([1.   , 1.414, 1.732])
     """
     own = strategy.strategy if isinstance(strategy, Mechanism) else check_strategy(strategy)
     return np.sqrt(_row_norms_squared(own, check_workload(workload, own.n)))
@@ -79,6 +84,11 @@ def max_se(
     """Largest standard error max_i ||B[i, :]|| sens at noise multiplier 1.
 
     Arguments, units and errors are those of `rmse`. References: lambda_cgd eq. 7.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.max_se(dm.LambdaCGD(12, 0.5), dm.MinSep(4)):.3f}"
+        '4.033'
     """
     mechanism = mechanism_of(strategy, participation)
     return decoder_row_norm(mechanism.strategy, workload=workload) * _upper_sensitivity(mechanism)
@@ -93,6 +103,11 @@ def last_iterate_error(
     """Standard error of the last output, ||B[n-1, :]|| sens, at noise multiplier 1.
 
     Arguments, units and errors are those of `rmse`.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.last_iterate_error(dm.LambdaCGD(12, 0.5), dm.MinSep(4)):.3f}"
+        '4.033'
     """
     mechanism = mechanism_of(strategy, participation)
     return float(per_step_error(mechanism.strategy, workload=workload)[-1]) * _upper_sensitivity(mechanism)

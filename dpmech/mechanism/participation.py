@@ -42,6 +42,11 @@ class Participation(abc.ABC):
         unrestricted: whether it assumes nothing, so that batches may come in any order.
         plan_name: what the command line and TOML files call it.
         plan_settings: what a plan may say about it beside its sizes.
+
+    Example:
+        >>> import dpmech as dm
+        >>> isinstance(dm.MinSep(4), dm.Participation), dm.MinSep(4).random, dm.Poisson(0.1).random
+        (True, False, True)
     """
 
     random: ClassVar[bool] = False

@@ -18,6 +18,12 @@ class Poisson(Participation):
 
     Args:
         sampling_prob: q in (0, 1].
+
+    Example:
+        >>> import dpmech as dm
+        >>> found = dm.epsilon(dm.Identity(12), 1.0, 1e-5, participation=dm.Poisson(sampling_prob=0.1))
+        >>> f"{found.upper:.3f}"
+        '3.021'
     """
 
     sampling_prob: float
@@ -71,6 +77,12 @@ class CyclicPoisson(Participation):
     Args:
         sampling_prob: q in (0, 1].
         cycle: number of groups, at least the number of bands of the strategy.
+
+    Example:
+        >>> import dpmech as dm
+        >>> participation = dm.CyclicPoisson(sampling_prob=0.3, cycle=4)
+        >>> f"{dm.calibrate_sigma(dm.SquareRoot(12, 2), 2.0, 1e-5, participation=participation).sigma:.3f}"
+        '1.796'
     """
 
     sampling_prob: float
@@ -137,6 +149,14 @@ class BallsInBins(Participation):
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
         fresh: True for a new allocation every epoch: what is made is then a `FreshBallsInBins`.
+
+    Example:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(
+        ...     dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(bins=4), method=dm.Rdp()
+        ... )
+        >>> f"{cal.sigma:.3f}"
+        '3.602'
     """
 
     bins: int

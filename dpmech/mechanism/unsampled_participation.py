@@ -14,7 +14,13 @@ __all__ = ["EveryStep", "FixedEpochs", "MinSep", "SingleParticipation"]
 @register
 @dataclasses.dataclass(frozen=True)
 class EveryStep(Participation):
-    """Every example may take part in every step: no assumption, so it can only over-protect."""
+    """Every example may take part in every step: no assumption, so it can only over-protect.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.sensitivity(dm.Identity(4), dm.EveryStep()).upper:.3f}"
+        '2.000'
+    """
 
     unrestricted: ClassVar[bool] = True
     plan_name: ClassVar[str] = "every-step"
@@ -40,7 +46,13 @@ class EveryStep(Participation):
 @register
 @dataclasses.dataclass(frozen=True)
 class SingleParticipation(Participation):
-    """Every example takes part in at most one step."""
+    """Every example takes part in at most one step.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.sensitivity(dm.Identity(12), dm.SingleParticipation()).upper
+        1.0
+    """
 
     plan_name: ClassVar[str] = "single"
 
@@ -70,6 +82,12 @@ class MinSep(Participation):
     Args:
         min_sep: b, an integer in [1, n].
         max_participations: k >= 1, or None for as many as fit, ceil(n / b).
+
+    Example:
+        >>> import dpmech as dm
+        >>> three_times = dm.MinSep(min_sep=4)  # at most, in 12 steps
+        >>> f"{dm.sensitivity(dm.Identity(12), three_times).upper:.3f}"
+        '1.732'
     """
 
     min_sep: int
@@ -124,6 +142,11 @@ class FixedEpochs(Participation):
 
     Args:
         epochs: k >= 1; n must be a multiple of it.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.sensitivity(dm.Identity(12), dm.FixedEpochs(4)).upper:.3f}"
+        '2.000'
     """
 
     epochs: int

@@ -21,6 +21,11 @@ class Kind(enum.IntEnum):
     `EXACT`: a theorem gives the value itself, and the interval holds rounding alone. `BOUND`: a theorem
     bounds it. `PROBABLE`: a proved bound that fails with a stated probability, over dpmech's own random
     numbers. `ESTIMATE`: the end of a confidence interval that is not proved for the sample at hand.
+
+    Example:
+        >>> import dpmech as dm
+        >>> [kind.value for kind in sorted(dm.Kind)]
+        [0, 1, 2, 3]
     """
 
     EXACT = 0

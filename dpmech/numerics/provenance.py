@@ -151,6 +151,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "profile.composed": "privacy profiles of {releases} releases, composed",
     "profile.best_of_runs": _best_of_runs,
     "profile.claim": "what (eps, delta) alone says",
+    "profile.dp_accounting": "a pessimistic privacy loss distribution of dp-accounting",
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
     "filter.budget": "the whole budget, held by a privacy filter",
     "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",

@@ -133,6 +133,13 @@ def new_key(path: str | os.PathLike[str]) -> Path:
     Raises:
         InvalidParameterError: if one of the files is there, or cannot be written.
         MissingDependencyError: without the package `cryptography`.
+
+    Example:
+        >>> import dpmech as dm
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> dm.new_key(folder / "reviewer.key").name
+        'reviewer.key.pub'
     """
     ed25519, serialization = _cryptography()
     private, public = Path(path), Path(f"{os.fspath(path)}.pub")

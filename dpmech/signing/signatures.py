@@ -57,6 +57,16 @@ def sign(
         InvalidParameterError: on a bad argument, a file that cannot be read, or a signature that is there.
         CertificateError: if the file does not hold together.
         MissingDependencyError: without the extra `sign`.
+
+    Example:
+        >>> import dpmech as dm
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> saved = cal.certificate().save(folder / "certificate.json")
+        >>> public = dm.new_key(folder / "reviewer.key")
+        >>> dm.sign(folder / "certificate.json", folder / "reviewer.key", "privacy office").name
+        'certificate.json.dsse'
     """
     private = key if isinstance(key, PrivateKey) else PrivateKey.load(key)
     text = read_text(path)
@@ -92,7 +102,7 @@ def sign(
     return target
 
 
-_REPLACE = ": it is signed already, and signed anew with replace (--replace) only"
+_REPLACE = ": it is signed already; replace (--replace) signs it anew"
 
 
 def envelope_of(path: str | os.PathLike[str]) -> Envelope | None:

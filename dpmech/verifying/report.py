@@ -24,6 +24,13 @@ class Check:
         ok: whether it held.
         detail: claimed against recomputed, in one line.
         route: how it was recomputed; empty where nothing was.
+
+    Example:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> found = dm.verify(cal.certificate())
+        >>> all(check.ok for check in found.checks)
+        True
     """
 
     name: str
@@ -95,6 +102,13 @@ class Verification:
         draw: what draws of the verifier's own prove, where the claim of a certificate rests on a certified
             sample; else None.
         signed: who issued the file, where a trusted key signed that; else None.
+
+    Example:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.8), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> found = dm.verify(cal.certificate())
+        >>> found.ok, found.failures
+        (True, ())
     """
 
     source: str

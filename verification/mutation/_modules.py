@@ -73,6 +73,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.gaussian_curve",
         "accounting.profiles.composition",
         "accounting.profiles.crossing",
+        "accounting.profiles.dp_accounting_form",
         "accounting.profiles.gaussian_part",
         "accounting.profiles.gaussian_envelope",
         "accounting.profiles.loss_atoms",

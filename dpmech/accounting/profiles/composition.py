@@ -11,6 +11,7 @@ which post-processing allows.
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import scipy
 
@@ -29,13 +30,15 @@ from dpmech.accounting.profiles.crossing import Bound, crossing
 from dpmech.accounting.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
 from dpmech.accounting.profiles.loss_atoms import LossAtoms
 from dpmech.accounting.profiles.lower_atoms import LowerAtoms
-from dpmech.accounting.profiles.parts import Curve, SampledPart
+from dpmech.accounting.profiles.parts import Curve, SampledPart, grouped
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
     ELEMENTARY,
     Ladder,
     quotient_down,
     quotient_up,
+    sum_down,
+    sum_up,
     up,
 )
 
@@ -79,6 +82,19 @@ class Composition:
     gaussian: tuple[float, float] = (0.0, 0.0)
     sampled: tuple[SampledPart, ...] = ()
     curves: tuple[tuple[Curve, int], ...] = ()
+
+    @classmethod
+    def joined(cls, every: Sequence["Composition"]) -> "Composition":
+        """Several in one; a curve that is the same object in two of them is composed more often."""
+        curves: dict[int, tuple[Curve, int]] = {}
+        for one in every:
+            for curve, times in one.curves:
+                curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
+        return cls(
+            (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
+            grouped(part for one in every for part in one.sampled),
+            tuple(curves.values()),
+        )
 
     @property
     def releases(self) -> int:

@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from fractions import Fraction
 
 from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles.composition import Composition
+from dpmech.accounting.profiles.dp_accounting_form import Exchanged
 from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
-from dpmech.accounting.profiles.parts import Curve, grouped
 from dpmech.accounting.profiles.private_selection import selected_curve
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
 from dpmech.accounting.profiles.run_counts import RunCount
@@ -19,13 +18,10 @@ from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import (
     BOUND,
     Bounds,
-    Guarantee,
     Provenance,
     joined,
     rounded_down,
     rounded_up,
-    sum_down,
-    sum_up,
     up,
 )
 
@@ -36,7 +32,7 @@ _TOLERANCE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PrivacyProfile:
+class PrivacyProfile(Exchanged):
     """Bounds on delta at every eps, for a mechanism or several that run independently on the same people.
 
     A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
@@ -67,9 +63,6 @@ class PrivacyProfile:
         3.13
     """
 
-    parts: Composition
-    guarantee: Guarantee
-    by: Provenance
     adjacency: Adjacency = Adjacency.ADD_REMOVE
     unit: Unit = Unit.EXAMPLE
 
@@ -135,7 +128,7 @@ class PrivacyProfile:
         every = (self, *others)
         return dataclasses.replace(
             self,
-            parts=_composed([one.parts for one in every]),
+            parts=Composition.joined([one.parts for one in every]),
             guarantee=joined(one.guarantee for one in {id(one): one for one in every}.values()),
             by=Provenance(
                 "profile.composed", {"releases": len(every)}, tuple({one.by: None for one in every})
@@ -352,15 +345,3 @@ class PrivacyProfile:
 
     def __repr__(self) -> str:
         return f"PrivacyProfile({self.adjacency.name}, {self.by}: {self.guarantee})"
-
-
-def _composed(every: Sequence[Composition]) -> Composition:
-    curves: dict[int, tuple[Curve, int]] = {}
-    for one in every:
-        for curve, times in one.curves:
-            curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
-    return Composition(
-        (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
-        grouped(part for one in every for part in one.sampled),
-        tuple(curves.values()),
-    )

@@ -31,6 +31,11 @@ class InverseSquareRoot(FactoredStrategy):
 
     Raises:
         InvalidParameterError: if n or bands is out of range.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.InverseSquareRoot(n=4, bands=2).inverse_coefs
+        array([ 1. , -0.5,  0. ,  0. ])
     """
 
     n: int
@@ -84,6 +89,11 @@ class BandedInverse(FactoredStrategy):
     Raises:
         InvalidParameterError: if n or coefs is out of range.
         NumericalError: when C overflows float64.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.BandedInverse(n=4, coefs=[1.0, -0.5]).toeplitz_coefs
+        array([1.   , 0.5  , 0.25 , 0.125])
     """
 
     n: int

@@ -26,6 +26,12 @@ class Strategy(abc.ABC):
 
     Everything a caller may need follows from the members below, so no code outside this package asks
     which class a strategy has.
+
+    Example:
+        >>> import dpmech as dm
+        >>> strategy = dm.LambdaCGD(4, 0.5)
+        >>> isinstance(strategy, dm.Strategy), strategy.n, strategy.inverse_bands
+        (True, 4, 2)
     """
 
     n: int

@@ -32,6 +32,11 @@ class BLT(FactoredStrategy):
     Raises:
         InvalidParameterError: if n, decays or scales is out of range.
         NumericalError: when C^-1 overflows float64.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.BLT(n=1000, decays=[0.9, 0.99], scales=[0.2, 0.1]).toeplitz_coefs[:3].round(3)
+        array([1.   , 0.3  , 0.279])
     """
 
     n: int

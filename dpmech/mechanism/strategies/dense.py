@@ -27,6 +27,11 @@ class Dense(Strategy):
     Raises:
         InvalidParameterError: if the matrix is not square, not lower-triangular, or singular.
         NumericalError: when C^-1 overflows float64.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.sensitivity(dm.Dense([[1.0, 0.0], [0.5, 1.0]])).upper:.3f}"
+        '1.803'
     """
 
     matrix: FloatArray

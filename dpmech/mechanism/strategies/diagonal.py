@@ -24,6 +24,13 @@ class Identity(FactoredStrategy):
 
     Raises:
         InvalidParameterError: if n is not an integer >= 1.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Identity(3).to_dense()
+        array([[1., 0., 0.],
+               [0., 1., 0.],
+               [0., 0., 1.]])
     """
 
     n: int
@@ -62,6 +69,12 @@ class Diagonal(FactoredStrategy):
 
     Raises:
         InvalidParameterError: if an entry is not a finite positive number.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Diagonal([2.0, 1.0]).to_dense()
+        array([[2., 0.],
+               [0., 1.]])
     """
 
     entries: FloatArray

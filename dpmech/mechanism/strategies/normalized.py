@@ -28,6 +28,11 @@ class ColumnNormalized(Strategy):
 
     Raises:
         InvalidParameterError: if `strategy` is not a Strategy.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.ColumnNormalized(dm.LambdaCGD(4, 0.5)).column_norms().round(6)
+        array([1., 1., 1., 1.])
     """
 
     strategy: Strategy

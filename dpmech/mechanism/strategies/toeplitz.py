@@ -31,6 +31,13 @@ class LambdaCGD(FactoredStrategy):
 
     Raises:
         InvalidParameterError: if n or lam is out of range.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.LambdaCGD(n=3, lam=0.5).to_dense()
+        array([[1.  , 0.  , 0.  ],
+               [0.5 , 1.  , 0.  ],
+               [0.25, 0.5 , 1.  ]])
     """
 
     n: int
@@ -75,6 +82,11 @@ class SquareRoot(FactoredStrategy):
 
     Raises:
         InvalidParameterError: if n or bands is out of range.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.SquareRoot(n=4, bands=3).toeplitz_coefs
+        array([1.   , 0.5  , 0.375, 0.   ])
     """
 
     n: int
@@ -122,6 +134,14 @@ class BandedToeplitz(FactoredStrategy):
     Raises:
         InvalidParameterError: if n or coefs is out of range.
         NumericalError: when C^-1 overflows float64.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.BandedToeplitz(n=4, coefs=[1.0, 0.5]).to_dense()
+        array([[1. , 0. , 0. , 0. ],
+               [0.5, 1. , 0. , 0. ],
+               [0. , 0.5, 1. , 0. ],
+               [0. , 0. , 0.5, 1. ]])
     """
 
     n: int

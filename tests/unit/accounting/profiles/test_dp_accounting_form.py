@@ -1,0 +1,61 @@
+"""Profiles as distributions of dp_accounting, and back: never below what is known, and close to it."""
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+import dpmech as dm
+from dpmech.accounting.gaussian import gaussian_delta
+from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart
+
+BOUND = dm.Guarantee(dm.Kind.BOUND)
+CLAIM = Curve.of_claim(0.5, 1e-6)
+SAMPLED = SampledPart(0.02, 1.0, 100, tight=True)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        Composition((0.25, 0.25)),
+        Composition(sampled=(SAMPLED,)),
+        Composition(curves=((CLAIM, 3),)),
+        Composition((0.25, 0.25), (SAMPLED,), ((CLAIM, 2),)),
+    ],
+)
+def test_a_distribution_is_above_the_profile_and_near_it(parts):
+    profile = PrivacyProfile(parts, BOUND, dm.Provenance("given"))
+    distribution = profile.to_dp_accounting(step=1e-3)
+    for eps in (0.0, 0.7, 1.4, 3.0):
+        own, theirs = profile.delta(eps), distribution.get_delta_for_epsilon(eps)
+        assert own.lower * (1.0 - 1e-9) <= theirs
+        assert theirs == pytest.approx(own.upper, rel=1e-2)
+    # Directions are not exchanged: one per cent is far less than what they differ by.
+    if parts.sampled and not parts.curves:
+        assert distribution._pmf_remove.get_delta_for_epsilon(0.7) == pytest.approx(
+            profile.hockey_stick(0.7, add=False).upper, rel=1e-2
+        )
+        assert profile.hockey_stick(0.7, add=True).upper < 0.9 * profile.hockey_stick(0.7, add=False).upper
+
+
+def test_a_distribution_comes_back_from_above():
+    theirs = pld.from_gaussian_mechanism(2.0, value_discretization_interval=1e-3)
+    profile = PrivacyProfile.from_dp_accounting(theirs)
+    for eps in (0.0, 0.5, 1.5):
+        assert gaussian_delta(2.0, eps)[0] <= profile.delta(eps).upper
+        assert profile.delta(eps).upper == pytest.approx(gaussian_delta(2.0, eps)[1], rel=1e-2)
+    assert profile.guarantee == BOUND
+    assert profile.delta(0.5).lower == 0.0
+    twice = profile.self_compose(4).epsilon(1e-6).upper
+    assert 1.0 <= twice / dm.epsilon(dm.Identity(1), 1.0, 1e-6).upper <= 1.01
+
+
+def test_what_is_no_upper_bound_is_refused():
+    optimistic = pld.from_gaussian_mechanism(2.0, pessimistic_estimate=False)
+    with pytest.raises(dm.UnsupportedCombinationError, match="optimistic"):
+        PrivacyProfile.from_dp_accounting(optimistic)
+    for bad in (None, 1.0, optimistic._pmf_remove):
+        with pytest.raises(dm.InvalidParameterError, match="distribution"):
+            PrivacyProfile.from_dp_accounting(bad)
+    with pytest.raises(dm.InvalidParameterError, match="slack"):
+        PrivacyProfile.from_dp_accounting(optimistic, slack=-1.0)
+    with pytest.raises(dm.InvalidParameterError, match="step"):
+        PrivacyProfile(Composition((0.1, 0.1)), BOUND, dm.Provenance("given")).to_dp_accounting(step=0.0)
