@@ -32,7 +32,7 @@ class Subject:
 
         Raises:
             InvalidParameterError: on two of a kind; on a ledger alone; on a run or a ledger that is not about
-                the certificate.
+                the certificate, or a ledger where it is only a run of a private selection.
         """
         names: dict[str, str] = {}
         found: dict[str, Document] = {}
@@ -50,12 +50,8 @@ class Subject:
             raise InvalidParameterError(
                 "files", names["run record"], f"a run under the certificate in {names['certificate']}"
             )
-        if isinstance(ledger, Ledger) and certificate.fingerprint() not in {
-            release.certificate.fingerprint() for release in ledger.releases
-        }:
-            raise InvalidParameterError(
-                "files", names["ledger"], "a ledger that has the certificate among its releases"
-            )
+        if isinstance(ledger, Ledger):
+            _check_entered(certificate, ledger, names["ledger"])
         return cls(
             certificate,
             run if isinstance(run, RunRecord) else None,
@@ -68,6 +64,24 @@ class Subject:
         """The files whose verification covers all: a run record holds its certificate."""
         named = "run record" if self.run is not None else "certificate"
         return tuple(self.names[kind] for kind in (named, "ledger") if kind in self.names)
+
+
+def _check_entered(certificate: Certificate, ledger: Ledger, name: str) -> None:
+    """Refuse a ledger without the certificate, or where it only stands for the runs of a selection.
+
+    A report tells the eps of one run, and the best of many costs more.
+    """
+    own = certificate.fingerprint()
+    entries = [release for release in ledger.releases if release.certificate.fingerprint() == own]
+    if not entries:
+        raise InvalidParameterError("files", name, "a ledger that has the certificate among its releases")
+    if all(release.runs is not None for release in entries):
+        raise InvalidParameterError(
+            "files",
+            name,
+            "a ledger that has the certificate as a release of its own: there it is one run of a private "
+            "selection, whose best costs more than the certificate says (dpmech ledger show has the total)",
+        )
 
 
 def _kind(one: Document) -> str:

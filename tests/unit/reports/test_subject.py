@@ -42,3 +42,13 @@ def test_what_does_not_belong_together_is_refused():
     ):
         with pytest.raises(InvalidParameterError, match=words):
             Subject.of(documents)
+
+
+def test_a_run_of_a_selection_is_not_reported_as_if_it_were_alone():
+    own = small().certificate(1.0, 10.0)
+    ledger = dm.Ledger()
+    ledger.add_tuning("tuning", own, dm.PoissonRuns(5.0))
+    with pytest.raises(dm.InvalidParameterError, match="one run of a private selection"):
+        Subject.of({"a": own, "b": ledger})
+    ledger.add("trained again", own)
+    assert Subject.of({"a": own, "b": ledger}).ledger is ledger
