@@ -46,6 +46,8 @@ _ROUNDING = 1e-11
 # The first step along a curve, how many there may be, and where it ends.
 _FIRST, _MOST, _LARGEST_EPS = 1e-3, 2000, 690.0
 _LARGEST_RATIO = 1e290
+# A weight below it adds less than 1e-20 to a delta, for any mean.
+_HARDLY = 1e-25
 
 
 def selected_curve(base: Composition, law: RunCount, rel_error: float) -> Curve:
@@ -81,9 +83,9 @@ def rank_atoms(other: LossAtoms, law: RunCount) -> LossAtoms:
     own = np.exp(law.log_weight(beaten[:-1])) * (1.0 + _ROUNDING)
     rival = np.exp(law.log_weight(powers[1:])) * (1.0 - _ROUNDING)
     own[0] = 1.0
-    # Where both are 0, as for hundreds of Poisson runs, nothing is asked of z.
+    # An s that hardly any run has asks for nothing of z; it counts as infinite.
     with np.errstate(divide="ignore", over="ignore"):
-        ratio = np.divide(own, rival, out=np.zeros_like(own), where=own > 0.0)
+        ratio = np.divide(own, rival, out=np.zeros_like(own), where=own > _HARDLY)
     last = min(float(ratio.max()) * (1.0 + _ROUNDING), _LARGEST_RATIO)
     places = np.append(
         np.concatenate([[1e-3], np.geomspace(0.02, max(last, 1.0 + _ROUNDING), _PLACES)[:-1]]), last
@@ -91,7 +93,7 @@ def rank_atoms(other: LossAtoms, law: RunCount) -> LossAtoms:
     values = np.array([float(np.max(own - one * rival)) for one in places])
     values = np.clip(values * (1.0 + _ROUNDING) + 1e-15, 0.0, 1.0)
     if last < _LARGEST_RATIO:
-        values[-1] = 0.0
+        values[-1] = _HARDLY
     # e^eps as read by whoever takes the exponential is off by less than this, and 1 - e^eps a lower bound.
     eps = np.log(places) + _ROUNDING
     return atoms_above(eps, np.maximum(values, -np.expm1(np.minimum(eps, 0.0)) * (1.0 + 1e-14)))
