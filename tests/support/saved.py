@@ -52,6 +52,7 @@ RECIPES = {
         dm.LambdaCGD(6, 0.5), dm.BallsInBins(2), dm.Certified(1e-5), delta=1e-3, rng=1
     ),
     "bins exact": _sized(dm.Identity(12), dm.BallsInBins(4), dm.Exact()),
+    "bins fresh": _sized(dm.Identity(4), dm.BallsInBins(2, fresh=True)),
 }  # fmt: skip
 
 
