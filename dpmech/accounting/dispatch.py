@@ -1,6 +1,7 @@
 """Which theorem covers a mechanism, by which method; or a refusal."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -46,7 +47,10 @@ _CLOSE = 1e-14
 # Bounds without samples in place of samples: for small delta, where they are needed, so much of it is less
 # than a hundredth of sigma. The work that they may take is as counted; measured it was a third to a quarter.
 _COARSE = Deterministic(rel_error=0.4)
-_LAST_RESORT = 600.0
+_FINE = Deterministic(rel_error=0.1)
+_QUICK, _LAST_RESORT = 200.0, 600.0
+# A proof by sampling that would aim so far above the right sigma, in log, is left to others if they can.
+_WIDE = 0.05
 
 Find = Callable[[Mechanism, Method | None, np.random.Generator | None], Accountant]
 
@@ -207,13 +211,19 @@ def _balls_in_bins(
         # Where the first refuses, as a proof by sampling would take too long, the best of the others answers.
         sampled = method or Certified()
         turns = [
-            Turn(sampled, lambda: _certified(strategy, bins, bounds, sampled, rng)),
+            Turn(_FINE, lambda: _programme(strategy, bins, bounds, _FINE), _QUICK),
+            Turn(_COARSE, lambda: _programme(strategy, bins, bounds, _COARSE), _LAST_RESORT, spare=True),
+            Turn(
+                sampled,
+                lambda: _certified(strategy, bins, bounds, sampled, rng),
+                spare=True,
+                again=not independent,
+            ),
             Turn(Rdp(), lambda: AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)),
-            Turn(_COARSE, lambda: _programme(strategy, bins, bounds, _COARSE), _LAST_RESORT),
         ]
         if independent:
             return InTurnAccountant(IndependentAccountant(bins, bounds), turns)
-        return InTurnAccountant(turns[0].make(), turns[1:])
+        return InTurnAccountant(_certified(strategy, bins, bounds, sampled, rng, reach=_WIDE), turns)
     if isinstance(method, Certified):
         return _certified(strategy, bins, bounds, method, rng)
     if isinstance(method, Importance):
@@ -274,7 +284,13 @@ def _fresh_balls_in_bins(
 
 
 def _certified(
-    strategy: Strategy, bins: int, bounds: Bounds, method: Certified, rng: np.random.Generator | None
+    strategy: Strategy,
+    bins: int,
+    bounds: Bounds,
+    method: Certified,
+    rng: np.random.Generator | None,
+    *,
+    reach: float = math.inf,
 ) -> CertifiedAccountant:
     return CertifiedAccountant(
         sampling_gram(strategy, bins),
@@ -283,6 +299,7 @@ def _certified(
         rng,
         lower=lower_gram(strategy, bins),
         settled_add=lambda sigma, eps: _programme(strategy, bins, bounds).upper_add(sigma, eps),
+        reach=reach,
     )
 
 

@@ -1,5 +1,6 @@
 """Balls-in-Bins by the convex-order programme on a dominating ring: no sampling, no confidence level."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import coarser
 from dpmech.accounting.balls_in_bins.ring.mixture_fit import dominating_mixture
 from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
+from dpmech.accounting.balls_in_bins.ring.tilted import tilted_delta
 from dpmech.accounting.balls_in_bins.ring.transform import mixture_delta
 from dpmech.accounting.balls_in_bins.sampling import RoughSample, draw_entropy
 from dpmech.accounting.gaussian import gaussian_delta
@@ -44,6 +46,7 @@ __all__ = ["DeterministicAccountant"]
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
+_NEAR = 0.05
 # Where Laplace transforms are tried: their errors are absolute, about 1e-12 e^eps. With few bins the
 # programme is as fast, and more eigenvalues count.
 LEAST_BINS = 40
@@ -57,10 +60,11 @@ _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rn
 
 @dataclasses.dataclass(frozen=True)
 class _Rings:
-    """Rings for either direction; each dominates."""
+    """Rings for either direction, each dominates, and whether their transforms are taken on a tilted line."""
 
     remove: MixtureGram
     add: MixtureGram
+    tilted: bool = False
 
 
 class DeterministicAccountant(Accountant):
@@ -79,6 +83,8 @@ class DeterministicAccountant(Accountant):
         self.settings = method
         self.by = Provenance("bins.programme", {"bins": gram.bins})
         self.guarantee = BOUND
+        # The last rings whose transforms are tilted, where they served, and what delta was there.
+        self._last: tuple[_Rings, float, float, float] | None = None
         self._mixtures: dict[tuple[float, float], _Rings | None] = {}
         self._found: dict[tuple[_Rings, float, float], float] = {}
 
@@ -94,6 +100,11 @@ class DeterministicAccountant(Accountant):
 
     def upper_add(self, sigma: float, eps: float) -> float:
         """An upper bound on the ADD direction alone, within about a factor 2."""
+        profile = self.profile * sigma**-2
+        if not self._flat(profile, eps):
+            with contextlib.suppress(NumericalError):
+                one = dominating_mixture(profile * (1.0 + 32.0 * UNIT), self.gram.bins, eps=eps, parts=1)
+                return tilted_delta(one, eps, rel_error=0.4, remove=False)
         return ring_delta(
             self._ring(sigma, eps).scaled(sigma**-2), eps, rel_error=1.0, direction=Direction.ADD
         ).delta_add
@@ -186,15 +197,25 @@ class DeterministicAccountant(Accountant):
 
         Whether it does is tried out. Its absolute errors grow with e^eps, so that it serves no small delta.
         """
-        bins = self.gram.bins
         profile = self.profile * sigma**-2
-        flat = bins < LEAST_BINS or not np.ptp(profile) > 1e-9 * profile[0]
-        if flat or eps > MOST_EPS or not profile[0] <= MOST_DIAGONAL:
+        if self._flat(profile, eps):
             return None
         key = (sigma, eps)
+        if key not in self._mixtures and self._last is not None:
+            rings, there, then, _ = self._last
+            # close by, the same rings serve: they dominate at every sigma
+            if abs(math.log(sigma / there)) + abs(eps / then - 1.0) < _NEAR:
+                with contextlib.suppress(NumericalError):
+                    self._transformed(rings, sigma, eps)
+                    self._mixtures[key] = rings
         if key not in self._mixtures:
             self._mixtures[key] = self._served(profile, sigma, eps)
         return self._mixtures[key]
+
+    def _flat(self, profile: FloatArray, eps: float) -> bool:
+        """Whether transforms are not worth a try."""
+        flat = self.gram.bins < LEAST_BINS or not np.ptp(profile) > 1e-9 * profile[0]
+        return flat or eps > MOST_EPS or not profile[0] <= MOST_DIAGONAL
 
     def _served(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
         raised, bins = profile * (1.0 + 32.0 * UNIT), self.gram.bins
@@ -211,8 +232,15 @@ class DeterministicAccountant(Accountant):
                 upper = self._transformed(rings, sigma, eps)
             except NumericalError:
                 continue
-            return rings if upper > SMALL_DELTA * max(1.0, math.exp(eps)) else None
-        return None
+            if upper > SMALL_DELTA * max(1.0, math.exp(eps)):
+                return rings
+            break
+        rings = _Rings(one, one, tilted=True)
+        try:
+            self._transformed(rings, sigma, eps)
+        except NumericalError:
+            return None
+        return rings
 
     def _transformed(self, rings: _Rings, sigma: float, eps: float) -> float:
         """A bound in both directions by Laplace transforms."""
@@ -220,8 +248,14 @@ class DeterministicAccountant(Accountant):
         if key not in self._found:
             error = rung_below(self.settings.rel_error, REL_ERROR)
             one, other = rings.remove.scaled(sigma**-2), rings.add.scaled(sigma**-2)
-            remove = mixture_delta(one, eps, rel_error=error, remove=True)
-            add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
+            if rings.tilted:
+                guess = 1.0 if self._last is None or self._last[0] is not rings else 2.0 * self._last[3]
+                remove = tilted_delta(one, eps, rel_error=error, remove=True, guess=guess)
+                add = tilted_delta(other, eps, rel_error=error, remove=False, floor=remove)
+                self._last = rings, sigma, eps, max(remove, add)
+            else:
+                remove = mixture_delta(one, eps, rel_error=error, remove=True)
+                add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
             self._found[key] = max(remove, add)
         return self._found[key]
 

@@ -5,8 +5,9 @@ import math
 from collections.abc import Callable
 
 from dpmech.accounting.balls_in_bins.sampling.pilots import Pilots
+from dpmech.exceptions import NumericalError
 
-__all__ = ["Aim", "best_aim"]
+__all__ = ["Aim", "FarAimError", "best_aim"]
 
 # How far above the right sigma, in log, a calibration may aim.
 _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01, 0.02, 0.04, 0.08)
@@ -15,6 +16,10 @@ _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01
 _FAR_AIMS = (0.12, 0.18, 0.25, 0.35, 0.5)
 # An aim this much higher is as unwelcome as all the draws that a proof may take.
 _COMFORT = 0.003
+
+
+class FarAimError(NumericalError):
+    """A proof by sampling would aim too far above the right point; none was tried, and no beta was spent."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +42,14 @@ class Aim:
 
 
 def best_aim(
-    pilots: Pilots, fall: float, delta: float, beta: float, most: float, there: Callable[[float], Pilots]
+    pilots: Pilots,
+    fall: float,
+    delta: float,
+    beta: float,
+    most: float,
+    there: Callable[[float], Pilots],
+    *,
+    far: bool = True,
 ) -> Aim:
     """The aim whose proof is worth its draws.
 
@@ -48,10 +60,11 @@ def best_aim(
         beta: of the proof.
         most: draws that a proof may take.
         there: pilots of a point so far above those given, with random numbers of their own.
+        far: whether to look so far above where the nearer ones take many draws.
     """
     near = (Aim(above, pilots.expected_samples(pilots.log_mean + fall * above, beta)) for above in _AIMS)
     best = min(near, key=lambda aim: aim.cost(most))
-    for above in _FAR_AIMS:
+    for above in _FAR_AIMS if far else ():
         if best.cost(most) <= Aim(above, 0.0).cost(most):
             break
         # Log delta is no line that far.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.sampling.aims import best_aim
+from dpmech.accounting.balls_in_bins.sampling.aims import FarAimError, best_aim
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
 from dpmech.accounting.balls_in_bins.sampling.certified_bound import (
     CertifiedBound,
@@ -94,6 +94,7 @@ class CertifiedAccountant(Accountant):
         rng: None for numbers of this call's own.
         lower: a Gram matrix that is nowhere above, for lower ends; with None they are 0.
         settled_add: a proved upper bound on ADD at (sigma, eps), for where samples would take too long.
+        reach: how far above the right sigma, in log, a proof may aim; infinite for no limit.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class CertifiedAccountant(Accountant):
         *,
         lower: BinGram | None,
         settled_add: Callable[[float, float], float] | None = None,
+        reach: float = math.inf,
     ) -> None:
         self.gram = gram
+        self.reach = reach
         self.lower = lower
         self.settled_add = settled_add
         self.sensitivity = sensitivity
@@ -258,7 +261,11 @@ class CertifiedAccountant(Accountant):
         def there(above: float) -> Pilots:
             return pilots.moved(*at(start + above), self._entropy()).redrawn()
 
-        aim = best_aim(pilots, fall, delta, first, most, there)
+        aim = best_aim(pilots, fall, delta, first, most, there, far=math.isinf(self.reach))
+        if aim.above > self.reach:
+            raise FarAimError(
+                f"a proof by sampling would aim {math.expm1(aim.above):.0%} too high, or more ({self.method})"
+            )
         if aim.draws > _HOPELESS * most:
             raise NumericalError(
                 f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.bins} bins "
