@@ -17,7 +17,7 @@ from dpmech.accounting.balls_in_bins.ring.bound import (
     RingResult,
     ring_delta,
 )
-from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
+from dpmech.accounting.balls_in_bins.ring.dominating import Height, dominating_ring
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import coarser
 from dpmech.accounting.balls_in_bins.ring.mixture_fit import dominating_mixture
@@ -46,7 +46,10 @@ __all__ = ["DeterministicAccountant"]
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
-_NEAR = 0.05
+# Sigmas in one cell of this width, in log, share rings where delta may be small: where the log of the moment
+# bound is no more than _LOOSE above what is small.
+_CELL = 0.02
+_LOOSE = 10.0
 # Where Laplace transforms are tried: their errors are absolute, about 1e-12 e^eps. With few bins the
 # programme is as fast, and more eigenvalues count.
 LEAST_BINS = 40
@@ -54,17 +57,20 @@ MOST_EPS = 20.0
 MOST_DIAGONAL = 60.0
 SECOND_EPS = 3.0
 SMALL_DELTA = 1e-9
+# From here on these errors are too little to look for anything else.
+CLEAR_DELTA = 1e-6
 # Only where a search starts depends on this sample, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rings:
-    """Rings for either direction, each dominates, and whether their transforms are taken on a tilted line."""
+    """Rings for either direction, each dominates; whether their transforms are tilted, and about delta."""
 
     remove: MixtureGram
     add: MixtureGram
     tilted: bool = False
+    guess: float = 1.0
 
 
 class DeterministicAccountant(Accountant):
@@ -83,8 +89,6 @@ class DeterministicAccountant(Accountant):
         self.settings = method
         self.by = Provenance("bins.programme", {"bins": gram.bins})
         self.guarantee = BOUND
-        # The last rings whose transforms are tilted, where they served, and what delta was there.
-        self._last: tuple[_Rings, float, float, float] | None = None
         self._mixtures: dict[tuple[float, float], _Rings | None] = {}
         self._found: dict[tuple[_Rings, float, float], float] = {}
 
@@ -201,16 +205,26 @@ class DeterministicAccountant(Accountant):
         if self._flat(profile, eps):
             return None
         key = (sigma, eps)
-        if key not in self._mixtures and self._last is not None:
-            rings, there, then, _ = self._last
-            # close by, the same rings serve: they dominate at every sigma
-            if abs(math.log(sigma / there)) + abs(eps / then - 1.0) < _NEAR:
-                with contextlib.suppress(NumericalError):
-                    self._transformed(rings, sigma, eps)
-                    self._mixtures[key] = rings
         if key not in self._mixtures:
-            self._mixtures[key] = self._served(profile, sigma, eps)
+            found = self._near(profile, sigma, eps)
+            self._mixtures[key] = self._served(profile, sigma, eps) if found is None else found
         return self._mixtures[key]
+
+    def _near(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
+        """Tilted rings of a sigma close by, one for all of a cell: the answer depends on no other call."""
+        moments = float(np.min(Height(self.gram.bins, eps).of(profile)))
+        there = math.exp(_CELL * round(math.log(sigma) / _CELL))
+        if moments > math.log(SMALL_DELTA) + eps + _LOOSE or there == sigma:
+            return None
+        rings = self._mixture(there, eps)
+        if rings is None or not rings.tilted:
+            return None
+        near = dataclasses.replace(rings, guess=2.0 * self._transformed(rings, there, eps))
+        try:
+            self._transformed(near, sigma, eps)
+        except NumericalError:
+            return None
+        return near
 
     def _flat(self, profile: FloatArray, eps: float) -> bool:
         """Whether transforms are not worth a try."""
@@ -227,20 +241,23 @@ class DeterministicAccountant(Accountant):
         if eps >= SECOND_EPS:
             two = dominating_mixture(raised, bins, eps=eps, parts=2).scaled(sigma**2)
         # what has killed most paths, as ADD does, is found on a ring with one exponential only
+        upper, found = math.inf, None
         for rings in dict.fromkeys((_Rings(two, one), _Rings(one, one))):
             try:
-                upper = self._transformed(rings, sigma, eps)
+                upper, found = self._transformed(rings, sigma, eps), rings
             except NumericalError:
                 continue
-            if upper > SMALL_DELTA * max(1.0, math.exp(eps)):
-                return rings
             break
+        unit = max(1.0, math.exp(eps))
+        if found is not None and upper > CLEAR_DELTA * unit:
+            return found
+        if not upper > SMALL_DELTA * unit:
+            upper, found = math.inf, None
         rings = _Rings(one, one, tilted=True)
         try:
-            self._transformed(rings, sigma, eps)
+            return rings if self._transformed(rings, sigma, eps) < upper else found
         except NumericalError:
-            return None
-        return rings
+            return found
 
     def _transformed(self, rings: _Rings, sigma: float, eps: float) -> float:
         """A bound in both directions by Laplace transforms."""
@@ -249,10 +266,8 @@ class DeterministicAccountant(Accountant):
             error = rung_below(self.settings.rel_error, REL_ERROR)
             one, other = rings.remove.scaled(sigma**-2), rings.add.scaled(sigma**-2)
             if rings.tilted:
-                guess = 1.0 if self._last is None or self._last[0] is not rings else 2.0 * self._last[3]
-                remove = tilted_delta(one, eps, rel_error=error, remove=True, guess=guess)
+                remove = tilted_delta(one, eps, rel_error=error, remove=True, guess=rings.guess)
                 add = tilted_delta(other, eps, rel_error=error, remove=False, floor=remove)
-                self._last = rings, sigma, eps, max(remove, add)
             else:
                 remove = mixture_delta(one, eps, rel_error=error, remove=True)
                 add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
