@@ -2,7 +2,7 @@
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import Batch, spared_random_numbers
+from dpmech.optim.runs.mixing import tensors_of
 
 __all__ = ["ExampleLoss", "LossTakes"]
 
@@ -137,9 +138,9 @@ class ExampleLoss:
         given: list[tuple[int, ...]] = []
 
         def watched(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
-            given.extend(tuple(one.shape) for one in _tensors((inputs, named)))
+            given.extend(tuple(one.shape) for one in tensors_of((inputs, named)))
             found = model(*inputs, **named)
-            seen.extend(_tensors(found))
+            seen.extend(tensors_of(found))
             return found
 
         try:
@@ -214,16 +215,6 @@ def _with_dimension(value: Any) -> Any:  # noqa: ANN401 - one example
             return type(value)(map(_with_dimension, value))
         case _:
             return value
-
-
-def _tensors(value: Any) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [one for inner in value.values() for one in _tensors(inner)]
-    if isinstance(value, tuple | list):
-        return [one for inner in value for one in _tensors(inner)]
-    return []
 
 
 def _shown(error: Exception) -> str:
