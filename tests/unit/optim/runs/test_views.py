@@ -115,7 +115,7 @@ def test_every_view_of_every_example_is_drawn_anew(mode):
         return model(x).var(0).sum()
 
     image, label = torch.ones(1, 6, 6), torch.tensor(0)
-    dataset = TensorDataset(image.expand(SIZE, -1, -1, -1), label.expand(SIZE))
+    dataset = TensorDataset(image.repeat(SIZE, 1, 1, 1), label.repeat(SIZE))
     private, _, loader = run(dataset, MeanOverViews(spread, draws, 2), clipping_mode=mode)
     batch = Batch(next(iter(loader)), {})
     samples, losses = private.prepare(batch).samples(batch, batch.tensors)
