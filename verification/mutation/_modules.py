@@ -178,6 +178,7 @@ GROUPS: dict[str, list[str]] = {
         "numerics.bounds",
     ],
     "verifying": [
+        "verifying.allocation_transform",
         "verifying.documents",
         "verifying.integrals",
         "verifying.labels",
