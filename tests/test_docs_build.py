@@ -60,7 +60,10 @@ def test_every_page_is_in_one_group_of_the_landing_page():
     assert tuple(caption for caption, _ in trees) == GROUPS
     listed = [name for _, names in trees for name in names.split()]
     papers = re.findall(r"^verification_\w+$", (DOCS / "verification.md").read_text(), re.MULTILINE)
-    assert sorted(listed + papers) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    assert sorted(listed + papers) == sorted(pages | {"notebooks/index"})
+    listed = re.findall(r"^\w+$", (DOCS / "notebooks" / "index.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted({page.stem for page in (DOCS / "notebooks").glob("*.md")} - {"index"})
 
 
 def results(name):
