@@ -1,5 +1,6 @@
 """Sphinx configuration."""
 
+import logging
 import os
 import pathlib
 import sys
@@ -25,6 +26,7 @@ extensions = [
 ]
 # One notebook runs where pages are built between two changes, all of them before a release (`make docs-all`).
 nb_execution_mode = "force"
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 nb_execution_excludepatterns = (
     [] if os.environ.get("DPMECH_NOTEBOOKS") == "all" else ["notebooks/[!f]*.md"]
 )  # but first_calibration
