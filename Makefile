@@ -52,8 +52,9 @@ types: $(VENV)/.dev
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-# A process for each of two cores; threads of their own would only get in each other's way.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+# A process for each of two cores; threads of their own would only get in each other's way. Compiled files are kept:
+# tests start hundreds of interpreters.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # COV holds options of pytest-cov; the full gate sets them (.ci/run).
 COV ?=

@@ -105,3 +105,27 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[plots\]'"):
         plots.matrices(dm.Identity(3))
+
+
+def test_a_profile_draws_itself(tmp_path):
+    """Both directions where they differ; down to the delta that was asked for, or to what never falls."""
+    once = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+    (axes,) = drawn(once.plot(), tmp_path)
+    (line,) = axes.lines
+    eps, deltas = line.get_data()
+    assert line.get_label() == "both directions"
+    assert eps[0] == 0.0
+    assert deltas[-1] == pytest.approx(1e-10, rel=1e-6)
+    assert deltas[0] == once.delta(0.0).upper
+    own = dm.calibrate_sigma(dm.Identity(6), 2.0, 1e-5, participation=dm.BallsInBins(3), method=dm.Rdp())
+    bins = dm.profile(own.mechanism, own.sigma, rel_error=0.5)
+    (axes,) = drawn(bins.plot(1e-4), tmp_path)
+    remove, add = axes.lines
+    assert [line.get_label() for line in axes.lines] == ["REMOVE", "ADD"]
+    assert remove.get_xdata()[-1] == bins.epsilon(1e-4).upper
+    np.testing.assert_allclose(add.get_ydata()[0], bins.hockey_stick(0.0, add=True).upper)
+    flat = dm.PrivacyProfile.from_dp_accounting(bins.to_dp_accounting(step=1e-2), slack=1e-3)
+    drawn(flat.plot(), tmp_path)
+    for wrong in (0.0, 1.0, "1e-3"):
+        with pytest.raises(InvalidParameterError, match="least_delta"):
+            once.plot(wrong)

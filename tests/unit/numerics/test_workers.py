@@ -59,6 +59,7 @@ def slow_pid():
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_what_only_waits_while_processes_die_is_not_given_up():
     with dm.Workers(1) as one:
         waiting = {one.submit(slow_pid) for _ in range(20)}

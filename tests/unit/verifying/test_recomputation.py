@@ -483,6 +483,7 @@ def verified_elsewhere(folder, combinations):
     return found
 
 
+@pytest.mark.slow
 def test_every_combination_is_verified_in_another_process(tmp_path):
     for one in verified_elsewhere(tmp_path, QUICK):
         assert len(one["routes"]) >= 2

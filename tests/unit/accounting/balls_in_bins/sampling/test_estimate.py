@@ -90,7 +90,14 @@ def test_identity_against_convolution(square, bins, eps):
     assert result.remove.upper > lower
 
 
-@pytest.mark.parametrize("fault", ["entry", "direction", "log bins"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "entry",
+        pytest.param("direction", marks=pytest.mark.slow),
+        pytest.param("log bins", marks=pytest.mark.slow),
+    ],
+)
 def test_planted_faults_are_rejected(fault):
     eps = 1.0
     truth, other = quadrature(THREE, eps)
