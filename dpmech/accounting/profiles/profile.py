@@ -220,9 +220,9 @@ class PrivacyProfile(Answers):
 
         Examples:
             >>> import dpmech as dm
-            >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
-            >>> round(run.gaussian_mu().upper, 2)
-            0.55
+            >>> run = dm.profile(dm.Identity(4), 5.0)
+            >>> run.gaussian_mu().upper
+            0.4000000...
         """
         at = check_real("tail", tail, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         if not (self.parts.sampled or self.parts.curves):

@@ -62,7 +62,7 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
 
 @functools.cache
 def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus does
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping, create_or_accumulate_grad_sample
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
     from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
 
@@ -79,6 +79,8 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             self._examples = examples
             self._checked = False
             self._names = {layer: name for name, layer in model.named_modules()}
+            # Hooks run for every layer of every batch, and walking through modules costs as much as they do.
+            self._params = {layer: list(layer.parameters()) for layer in model.modules()}
             trained = [param for param in model.parameters() if param.requires_grad]
             self._covered = set(coverable(model, trained)[0])
             self._pieces: dict[int, list[Piece]] = {}
@@ -116,7 +118,9 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             """As that of GradSampleModule: a layer may be called several times."""
             if not module.training or not torch.is_grad_enabled() or not self.hooks_enabled:
                 return
-            if not any(param.requires_grad for param in module.parameters(recurse=False)):
+            trained = self._trained(module)
+            own = module._parameters.values()
+            if not any(param.requires_grad for param in own if param is not None):
                 return
             if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor):
                 raise UnsupportedCombinationError(
@@ -128,7 +132,7 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             if not hasattr(layer, "activations"):
                 layer.activations = []
             layer.activations.append([one.detach() for one in forward_input])
-            for param in _trained(module):
+            for param in trained:
                 param._forward_counter += 1
 
         def capture_backprops_hook(
@@ -158,10 +162,8 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                 else:
                     formed = self._formed(module, activations, backprops)
             for param, sample in formed.items():
-                create_or_accumulate_grad_sample(
-                    param=param, grad_sample=sample, max_batch_len=module.max_batch_len
-                )
-            for param in _trained(module):
+                _add_sample(param, sample, int(vars(module)["max_batch_len"]))
+            for param in self._trained(module):
                 param._forward_counter -= 1
                 if param._forward_counter == 0:
                     self._finish(param)
@@ -181,6 +183,11 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                     f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
                     supported="make_private(..., loss=...)",
                 ) from error
+
+        def _trained(self, module: nn.Module) -> list[Any]:
+            """The parameters that its hooks are for: of its parts too, where torch.func stands for it."""
+            params = self._params.get(module)
+            return [param for param in params or module.parameters() if param.requires_grad]
 
         def _is_factored(self, module: nn.Module, backprops: Tensor) -> bool:
             return self._ghost and _by_factors(module, backprops)
@@ -209,9 +216,20 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class that exists where O
     raise AttributeError(name)
 
 
-def _trained(module: nn.Module) -> list[Any]:
-    """The parameters that the hooks of a module are for: of its parts too, where torch.func stands for it."""
-    return [param for param in module.parameters() if param.requires_grad]
+def _add_sample(param: Any, sample: Tensor, longest: int) -> None:  # noqa: ANN401 - with attributes of Opacus
+    """As Opacus, without the zeros that it copies gradients into where no row is missing."""
+    from opacus.grad_sample.grad_sample_module import create_or_accumulate_grad_sample
+
+    if not param.requires_grad:
+        return
+    before = getattr(param, "_current_grad_sample", None)
+    if len(sample) == longest and (before is None or len(before) == longest):
+        # Never in place: a gradient may be what autograd still works with.
+        param._current_grad_sample = sample if before is None else before + sample
+        return
+    if before is not None:
+        param._current_grad_sample = before.clone()
+    create_or_accumulate_grad_sample(param=param, grad_sample=sample, max_batch_len=longest)
 
 
 def _is_padded(layer: nn.Module) -> bool:

@@ -12,7 +12,8 @@ from dpmech.optim.clipping import Batch, spared_random_numbers
 
 __all__ = ["buffers_put_back", "check_unmixed", "tensors_of"]
 
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for less
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
+_HALF = 0.1  # for less
 _FLOOR = 1e-6
 _EXAMPLES = 4  # that are tried
 
@@ -51,7 +52,8 @@ def check_unmixed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     if outputs is None:
         return
     together, alone = outputs
-    if any(_differ(together, one, index) for index, one in enumerate(alone)):
+    coarsest = _coarsest(model, batch.tensors)
+    if any(_differ(together, one, index, coarsest) for index, one in enumerate(alone)):
         raise UnsupportedCombinationError(
             "the model mixes examples: what it gives one of a batch is not what it gives that one alone, so "
             "that the gradient of one example depends on the others",
@@ -60,7 +62,18 @@ def check_unmixed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         )
 
 
-def _differ(together: Sequence[Tensor], alone: Sequence[Tensor], index: int) -> bool:
+def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
+    """The roundings that may stand in what a model gives, whatever type that has; relative."""
+    dtypes = {one.dtype for one in (*model.parameters(), *tensors) if one.is_floating_point()}
+    device = tensors[0].device.type
+    if torch.is_autocast_enabled(device):
+        return _HALF
+    found = max((_TOLERANCES.get(dtype, _HALF) for dtype in dtypes), default=0.0)
+    # Products on tensor cores may keep ten bits of float32.
+    return found if device == "cpu" else max(found, 1e-2)
+
+
+def _differ(together: Sequence[Tensor], alone: Sequence[Tensor], index: int, coarsest: float) -> bool:
     """Whether an example has other outputs alone, where outputs have a row an example."""
     for whole, own in zip(together, alone, strict=False):
         if not own.is_floating_point() or own.ndim == 0 or own.shape != (1, *whole.shape[1:]):
@@ -68,7 +81,7 @@ def _differ(together: Sequence[Tensor], alone: Sequence[Tensor], index: int) -> 
         if len(whole) <= index:
             continue
         row, single = whole[index].double(), own[0].double()
-        limit = _TOLERANCES.get(own.dtype, 0.1) * float(single.norm()) + _FLOOR
+        limit = max(coarsest, _TOLERANCES.get(own.dtype, _HALF)) * float(single.norm()) + _FLOOR
         if float((row - single).norm()) > limit:  # NaN, which data may bring, is no difference
             return True
     return False

@@ -54,7 +54,7 @@ def test_composed_profiles_are_never_below_the_exact_composition(seed, outcomes,
     assert not any(falls_short(curves, pairs, add=add, times=times) for add in (False, True))
 
 
-@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("add", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_exact_nodes_compose_exactly_and_every_node_one_per_cent_lower_is_found(add):
     rng = np.random.default_rng(5)
     lowered_nodes = 0
