@@ -130,7 +130,8 @@ class Epochs:
         joined = (
             generator.integers(self.bins, size=(runs, epochs))[:, steps // self.bins] == steps % self.bins
         )
-        return joined * self.gradients * float(present)
+        drawn: FloatArray = joined * self.gradients * float(present)
+        return drawn
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
         """As for a mixture."""

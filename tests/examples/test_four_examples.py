@@ -67,6 +67,8 @@ def test_a_failed_verification_is_no_result(tmp_path, monkeypatch):
     monkeypatch.setattr(finishing.subprocess, "run", lambda *_, **__: failed)
     cal = dm.calibrate_sigma(dm.Identity(2), 8.0, 1e-5)
     sources = {name: Randomness(name, "0" * 64, seeded=False) for name in ("sampler", "noise")}
-    record = dm.RunRecord(cal.certificate(1.0, 4.0), 2, cal.achieved, **sources)
+    record = dm.RunRecord(
+        cal.certificate(1.0, 4.0), 2, cal.achieved, **sources, smallest_separation=1, most_participations=2
+    )
     with pytest.raises(SystemExit, match="FAILED"):
         finishing.finish(record, tmp_path, 0.5)
