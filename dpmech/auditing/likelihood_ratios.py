@@ -130,8 +130,7 @@ class Epochs:
         joined = (
             generator.integers(self.bins, size=(runs, epochs))[:, steps // self.bins] == steps % self.bins
         )
-        drawn: FloatArray = joined * self.gradients * float(present)
-        return drawn
+        return np.asarray(joined * self.gradients * float(present))
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
         """As for a mixture."""
