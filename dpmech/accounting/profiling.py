@@ -1,5 +1,6 @@
 """The privacy profile of a mechanism: what its accountant knows of the whole curve."""
 
+import dataclasses
 from fractions import Fraction
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpmech.accounting.methods import Method
 from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart, curve_of_bounds
 from dpmech.exceptions import DpmechError
-from dpmech.mechanism import Mechanism
+from dpmech.mechanism import Adjacency, Mechanism
 from dpmech.numerics import BOUND, Provenance, quotient_down, rounded_down, rounded_up
 
 __all__ = ["profile_for"]
@@ -48,7 +49,11 @@ def profile_for(
         NumericalError: if the accountant has no bounds on the curve.
     """
     accountant = accountant_for(mechanism, method, rng)
-    adjacency = mechanism.adjacency
+    found = _profile(accountant, mechanism.adjacency, sigma, rel_error)
+    return dataclasses.replace(found, of=(mechanism, sigma))
+
+
+def _profile(accountant: Accountant, adjacency: Adjacency, sigma: float, rel_error: float) -> PrivacyProfile:
     if isinstance(accountant, GaussianAccountant):
         bounds, scale = accountant.sensitivity, Fraction(sigma)
         least, most = ((Fraction(end) / scale) ** 2 for end in (bounds.lower, bounds.upper))

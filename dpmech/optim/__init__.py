@@ -48,6 +48,7 @@ from dpmech.optim.rules import (
 from dpmech.optim.runs import (
     LotOptimizer,
     LotSampler,
+    MeanOverViews,
     PerExampleModel,
     PrivateLoader,
     fix,
@@ -69,6 +70,7 @@ __all__ = [
     "FlatClipping",
     "LotOptimizer",
     "LotSampler",
+    "MeanOverViews",
     "Muon",
     "MuonScale",
     "NoiseMode",

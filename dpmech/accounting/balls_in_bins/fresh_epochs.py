@@ -82,6 +82,11 @@ class FreshEpochsAccountant(Accountant):
         self._epochs = tuple((IndependentAccountant(bins, bounds), times) for bounds, times in epochs)
         self._found: dict[tuple[float, _Look], Composition] = {}
 
+    @property
+    def epochs(self) -> tuple[tuple[Bounds, int], ...]:
+        """The sensitivity of one epoch, with how many epochs have it; a profile has a curve for each."""
+        return tuple((one.sensitivity, times) for one, times in self._epochs)
+
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         lower, upper = self._bracket(sigma, eps, tolerance)
@@ -123,6 +128,10 @@ class FreshEpochsAccountant(Accountant):
         """Safeguarded secant on the upper bound; see the base class."""
         start = self._close_sigma(eps, delta, rtol)
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress)
+
+    def rough_sigma(self, eps: float, delta: float) -> float:
+        """About the sigma that a budget needs, in seconds; no guarantee rests on it."""
+        return self._close_sigma(eps, delta, _ROUGH)
 
     def composition(self, sigma: float, look: _Look | None = None) -> Composition:
         """The epochs, each known at nodes, at least as closely as asked.
