@@ -1,4 +1,4 @@
-"""Pages in a browser whose network is off: none scrolls sideways on a phone or a desk, or asks for anything."""
+"""Pages in a browser without a network: none scrolls sideways on a phone or a desk, or asks for anything."""
 
 import shutil
 import subprocess

@@ -1,7 +1,7 @@
 """Built pages of the documentation, as a phone and a desk show them, without a network.
 
-`python -m tests.support.built_pages FOLDER [NAME ...]` keeps a picture of every page (or of those named, such as
-`which` or `generated/commands/dpmech`) in both widths, and says what leaves the window.
+`python -m tests.support.built_pages FOLDER [NAME ...]` keeps a picture of every page (or of those named, such
+as `which` or `generated/commands/dpmech`) in both widths, and says what leaves the window.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ OUTSIDE = """() => [...document.querySelectorAll("article *")].filter(one => {
     const box = one.getBoundingClientRect();
     if (box.width === 0 || box.right <= innerWidth + 1) return false;
     for (let at = one; at.tagName !== "ARTICLE"; at = at.parentElement) {
-        const kept = getComputedStyle(at).overflowX;
-        if ((kept === "auto" || kept === "scroll") && at.getBoundingClientRect().right <= innerWidth + 1) return false;
+        const kept = getComputedStyle(at).overflowX, inside = at.getBoundingClientRect().right <= innerWidth + 1;
+        if ((kept === "auto" || kept === "scroll") && inside) return false;
     }
     return true;
 }).map(one => one.outerHTML.slice(0, 160))"""
