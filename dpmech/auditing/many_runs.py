@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
+from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -114,7 +114,7 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, guarantee, by)
 
 
-def _canary(mechanism: Mechanism) -> Mixture | Independent:
+def _canary(mechanism: Mechanism) -> Mixture | Independent | Epochs:
     strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
     replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
     prob, bins = participation.release_prob, participation.allocation_bins
@@ -125,6 +125,10 @@ def _canary(mechanism: Mechanism) -> Mixture | Independent:
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
         return Independent(steps, prob, columns)
+    if participation.epoch_bins == 1:
+        bins = 1  # everybody joins every step
+    elif participation.epoch_bins is not None:
+        return Epochs.of(strategy, participation.epoch_bins, np.ones(n))
     if participation.random and bins is None:
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",
@@ -158,7 +162,7 @@ def _release(algebra: Algebra, sigma: float) -> Runs:
 def _scores(
     algebra: Algebra,
     sigma: float,
-    canary: Mixture | Independent,
+    canary: Mixture | Independent | Epochs,
     mechanism: Runs,
     samples: int,
     generator: np.random.Generator,

@@ -38,6 +38,7 @@ def test_poisson_release_is_the_smallest_shown(target):
     assert len(lines) > 1
 
 
+@pytest.mark.slow
 def test_its_calibration_certifies_the_same_noise(tmp_path):
     found = dm.calibrate_sigma_to(dm.Identity(100), dm.AdvantageTarget(0.2), participation=dm.Poisson(0.02))
     cal = found.calibration(1e-5)

@@ -229,6 +229,7 @@ def test_never_worse_than_the_identity_and_as_large_as_said(
 
 
 class TestRandomParticipations:
+    @pytest.mark.slow
     def test_cyclic_poisson_chooses_bands_and_cycle(self):
         schemas = [dm.CyclicPoisson(c / 50, c) for c in (1, 2, 10)]
         fit = dm.optimize(dm.BandedToeplitz, schemas, n=100, eps=4.0, delta=1e-5)
@@ -369,3 +370,13 @@ def test_fit_family_reports_every_candidate():
     )
     fit_family(problem, InverseFamily(10, 3), None, lines.append)
     assert len(lines) >= 3
+
+
+@pytest.mark.slow
+def test_a_new_allocation_every_epoch_leaves_the_identity():
+    fresh = dm.BallsInBins(2, fresh=True)
+    fit = dm.optimize(dm.BandedToeplitz, fresh, n=4, eps=1.0, delta=1e-2)
+    np.testing.assert_array_equal(fit.strategy.to_dense(), np.eye(4))
+    own = dm.calibrate_sigma(dm.Identity(4), 1.0, 1e-2, participation=fresh)
+    assert fit.calibration.sigma == pytest.approx(own.sigma, rel=1e-3)
+    assert fit.calibration.participation == fresh

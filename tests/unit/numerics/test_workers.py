@@ -166,6 +166,7 @@ def test_samples_are_the_same_wherever_they_are_drawn(workers, method):
     assert (there.lower, there.upper) == (here.lower, here.upper)
 
 
+@pytest.mark.slow
 def test_a_calibration_survives_a_killed_process(workers):
     killed = []
 

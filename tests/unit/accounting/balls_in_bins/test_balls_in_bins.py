@@ -221,6 +221,7 @@ class TestMethods:
             "deterministic upper bound",
         ]
 
+    @pytest.mark.slow
     def test_epsilon_inverts_delta(self):
         sigma, delta = 2.5, 1e-3
         for method in (None, dm.Certified(), dm.Deterministic(), dm.Rdp()):
@@ -355,6 +356,7 @@ class TestEdges:
         assert str(cal.guarantee) == "exact"
         assert cal.sigma == dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.FixedEpochs(12)).sigma
 
+    @pytest.mark.slow
     def test_as_many_bins_as_steps(self):
         cal = dm.calibrate_sigma(dm.LambdaCGD(40, 0.5), 1.0, 1e-3, participation=dm.BallsInBins(40), rng=2)
         single = dm.calibrate_sigma(dm.LambdaCGD(40, 0.5), 1.0, 1e-3, participation=dm.SingleParticipation())

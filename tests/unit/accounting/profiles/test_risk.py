@@ -212,6 +212,7 @@ class TestOrder:
         assert found.lower > 0.98 * found.upper
         assert poisson().self_compose(2).tpr(fpr).lower > found.upper
 
+    @pytest.mark.slow
     def test_mixture(self):
         known = poisson().compose(gaussian(0.4))
         for ask in (lambda one: one.tpr(0.01), lambda one: one.advantage, lambda one: one.bayes_success(0.4)):

@@ -283,6 +283,7 @@ def test_a_stream_that_is_closed_cancels_what_it_started():
     assert all(task.cancelled() for task in late.tasks if task not in done)
 
 
+@pytest.mark.slow
 def test_bounds_do_not_depend_on_the_executor(monkeypatch):
     gram = DenseGram(TWO)
 

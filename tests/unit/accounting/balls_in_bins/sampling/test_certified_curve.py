@@ -54,6 +54,7 @@ def test_the_same_seed_gives_the_same_curve():
     assert profile(5, 0.4).parts.curves[0][0] != one.parts.curves[0][0]
 
 
+@pytest.mark.slow
 def test_weights_that_are_too_light_are_found(monkeypatch):
     for kind in (RemoveProposal, AddProposal):
 

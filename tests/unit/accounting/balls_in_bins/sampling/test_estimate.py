@@ -146,6 +146,7 @@ def test_result_does_not_depend_on_threads(workers):
         assert estimate_delta(gram, 2.0, rel_error=0.01, rng=rng(5), executor=pool) == alone
 
 
+@pytest.mark.slow
 def test_result_does_not_depend_on_processes():
     gram = DenseGram(strategy_gram(120, 40, 0.8) / 9.0)
     alone = estimate_delta(gram, 2.0, rng=rng(5))
