@@ -17,7 +17,8 @@ OUTSIDE = """() => [...document.querySelectorAll("article *")].filter(one => {
     const box = one.getBoundingClientRect();
     if (box.width === 0 || box.right <= innerWidth + 1) return false;
     for (let at = one; at.tagName !== "ARTICLE"; at = at.parentElement) {
-        const kept = getComputedStyle(at).overflowX, inside = at.getBoundingClientRect().right <= innerWidth + 1;
+        const kept = getComputedStyle(at).overflowX;
+        const inside = at.getBoundingClientRect().right <= innerWidth + 1;
         if ((kept === "auto" || kept === "scroll") && inside) return false;
     }
     return true;
