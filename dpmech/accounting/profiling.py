@@ -14,7 +14,7 @@ from dpmech.accounting.balls_in_bins import (
 from dpmech.accounting.dispatch import accountant_for
 from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta
 from dpmech.accounting.methods import Method
-from dpmech.accounting.poisson import PoissonAccountant
+from dpmech.accounting.poisson import PoissonAccountant, UserAccountant
 from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart, curve_of_bounds
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Mechanism
@@ -53,16 +53,18 @@ def profile_for(
         bounds, scale = accountant.sensitivity, Fraction(sigma)
         least, most = ((Fraction(end) / scale) ** 2 for end in (bounds.lower, bounds.upper))
         parts = Composition((rounded_down(least), rounded_up(most)))
-        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency)
+        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency, mechanism.unit)
     if isinstance(accountant, PoissonAccountant):
         release = accountant.release
         multiplier = quotient_down(sigma, release.sensitivity.upper)
         gap = release.sensitivity.relative_gap
         part = SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap)
-        return PrivacyProfile(Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency)
+        return PrivacyProfile(
+            Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency, mechanism.unit
+        )
     if isinstance(accountant, FreshEpochsAccountant):
         parts = accountant.profile(sigma, rel_error=rel_error)
-        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency)
+        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency, mechanism.unit)
     curve, answered = _curve(accountant, sigma, rel_error)
     guarantee = (
         answered.settings.guarantee(inside=False) if isinstance(answered, CertifiedAccountant) else BOUND
@@ -70,7 +72,7 @@ def profile_for(
     by = Provenance("profile.nodes", {"nodes": len(curve.remove.eps)}, (answered.by,))
     if not guarantee.rigorous or not answered.guarantee.rigorous:
         guarantee = answered.guarantee
-    return PrivacyProfile(Composition(curves=((curve, 1),)), guarantee, by, adjacency)
+    return PrivacyProfile(Composition(curves=((curve, 1),)), guarantee, by, adjacency, mechanism.unit)
 
 
 def _curve(accountant: Accountant, sigma: float, rel_error: float) -> tuple[Curve, Accountant]:
@@ -79,7 +81,11 @@ def _curve(accountant: Accountant, sigma: float, rel_error: float) -> tuple[Curv
         return _first_curve(accountant, sigma, rel_error)
     if isinstance(accountant, CertifiedAccountant | IndependentAccountant):
         return accountant.curve(sigma, rel_error=rel_error), accountant
-    multiplier = quotient_down(sigma, accountant.sensitivity.upper)
+    joined = accountant.sensitivity
+    if isinstance(accountant, UserAccountant):
+        # Of one release; all of them, joined by everyone, cost no less.
+        joined = joined.times_root(accountant.release.steps)
+    multiplier = quotient_down(sigma, joined.upper)
     curve = curve_of_bounds(
         lambda eps: accountant.delta(sigma, eps, tolerance=_TOLERANCE),
         rel_error,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
+from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture, SeveralExamples
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -24,6 +24,7 @@ from dpmech.mechanism import (
     Participation,
     Strategy,
     Unstated,
+    UserPoisson,
     mechanism_of,
 )
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
@@ -114,7 +115,7 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, guarantee, by)
 
 
-def _canary(mechanism: Mechanism) -> Mixture | Independent:
+def _canary(mechanism: Mechanism) -> Mixture | Independent | SeveralExamples:
     strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
     replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
     prob, bins = participation.release_prob, participation.allocation_bins
@@ -125,10 +126,18 @@ def _canary(mechanism: Mechanism) -> Mixture | Independent:
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
         return Independent(steps, prob, columns)
+    if isinstance(participation, UserPoisson):
+        if strategy.bands != 1:
+            raise UnsupportedCombinationError(
+                f"no test of {strategy!r} under {participation!r}", supported="independent noise"
+            )
+        return SeveralExamples(
+            participation.sampling_prob, participation.max_examples_per_user, strategy.column_norms()
+        )
     if participation.random and bins is None:
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",
-            supported="participations that are not random, Poisson, CyclicPoisson and BallsInBins",
+            supported="participations that are not random, Poisson, UserPoisson, CyclicPoisson, BallsInBins",
         )
     pattern = mechanism.pattern
     if pattern.evenly_spaced:
@@ -158,7 +167,7 @@ def _release(algebra: Algebra, sigma: float) -> Runs:
 def _scores(
     algebra: Algebra,
     sigma: float,
-    canary: Mixture | Independent,
+    canary: Mixture | Independent | SeveralExamples,
     mechanism: Runs,
     samples: int,
     generator: np.random.Generator,

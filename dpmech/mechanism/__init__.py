@@ -21,7 +21,13 @@ from dpmech.mechanism.participation import (
     register,
 )
 from dpmech.mechanism.registry import Registry
-from dpmech.mechanism.sampled_participation import BallsInBins, CyclicPoisson, FreshBallsInBins, Poisson
+from dpmech.mechanism.sampled_participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FreshBallsInBins,
+    Poisson,
+    UserPoisson,
+)
 from dpmech.mechanism.strategies import (
     BLT,
     BandedInverse,
@@ -73,6 +79,7 @@ __all__ = [
     "Strategy",
     "Unit",
     "Unstated",
+    "UserPoisson",
     "Workload",
     "check_participation",
     "check_strategy",
