@@ -323,7 +323,8 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
 def _user_poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None) -> Accountant:
     del rng
     participation = mechanism.participation
-    if not (isinstance(participation, UserPoisson) and (method is None or isinstance(method, Pld))):
+    prob = participation.example_prob
+    if prob is None or not (method is None or isinstance(method, Pld)):
         raise UnsupportedCombinationError(
             f"{method!r} does not apply to {participation!r}", supported="UserPoisson, method=None or Pld()"
         )
@@ -333,7 +334,7 @@ def _user_poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Ge
         bounds, lower=quotient_down(low, examples), upper=quotient_up(bounds.upper, examples)
     )
     steps = participation.releases(mechanism.steps)
-    release = UserRelease(participation.sampling_prob, examples, steps, one, tight=least >= 1.0 - _CLOSE)
+    release = UserRelease(prob, examples, steps, one, tight=least >= 1.0 - _CLOSE)
     return UserAccountant(release, bounds)
 
 

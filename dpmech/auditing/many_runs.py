@@ -24,7 +24,6 @@ from dpmech.mechanism import (
     Participation,
     Strategy,
     Unstated,
-    UserPoisson,
     mechanism_of,
 )
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
@@ -126,14 +125,12 @@ def _canary(mechanism: Mechanism) -> Mixture | Independent | SeveralExamples:
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
         return Independent(steps, prob, columns)
-    if isinstance(participation, UserPoisson):
+    if participation.example_prob is not None:
         if strategy.bands != 1:
             raise UnsupportedCombinationError(
                 f"no test of {strategy!r} under {participation!r}", supported="independent noise"
             )
-        return SeveralExamples(
-            participation.sampling_prob, participation.max_examples_per_user, strategy.column_norms()
-        )
+        return SeveralExamples(participation.example_prob, participation.examples, strategy.column_norms())
     if participation.random and bins is None:
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",

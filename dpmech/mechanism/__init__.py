@@ -26,7 +26,6 @@ from dpmech.mechanism.sampled_participation import (
     CyclicPoisson,
     FreshBallsInBins,
     Poisson,
-    UserPoisson,
 )
 from dpmech.mechanism.strategies import (
     BLT,
@@ -47,6 +46,7 @@ from dpmech.mechanism.strategies import (
 )
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.mechanism.unsampled_participation import EveryStep, FixedEpochs, MinSep, SingleParticipation
+from dpmech.mechanism.user_participation import UserPoisson
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [

@@ -113,6 +113,14 @@ class Participation(abc.ABC):
         return 1
 
     @property
+    def example_prob(self) -> float | None:
+        """With which probability each of the `examples` of one unit joins every release, independently.
+
+        None where the unit is what is sampled, or chance does not decide release by release.
+        """
+        return None
+
+    @property
     def groups(self) -> int | None:
         """How many fixed groups of examples take turns; None where every example may join every step."""
         return None

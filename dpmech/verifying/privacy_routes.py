@@ -151,11 +151,11 @@ def _user_routes(
     """The same integral over the law of a user's loss, of which the accountant makes lattices."""
     del rng
     participation = certificate.participation
-    if not isinstance(participation, UserPoisson):
+    q, examples = participation.example_prob, participation.examples
+    if q is None:
         raise UnsupportedCombinationError(
             f"{participation!r} does not say how many examples a user has", supported="UserPoisson"
         )
-    q, examples = participation.sampling_prob, participation.max_examples_per_user
     steps = participation.releases(certificate.mechanism.steps)
     largest = sensitivity.upper / examples
     tight = certificate.achieved.lower > 0.0

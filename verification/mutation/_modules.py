@@ -164,6 +164,7 @@ GROUPS: dict[str, list[str]] = {
         "mechanism.noise_cost",
         "mechanism.participation",
         "mechanism.sampled_participation",
+        "mechanism.user_participation",
         "mechanism.unsampled_participation",
         "mechanism.workloads",
     ],

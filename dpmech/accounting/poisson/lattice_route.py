@@ -108,7 +108,7 @@ class Side:
             least, most = lower.delta(eps), upper.delta(eps)
             return max(min(least, most), min(settled, most)), most
 
-        found = ladder.climb(interval, log_gap, goal=_OF_DELTA * tolerance * self.steepness(eps))
+        found = ladder.leap(interval, log_gap, goal=_OF_DELTA * tolerance * self.steepness(eps), order=2.0)
         return found.lower, found.upper
 
     def epsilon(self, delta: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
