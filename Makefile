@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check slow lint types layers tests verification verification-full docs bench test-core clean
+.PHONY: demo test quick check slow lint types layers tests verification verification-full docs docs-all bench test-core clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,7 +40,7 @@ quick: lint types layers
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $$($(BIN)/python tests/support/changed.py)
 
 # Everything but the mutations, whose page says how they are run.
-check: test slow verification-full
+check: test slow docs-all verification-full
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -52,8 +52,9 @@ types: $(VENV)/.dev
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-# A process for each of two cores; threads of their own would only get in each other's way.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+# A process for each of two cores; threads of their own would only get in each other's way. Compiled files are kept:
+# tests start hundreds of interpreters.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # COV holds options of pytest-cov; the full gate sets them (.ci/run).
 COV ?=
@@ -75,6 +76,10 @@ verification-full: $(VENV)/.dev
 docs: $(VENV)/.dev
 	rm -rf docs/generated  # pages of names that are gone
 	$(BIN)/python -m sphinx -n -W -q docs docs/_build/html
+
+# With all notebooks run; `docs` runs one.
+docs-all: export DPMECH_NOTEBOOKS = all
+docs-all: docs
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/bench -o addopts="" -q --benchmark-only -s

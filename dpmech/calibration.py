@@ -14,7 +14,14 @@ from dpmech.accounting import (
     check_method,
     effective_method,
 )
-from dpmech.certificates import Certificate, Claim, Evidence, check_unedited, with_checksum
+from dpmech.certificates import (
+    Certificate,
+    Claim,
+    Evidence,
+    ProfileNodes,
+    check_unedited,
+    with_checksum,
+)
 from dpmech.evaluation import profile
 from dpmech.exceptions import (
     InvalidParameterError,
@@ -76,16 +83,23 @@ class Calibration(Claim):
         )
 
     def certificate(
-        self, clip_norm: float | None = None, expected_batch_size: float | None = None
+        self,
+        clip_norm: float | None = None,
+        expected_batch_size: float | None = None,
+        *,
+        profile: PrivacyProfile | None = None,
     ) -> Certificate:
         """The calibration as a certificate: to save, to verify by a second route, to hand to an optimizer.
 
         Args:
             clip_norm: the clip norm that the trainer must use, > 0; None leaves it open.
             expected_batch_size: the public normaliser that the trainer must use, > 0; None leaves it open.
+            profile: what `profile()` gave, to keep its nodes as further evidence: `verify` checks them, and a
+                `Ledger` composes them in place of the budget. One that costs nothing to compute is left out.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: on a bad argument, such as a profile of something else.
+            UnsupportedCombinationError: on nodes of a profile that is known in closed form.
             CertificateError: if this calibration is not as `calibrate_sigma` returned it.
 
         Examples:
@@ -97,6 +111,8 @@ class Calibration(Claim):
         check_unedited(self)
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         own |= {"clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+        if profile is not None:
+            own["nodes"] = ProfileNodes.of(profile, self.mechanism, self.sigma)
         return with_checksum(Certificate(**own))
 
     def profile(

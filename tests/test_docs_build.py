@@ -8,6 +8,7 @@ import re
 import pytest
 
 import dpmech as dm
+from dpmech.cli import main
 from dpmech.numerics.printed import up
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -60,7 +61,42 @@ def test_every_page_is_in_one_group_of_the_landing_page():
     assert tuple(caption for caption, _ in trees) == GROUPS
     listed = [name for _, names in trees for name in names.split()]
     papers = re.findall(r"^verification_\w+$", (DOCS / "verification.md").read_text(), re.MULTILINE)
-    assert sorted(listed + papers) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    assert sorted(listed + papers) == sorted(pages | {"notebooks/index"})
+    listed = re.findall(r"^\w+$", (DOCS / "notebooks" / "index.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted({page.stem for page in (DOCS / "notebooks").glob("*.md")} - {"index"})
+
+
+@pytest.fixture(scope="module")
+def command_pages():
+    pytest.importorskip("sphinx")
+    return loaded(DOCS / "command_pages.py")
+
+
+def test_every_command_has_a_page_with_all_its_options(command_pages):
+    found = dict(command_pages.pages())
+    known = [("dpmech", main)]
+    while known:
+        name, command = known.pop()
+        page = found.pop(name)
+        assert page.startswith(f"# {name.replace('-', ' ')}\n")
+        options = [name for one in command.params for name in one.opts if name.startswith("-")]
+        assert all(f"`{name}" in page or f", {name}" in page for name in options)
+        typed = " ".join(page.replace("\\\n", " ").split())
+        assert all(" ".join(one.split()) in typed for one in command.examples)
+        known += [(f"{name}-{one}", below) for one, below in getattr(command, "commands", {}).items()]
+    assert not found
+
+
+def test_pages_of_commands_show_markup_as_it_stands(command_pages):
+    assert command_pages.plain("n / epochs * [x] `a_b` $") == r"n / epochs \* \[x\] `a_b` \$"
+
+
+def test_the_reference_links_every_command(command_pages):
+    text = (DOCS / "command_line.md").read_text(encoding="utf-8")
+    names = [name for name, _ in command_pages.pages() if name not in {"dpmech", "dpmech-ledger"}]
+    assert len(names) >= 15
+    assert all(f"(generated/commands/{name}.md)" in text for name in names)
 
 
 def results(name):

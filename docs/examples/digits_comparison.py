@@ -203,15 +203,13 @@ def table(results: Sequence[dict], model: str) -> str:
 
 
 def draw(results: Sequence[dict], path: pathlib.Path) -> None:
-    """Mean accuracy against eps, one panel a model, with standard deviations over seeds."""
+    """Mean accuracy against eps, one panel a model, with standard deviations over seeds; current style."""
     from matplotlib.figure import Figure
 
     models = [name for name in MODELS if any(one["model"] == name for one in results)]
-    figure = Figure(figsize=(4.6 * len(models), 4), layout="constrained")
+    figure = Figure(figsize=(4.6 * len(models), 4))
     panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
-    # Okabe and Ito: told apart by colour-blind readers; markers say it again.
-    looks = zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"), "os^Dv", strict=True)
-    for index, (method, (color, marker)) in enumerate(zip(METHODS, looks, strict=True)):
+    for index, method in enumerate(METHODS):
         for model, axes in zip(models, panels, strict=True):
             mine = [one for one in results if (one["model"], one["method"]) == (model, method.name)]
             mine.sort(key=lambda one: one["eps"])
@@ -221,10 +219,6 @@ def draw(results: Sequence[dict], path: pathlib.Path) -> None:
                 [one["eps"] * 1.03 ** (index - 2) for one in mine],
                 [one.mean() for one in values],
                 [one.std(ddof=1) if one.size > 1 else 0.0 for one in values],
-                color=color,
-                marker=marker,
-                markersize=4,
-                linewidth=1,
                 capsize=2,
                 label=method.name,
             )
@@ -232,11 +226,10 @@ def draw(results: Sequence[dict], path: pathlib.Path) -> None:
             axes.set_xticks(sorted({one["eps"] for one in mine}))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.set_xlabel(f"eps at delta = {DELTA:g}")
-            axes.set_title({"logistic": "softmax regression", "cnn": "small CNN"}[model], fontsize=10)
-            axes.grid(alpha=0.3)
+            axes.set_title({"logistic": "softmax regression", "cnn": "small CNN"}[model])
     panels[0].set_ylabel("test accuracy")
-    panels[-1].legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    panels[-1].legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -260,7 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             numbers.write_text(json.dumps(results, indent=1), encoding="utf-8")
     text = "\n".join(table(results, model) for model in given.models)
     (given.folder / "digits_comparison.txt").write_text(text, encoding="utf-8")
-    draw(results, given.folder / "digits_comparison.png")
+    import matplotlib.style
+
+    with matplotlib.style.context("dpmech.figures"):
+        draw(results, given.folder / "digits_comparison.png")
     sys.stdout.write(text)
     return 0
 

@@ -50,12 +50,12 @@ def bisr(eps: float) -> tuple[float, str]:
     return dm.calibrate_sigma(strategy, eps, DELTA, participation=BINS).rmse(), ""
 
 
-# Name, sampling, colour and marker (Okabe and Ito's colours), function.
-SERIES: tuple[tuple[str, str, str, str, Callable[[float], tuple[float, str]]], ...] = (
-    ("DP-SGD", "Poisson sampling", "#000000", "o", dp_sgd),
-    ("BLT, 3 buffers", "fixed order, not amplified", "#CC79A7", "D", blt),
-    ("LambdaCGD", "Balls-in-Bins", "#0072B2", "s", lambda_cgd),
-    ("InverseSquareRoot, 64 bands", "Balls-in-Bins", "#D55E00", "^", bisr),
+# Name, sampling, function.
+SERIES: tuple[tuple[str, str, Callable[[float], tuple[float, str]]], ...] = (
+    ("DP-SGD", "Poisson sampling", dp_sgd),
+    ("BLT, 3 buffers", "fixed order, not amplified", blt),
+    ("LambdaCGD", "Balls-in-Bins", lambda_cgd),
+    ("InverseSquareRoot, 64 bands", "Balls-in-Bins", bisr),
 )
 
 
@@ -64,7 +64,7 @@ def table(results: dict[str, dict[str, tuple[float, str]]]) -> str:
     budgets = sorted({float(eps) for found in results.values() for eps in found})
     lines = [f"| noise | sampling | {' | '.join(f'eps {eps:g}' for eps in budgets)} |"]
     lines.append("|---" * (len(budgets) + 2) + "|")
-    for name, sampling, *_ in SERIES:
+    for name, sampling, _ in SERIES:
         cells = []
         for eps in budgets:
             error, chosen = results[name][f"{eps:g}"]
@@ -74,22 +74,18 @@ def table(results: dict[str, dict[str, tuple[float, str]]]) -> str:
 
 
 def draw(results: dict[str, dict[str, tuple[float, str]]], path: pathlib.Path) -> None:
-    """RMSE against eps, both logarithmic."""
+    """RMSE against eps, both logarithmic, in the current style; the baseline is black and dashed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.2))
     axes = figure.subplots()
-    for name, sampling, color, marker, _ in SERIES:
+    for name, sampling, _ in SERIES:
         points = sorted((float(eps), error) for eps, (error, _) in results[name].items())
         axes.plot(
             [eps for eps, _ in points],
             [error for _, error in points],
-            color=color,
-            marker=marker,
-            markersize=5,
-            linewidth=1.4,
-            linestyle="--" if name == "DP-SGD" else "-",
             label=f"{name} ({sampling})",
+            **({"color": "black", "ls": "--", "marker": "X"} if name == "DP-SGD" else {}),
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -97,9 +93,8 @@ def draw(results: dict[str, dict[str, tuple[float, str]]], path: pathlib.Path) -
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(f"eps at delta = {DELTA:g} (less is more private)")
     axes.set_ylabel("RMSE of the sums, in clip norms (less is better)")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    axes.legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,14 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.folder.mkdir(parents=True, exist_ok=True)
     numbers = given.folder / "error_against_eps.json"
     results = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
-    for name, _, _, _, function in SERIES:
+    for name, _, function in SERIES:
         for eps in reversed(BUDGETS):
             if f"{eps:g}" not in results.setdefault(name, {}):
                 results[name][f"{eps:g}"] = function(eps)
                 numbers.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     text = table(results)
     (given.folder / "error_against_eps.txt").write_text(text, encoding="utf-8")
-    draw(results, given.folder / "error_against_eps.png")
+    import matplotlib.style
+
+    with matplotlib.style.context("dpmech.figures"):
+        draw(results, given.folder / "error_against_eps.png")
     sys.stdout.write(text)
     return 0
 

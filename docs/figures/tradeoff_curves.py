@@ -14,6 +14,7 @@ import math
 import pathlib
 import sys
 
+import matplotlib.style
 import numpy as np
 
 import dpmech as dm
@@ -49,12 +50,11 @@ def numbers() -> list[dict[str, object]]:
 
 
 def draw(curves: list[dict[str, object]], path: pathlib.Path) -> None:
-    """A panel for each eps; both axes logarithmic, as small rates are what matters."""
+    """A panel for each eps, in the current style; both axes logarithmic, as small rates are what matters."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(9.2, 4.2))
     panels = figure.subplots(1, len(BUDGETS), sharey=True)
-    # Okabe and Ito: told apart by colour-blind readers; markers and dashes say it again.
     # Open rings around small squares, where the curves lie on each other.
     looks = {
         "DP-SGD, Poisson": {"color": "#0072B2", "marker": "o", "ms": 8, "mfc": "none"},
@@ -71,11 +71,10 @@ def draw(curves: list[dict[str, object]], path: pathlib.Path) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("false-positive rate")
-        axes.set_title(f"eps = {eps:g} at delta = 1e-5", fontsize=10)
-        axes.grid(alpha=0.3)
+        axes.set_title(f"eps = {eps:g} at delta = 1e-5")
     panels[0].set_ylabel("true-positive rate of any attack, at most")
-    panels[0].legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    panels[0].legend()
+    figure.savefig(path)
 
 
 def main() -> int:
@@ -88,7 +87,8 @@ def main() -> int:
     path = given.folder / "tradeoff_curves.json"
     if not given.redraw:
         path.write_text(json.dumps(numbers(), indent=1) + "\n", encoding="utf-8")
-    draw(json.loads(path.read_text(encoding="utf-8")), given.folder / "tradeoff_curves.png")
+    with matplotlib.style.context("dpmech.figures"):
+        draw(json.loads(path.read_text(encoding="utf-8")), given.folder / "tradeoff_curves.png")
     return 0
 
 

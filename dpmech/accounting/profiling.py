@@ -1,5 +1,6 @@
 """The privacy profile of a mechanism: what its accountant knows of the whole curve."""
 
+import dataclasses
 from fractions import Fraction
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpmech.accounting.methods import Method
 from dpmech.accounting.poisson import PoissonAccountant, UserAccountant
 from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart, curve_of_bounds
 from dpmech.exceptions import DpmechError
-from dpmech.mechanism import Mechanism
+from dpmech.mechanism import Adjacency, Mechanism
 from dpmech.numerics import BOUND, Provenance, quotient_down, rounded_down, rounded_up
 
 __all__ = ["profile_for"]
@@ -48,23 +49,25 @@ def profile_for(
         NumericalError: if the accountant has no bounds on the curve.
     """
     accountant = accountant_for(mechanism, method, rng)
-    adjacency = mechanism.adjacency
+    found = _profile(accountant, mechanism.adjacency, sigma, rel_error)
+    return dataclasses.replace(found, unit=mechanism.unit, of=(mechanism, sigma))
+
+
+def _profile(accountant: Accountant, adjacency: Adjacency, sigma: float, rel_error: float) -> PrivacyProfile:
     if isinstance(accountant, GaussianAccountant):
         bounds, scale = accountant.sensitivity, Fraction(sigma)
         least, most = ((Fraction(end) / scale) ** 2 for end in (bounds.lower, bounds.upper))
         parts = Composition((rounded_down(least), rounded_up(most)))
-        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency, mechanism.unit)
+        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency)
     if isinstance(accountant, PoissonAccountant):
         release = accountant.release
         multiplier = quotient_down(sigma, release.sensitivity.upper)
         gap = release.sensitivity.relative_gap
         part = SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap)
-        return PrivacyProfile(
-            Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency, mechanism.unit
-        )
+        return PrivacyProfile(Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency)
     if isinstance(accountant, FreshEpochsAccountant):
         parts = accountant.profile(sigma, rel_error=rel_error)
-        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency, mechanism.unit)
+        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency)
     curve, answered = _curve(accountant, sigma, rel_error)
     guarantee = (
         answered.settings.guarantee(inside=False) if isinstance(answered, CertifiedAccountant) else BOUND
@@ -72,7 +75,7 @@ def profile_for(
     by = Provenance("profile.nodes", {"nodes": len(curve.remove.eps)}, (answered.by,))
     if not guarantee.rigorous or not answered.guarantee.rigorous:
         guarantee = answered.guarantee
-    return PrivacyProfile(Composition(curves=((curve, 1),)), guarantee, by, adjacency, mechanism.unit)
+    return PrivacyProfile(Composition(curves=((curve, 1),)), guarantee, by, adjacency)
 
 
 def _curve(accountant: Accountant, sigma: float, rel_error: float) -> tuple[Curve, Accountant]:

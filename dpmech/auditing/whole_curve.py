@@ -24,7 +24,7 @@ from dpmech.accounting import PrivacyProfile
 from dpmech.auditing.one_run import guessed
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
-from dpmech.numerics import UNIT, FloatArray
+from dpmech.numerics import UNIT, FloatArray, percent, up
 
 __all__ = ["CurveAudit", "audit_profile"]
 
@@ -68,9 +68,10 @@ class CurveAudit:
 
     def __str__(self) -> str:
         verdict = "refuted" if self.refuted else "not refuted"
+        right = f"{self.right} of {self.high} + {self.low} guesses right"
         return (
-            f"the curve is {verdict} at confidence {self.confidence:g}: {self.right} of {self.high} + "
-            f"{self.low} guesses right, p = {self.p_value:.3g} over {self.ways} ways to guess"
+            f"the curve is {verdict} at confidence {percent(self.confidence)} %: {right}, p = "
+            f"{up(self.p_value, 3)} over {self.ways} ways to guess"
         )
 
 

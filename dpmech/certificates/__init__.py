@@ -17,6 +17,7 @@ from dpmech.certificates.document import (
     to_plain,
 )
 from dpmech.certificates.duties import trainer_duties
+from dpmech.certificates.profile_nodes import ProfileNodes
 from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness, is_run_record
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Document",
     "Evidence",
     "Kept",
+    "ProfileNodes",
     "Randomness",
     "RunRecord",
     "Uniqueness",

@@ -1,6 +1,7 @@
 """Certificate: a claim and its evidence as one JSON file that can be checked a year later."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import platform
@@ -8,7 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpmech.accounting import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.accounting import (
+    Certified,
+    Deterministic,
+    Exact,
+    Importance,
+    Method,
+    Pld,
+    PrivacyProfile,
+    Prv,
+    Rdp,
+)
 from dpmech.certificates.claim import Claim, Evidence, check_unedited, with_checksum
 from dpmech.certificates.document import (
     SCHEMA_VERSION,
@@ -20,6 +31,7 @@ from dpmech.certificates.document import (
     to_plain,
 )
 from dpmech.certificates.duties import trainer_duties
+from dpmech.certificates.profile_nodes import ProfileNodes
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy, decoder_work
@@ -53,6 +65,7 @@ class Certificate(Claim, Document):
 
     Attributes:
         versions: (package, version) of what the numbers were computed with.
+        nodes: of the privacy profile that came with it, as further evidence; None where there are none.
 
     Raises:
         InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0.
@@ -66,6 +79,7 @@ class Certificate(Claim, Document):
     """
 
     versions: tuple[tuple[str, str], ...] = ()
+    nodes: ProfileNodes | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,11 +99,23 @@ class Certificate(Claim, Document):
             return f"{text}, inside delta" if self.guarantee.inside_delta else text
         return str(self.guarantee)
 
-    def certificate(self, clip_norm: float | None = None, expected_batch_size: float | None = None) -> Self:
-        """This certificate, with the terms that are given in place of its own."""
+    @functools.cached_property
+    def curve(self) -> PrivacyProfile | None:
+        """The privacy profile that came with it; None where there is none, and `dpmech.profile` has it."""
+        return None if self.nodes is None else self.nodes.profile(self.mechanism, self.sigma, self.unit)
+
+    def certificate(
+        self,
+        clip_norm: float | None = None,
+        expected_batch_size: float | None = None,
+        *,
+        profile: PrivacyProfile | None = None,
+    ) -> Self:
+        """This certificate, with terms, and the nodes of a profile, where given in place of its own."""
         check_unedited(self)
-        if clip_norm is None and expected_batch_size is None:
+        if clip_norm is None and expected_batch_size is None and profile is None:
             return self
+        nodes = self.nodes if profile is None else ProfileNodes.of(profile, self.mechanism, self.sigma)
         return with_checksum(
             dataclasses.replace(
                 self,
@@ -97,6 +123,7 @@ class Certificate(Claim, Document):
                 expected_batch_size=(
                     self.expected_batch_size if expected_batch_size is None else expected_batch_size
                 ),
+                nodes=nodes,
             )
         )
 
@@ -222,7 +249,8 @@ class Certificate(Claim, Document):
                     "longdouble_bits": self.evidence.longdouble_bits,
                 },
                 "versions": dict(self.versions),
-            },
+            }
+            | ({} if self.nodes is None else {"profile": self.nodes.to_dict()}),
             "trainer": trainer_duties(self),
             "fingerprint": self.fingerprint(),
         }
@@ -259,6 +287,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
         "clip_norm": claim["clip_norm"],
         "expected_batch_size": claim["expected_batch_size"],
         "versions": tuple(sorted(evidence["versions"].items())),
+        "nodes": None if "profile" not in evidence else ProfileNodes.from_dict(evidence["profile"]),
     }
 
 

@@ -7,7 +7,7 @@ import json
 import platform
 from typing import TYPE_CHECKING, TypeVar
 
-from dpmech.accounting import Method
+from dpmech.accounting import Method, PrivacyProfile
 from dpmech.certificates.checksums import checksum_of
 from dpmech.exceptions import CertificateError, HorizonError
 from dpmech.guards import check_integer, check_real, check_sigma
@@ -139,9 +139,13 @@ class Claim(abc.ABC):
 
     @abc.abstractmethod
     def certificate(
-        self, clip_norm: float | None = None, expected_batch_size: float | None = None
+        self,
+        clip_norm: float | None = None,
+        expected_batch_size: float | None = None,
+        *,
+        profile: PrivacyProfile | None = None,
     ) -> "Certificate":
-        """The claim as a certificate, with the terms of a trainer where they are given."""
+        """The claim as a certificate, with the terms of a trainer and a profile where they are given."""
 
     @property
     def guarantee(self) -> Guarantee:

@@ -68,7 +68,8 @@ def risk(
 
     The numbers are of the whole privacy profile of the certificate's mechanism and noise, computed here; its
     (eps, delta) is one point of that. Under Balls-in-Bins this draws new samples, which takes a minute or
-    more. It does not replace `dpmech verify`. Exit code 2 if the file is none, or a number is out of range.
+    more, unless the certificate brings its profile. It does not replace `dpmech verify`. Exit code 2 if the
+    file is none, or a number is out of range.
     """
     certificate = Certificate.load(file)
     total = 3 + len(fpr) + len(prior) + len(baseline)
@@ -77,7 +78,9 @@ def risk(
         progress_bar("risk", total=total, quiet=quiet) as report,
     ):
         report("privacy profile")
-        known = profile(certificate.mechanism, certificate.sigma, rel_error=rel_error, executor=executor)
+        known = certificate.curve or profile(
+            certificate.mechanism, certificate.sigma, rel_error=rel_error, executor=executor
+        )
         report("")
         found = findings(known, rates=fpr, priors=prior, baselines=baseline, tail=tail, report=report)
     if as_json:

@@ -101,6 +101,7 @@ class AnnouncedTotal(Total):
         own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate), entry.runs)
         if own.known is None:
             own.claim  # noqa: B018 - refused here, and not where the total is asked for
+            self._profiles.enter(entry.certificate)
         self._entries.append(own)
         return entry
 
@@ -174,8 +175,10 @@ class AnnouncedTotal(Total):
         Args:
             method: of the total; moments know no curves.
             profiles: whether to compute profiles that take work; None where there is more than one release.
+                Those that certificates bring are taken in any case where there is more than one.
         """
-        computed = not _by_moments(method) and (len(self._entries) > 1 if profiles is None else profiles)
+        several = len(self._entries) > 1 and not _by_moments(method)
+        computed = not _by_moments(method) and (several if profiles is None else profiles)
         parts: list[PrivacyProfile] = []
         by_claims: list[_Entry] = []
         selected_claims: list[_Entry] = []
@@ -184,6 +187,8 @@ class AnnouncedTotal(Total):
             own = entry.known
             if own is None and computed:
                 own = self._profiles.of(entry.certificate)
+            elif own is None and several:
+                own = self._profiles.brought(entry.certificate)
             elif own is not None:
                 certified.append(entry.certificate)
             if own is None:

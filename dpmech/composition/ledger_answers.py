@@ -60,8 +60,10 @@ class Answers(Document):
             method: None or Pld() for privacy profiles, Rdp() for moments (and basic composition of claims);
                 None with a budget.
             profiles: of an announced list, whether to compute the profiles of Balls-in-Bins releases, 40 to
-                200 CPU seconds for each mechanism and noise scale, once a ledger; False composes their
-                claims, at once. None computes them where there is more than one release.
+                200 CPU seconds for each mechanism and noise scale, once a ledger; False computes none and
+                composes their claims, at once. None computes them where there is more than one release.
+                Where there is, a profile that a certificate brings (`cal.certificate(profile=...)`) is taken
+                as it is.
 
         Returns:
             Bounds, which say how sure they are. Errors of profiles add up, outside delta; what claims leave

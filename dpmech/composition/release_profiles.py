@@ -55,13 +55,24 @@ def what_runs(certificate: Certificate) -> Hashable:
 
 
 class ProfileCache:
-    """Profiles that take work, each computed once."""
+    """Profiles that take work, each computed once, or read from a certificate that brings it."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, PrivacyProfile | None] = {}
+        self._brought: dict[Hashable, PrivacyProfile] = {}
 
     def __contains__(self, certificate: Certificate) -> bool:
         return what_runs(certificate) in self._found
+
+    def enter(self, certificate: Certificate) -> None:
+        """Keep the profile that a certificate brings, unless an equal release has one."""
+        if certificate.curve is not None:
+            kept = self._brought.setdefault(what_runs(certificate), certificate.curve)
+            self._found.setdefault(what_runs(certificate), kept)
+
+    def brought(self, certificate: Certificate) -> PrivacyProfile | None:
+        """The profile that this or an equal release brought; of equal ones one object."""
+        return self._brought.get(what_runs(certificate))
 
     def of(
         self,

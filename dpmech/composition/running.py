@@ -15,7 +15,7 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_delta, check_integer
 from dpmech.mechanism import Mechanism
-from dpmech.numerics import Bounds, Provenance
+from dpmech.numerics import Bounds, Provenance, typed
 
 __all__ = ["RunningEpsilon"]
 
@@ -87,7 +87,8 @@ class RunningEpsilon:
         found = _bounded(claim.mechanism.prefix(steps), claim.sigma, delta, method)
         if delta < claim.budget.delta:
             if found is None:
-                raise NumericalError(f"no bound on eps is known at delta {delta:g} without drawing samples")
+                at = typed(delta)
+                raise NumericalError(f"no bound on eps is known at delta {at} without drawing samples")
             return found
         achieved = claim.achieved
         if found is None or found.upper >= achieved.upper:

@@ -6,7 +6,7 @@ from typing import Any
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps, check_integer, check_real
 from dpmech.interchange.histories import NOTHING, Steps, history_profile, steps_of
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, quotient_up
 
 __all__ = ["FlowerAccountant", "FlowerSpent"]
 
@@ -163,7 +163,10 @@ class FlowerAccountant:
             check_integer("sample_size", sample, minimum=1, maximum=size)
         amplified = self._sampling == _POISSON
         return steps_of(
-            [(noise, sample / size if amplified else 1.0, count) for noise, sample, count in releases]
+            [
+                (noise, quotient_up(sample, size) if amplified else 1.0, count)
+                for noise, sample, count in releases
+            ]
         )
 
     def _bounds(self, releases: list[tuple[float, int, int]], delta: float) -> Bounds:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind
+from dpmech.numerics.printed import between
 from dpmech.numerics.provenance import Provenance
 from dpmech.numerics.rounding import outward, product_down, product_up
 
@@ -40,6 +41,8 @@ class Bounds:
         >>> bounds = dm.sensitivity(dm.Identity(9), dm.SingleParticipation())
         >>> bounds.lower, bounds.upper, str(bounds.guarantee), str(bounds.by)
         (1.0, 1.0, 'exact', 'largest column norm')
+        >>> print(dm.epsilon(dm.Identity(9), 2.0, 1e-5, participation=dm.Poisson(0.1)))
+        [0.764918, 0.764995], deterministic upper bound
     """
 
     lower: float
@@ -64,6 +67,9 @@ class Bounds:
                 (self.lower, self.upper),
                 "two numbers that agree to 1e-6, for an exact value",
             )
+
+    def __str__(self) -> str:
+        return f"{between(self.lower, self.upper)}, {self.guarantee}"
 
     @classmethod
     def bracket(cls, lower: float, upper: float, by: Provenance) -> "Bounds":

@@ -48,6 +48,7 @@ from dpmech.optim.rules import (
 from dpmech.optim.runs import (
     LotOptimizer,
     LotSampler,
+    MeanOverViews,
     PerExampleModel,
     PrivateLoader,
     UserDataset,
@@ -71,6 +72,7 @@ __all__ = [
     "FlatClipping",
     "LotOptimizer",
     "LotSampler",
+    "MeanOverViews",
     "Muon",
     "MuonScale",
     "NoiseMode",

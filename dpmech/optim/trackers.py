@@ -10,6 +10,7 @@ from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
+from dpmech.numerics import up
 from dpmech.optim.runs import LotOptimizer
 
 __all__ = ["MlflowTracker", "ProgressBar", "TensorBoardTracker", "Tracker", "WandbTracker", "follow"]
@@ -88,7 +89,7 @@ class ProgressBar(Tracker):
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Move on."""
-        self._show(eps=f"{values['privacy/epsilon_spent']:.3g}", refresh=False)
+        self._show(eps=up(values["privacy/epsilon_spent"], 3), refresh=False)
         self._update(1 if self._at is None else step - self._at)
         self._at = step
 

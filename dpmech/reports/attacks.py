@@ -63,7 +63,8 @@ def attacks_of(
 
     Args:
         certificate: whose mechanism and noise scale.
-        claim_only: whether to leave the profile aside, which under Balls-in-Bins takes a minute or more.
+        claim_only: whether to leave the profile aside, which under Balls-in-Bins takes a minute or more
+            where the certificate does not bring it.
         rng: of randomised profiles.
         executor: that draws samples.
         progress: told what is computed.
@@ -72,7 +73,7 @@ def attacks_of(
     if not claim_only:
         try:
             progress("privacy profile")
-            known = profile(
+            known = certificate.curve or profile(
                 certificate.mechanism, certificate.sigma, rel_error=_REL_ERROR, rng=rng, executor=executor
             )
             return _read(known, certificate, progress)

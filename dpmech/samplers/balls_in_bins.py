@@ -102,7 +102,7 @@ class FreshBallsInBinsSampler(Sampler):
     Examples:
         >>> sampler = FreshBallsInBinsSampler(10, 3, 6, rng=1)
         >>> [len(lot) for lot in sampler]
-        [2, 4, 4, 3, 4, 3]
+        [2, 5, 3, 2, 5, 3]
     """
 
     def __init__(self, dataset_size: int, bins: int, n: int, *, rng: object = None) -> None:

@@ -68,14 +68,16 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
     ledger, own = found.ledger, found.certificate
     if ledger is not None:
         inside = tuple(release.certificate for release in ledger.releases)
+        sure = ledger.guarantee
         if ledger.budget is not None:
             eps, delta = ledger.budget.eps, ledger.budget.delta
         else:
             spent = min(sum_up([one.own_delta for one in ledger.releases]), 0.5) or _SOME_DELTA
             delta = spent if policy.max_delta is None else policy.max_delta
-            # Claims compose at once; profiles would only lower it.
-            eps = ledger.epsilon(delta, profiles=False).upper
-        return _Subject(eps, delta, ledger.guarantee, ledger.adjacency, inside)
+            # Nothing is drawn: profiles that would take work only lower it.
+            total = ledger.epsilon(delta, profiles=False)
+            eps, sure = total.upper, total.guarantee
+        return _Subject(eps, delta, sure, ledger.adjacency, inside)
     if own is None:
         return None
     return _Subject(own.budget.eps, own.budget.delta, own.guarantee, own.adjacency, (own,))

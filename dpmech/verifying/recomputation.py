@@ -24,6 +24,7 @@ from dpmech.verifying.privacy_routes import (
     repeated_routes,
     second_routes,
 )
+from dpmech.verifying.profile_checks import profile_checks
 from dpmech.verifying.report import Check, OwnDraw
 from dpmech.verifying.sensitivity_routes import second_bracket
 
@@ -74,7 +75,12 @@ class Recomputation:
             yield from problems
             if problems:
                 return
-            yield from self._privacy(bracket)
+            failed = False
+            for check in self._privacy(bracket):
+                failed |= not check.ok
+                yield check
+            if not failed:
+                yield from self._profile()
         except WorkLimitError:
             raise
         except (MemoryError, *_UNFIT) as error:
@@ -126,6 +132,12 @@ class Recomputation:
             yield from self._achieved(taken[0])
         if repeated and not any(route.decides for route in taken):
             yield from self._unconfirmed(repeated, lower=not taken)
+
+    def _profile(self) -> Iterator[Check]:
+        """The nodes that came with the claim, where it holds."""
+        if self.certificate.nodes is not None:
+            self.progress(f"{self.source}: nodes of the profile")
+        yield from profile_checks(self.certificate, self.rng)
 
     def _own_draw(self) -> Iterator[Check]:
         """Of a certified sample: what new draws prove, whoever chose the ones before."""

@@ -1,5 +1,6 @@
 import math
 
+import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ def test_sampled_calibration_is_safe_and_tight(q, steps, eps, delta):
     assert calibration.sigma <= dm.calibrate_sigma(strategy, eps, delta).sigma * (1 + 1e-3)
 
 
+@pytest.mark.slow
 @given(PROBS, st.integers(20, 200), gen.finite(0.5, 8.0), gen.finite(1.02, 1.5), SAMPLED_EPS)
 @FEW
 def test_sampled_monotone(q, steps, sigma, factor, eps):
@@ -83,6 +85,7 @@ def test_one_sampled_step_against_the_closed_form(q, sigma, eps):
     assert bounds.upper * (1 + 1e-12) >= max(sides)
 
 
+@pytest.mark.slow
 @given(PROBS, gen.finite(0.5, 5.0), SAMPLED_EPS, st.integers(10, 40), st.integers(10, 40))
 @FEW
 def test_splitting_a_run_in_two_composes(q, sigma, eps, first, second):

@@ -67,6 +67,7 @@ def test_no_way_leads_to_an_estimate(name, calibration):
     assert found.guarantee.inside_delta is inside
 
 
+@pytest.mark.slow
 def test_a_fit_is_none():
     fit = dm.optimize(dm.LambdaCGD, SCHEME, n=6, eps=2.0, delta=1e-3)
     assert fit.calibration.guarantee == dm.Guarantee(dm.Kind.PROBABLE, 1e-9, inside_delta=True)

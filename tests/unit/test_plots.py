@@ -10,6 +10,8 @@ from dpmech.exceptions import InvalidParameterError, MissingDependencyError
 
 pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
 
+import matplotlib.style
+
 from dpmech import plots
 
 ERRORS = {"a": {8.0: 3.0, 1.0: 9.0, 0.25: 40.0}, "b": {8.0: 4.0, 1.0: 8.0, 0.25: 50.0}}
@@ -43,6 +45,25 @@ def test_per_step_errors(tmp_path):
     (axes,) = drawn(plots.per_step_errors(strategies, scales={"identity": 2.0, "cgd": 1.0}), tmp_path)
     np.testing.assert_allclose(axes.lines[0].get_ydata(), 2.0 * np.sqrt(np.arange(1, 21)))
     np.testing.assert_allclose(axes.lines[1].get_ydata(), dm.per_step_error(strategies["cgd"]))
+    assert axes.lines[0].get_xdata()[0] == 0
+    assert "from 0" in axes.get_xlabel()
+
+
+def test_more_than_seven_lines_are_told_apart(tmp_path):
+    many = {f"lambda {number}": dm.LambdaCGD(9, number / 20) for number in range(20)}
+    (axes,) = drawn(plots.per_step_errors(many), tmp_path)
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
+    assert len(looks) == 20
+    # Without colours the first seven differ, too.
+    assert len({line.get_marker() for line in axes.lines[:7]}) == 7
+
+
+def test_the_style_is_nobody_elses():
+    before = dict(matplotlib.rcParams)
+    plots.matrices(dm.Identity(3))
+    assert dict(matplotlib.rcParams) == before
+    with matplotlib.style.context("dpmech.figures"):
+        assert len(matplotlib.rcParams["axes.prop_cycle"]) == 21
 
 
 def test_privacy_profile(tmp_path):
@@ -84,3 +105,27 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[plots\]'"):
         plots.matrices(dm.Identity(3))
+
+
+def test_a_profile_draws_itself(tmp_path):
+    """Both directions where they differ; down to the delta that was asked for, or to what never falls."""
+    once = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+    (axes,) = drawn(once.plot(), tmp_path)
+    (line,) = axes.lines
+    eps, deltas = line.get_data()
+    assert line.get_label() == "both directions"
+    assert eps[0] == 0.0
+    assert deltas[-1] == pytest.approx(1e-10, rel=1e-6)
+    assert deltas[0] == once.delta(0.0).upper
+    own = dm.calibrate_sigma(dm.Identity(6), 2.0, 1e-5, participation=dm.BallsInBins(3), method=dm.Rdp())
+    bins = dm.profile(own.mechanism, own.sigma, rel_error=0.5)
+    (axes,) = drawn(bins.plot(1e-4), tmp_path)
+    remove, add = axes.lines
+    assert [line.get_label() for line in axes.lines] == ["REMOVE", "ADD"]
+    assert remove.get_xdata()[-1] == bins.epsilon(1e-4).upper
+    np.testing.assert_allclose(add.get_ydata()[0], bins.hockey_stick(0.0, add=True).upper)
+    flat = dm.PrivacyProfile.from_dp_accounting(bins.to_dp_accounting(step=1e-2), slack=1e-3)
+    drawn(flat.plot(), tmp_path)
+    for wrong in (0.0, 1.0, "1e-3"):
+        with pytest.raises(InvalidParameterError, match="least_delta"):
+            once.plot(wrong)

@@ -25,7 +25,9 @@ def test_gaussian_release_gets_sensitivity_over_mu(target):
     assert type(target).__name__ in str(found)
 
 
-@pytest.mark.parametrize("target", [dm.AttackTarget(0.01, 0.04), dm.AdvantageTarget(0.2)])
+@pytest.mark.parametrize(
+    "target", [pytest.param(dm.AttackTarget(0.01, 0.04), marks=pytest.mark.slow), dm.AdvantageTarget(0.2)]
+)
 def test_poisson_release_is_the_smallest_shown(target):
     steps, passes, lines = dm.Identity(100), dm.Poisson(0.02), []
     found = dm.calibrate_sigma_to(steps, target, participation=passes, rtol=0.01, progress=lines.append)
@@ -36,6 +38,7 @@ def test_poisson_release_is_the_smallest_shown(target):
     assert len(lines) > 1
 
 
+@pytest.mark.slow
 def test_its_calibration_certifies_the_same_noise(tmp_path):
     found = dm.calibrate_sigma_to(dm.Identity(100), dm.AdvantageTarget(0.2), participation=dm.Poisson(0.02))
     cal = found.calibration(1e-5)

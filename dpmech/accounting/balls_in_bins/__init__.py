@@ -31,11 +31,13 @@ from dpmech.accounting.balls_in_bins.proposals import (
 from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant
 from dpmech.accounting.balls_in_bins.sampling import (
     CertifiedAccountant,
+    CurveEstimate,
     ImportanceAccountant,
     Judgement,
     RoughSample,
     RoughSigma,
     draw_entropy,
+    estimate_curve,
     judge_delta,
     pilot_size,
 )
@@ -48,6 +50,7 @@ __all__ = [
     "BinGram",
     "CertifiedAccountant",
     "CollectiveParts",
+    "CurveEstimate",
     "DeterministicAccountant",
     "FreshEpochsAccountant",
     "ImportanceAccountant",
@@ -64,6 +67,7 @@ __all__ = [
     "bin_gram",
     "check_nonnegative",
     "draw_entropy",
+    "estimate_curve",
     "folded",
     "judge_delta",
     "log_mean_exp",

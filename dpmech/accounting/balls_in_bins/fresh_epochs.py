@@ -82,6 +82,11 @@ class FreshEpochsAccountant(Accountant):
         self._epochs = tuple((IndependentAccountant(bins, bounds), times) for bounds, times in epochs)
         self._found: dict[tuple[float, _Look], Composition] = {}
 
+    @property
+    def epochs(self) -> tuple[tuple[Bounds, int], ...]:
+        """The sensitivity of one epoch, with how many epochs have it; a profile has a curve for each."""
+        return tuple((one.sensitivity, times) for one, times in self._epochs)
+
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         lower, upper = self._bracket(sigma, eps, tolerance)

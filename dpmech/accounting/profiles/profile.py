@@ -1,20 +1,18 @@
 """PrivacyProfile: the whole curve delta(eps) of a mechanism, with a proof, in both directions."""
 
 import dataclasses
-import functools
 from fractions import Fraction
 
-from dpmech.accounting.poisson import PoissonAccountant
 from dpmech.accounting.profiles.composition import Composition
-from dpmech.accounting.profiles.dp_accounting_form import Exchanged
 from dpmech.accounting.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
 from dpmech.accounting.profiles.private_selection import selected_curve
+from dpmech.accounting.profiles.profile_answers import Answers
 from dpmech.accounting.profiles.risk import bayes_ends, larger, mirrored
 from dpmech.accounting.profiles.run_counts import RunCount
-from dpmech.accounting.profiles.tradeoff import Stick, best_power
+from dpmech.accounting.profiles.tradeoff import best_power
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.guards import check_delta, check_eps, check_integer, check_real
-from dpmech.mechanism import Adjacency, Unit
+from dpmech.guards import check_integer, check_real
+from dpmech.mechanism import Mechanism
 from dpmech.numerics import (
     BOUND,
     Bounds,
@@ -27,12 +25,9 @@ from dpmech.numerics import (
 
 __all__ = ["PrivacyProfile"]
 
-# How far a lattice may move log delta.
-_TOLERANCE = 1e-3
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PrivacyProfile(Exchanged):
+class PrivacyProfile(Answers):
     """Bounds on delta at every eps, for a mechanism or several that run independently on the same people.
 
     A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
@@ -52,6 +47,8 @@ class PrivacyProfile(Exchanged):
         by: how they were found.
         adjacency: between which datasets.
         unit: whose presence it hides.
+        of: the mechanism and the noise scale whose profile it is; None of several, or where it was put
+            together by hand.
 
     Examples:
         >>> import dpmech as dm
@@ -63,49 +60,7 @@ class PrivacyProfile(Exchanged):
         3.13
     """
 
-    adjacency: Adjacency = Adjacency.ADD_REMOVE
-    unit: Unit = Unit.EXAMPLE
-
-    def hockey_stick(self, eps: float, *, add: bool) -> Bounds:
-        """Bounds on one direction: H at e^eps, at any real eps.
-
-        Args:
-            eps: finite; below 0 as well.
-            add: H(Q || P), else H(P || Q).
-
-        Raises:
-            InvalidParameterError: on a bad argument.
-            NumericalError: where no lattice that can be afforded bounds it.
-        """
-        at = check_real("eps", eps)
-        if not isinstance(add, bool):
-            raise InvalidParameterError("add", add, "True or False")
-        return self._labelled(*self._ends(at, add=add))
-
-    def delta(self, eps: float) -> Bounds:
-        """Bounds on delta at eps >= 0; errors as for `hockey_stick`."""
-        at = check_eps(eps, zero_allowed=True)
-        sampled = self.parts.sampled
-        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
-            found = PoissonAccountant(sampled[0].release).delta(1.0, at, tolerance=0.4 * _TOLERANCE)
-            return self._labelled(found.lower, found.upper)
-        return self._labelled(*larger(self._ends(at, add=add) for add in self._directions))
-
-    def epsilon(self, delta: float) -> Bounds:
-        """Bounds on the smallest eps >= 0 at delta in (0, 1).
-
-        Raises:
-            InvalidParameterError: on a bad argument.
-            UnattainableBudgetError: where delta does not fall so low, however large eps is.
-            NumericalError: as for `hockey_stick`.
-        """
-        at = check_delta(delta)
-        sampled = self.parts.sampled
-        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
-            found = PoissonAccountant(sampled[0].release).epsilon(1.0, at, tolerance=0.4 * _TOLERANCE)
-            return self._labelled(found.lower, found.upper)
-        ends = [self.parts.epsilon(at, add=add, tolerance=_TOLERANCE) for add in self._directions]
-        return self._labelled(max(lower for lower, _ in ends), max(upper for _, upper in ends))
+    of: "tuple[Mechanism, float] | None" = None
 
     def compose(self, *others: "PrivacyProfile") -> "PrivacyProfile":
         """The profile of this and other mechanisms, all independent, on the same people.
@@ -133,6 +88,7 @@ class PrivacyProfile(Exchanged):
             by=Provenance(
                 "profile.composed", {"releases": len(every)}, tuple({one.by: None for one in every})
             ),
+            of=None,
         )
 
     def self_compose(self, times: int) -> "PrivacyProfile":
@@ -154,7 +110,7 @@ class PrivacyProfile(Exchanged):
             tuple((curve, count * repeated) for curve, repeated in own.curves),
         )
         by = Provenance("profile.composed", {"releases": count}, (self.by,))
-        return dataclasses.replace(self, parts=parts, by=by)
+        return dataclasses.replace(self, parts=parts, by=by, of=None)
 
     def private_selection(self, runs: RunCount, *, rel_error: float = 0.01) -> "PrivacyProfile":
         """The profile of the best of a random number of independent runs of this mechanism, and of it alone.
@@ -187,6 +143,7 @@ class PrivacyProfile(Exchanged):
             parts=Composition(curves=((curve, 1),)),
             guarantee=self.guarantee & BOUND,
             by=Provenance("profile.best_of_runs", runs.settings(), (self.by,)),
+            of=None,
         )
 
     def tradeoff(self, alpha: float) -> Bounds:
@@ -263,9 +220,9 @@ class PrivacyProfile(Exchanged):
 
         Examples:
             >>> import dpmech as dm
-            >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
-            >>> round(run.gaussian_mu().upper, 2)
-            0.55
+            >>> run = dm.profile(dm.Identity(4), 5.0)
+            >>> run.gaussian_mu().upper
+            0.4000000...
         """
         at = check_real("tail", tail, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         if not (self.parts.sampled or self.parts.curves):
@@ -317,31 +274,6 @@ class PrivacyProfile(Exchanged):
             Hayes, Mahloujifar and Balle 2023, Theorem 2; Kaissis, Hayes, Ziller and Rueckert 2023.
         """
         return self.tpr(check_real("baseline", baseline, minimum=0.0, maximum=1.0))
-
-    @functools.cached_property
-    def _asked(self) -> dict[tuple[float, bool], tuple[float, float]]:
-        return {}
-
-    def _ends(self, eps: float, *, add: bool) -> tuple[float, float]:
-        """Lower and upper value of one direction; kept, for several questions ask at the same eps."""
-        known = self._asked.get((eps, add))
-        if known is None:
-            known = self._asked[eps, add] = self.parts.delta(eps, add=add, tolerance=_TOLERANCE)
-        return known
-
-    def _stick(self, *, add: bool) -> Stick:
-        return functools.partial(self._ends, add=add)
-
-    @property
-    def _directions(self) -> tuple[bool, ...]:
-        """Which have to be looked at: a Gaussian loss is the same in both."""
-        return (False, True) if self.parts.sampled or self.parts.curves else (False,)
-
-    def _labelled(self, lower: float, upper: float) -> Bounds:
-        guarantee = self.guarantee
-        if self.parts.sampled or self.parts.curves:
-            guarantee &= BOUND
-        return Bounds.derived(lower, upper, guarantee, self.by)
 
     def __repr__(self) -> str:
         return f"PrivacyProfile({self.adjacency.name}, {self.by}: {self.guarantee})"

@@ -58,7 +58,8 @@ class Intake:
                     "gradients (grad_sample): nothing bounds what one example adds to it",
                     supported="grad_sample on every parameter (Opacus' GradSampleModule), clipped_gradients, "
                     "or ClippedSum.from_grads where the gradients are sums of clipped ones; other calls of "
-                    "the model under torch.no_grad(); no clip_grad_norm_, clipping is done here",
+                    "the model under torch.no_grad(); no clip_grad_norm_, clipping is done here; no gradient "
+                    "checkpointing",
                 )
         for param, sample in zip(self._trained, samples, strict=True):
             if sample is not None:

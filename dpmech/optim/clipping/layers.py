@@ -91,10 +91,16 @@ def prefers_factors(positions: int, rows: int, columns: int) -> bool:
     return factors <= formed * (2.0 if rows * columns >= _LARGE else 1.0)
 
 
-def joined(pieces: Sequence[Piece], shape: torch.Size) -> Factored | Tensor:
-    """The gradients of a weight of that shape as factors, or themselves where that costs less."""
+def joined(pieces: Sequence[Piece], shape: torch.Size, *, factors: bool = True) -> Factored | Tensor:
+    """The gradients of a weight of that shape as factors, or themselves where that costs less.
+
+    Args:
+        pieces: the uses.
+        shape: of the weight.
+        factors: whether factors are wanted at all.
+    """
     positions, columns = sum(piece.right.shape[1] for piece in pieces), pieces[0].right.shape[2]
-    if prefers_factors(positions, math.prod(shape) // max(columns, 1), columns):
+    if factors and prefers_factors(positions, math.prod(shape) // max(columns, 1), columns):
         return Factored(pieces, tuple(shape))
     return Factored(pieces, tuple(shape)).formed()
 

@@ -204,6 +204,10 @@ def _explained() -> Iterator[None]:
 
 
 _HOOKS = "make_private without a loss, for the loop of Opacus, whose forward passes are ordinary ones"
+_CHECKPOINTING = (
+    "the model runs parts of itself again (gradient checkpointing)",
+    "a model without it, and max_physical_batch_size, or 'auto', where memory is short",
+)
 _REASONS = {
     "data-dependent control flow": (
         "the model branches on values of the data",
@@ -211,10 +215,8 @@ _REASONS = {
         "as BERT a mask of four dimensions too, made in the loss: (1.0 - attention_mask[:, None, None, "
         ":].float()) * torch.finfo(torch.float32).min; or " + _HOOKS,
     ),
-    "requires_grad_()": (
-        "the model runs parts of itself again (gradient checkpointing)",
-        "a model without it, and max_physical_batch_size where memory is short",
-    ),
+    "requires_grad_()": _CHECKPOINTING,
+    "saved tensor hooks": _CHECKPOINTING,
     ".item()": (
         "the model takes a value out of a tensor",
         "code that leaves it there; or " + _HOOKS,

@@ -9,10 +9,12 @@ from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel
 from dpmech.optim.runs.step_randomness import StepRandomness
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
+from dpmech.optim.runs.views import MeanOverViews
 
 __all__ = [
     "LotOptimizer",
     "LotSampler",
+    "MeanOverViews",
     "PerExampleModel",
     "PrivateLoader",
     "StepRandomness",

@@ -95,7 +95,10 @@ def _words(part: Tensor) -> tuple[Tensor, Tensor | None]:
 def _strided(name: str, tensor: Tensor) -> list[Tensor]:
     """The strided tensors that a tensor consists of."""
     if torch.nn.parameter.is_lazy(tensor):
-        raise _unreadable(name, "not initialised")
+        raise UnsupportedCombinationError(
+            f"{name} has no shape yet (a lazy layer)",
+            supported="one call of the model on an example before the optimizer is made",
+        )
     one = local_part(tensor.detach())
     if one.device.type == "meta":
         return []

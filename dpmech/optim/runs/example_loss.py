@@ -1,15 +1,17 @@
 """ExampleLoss: the loss of one example, which comes as a batch of one or bare, as the loss expects it."""
 
 import dataclasses
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import Batch, spared_random_numbers
+from dpmech.optim.runs.criteria import applied, check_loss, is_criterion
+from dpmech.optim.runs.mixing import tensors_of
+from dpmech.optim.runs.views import MeanOverViews
 
 __all__ = ["ExampleLoss", "LossTakes"]
 
@@ -35,26 +37,16 @@ class ExampleLoss:
     """
 
     def __init__(self, loss: Callable[..., Tensor], takes: LossTakes = "auto") -> None:
-        if not callable(loss):
-            raise InvalidParameterError(
-                "loss",
-                loss,
-                "a function loss(model, *example) of one example, a criterion such as nn.CrossEntropyLoss(), "
-                "or None",
-            )
-        if isinstance(loss, type):
-            raise InvalidParameterError("loss", loss, f"an instance, {loss.__name__}(), not its class")
+        check_loss(loss)
         if takes not in _TAKES:
             raise InvalidParameterError("loss_takes", takes, f"one of {_TAKES}")
-        self._is_criterion = isinstance(loss, nn.Module) or _is_functional(loss)
-        if self._is_criterion and takes == "example":
+        of_batches = is_criterion(loss) or isinstance(loss, MeanOverViews)
+        if of_batches and takes == "example":
             raise InvalidParameterError("loss_takes", takes, "'batch_of_one' for a criterion of batches")
-        if isinstance(loss, nn.Module):
-            _check_criterion(loss)
         self._loss = loss
         self._asked = takes
         self._batched = {"auto": None, "batch_of_one": True, "example": False}[takes]
-        if self._is_criterion:
+        if of_batches:
             self._batched = True
 
     @property
@@ -113,16 +105,7 @@ class ExampleLoss:
     def _called(self, model: Callable[..., Any], args: Any, kwargs: Any, *, batched: bool) -> Tensor:  # noqa: ANN401 - one example
         if batched:
             args, kwargs = _with_dimension(args), _with_dimension(kwargs)
-        if not self._is_criterion:
-            return self._loss(model, *args, **kwargs)
-        if kwargs or len(args) < 2:
-            raise InvalidParameterError(
-                "loss",
-                self._loss,
-                "for batches like this a function such as lambda model, **example: model(**example).loss; a "
-                "criterion takes model.backward(inputs, targets)",
-            )
-        return self._loss(model(*args[:-1]), args[-1])
+        return applied(self._loss, model, args, kwargs)
 
     def _tried(
         self,
@@ -137,9 +120,9 @@ class ExampleLoss:
         given: list[tuple[int, ...]] = []
 
         def watched(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
-            given.extend(tuple(one.shape) for one in _tensors((inputs, named)))
+            given.extend(tuple(one.shape) for one in tensors_of((inputs, named)))
             found = model(*inputs, **named)
-            seen.extend(_tensors(found))
+            seen.extend(tensors_of(found))
             return found
 
         try:
@@ -182,26 +165,6 @@ class _Outcome:
         return torch.allclose(both[0], both[1], rtol=1e-2, atol=1e-5, equal_nan=True)
 
 
-def _check_criterion(loss: nn.Module) -> None:
-    weight = getattr(loss, "weight", None)
-    if (
-        isinstance(weight, Tensor)
-        and getattr(loss, "reduction", "") == "mean"
-        and isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
-    ):
-        raise UnsupportedCombinationError(
-            f"{type(loss).__name__} with class weights and reduction='mean': over one example it divides by "
-            "the weight of its class, which cancels it",
-            supported="reduction='sum', with the weights divided by what they should be divided by",
-        )
-
-
-def _is_functional(loss: object) -> bool:
-    return isinstance(loss, types.FunctionType | types.BuiltinFunctionType) and (
-        getattr(nn.functional, loss.__name__, None) is loss
-    )
-
-
 def _with_dimension(value: Any) -> Any:  # noqa: ANN401 - one example
     match value:
         case Tensor():
@@ -214,16 +177,6 @@ def _with_dimension(value: Any) -> Any:  # noqa: ANN401 - one example
             return type(value)(map(_with_dimension, value))
         case _:
             return value
-
-
-def _tensors(value: Any) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [one for inner in value.values() for one in _tensors(inner)]
-    if isinstance(value, tuple | list):
-        return [one for inner in value for one in _tensors(inner)]
-    return []
 
 
 def _shown(error: Exception) -> str:

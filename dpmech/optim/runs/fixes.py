@@ -24,8 +24,8 @@ def fix(model: nn.Module) -> nn.Module:
     Recurrent layers (LSTM, GRU, RNN) become those of Opacus and MultiheadAttention four linear layers, with
     the same weights and the same outputs. Batch normalisation becomes GroupNorm (of gcd(32, channels)
     groups), which is **another function**, with its weight and bias; InstanceNorm loses its running
-    statistics. Call it before the optimizer is made: the copy has parameters of its own. What needs no
-    gradient needs none there.
+    statistics. What works in place (`inplace=True`) no longer does. Call it before the optimizer is made: the
+    copy has parameters of its own. What needs no gradient needs none there.
 
     Args:
         model: any module; it stays as it is.
@@ -43,6 +43,8 @@ def fix(model: nn.Module) -> nn.Module:
         raise InvalidParameterError("model", model, "a torch.nn.Module")
     fixed = copy.deepcopy(model)
     for name, layer in list(fixed.named_modules(remove_duplicate=False)):
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False
         other = _replacement(name, layer)
         if other is None:
             continue
@@ -78,6 +80,7 @@ def check_layers(model: nn.Module, *, hooks: bool) -> None:
         hidden = hooks and trained and type(layer) in (nn.MultiheadAttention, nn.EmbeddingBag)
         if recurrent or hidden:
             found.append((name, layer))
+    _check_settings(model, hooks=hooks)
     if not found:
         return
     listed = ", ".join(f"{name or 'the model itself'} ({type(layer).__name__})" for name, layer in found)
@@ -94,6 +97,45 @@ def check_layers(model: nn.Module, *, hooks: bool) -> None:
     raise UnsupportedCombinationError(
         f"layers without per-example gradients: {listed}; {reason}", supported="; or ".join(ways)
     )
+
+
+def _check_settings(model: nn.Module, *, hooks: bool) -> None:
+    """Refuse layers that could be trained with other settings, or written in another way.
+
+    Raises:
+        UnsupportedCombinationError: with the settings.
+    """
+    for name, layer in model.named_modules():
+        problem = _problem(layer, hooks=hooks)
+        if problem is None or not any(param.requires_grad for param in layer.parameters()):
+            continue
+        what, remedy = problem
+        raise UnsupportedCombinationError(
+            f"{name or 'the model itself'} (a {type(layer).__name__}) {what}", supported=remedy
+        )
+
+
+def _problem(layer: nn.Module, *, hooks: bool) -> tuple[str, str] | None:
+    """What is wrong with a layer, and what to do; None where nothing is."""
+    if isinstance(layer, nn.RNNCellBase):
+        # Adds its biases in place, which vmap cannot, and takes two tensors, which hooks cannot.
+        return (
+            "has no gradients of single examples",
+            "a cell out of two nn.Linear; or the whole layer (nn.LSTM, nn.GRU, nn.RNN) and "
+            "dpmech.optim.fix(model)",
+        )
+    if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        return None
+    if layer.max_norm is not None:
+        return "has a max_norm: which words a lot holds is written into its weight", "max_norm=None"
+    if layer.scale_grad_by_freq and hooks:
+        return (
+            "has scale_grad_by_freq: it divides by how often a word stands in the whole batch",
+            "scale_grad_by_freq=False; or make_private(..., loss=...), where it counts in one example",
+        )
+    if layer.sparse and not hooks:
+        return "has sparse gradients, which torch.func cannot form", "sparse=False: noise fills every row"
+    return None
 
 
 def _replacement(name: str, layer: nn.Module) -> nn.Module | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpmech.exceptions import MissingDependencyError
+from dpmech.exceptions import MissingDependencyError, UnsupportedCombinationError
 from dpmech.optim.clipping import (
     Factored,
     Piece,
@@ -19,58 +19,68 @@ from dpmech.optim.clipping import (
     positions_of,
     prefers_factors,
 )
+from dpmech.optim.runs.mixing import check_unmixed
 
-__all__ = ["ghost_module", "grad_sample_module"]
-
-
-def grad_sample_module(model: nn.Module) -> nn.Module:
-    """Opacus' GradSampleModule around a model.
-
-    Raises:
-        MissingDependencyError: if Opacus is not installed.
-    """
-    try:
-        from opacus.grad_sample import GradSampleModule
-    except ImportError:
-        raise MissingDependencyError("opacus", "opacus") from None
-    wrapped: nn.Module = GradSampleModule(model, batch_first=True, loss_reduction="mean")
-    return wrapped
+__all__ = ["hooked_module"]
 
 
-def ghost_module(model: nn.Module, examples: Callable[[], int | None]) -> nn.Module:
+def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost: bool) -> nn.Module:
     """Opacus' GradSampleModuleFastGradientClipping around a model, for one backward pass of the mean loss.
 
     Its hooks take what goes into a layer and the gradient of what comes out. Opacus forms norms of them and
     goes backward a second time, over all that the parameters are used for; norms of uses that it has no
-    hook on are missing then. Here norms and sums come from the same factors.
+    hook on are missing then. Here norms and sums come from the same factors, or from the gradients.
 
     Args:
         model: the model.
         examples: of the newest batch, where that is known.
+        ghost: whether factors stand for gradients where they cost less.
 
     Raises:
         MissingDependencyError: if Opacus is not installed.
+        UnsupportedCombinationError: for trained layers with buffers.
     """
     try:
         import opacus.grad_sample
     except ImportError:
         raise MissingDependencyError("opacus", "opacus") from None
     del opacus
-    wrapped: nn.Module = _ghost_class()(model, examples)
+    kept = [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if any(param.requires_grad for param in layer._parameters.values() if param is not None)
+        and any(True for _ in layer.buffers())
+    ]
+    if kept:
+        raise UnsupportedCombinationError(
+            f"trained layers that hold buffers: {', '.join(kept)}; Opacus takes none",
+            supported="make_private(..., loss=...), with public_buffers where they do not depend on the data",
+        )
+    wrapped: nn.Module = _hooked_class()(model, examples, ghost=ghost)
     return wrapped
 
 
 @functools.cache
-def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus does
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping, create_or_accumulate_grad_sample
-    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
+def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus does
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
     from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
 
     class GhostModule(GradSampleModuleFastGradientClipping):  # type: ignore[misc]  # untyped
         """One backward pass leaves a Factored, or a gradient for every example, on each parameter."""
 
-        def __init__(self, model: nn.Module, examples: Callable[[], int | None]) -> None:
+        def __init__(self, model: nn.Module, examples: Callable[[], int | None], *, ghost: bool) -> None:
+            # Opacus' formulas for them are those of zeros around the image.
+            self._by_autograd = {layer for layer in model.modules() if _is_padded_otherwise(layer)}
+            for layer in self._by_autograd:
+                prepare_layer(layer)
             super().__init__(model, batch_first=True, loss_reduction="mean")
+            self._ghost = ghost
+            self._examples = examples
+            self._checked = False
+            self._names = {layer: name for name, layer in model.named_modules()}
+            # Hooks run for every layer of every batch, and walking through modules costs as much as they do.
+            self._params = {layer: list(layer.parameters()) for layer in model.modules()}
             trained = [param for param in model.parameters() if param.requires_grad]
             self._covered = set(coverable(model, trained)[0])
             self._pieces: dict[int, list[Piece]] = {}
@@ -78,19 +88,51 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
                 if isinstance(layer, nn.Embedding):
                     layer.register_forward_pre_hook(_Spread(examples))
 
+        def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+            """The model's own output.
+
+            Raises:
+                UnsupportedCombinationError: if a layer changes in place what a hooked one gave, or, at the
+                    first call with several examples, if these are mixed.
+            """
+            count = self._examples()
+            if not self._checked and torch.is_grad_enabled() and count is not None and count > 1:
+                self._checked = True
+                check_unmixed(self._module, args, kwargs)
+            try:
+                return super().forward(*args, **kwargs)
+            except RuntimeError as error:
+                if "modified inplace" not in str(error):
+                    raise
+                named = [name for name, one in self._module.named_modules() if getattr(one, "inplace", False)]
+                found = f" (inplace=True: {', '.join(named)})" if named else ""
+                raise UnsupportedCombinationError(
+                    f"what a trained layer gave is changed in place{found}, where hooks stand on it",
+                    supported="inplace=False, which dpmech.optim.fix(model) sets; or make_private(..., "
+                    "loss=...)",
+                ) from error
+
         def capture_activations_hook(
             self, module: nn.Module, forward_input: list[Tensor], _forward_output: Tensor
         ) -> None:
             """As that of GradSampleModule: a layer may be called several times."""
             if not module.training or not torch.is_grad_enabled() or not self.hooks_enabled:
                 return
-            if not any(param.requires_grad for param in module.parameters(recurse=False)):
+            trained = self._trained(module)
+            own = module._parameters.values()
+            if not any(param.requires_grad for param in own if param is not None):
                 return
+            if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor):
+                raise UnsupportedCombinationError(
+                    f"{self._shown(module)} is called with {len(forward_input)} arguments by position, where "
+                    "hooks take one tensor",
+                    supported="make_private(..., loss=...)",
+                )
             layer: Any = module
             if not hasattr(layer, "activations"):
                 layer.activations = []
             layer.activations.append([one.detach() for one in forward_input])
-            for param in _trained(module):
+            for param in trained:
                 param._forward_counter += 1
 
         def capture_backprops_hook(
@@ -111,30 +153,52 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
                 batch_first=batch_first,
             )
             with torch.autocast(backprops.device.type, enabled=False):
-                if module in self._covered and _by_factors(module, backprops):
+                if module in self._covered and (self._is_factored(module, backprops) or _is_padded(module)):
                     weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))
                     if weight is not None and weight.requires_grad:
                         piece = factors_of(module, activations[0], backprops)
                         self._pieces.setdefault(id(weight), []).append(piece)
                     formed = {} if bias is None else {bias: bias_gradients(module, backprops)}
                 else:
-                    sampler = self.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
-                    formed = sampler(module, activations, backprops)
+                    formed = self._formed(module, activations, backprops)
             for param, sample in formed.items():
-                create_or_accumulate_grad_sample(
-                    param=param, grad_sample=sample, max_batch_len=module.max_batch_len
-                )
-            for param in _trained(module):
+                _add_sample(param, sample, int(vars(module)["max_batch_len"]))
+            for param in self._trained(module):
                 param._forward_counter -= 1
                 if param._forward_counter == 0:
                     self._finish(param)
             if not module.activations and hasattr(module, "max_batch_len"):
                 del module.max_batch_len
 
+        def _formed(self, module: nn.Module, activations: list[Tensor], backprops: Tensor) -> Any:  # noqa: ANN401 - Opacus'
+            by_autograd = module in self._by_autograd
+            sampler = None if by_autograd else self.GRAD_SAMPLERS.get(type(module))
+            try:
+                return (sampler or ft_compute_per_sample_gradient)(module, activations, backprops)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+                raise UnsupportedCombinationError(
+                    f"{self._shown(module)} has no gradients of single examples by Opacus: "
+                    f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+                    supported="make_private(..., loss=...)",
+                ) from error
+
+        def _trained(self, module: nn.Module) -> list[Any]:
+            """The parameters that its hooks are for: of its parts too, where torch.func stands for it."""
+            params = self._params.get(module)
+            return [param for param in params or module.parameters() if param.requires_grad]
+
+        def _is_factored(self, module: nn.Module, backprops: Tensor) -> bool:
+            return self._ghost and _by_factors(module, backprops)
+
+        def _shown(self, module: nn.Module) -> str:
+            return f"{self._names.get(module) or 'the model itself'} ({type(module).__name__})"
+
         def _finish(self, param: Tensor) -> None:
             pieces = self._pieces.pop(id(param), [])
             if pieces:
-                found = joined(pieces, param.shape)
+                found = joined(pieces, param.shape, factors=self._ghost)
                 other = getattr(param, "_current_grad_sample", None)
                 if other is not None:
                     found = other + (found.formed() if isinstance(found, Factored) else found)
@@ -148,13 +212,33 @@ def _ghost_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus do
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class that exists where Opacus does
     """The class, by which pickles find it again."""
     if name == "GhostModule":
-        return _ghost_class()
+        return _hooked_class()
     raise AttributeError(name)
 
 
-def _trained(module: nn.Module) -> list[Any]:
-    """The parameters that the hooks of a module are for: of its parts too, where torch.func stands for it."""
-    return [param for param in module.parameters() if param.requires_grad]
+def _add_sample(param: Any, sample: Tensor, longest: int) -> None:  # noqa: ANN401 - with attributes of Opacus
+    """As Opacus, without the zeros that it copies gradients into where no row is missing."""
+    from opacus.grad_sample.grad_sample_module import create_or_accumulate_grad_sample
+
+    if not param.requires_grad:
+        return
+    before = getattr(param, "_current_grad_sample", None)
+    if len(sample) == longest and (before is None or len(before) == longest):
+        # Never in place: a gradient may be what autograd still works with.
+        param._current_grad_sample = sample if before is None else before + sample
+        return
+    if before is not None:
+        param._current_grad_sample = before.clone()
+    create_or_accumulate_grad_sample(param=param, grad_sample=sample, max_batch_len=longest)
+
+
+def _is_padded(layer: nn.Module) -> bool:
+    """Whether a row of its weight has no gradient, which Opacus' formula gives it."""
+    return isinstance(layer, nn.Embedding) and layer.padding_idx is not None
+
+
+def _is_padded_otherwise(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.modules.conv._ConvNd) and layer.padding_mode != "zeros"
 
 
 def _by_factors(layer: nn.Module, backprops: Tensor) -> bool:
@@ -170,21 +254,15 @@ class _Spread:
     Otherwise what comes back for them is a sum over the examples, of which nobody can clip one.
     """
 
-    def __init__(self, examples: Callable[[], int | None] | None = None) -> None:
+    def __init__(self, examples: Callable[[], int | None]) -> None:
         self._examples = examples
 
     def __call__(self, layer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The indices, for as many examples as the batch has."""
-        count = None if self._examples is None else self._examples()
+        count = self._examples()
         if not given or not layer.training or not torch.is_grad_enabled() or count is None:
             return None
         index = given[0]
         if index.ndim != 2 or index.shape[0] != 1 or count <= 1:
             return None
         return (index.expand(count, -1), *given[1:])
-
-    def __deepcopy__(self, memo: object) -> "_Spread":
-        return _Spread()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Spread, ()

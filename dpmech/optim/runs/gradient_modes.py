@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.example_loss import LossTakes
-from dpmech.optim.runs.ghost_hooks import ghost_module, grad_sample_module
+from dpmech.optim.runs.ghost_hooks import hooked_module
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.per_example_model import PerExampleModel, count_calls
@@ -110,17 +110,16 @@ class OpacusHooks(GradientMode):
         """A module with Opacus' hooks, whose module counts its calls and checks what may not change."""
         inner = self.trained_module(model)
         if _is_grad_sample_module(model):
-            hooked = model
+            # Opacus' fast gradient clipping leaves no gradients of single examples; it alone has this.
+            hooked, ghost = model, hasattr(model, "max_grad_norm")
         elif any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
             raise UnsupportedCombinationError(
                 "the model has Opacus' hooks already, of an earlier GradSampleModule",
                 supported="that GradSampleModule itself (what make_private returned), or remove_hooks()",
             )
-        elif self.clipping_mode == "per_example":
-            hooked = grad_sample_module(model)
         else:
-            hooked = ghost_module(model, _Handed(private))
-        ghost = hasattr(hooked, "max_grad_norm")  # what only Opacus' fast gradient clipping has
+            ghost = self.clipping_mode != "per_example"
+            hooked = hooked_module(model, _Handed(private), ghost=ghost)
         private.clipping_mode = "ghost" if ghost else "per_example"
         private.watch_gradients(inner)
         count_calls(inner, progress, [param for param in inner.parameters() if param.requires_grad])
@@ -129,14 +128,17 @@ class OpacusHooks(GradientMode):
 
 
 class _Handed:
-    """How many examples the newest batch of a run has."""
+    """How many examples the newest batch of a run has. Copies, and what is saved, know of no run."""
 
-    def __init__(self, private: LotOptimizer) -> None:
-        self._private = weakref.ref(private)
+    def __init__(self, private: LotOptimizer | None = None) -> None:
+        self._private = None if private is None else weakref.ref(private)
 
     def __call__(self) -> int | None:
-        private = self._private()
+        private = None if self._private is None else self._private()
         return None if private is None else private.handed_examples
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Handed, ()
 
 
 def _is_grad_sample_module(model: object) -> bool:

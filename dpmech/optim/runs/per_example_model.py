@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -23,6 +22,7 @@ from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_a
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
+from dpmech.optim.runs.mixing import buffers_put_back
 from dpmech.optim.runs.physical_batch import largest_batch
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
@@ -132,7 +132,7 @@ class PerExampleModel(nn.Module):
             fixed = self._fixed_mode()
             formed = ExampleGradients(self.module, self._loss, ghost=False)
             factored = ExampleGradients(self.module, self._loss, ghost=True)
-            with _buffers_put_back(self.module):
+            with buffers_put_back(self.module):
                 self._loss.resolve(self.module, batch)
                 choice = choose(fixed or self._asked, formed, factored, batch)
                 if fixed is not None and self._asked == "auto":
@@ -191,19 +191,6 @@ class PerExampleModel(nn.Module):
     def _check_written(self) -> None:
         if self._unchanged is not None:
             self._unchanged.check_written()
-
-
-@contextmanager
-def _buffers_put_back(model: nn.Module) -> Iterator[None]:
-    """Undo what calls for a try write into buffers."""
-    before = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, copy, version in before:
-                if buffer._version != version:
-                    buffer.copy_(copy)
 
 
 def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:

@@ -146,7 +146,7 @@ def test_what_is_reported():
     found = dm.audit_profile(included + 0.2 * rng.normal(size=400), included, gaussian(0.5))
     assert found.refuted
     assert found.right <= found.high + found.low
-    assert str(found).startswith("the curve is refuted at confidence 0.95: ")
+    assert str(found).startswith("the curve is refuted at confidence 95 %: ")
     told = dm.audit_profile(rng.normal(size=400), included, gaussian(0.5))
     assert "not refuted" in str(told)
     assert told.p_value > 0.05

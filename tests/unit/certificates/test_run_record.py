@@ -344,6 +344,7 @@ def test_any_altered_entry_is_refused(path, tmp_path):
         assert not found.ok, str(found)
 
 
+@pytest.mark.slow
 def test_a_resealed_lower_eps_is_recomputed(tmp_path):
     made = record("poisson", 6, stopped_by_plan=True)
     cheaper = dataclasses.replace(made, executed=made.executed.scaled(0.97))
@@ -354,7 +355,7 @@ def test_a_resealed_lower_eps_is_recomputed(tmp_path):
     assert not dm.verify(tmp_path / "run.json").ok
 
 
-@pytest.mark.parametrize("name", ["min-sep", "poisson"])
+@pytest.mark.parametrize("name", ["min-sep", pytest.param("poisson", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eps", [0.0, 1e-320])
 def test_a_forged_eps_that_is_no_budget_is_refused(name, eps, tmp_path):
     made = record(name, 6, stopped_by_plan=True)

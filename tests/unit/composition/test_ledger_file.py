@@ -243,7 +243,7 @@ def test_a_false_certificate_in_a_ledger_is_found():
     assert all("'forged'" in line for line in found.failures)
 
 
-@pytest.mark.parametrize("name", ["gdp", "mixed", "claims", "slack"])
+@pytest.mark.parametrize("name", ["gdp", pytest.param("mixed", marks=pytest.mark.slow), "claims", "slack"])
 def test_a_price_or_a_limit_that_is_off_is_found(name, monkeypatch):
     """The second routes find what the filter itself would get wrong."""
     kinds = {"gdp": currencies._GdpFilter, "mixed": currencies._RenyiFilter}

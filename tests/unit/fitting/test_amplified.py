@@ -434,6 +434,7 @@ class TestCyclicPoisson:
         with pytest.raises(InvalidParameterError, match=match):
             cyclic_choices(0.02, cycles)
 
+    @pytest.mark.slow
     def test_bands_and_coefficients_together(self):
         """Against every cycle with every number of bands, each with its own best coefficients."""
         n, rate = 60, 1 / 12

@@ -229,6 +229,7 @@ def test_never_worse_than_the_identity_and_as_large_as_said(
 
 
 class TestRandomParticipations:
+    @pytest.mark.slow
     def test_cyclic_poisson_chooses_bands_and_cycle(self):
         schemas = [dm.CyclicPoisson(c / 50, c) for c in (1, 2, 10)]
         fit = dm.optimize(dm.BandedToeplitz, schemas, n=100, eps=4.0, delta=1e-5)

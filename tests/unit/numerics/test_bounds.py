@@ -43,6 +43,13 @@ def test_words_are_no_guarantee_and_no_provenance():
         dm.Bounds(0.0, 1.0, EXACT, "a theorem")
 
 
+def test_what_is_printed_holds_the_interval():
+    assert (
+        str(dm.Bounds(1.23456789, 2.34567891, BOUND, BY)) == "[1.23456, 2.34568], deterministic upper bound"
+    )
+    assert repr(dm.Bounds(1.5, 2.5, BOUND, BY)).startswith("Bounds(lower=1.5, upper=2.5, ")
+
+
 @given(POSITIVE, POSITIVE, st.floats(1e-300, 1e300))
 def test_scaling_rounds_outward_by_less_than_two_floats(one, other, factor):
     lower, upper = sorted((one, other))

@@ -59,6 +59,7 @@ def slow_pid():
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_what_only_waits_while_processes_die_is_not_given_up():
     with dm.Workers(1) as one:
         waiting = {one.submit(slow_pid) for _ in range(20)}
@@ -165,6 +166,7 @@ def test_samples_are_the_same_wherever_they_are_drawn(workers, method):
     assert (there.lower, there.upper) == (here.lower, here.upper)
 
 
+@pytest.mark.slow
 def test_a_calibration_survives_a_killed_process(workers):
     killed = []
 

@@ -26,7 +26,11 @@ def test_moments_that_have_a_closed_form(bins, kappa):
 
 @pytest.mark.parametrize(
     ("kappas", "eps", "tilts"),
-    [((1.0, 1.0), 1.0, (2.0, 2.0)), ((0.5, 0.5), 0.3, (3.0, 3.0)), ((1.25, 0.8), 1.0, (2.0, 3.0))],
+    [
+        pytest.param((1.0, 1.0), 1.0, (2.0, 2.0), marks=pytest.mark.slow),
+        ((0.5, 0.5), 0.3, (3.0, 3.0)),
+        pytest.param((1.25, 0.8), 1.0, (2.0, 3.0), marks=pytest.mark.slow),
+    ],
 )
 def test_two_epochs_by_quadrature(kappas, eps, tilts):
     epochs = [(kappa, 1) for kappa in kappas]

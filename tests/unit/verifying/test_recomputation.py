@@ -49,6 +49,7 @@ def test_an_honest_certificate_is_verified(name):
     json.dumps(found.to_dict())
 
 
+@pytest.mark.slow
 def test_the_margin_says_how_much_noise_could_go():
     assert abs(dm.verify(EXACT).margin) < 1e-6
     assert 0.0 <= dm.verify(POISSON).margin < 1e-3
@@ -483,6 +484,7 @@ def verified_elsewhere(folder, combinations):
     return found
 
 
+@pytest.mark.slow
 def test_every_combination_is_verified_in_another_process(tmp_path):
     for one in verified_elsewhere(tmp_path, QUICK):
         assert len(one["routes"]) >= 2

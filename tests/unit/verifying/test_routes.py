@@ -198,6 +198,7 @@ Q, S = 0.009647672680033685, 1.1085512451323725
 TWO_STEPS = {0.0021042638431540295: 0.004446063387924094, 0.02: 0.0014506190166199435}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eps", TWO_STEPS)
 def test_two_steps_at_small_eps_and_rate(eps):
     """The saddle point is close to the pole at 0: far from it the integrand cancels 100 digits away."""

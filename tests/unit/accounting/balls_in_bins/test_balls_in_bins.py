@@ -221,6 +221,7 @@ class TestMethods:
             "deterministic upper bound",
         ]
 
+    @pytest.mark.slow
     def test_epsilon_inverts_delta(self):
         sigma, delta = 2.5, 1e-3
         for method in (None, dm.Certified(), dm.Deterministic(), dm.Rdp()):
@@ -231,7 +232,9 @@ class TestMethods:
             if method is None:
                 assert self.truth(sigma, bounds.lower) >= delta * (1.0 - 1e-5)
 
-    @pytest.mark.parametrize("factor", [1.0, 0.97, 0.5])
+    @pytest.mark.parametrize(
+        "factor", [pytest.param(1.0, marks=pytest.mark.slow), pytest.param(0.97, marks=pytest.mark.slow), 0.5]
+    )
     def test_epsilon_near_its_floor(self, factor):
         """No eps below 1e-4 is looked at, and none is claimed without its own interval."""
         sigma = 2000.0
@@ -277,8 +280,8 @@ class TestMethods:
             (None, 0.007, 1e-5),
             pytest.param(None, 0.04, 1e-9, marks=pytest.mark.slow),
             pytest.param(None, 0.005, 1e-5, marks=pytest.mark.slow),
-            (dm.Certified(), 0.005, 1e-5),
-            (dm.Deterministic(), 0.04, 1e-9),
+            pytest.param(dm.Certified(), 0.005, 1e-5, marks=pytest.mark.slow),
+            pytest.param(dm.Deterministic(), 0.04, 1e-9, marks=pytest.mark.slow),
         ],
         ids=repr,
     )
@@ -289,6 +292,7 @@ class TestMethods:
         assert 0.2 * moments.sigma < cal.sigma < moments.sigma
         assert dm.delta(strategy, cal.sigma, eps, participation=schema, rng=2).lower <= delta
 
+    @pytest.mark.slow
     def test_epsilon_of_sigmas_that_no_sample_reaches(self):
         four, schema = dm.Identity(4), dm.BallsInBins(2)
         for method in (dm.Certified(), dm.Deterministic()):
@@ -352,6 +356,7 @@ class TestEdges:
         assert str(cal.guarantee) == "exact"
         assert cal.sigma == dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.FixedEpochs(12)).sigma
 
+    @pytest.mark.slow
     def test_as_many_bins_as_steps(self):
         cal = dm.calibrate_sigma(dm.LambdaCGD(40, 0.5), 1.0, 1e-3, participation=dm.BallsInBins(40), rng=2)
         single = dm.calibrate_sigma(dm.LambdaCGD(40, 0.5), 1.0, 1e-3, participation=dm.SingleParticipation())
@@ -362,6 +367,7 @@ class TestEdges:
         fixed = dm.calibrate_sigma(dm.LambdaCGD(40, 0.9999), 2.0, 1e-4, participation=dm.FixedEpochs(2))
         assert cal.sigma <= fixed.sigma
 
+    @pytest.mark.slow
     def test_more_bins_need_less_noise(self):
         sigmas = [
             dm.calibrate_sigma(

@@ -1,6 +1,7 @@
 """Independence of samples rests on the list of stages: each has streams of its own, keyed in one place."""
 
 import ast
+import functools
 import itertools
 import pathlib
 
@@ -29,12 +30,16 @@ ENTROPY = (5, 6, 7, 8)
 
 def calls(name):
     """Every call of a function or method of that name in the package: (file, call)."""
-    for file, text in SOURCES.items():
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call):
-                called = node.func
-                if (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) == name:
-                    yield file, node
+    for file, node in all_calls():
+        called = node.func
+        if (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) == name:
+            yield file, node
+
+
+@functools.cache
+def all_calls():
+    trees = [(file, ast.parse(text)) for file, text in SOURCES.items()]
+    return [(file, node) for file, tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def test_no_two_stages_share_a_stream():

@@ -135,6 +135,7 @@ def test_far_losses_of_one_step(q, sigma, eps, cut, remove):
         assert far.level <= (loss_there if remove else -loss_there)
 
 
+@pytest.mark.slow
 def test_a_release_that_is_less_sensitive_below_has_a_lower_lower_end():
     wide = Bounds(0.98, 1.0, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("one"))
     exact = PoissonAccountant(PoissonRelease(0.01, 500, ONE))

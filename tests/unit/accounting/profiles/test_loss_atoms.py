@@ -49,7 +49,7 @@ def test_composed_profiles_are_never_below_the_exact_composition(seed, outcomes,
     assert not any(falls_short(curves, pairs, add=add) for add in (False, True))
 
 
-@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("add", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_exact_nodes_compose_exactly_and_a_node_one_per_cent_lower_is_found(add):
     rng = np.random.default_rng(5)
     found = 0

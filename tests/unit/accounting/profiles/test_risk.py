@@ -203,13 +203,16 @@ def test_a_node_lowered_by_one_per_cent_is_found():
 class TestOrder:
     """What is below is below what is above, and more releases are no safer."""
 
-    @pytest.mark.parametrize("fpr", [1e-4, 0.01, 0.3])
+    @pytest.mark.parametrize(
+        "fpr", [pytest.param(1e-4, marks=pytest.mark.slow), pytest.param(0.01, marks=pytest.mark.slow), 0.3]
+    )
     def test_poisson_ends(self, fpr):
         found = poisson().tpr(fpr)
         assert fpr <= found.lower <= found.upper <= 1.0
         assert found.lower > 0.98 * found.upper
         assert poisson().self_compose(2).tpr(fpr).lower > found.upper
 
+    @pytest.mark.slow
     def test_mixture(self):
         known = poisson().compose(gaussian(0.4))
         for ask in (lambda one: one.tpr(0.01), lambda one: one.advantage, lambda one: one.bayes_success(0.4)):
@@ -278,6 +281,7 @@ class TestOtherPackages:
         one = pld.from_gaussian_mechanism(0.9, sampling_prob=0.02, value_discretization_interval=1e-4)
         return one.self_compose(200)
 
+    @pytest.mark.slow
     def test_dp_accounting(self):
         """The best tangent to its curve at a grid of eps: an upper bound as well, from another lattice."""
         lattice = self.lattice()

@@ -245,6 +245,31 @@ def test_the_model_is_saved_under_its_own_names_with_a_record(tmp_path):
 # ---- checkpoints
 
 
+@pytest.mark.slow
+def test_the_best_model_is_loaded_at_the_end(tmp_path):
+    """By evaluations on other data; the run owes its whole claim, and its record says all steps."""
+    one = trainer(
+        tmp_path,
+        save_strategy="steps",
+        save_steps=4,
+        eval_strategy="steps",
+        eval_steps=4,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        learning_rate=5.0,
+        more={"eval_dataset": Rows(seed=1)},
+    )
+    one.train()
+    losses = {row["step"]: row["eval_loss"] for row in one.state.log_history if "eval_loss" in row}
+    best = min(losses, key=losses.get)
+    assert len(losses) == 3
+    assert best != N  # so that another state than the last must have been loaded
+    assert one.state.best_model_checkpoint.endswith(f"checkpoint-{best}")
+    assert one.evaluate()["eval_loss"] == pytest.approx(losses[best], rel=1e-6)
+    assert one.run[1].run_record().steps == N
+    one.run[1].close()
+
+
 def test_a_checkpoint_folder_holds_no_secret(tmp_path):
     one = trainer(tmp_path, save_strategy="steps", save_steps=4, save_total_limit=2)
     one.train()

@@ -240,6 +240,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 def test_a_digest_is_the_same_in_every_process(tmp_path):
     """Under other seeds of hashing, at other addresses, on other lines, in a module or in a script."""
     (tmp_path / "losses.py").write_text(SOURCE)

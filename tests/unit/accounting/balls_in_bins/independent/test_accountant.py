@@ -143,6 +143,7 @@ def test_a_sample_agrees():
     assert found.lower <= drawn.upper
 
 
+@pytest.mark.slow
 def test_certificates_are_verified_by_samples():
     found = dm.calibrate_sigma(dm.Identity(200), 1.0, 1e-5, participation=dm.BallsInBins(100))
     verified = dm.verify(found.certificate(), rng=5)

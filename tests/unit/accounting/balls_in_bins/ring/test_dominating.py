@@ -80,6 +80,7 @@ def shortfall(profile, bins, sigma):
         return float(worst)
 
 
+@pytest.mark.slow
 def test_a_ring_dominates_in_exact_arithmetic_at_another_sigma(monkeypatch):
     rng = np.random.default_rng(2)
     cases = [

@@ -106,6 +106,7 @@ def test_it_agrees_with_the_programme():
     assert 0.7 * programme.delta < found < 1.02 * programme.delta
 
 
+@pytest.mark.slow
 def test_it_falls_with_eps_and_sigma():
     gram = MixtureGram(40, 0.3, ((0.9, 0.8),), 0.1)
     over_eps = [both(gram, eps) for eps in (0.2, 0.5, 1.0, 2.0)]

@@ -86,7 +86,9 @@ def test_no_bound_of_a_thousand_is_on_the_wrong_side():
     assert wrong == []
 
 
-@pytest.mark.parametrize(("side", "fault"), [("upper", 0.97), ("lower", 1.03)])
+@pytest.mark.parametrize(
+    ("side", "fault"), [("upper", 0.97), pytest.param("lower", 1.03, marks=pytest.mark.slow)]
+)
 def test_a_fault_of_three_per_cent_in_the_weights_is_found(side, fault):
     """Each true claim would have to fail with probability 1 - 1e-9."""
     cases = range(1, 8)
@@ -281,6 +283,7 @@ def test_a_stream_that_is_closed_cancels_what_it_started():
     assert all(task.cancelled() for task in late.tasks if task not in done)
 
 
+@pytest.mark.slow
 def test_bounds_do_not_depend_on_the_executor(monkeypatch):
     gram = DenseGram(TWO)
 

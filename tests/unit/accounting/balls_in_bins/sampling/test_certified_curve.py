@@ -47,12 +47,14 @@ def test_nodes_hold_against_quadrature_and_are_close():
     assert two.epsilon(2e-5).upper < 1.9 * found.epsilon(1e-5).upper
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_curve():
     one, other = profile(4, 0.4), profile(4, 0.4)
     assert one.parts.curves[0][0] == other.parts.curves[0][0]
     assert profile(5, 0.4).parts.curves[0][0] != one.parts.curves[0][0]
 
 
+@pytest.mark.slow
 def test_weights_that_are_too_light_are_found(monkeypatch):
     for kind in (RemoveProposal, AddProposal):
 

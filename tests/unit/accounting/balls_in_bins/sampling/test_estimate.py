@@ -90,7 +90,14 @@ def test_identity_against_convolution(square, bins, eps):
     assert result.remove.upper > lower
 
 
-@pytest.mark.parametrize("fault", ["entry", "direction", "log bins"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "entry",
+        pytest.param("direction", marks=pytest.mark.slow),
+        pytest.param("log bins", marks=pytest.mark.slow),
+    ],
+)
 def test_planted_faults_are_rejected(fault):
     eps = 1.0
     truth, other = quadrature(THREE, eps)
@@ -139,6 +146,7 @@ def test_result_does_not_depend_on_threads(workers):
         assert estimate_delta(gram, 2.0, rel_error=0.01, rng=rng(5), executor=pool) == alone
 
 
+@pytest.mark.slow
 def test_result_does_not_depend_on_processes():
     gram = DenseGram(strategy_gram(120, 40, 0.8) / 9.0)
     alone = estimate_delta(gram, 2.0, rng=rng(5))

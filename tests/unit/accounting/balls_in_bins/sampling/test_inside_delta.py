@@ -63,6 +63,7 @@ def test_a_beta_of_delta_or_more_is_no_part_of_it(beta):
         calibrated(beta)
 
 
+@pytest.mark.slow
 def test_every_draw_has_a_name_of_its_own():
     names = {calibrated().evidence.randomness for _ in range(3)}
     assert len(names) == 3

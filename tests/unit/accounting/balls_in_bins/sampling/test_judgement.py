@@ -56,6 +56,7 @@ def test_a_false_claim_passes_no_more_often_than_beta():
     assert scipy.stats.binom.sf(passed - 1, 15, beta) < ALPHA
 
 
+@pytest.mark.slow
 def test_a_true_claim_is_refused_no_more_often_than_it_says(monkeypatch):
     """At a rate that can be seen, and a claim that is true with nothing to spare."""
     runs, refusals = 60, 0.2

@@ -1,0 +1,192 @@
+"""The nodes of a profile in a certificate, each against draws of the verifier's own, or a closed form.
+
+A node of a direction says that delta at its eps is in [lower, upper]. As delta does not rise, of equal upper
+ends the first one is what has to be shown, and of equal lower ends the last one. An upper end that no
+amplification is needed for is shown by the integral of the Gaussian hockey stick. For every other one the
+mean weight of an importance sample, less six standard errors, may not be above it, nor that plus six below a
+lower one; where a sample says nothing, a proved bound on its weights has to.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.accounting import (
+    AddProposal,
+    BinGram,
+    Curve,
+    FreshEpochsAccountant,
+    Nodes,
+    RemoveProposal,
+    accountant_for,
+    bin_gram,
+    estimate_curve,
+    sampling_gram,
+)
+from dpmech.certificates import Certificate, ProfileNodes
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Identity
+from dpmech.numerics import FloatArray, between, up
+from dpmech.verifying.integrals import gaussian_integral
+from dpmech.verifying.report import Check
+
+__all__ = ["profile_checks"]
+
+_Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_ROUTE = "means of draws of its own, six standard errors"
+# An honest node is refused by chance about once in 1e9 times; there are some hundred.
+_ERRORS = 6.0
+# What a sample has to show: a standard error, and a largest weight, that are at most this part of the mean.
+_RESOLVED, _EVEN = 0.1, 0.05
+# Samplers take no smaller eps; below it delta changes by less than that.
+_SMALLEST_EPS = 1e-4
+_ROUNDING = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One curve, and what it is of.
+
+    Attributes:
+        curve: as stated.
+        gram: the Gram matrix at sigma.
+        multiplier: sigma over the sensitivity without amplification.
+    """
+
+    curve: Curve
+    gram: BinGram
+    multiplier: float
+
+
+def profile_checks(certificate: Certificate, rng: np.random.Generator | None) -> Iterator[Check]:
+    """One check of the profile that a certificate brings; nothing where it brings none.
+
+    Args:
+        certificate: whose claim holds.
+        rng: of the draws; None takes entropy from the operating system.
+
+    Raises:
+        UnsupportedCombinationError: where no second route to a curve is known.
+    """
+    if certificate.nodes is None:
+        return
+    parts = _parts(certificate, certificate.nodes)
+    if isinstance(parts, str):
+        yield Check("profile", ok=False, detail=parts)
+        return
+    shown, closest = 0, math.inf
+    for part in parts:
+        for add in (False, True):
+            count, least, problem = _checked(part, rng, add=add)
+            if problem:
+                yield Check("profile", ok=False, detail=problem, route=_ROUTE)
+                return
+            shown, closest = shown + count, min(closest, least)
+        if part.curve.larger is not None and (problem := _larger(part, part.curve.larger, rng)):
+            yield Check("profile", ok=False, detail=problem, route=_ROUTE)
+            return
+    near = "" if math.isinf(closest) else f"; the closest is {up(closest, 4)} times what was drawn"
+    yield Check("profile", ok=True, detail=f"{shown} ends of nodes hold{near}", route=_ROUTE)
+
+
+def _parts(own: Certificate, nodes: ProfileNodes) -> list[_Part] | str:
+    """Every curve with its own Gram matrix; or what is wrong with the list."""
+    scale, bins = own.sigma**-2, own.participation.epoch_bins
+    stated = [times for _, times in nodes.curves]
+    if bins is not None and not own.participation.certain:
+        accountant = accountant_for(own.mechanism, None)
+        if isinstance(accountant, FreshEpochsAccountant):
+            due = [times for _, times in accountant.epochs]
+            if stated != due:
+                return f"the profile has curves for {stated} epochs, the run has {due}"
+            one = bin_gram(Identity(bins), bins)
+            return [
+                _Part(curve, one.scaled(norm.upper**2 * scale), own.sigma / norm.upper)
+                for (curve, _), (norm, _) in zip(nodes.curves, accountant.epochs, strict=True)
+            ]
+    bins = own.participation.allocation_bins
+    if bins is None or own.participation.certain:
+        raise UnsupportedCombinationError(
+            f"no second route to the curve of {own.participation!r}", supported="BallsInBins"
+        )
+    if stated != [1]:
+        return f"the profile has curves for {stated} runs, the certificate is of one"
+    gram = sampling_gram(own.strategy, bins).scaled(scale)
+    return [_Part(nodes.curves[0][0], gram, own.sigma / own.sensitivity.upper)]
+
+
+def _checked(part: _Part, rng: np.random.Generator | None, *, add: bool) -> tuple[int, float, str]:
+    """How many ends of one direction hold, the least ratio of an upper one to its mean, and what is wrong."""
+    name, nodes = ("ADD", part.curve.add) if add else ("REMOVE", part.curve.remove)
+    eps, lower, upper = (np.array(ends) for ends in (nodes.eps, nodes.lower, nodes.upper))
+    tops = np.append(True, np.diff(upper) < 0.0)
+    plain = np.array([gaussian_integral(part.multiplier, float(one)) for one in eps])
+    tops &= upper < np.minimum(plain, 1.0) * (1.0 - _ROUNDING)
+    lows = (lower > 0.0) & np.append(np.diff(lower) < 0.0, True)
+    drawn = tops | lows
+    if not drawn.any():
+        return int(eps.size), math.inf, ""
+    at = np.maximum(eps[drawn], _SMALLEST_EPS)
+    # Equal ones, near 0, are asked for once.
+    every, places = np.unique(at, return_inverse=True)
+    firsts = np.searchsorted(at, every)
+    found = estimate_curve(part.gram, every, upper[drawn][firsts], add=add, rng=rng)
+    mean, off = found.delta[places], _ERRORS * (found.delta * found.relative_error)[places]
+    seen = ((found.relative_error <= _RESOLVED) & (found.largest_share <= _EVEN))[places]
+    top, low = upper[drawn], lower[drawn]
+    high = tops[drawn] & ((top < mean - off) | ~(seen | _bounded(part.gram, at, top, seen, add=add)))
+    deep = lows[drawn] & ((low > mean + off + (at - eps[drawn])) | ~seen)
+    for wrong, end, side in ((high, top, "at most"), (deep, low, "at least")):
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            return (
+                0,
+                math.inf,
+                (
+                    f"{name} at eps {float(eps[drawn][place])!r} is stated to be {side} "
+                    f"{float(end[place])!r}; draws of this check's own have it in "
+                    f"{between(max(0.0, float((mean - off)[place])), float((mean + off)[place]))}"
+                    + ("" if seen[place] else ", too few to tell")
+                ),
+            )
+    ratios = (top / np.maximum(mean, 1e-300))[tops[drawn] & seen]
+    return int(eps.size), float(ratios.min(initial=math.inf)), ""
+
+
+def _bounded(gram: BinGram, eps: FloatArray, upper: FloatArray, seen: _Mask, *, add: bool) -> _Mask:
+    """Where a proved bound on every weight, and so on delta, is below an upper end that no sample shows."""
+    kind = AddProposal if add else RemoveProposal
+    held = np.zeros(eps.size, dtype=np.bool_)
+    for place in np.flatnonzero(~seen):
+        bound = kind.at(gram, float(eps[place])).log_weight_bound
+        held[place] = bound <= math.log(max(float(upper[place]), 1e-320))
+    return held
+
+
+def _larger(part: _Part, nodes: Nodes, rng: np.random.Generator | None) -> str:
+    """What is wrong with lower ends of the larger direction."""
+    eps, lower = np.array(nodes.eps), np.array(nodes.lower)
+    lows = (lower > 0.0) & np.append(np.diff(lower) < 0.0, True)
+    if not lows.any():
+        return ""
+    every = np.unique(np.maximum(eps[lows], _SMALLEST_EPS))
+    least = np.interp(every, eps, lower)
+    highest = np.zeros(every.size)
+    for add in (False, True):
+        found = estimate_curve(part.gram, every, least, add=add, rng=rng)
+        seen = (found.relative_error <= _RESOLVED) & (found.largest_share <= _EVEN)
+        high = found.delta * (1.0 + _ERRORS * found.relative_error) * seen
+        highest = np.maximum(highest, high)
+    wrong = least > highest + _SMALLEST_EPS * (every <= _SMALLEST_EPS)
+    if not wrong.any():
+        return ""
+    place = int(np.argmax(wrong))
+    return (
+        f"delta at eps {float(every[place])!r} is stated to be at least {float(least[place])!r}; draws of "
+        f"this check's own have it at most {float(highest[place])!r}"
+    )

@@ -1,0 +1,202 @@
+"""A profile inside a certificate: what is kept, what is refused, what a forged node comes to."""
+
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.certificates import Certificate, ProfileNodes, from_plain, seal_of, to_plain
+from dpmech.certificates.claim import with_checksum
+from dpmech.verifying.profile_checks import profile_checks
+from tests.support import saved
+
+
+@functools.cache
+def run(kind="independent"):
+    """A certificate with nodes; those of independent bins take little, and no draws."""
+    if kind == "drawn":
+        return saved.certificate("bins inside").certificate(profile=profile(kind))
+    name = {"independent": "bins exact", "fresh": "bins fresh", "moments": "bins moments"}[kind]
+    return saved.certificate(name).certificate(profile=profile(kind))
+
+
+@functools.cache
+def profile(kind):
+    if kind == "drawn":
+        own = saved.certificate("bins inside")
+        return dm.profile(own.mechanism, own.sigma, rng=1)
+    name = {"independent": "bins exact", "fresh": "bins fresh", "moments": "bins moments"}[kind]
+    own = saved.certificate(name)
+    method = dm.Rdp() if kind == "moments" else None
+    return dm.profile(own.mechanism, own.sigma, method=method, rel_error=0.3)
+
+
+SLOW = pytest.mark.slow
+KINDS = ["independent", "fresh", "moments", "drawn"]
+
+
+def moved(certificate, direction, factor, *, end="upper", place=None):
+    """With one node of the first curve moved, in the middle of those with amplification."""
+    (curve, times), *rest = certificate.nodes.curves
+    side = getattr(curve, direction)
+    values = list(getattr(side, end))
+    at = len(values) // 4 if place is None else place
+    # Its neighbours keep the order.
+    values = [
+        min(value, values[at] * factor) if index >= at and end == "upper" and factor < 1.0 else value
+        for index, value in enumerate(values)
+    ]
+    if end == "lower":
+        values = [
+            max(value, values[at] * factor) if index <= at else value for index, value in enumerate(values)
+        ]
+        side = dataclasses.replace(side, upper=tuple(np.maximum(side.upper, values).tolist()))
+    else:
+        side = dataclasses.replace(side, lower=tuple(np.minimum(side.lower, values).tolist()))
+    side = dataclasses.replace(side, **{end: tuple(values)})
+    forged = dataclasses.replace(curve, **{direction: side})
+    nodes = dataclasses.replace(certificate.nodes, curves=((forged, times), *rest))
+    return dataclasses.replace(certificate, nodes=nodes)
+
+
+def verdict(certificate, seed=2):
+    (found,) = profile_checks(certificate, np.random.default_rng(seed))
+    return found
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=SLOW) for kind in KINDS[1:])])
+def test_a_file_keeps_every_node(kind):
+    own = run(kind)
+    again = Certificate.from_json(own.to_json())
+    assert again == own
+    assert again.curve.parts == profile(kind).parts
+    assert again.curve.epsilon(1e-4) == profile(kind).epsilon(1e-4)
+    assert again.fingerprint() == own.fingerprint()
+
+
+@SLOW
+@pytest.mark.parametrize("kind", KINDS)
+def test_honest_nodes_are_confirmed(kind):
+    found = verdict(run(kind))
+    assert found.ok, found
+    assert "draws of its own" in found.route
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "factor", "end"),
+    [
+        ("independent", "remove", 0.8, "upper"),
+        pytest.param("independent", "add", 0.8, "upper", marks=SLOW),
+        pytest.param("independent", "remove", 1.25, "lower", marks=SLOW),
+        pytest.param("fresh", "add", 0.8, "upper", marks=SLOW),
+        pytest.param("moments", "remove", 1e-3, "upper", marks=SLOW),
+    ],
+)
+def test_a_node_on_the_wrong_side_is_refused(kind, direction, factor, end):
+    found = verdict(moved(run(kind), direction, factor, end=end))
+    assert not found.ok
+    assert direction.upper() in found.detail
+    assert "draws of this check's own" in found.detail
+
+
+@SLOW
+def test_verify_says_it_beside_the_claim(tmp_path):
+    for own, ok in ((run(), True), (with_checksum(moved(run(), "remove", 0.5)), False)):
+        own.save(tmp_path / "certificate.json")
+        found = dm.verify(tmp_path / "certificate.json", rng=1)
+        assert found.ok is ok, found
+        assert [check.ok for check in found.checks if check.name == "profile"] == [ok]
+
+
+def test_curves_of_other_epochs_are_refused():
+    own = run("fresh")
+    ((curve, times),) = own.nodes.curves
+    assert times == 2
+    for wrong in (((curve, 1),), ((curve, 1), (curve, 1))):
+        found = verdict(dataclasses.replace(own, nodes=dataclasses.replace(own.nodes, curves=wrong)))
+        assert not found.ok
+        assert "epochs" in found.detail
+    once = run()
+    double = dataclasses.replace(once.nodes, curves=((once.nodes.curves[0][0], 2),))
+    assert "of one" in verdict(dataclasses.replace(once, nodes=double)).detail
+
+
+def test_what_costs_nothing_is_left_out():
+    for name in ("poisson", "min-sep"):
+        own = saved.certificate(name)
+        with_profile = own.certificate(profile=dm.profile(own.mechanism, own.sigma))
+        assert with_profile == own
+        assert with_profile.curve is None
+        assert list(profile_checks(with_profile, None)) == []
+
+
+def test_a_calibration_takes_it_as_well():
+    cal = saved.calibration("bins exact")
+    own = cal.certificate(clip_norm=1.0, profile=profile("independent"))
+    assert own.nodes == run().nodes
+    assert own.certificate(clip_norm=2.0).nodes == own.nodes
+
+
+def test_another_profile_is_refused():
+    own, known = saved.certificate("bins exact"), profile("independent")
+    others = [
+        known.self_compose(2),
+        known.compose(known),
+        known.private_selection(dm.PoissonRuns(2.0)),
+        dataclasses.replace(known, of=None),
+        dm.profile(own.mechanism, 1.01 * own.sigma, rel_error=0.3),
+        profile("fresh"),
+        "a profile",
+    ]
+    for other in others:
+        with pytest.raises(dm.InvalidParameterError, match="profile"):
+            own.certificate(profile=other)
+
+
+def test_nodes_of_what_is_known_at_once_are_refused():
+    own = saved.certificate("poisson")
+    nodes = dataclasses.replace(profile("independent"), of=(own.mechanism, own.sigma))
+    with pytest.raises(dm.UnsupportedCombinationError, match="known everywhere at once"):
+        own.certificate(profile=nodes)
+
+
+def test_an_estimate_is_no_evidence():
+    guarantee = dm.Guarantee(dm.Kind.ESTIMATE, 1e-3)
+    with pytest.raises(dm.InvalidParameterError, match="bound"):
+        dataclasses.replace(run().nodes, guarantee=guarantee)
+    with pytest.raises(dm.InvalidParameterError, match="at least one"):
+        ProfileNodes((), run().nodes.guarantee, run().nodes.by)
+
+
+def test_a_file_with_nodes_that_are_none_is_refused():
+    def forged(change):
+        document = run().to_dict()
+        plain = from_plain(document["evidence"]["profile"])
+        change(plain)
+        document["evidence"]["profile"] = to_plain(plain)
+        document.pop("seal")
+        return Certificate.from_json(json.dumps(document | {"seal": seal_of(document)}))
+
+    def rising(plain):
+        plain["curves"][0]["remove"]["eps"][1] = 0.0
+
+    def above_one(plain):
+        plain["curves"][0]["add"]["upper"][0] = 1.5
+
+    def crossed(plain):
+        plain["curves"][0]["add"]["lower"][0] = 1.0
+
+    def more(plain):
+        plain["curves"][0]["times"] = 0
+
+    for change, words in ((rising, "increasing"), (above_one, "in"), (crossed, "at most"), (more, "schema")):
+        with pytest.raises(dm.CertificateError, match=words):
+            forged(change)
+
+
+def test_an_edited_node_is_found_by_the_checksum():
+    with pytest.raises(dm.CertificateError, match="edited"):
+        moved(run(), "remove", 0.9).certificate()
