@@ -83,11 +83,14 @@ def test_frozen_hashable_and_explicit_in_repr(schema):
 def test_which_schemas_are_random():
     assert {type(schema) for schema in ALL if schema.random} == {
         dm.Poisson,
+        dm.UserPoisson,
         dm.CyclicPoisson,
         dm.BallsInBins,
         dm.FreshBallsInBins,
     }
-    assert {type(schema) for schema in ALL if schema.per_release} == {dm.Poisson, dm.CyclicPoisson}
+    releases = {type(schema) for schema in ALL if schema.per_release}
+    assert releases == {dm.Poisson, dm.UserPoisson, dm.CyclicPoisson}
+    assert {type(schema) for schema in ALL if schema.unit is not None} == {dm.UserPoisson}
 
 
 def test_numpy_integers_become_ints():
