@@ -7,10 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
 from dpmech.numerics import FloatArray
 
+<<<<<<< HEAD
 __all__ = ["Algebra", "Independent", "Mixture", "SeveralExamples"]
+=======
+__all__ = ["Algebra", "Epochs", "Independent", "Mixture"]
+>>>>>>> main
 
 _DENSE = 1024
 
@@ -123,3 +128,51 @@ class Independent:
         if q == 1.0:
             return np.asarray(losses.sum(axis=1))
         return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + losses).sum(axis=1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """One step of every epoch, each as likely and drawn anew, with noise that is independent at every step.
+
+    Args:
+        bins: steps of an epoch.
+        gradients: of an example in each step that it joins, shape (n,); the last epoch may be cut short.
+        norms: of the columns of C, which is diagonal, shape (n,).
+    """
+
+    bins: int
+    gradients: FloatArray
+    norms: FloatArray
+
+    @classmethod
+    def of(cls, strategy: Strategy, bins: int, gradients: FloatArray) -> "Epochs":
+        """For a strategy that correlates no noise.
+
+        Raises:
+            UnsupportedCombinationError: for another one: no theorem covers it.
+        """
+        if strategy.bands != 1:
+            raise UnsupportedCombinationError(
+                f"{strategy!r} correlates the noise of steps, and every epoch has an allocation of its own",
+                supported="Identity and Diagonal under BallsInBins(bins, fresh=True)",
+            )
+        return cls(bins, gradients, strategy.column_norms())
+
+    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
+        """Gradients of that many runs, shape (runs, n)."""
+        steps = np.arange(self.gradients.size)
+        epochs = -(-steps.size // self.bins)
+        joined = (
+            generator.integers(self.bins, size=(runs, epochs))[:, steps // self.bins] == steps % self.bins
+        )
+        return joined * self.gradients * float(present)
+
+    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
+        """As for a mixture."""
+        images = self.norms * self.gradients
+        losses = (outputs * images - 0.5 * images**2) / sigma**2
+        # Who joins in a step that was not executed released nothing: the ratio is 1.
+        cut = -losses.shape[1] % self.bins
+        padded = np.pad(losses, ((0, 0), (0, cut))).reshape(len(losses), -1, self.bins)
+        each = scipy.special.logsumexp(padded, axis=2) - math.log(self.bins)
+        return np.asarray(each.sum(axis=1))

@@ -14,7 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+<<<<<<< HEAD
 from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture, SeveralExamples
+=======
+from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture
+>>>>>>> main
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -114,7 +118,11 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, guarantee, by)
 
 
+<<<<<<< HEAD
 def _canary(mechanism: Mechanism) -> Mixture | Independent | SeveralExamples:
+=======
+def _canary(mechanism: Mechanism) -> Mixture | Independent | Epochs:
+>>>>>>> main
     strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
     replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
     prob, bins = participation.release_prob, participation.allocation_bins
@@ -125,12 +133,19 @@ def _canary(mechanism: Mechanism) -> Mixture | Independent | SeveralExamples:
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
         return Independent(steps, prob, columns)
+<<<<<<< HEAD
     if participation.example_prob is not None:
         if strategy.bands != 1:
             raise UnsupportedCombinationError(
                 f"no test of {strategy!r} under {participation!r}", supported="independent noise"
             )
         return SeveralExamples(participation.example_prob, participation.examples, strategy.column_norms())
+=======
+    if participation.epoch_bins == 1:
+        bins = 1  # everybody joins every step
+    elif participation.epoch_bins is not None:
+        return Epochs.of(strategy, participation.epoch_bins, np.ones(n))
+>>>>>>> main
     if participation.random and bins is None:
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",
@@ -164,7 +179,11 @@ def _release(algebra: Algebra, sigma: float) -> Runs:
 def _scores(
     algebra: Algebra,
     sigma: float,
+<<<<<<< HEAD
     canary: Mixture | Independent | SeveralExamples,
+=======
+    canary: Mixture | Independent | Epochs,
+>>>>>>> main
     mechanism: Runs,
     samples: int,
     generator: np.random.Generator,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture
+from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
@@ -143,8 +143,8 @@ def canary_scores(
             (m, t), for the first t <= n steps.
         strategy: C; or a Mechanism, which says the participation as well, where chance decides it.
         sigma: the noise scale that the run is said to have, at clip norm 1, > 0.
-        participation: Poisson, CyclicPoisson or BallsInBins; or, where nothing is drawn, which steps each
-            canary joins if it is included, bool, shape (m, t).
+        participation: Poisson, CyclicPoisson or BallsInBins (with `fresh` as well); or, where nothing is
+            drawn, which steps each canary joins if it is included, bool, shape (m, t).
         strengths: what part of the clip norm a canary's gradient has along its direction in each step, shape
             (t,), >= 0; None for 1.
 
@@ -154,7 +154,7 @@ def canary_scores(
     Raises:
         InvalidParameterError: on a bad argument.
         UnsupportedCombinationError: for Poisson with C not diagonal, or CyclicPoisson with more bands than
-            its cycle: no theorem covers these.
+            its cycle, or a new allocation every epoch with C not diagonal: no theorem covers these.
 
     Examples:
         >>> import numpy as np, dpmech as dm
@@ -178,10 +178,15 @@ def canary_scores(
     outputs = algebra.matmul(rows)
     schema = participation if isinstance(participation, Participation) else None
     bins = None if schema is None else schema.allocation_bins
+    if schema is not None and schema.epoch_bins == 1:
+        bins = 1  # everybody joins every step
     if schema is not None and bins is not None:
         schema.pattern(strategy.n)
         gradients = weights * (np.arange(steps) % bins == np.arange(bins)[:, None])
         return Mixture(gradients, algebra.matmul(gradients), replaced=False).log_ratio(outputs, scale)
+    if schema is not None and schema.epoch_bins is not None and not schema.certain:
+        schema.pattern(strategy.n)
+        return Epochs.of(executed, schema.epoch_bins, weights).log_ratio(outputs, scale)
     if schema is not None and schema.release_prob is not None:
         return _sampled(executed, outputs, scale, schema.release_prob, schema.groups or 1, weights)
     joins = _check_joins(participation, rows.shape)

@@ -9,9 +9,15 @@ import click
 from dpmech.calibration import calibrate_sigma
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
+<<<<<<< HEAD
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import OneOf, Real, Target
+=======
+from dpmech.cli.notes import allocation_notes, plan_notes
+from dpmech.cli.options import plan_options, resolve
+from dpmech.cli.parameters import Real, Target
+>>>>>>> main
 from dpmech.cli.printing import emit, progress_bar, warn
 from dpmech.cli.rows import attempted, cells_of, numbers_of
 from dpmech.cli.strategy_options import NAMES, chosen_strategy, strategy_options
@@ -95,6 +101,7 @@ def calibrate(
         row["certificate"] = None if failed else str(out)
     estimates = [] if cal.guarantee.rigorous else [chosen.label]
     notes = plan_notes(plan.training, [cal.budget.eps], cal.budget.delta, estimates=estimates)
+    notes += allocation_notes([(chosen.label, cal)])
     warn(notes, quiet=quiet)
     if as_json:
         emit(document("calibrate", row | {"plan": plan.described(), "notes": notes}))

@@ -13,7 +13,7 @@ from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.cli.baseline import Baseline, baseline_of
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
-from dpmech.cli.notes import plan_notes
+from dpmech.cli.notes import allocation_notes, plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve_each
 from dpmech.cli.printing import Report, emit, progress_bar, shown, signed_percent, warn, width
 from dpmech.cli.rows import baseline_row, beside, cells_of, missing, numbers_of
@@ -181,7 +181,10 @@ def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
         if cal is not None and not cal.guarantee.rigorous
     ]
     eps, delta = plan.budget
-    return plan_notes(plan.training, [eps], delta, estimates=estimates)
+    notes = plan_notes(plan.training, [eps], delta, estimates=estimates)
+    if any(cal is not None and cal.participation.epoch_bins is not None for _, cal in pairs):
+        return notes  # a row says it
+    return notes + allocation_notes((row["label"], cal) for row, cal in pairs if cal is not None)
 
 
 _OWN = {"sampling", "participation", "amplified"}

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable
 
+from dpmech.accounting import FreshEpochsAccountant, accountant_for
+from dpmech.calibration import Calibration
+from dpmech.exceptions import DpmechError
+from dpmech.mechanism import BallsInBins, Mechanism
 from dpmech.numerics import typed, up
 from dpmech.plans import TrainingPlan
 
-__all__ = ["plan_notes"]
+__all__ = ["allocation_notes", "plan_notes"]
 
 _LARGEST_EPS = 20.0
 # Examples that no whole batch has room for, in per cent of all.
@@ -54,4 +58,35 @@ def plan_notes(
             f"an estimate, not a bound: {', '.join(named)}; without --method it would be a bound, and "
             "`dpmech verify --rigorous` refuses estimates"
         )
+    return notes
+
+
+def allocation_notes(labelled: Iterable[tuple[str, Calibration]]) -> list[str]:
+    """What independent noise costs under one allocation to bins for all epochs.
+
+    Args:
+        labelled: what was sized, by name.
+
+    Returns:
+        One sentence for each that a new allocation every epoch would serve better; empty where there is none.
+    """
+    notes = []
+    for label, cal in labelled:
+        bins, n = cal.participation.allocation_bins, cal.strategy.n
+        if cal.strategy.bands != 1 or bins is None or cal.participation.certain or n == bins:
+            continue
+        try:
+            fresh = Mechanism(cal.strategy, BallsInBins(bins, fresh=True), cal.adjacency)
+            accountant = accountant_for(fresh, None)
+            if not isinstance(accountant, FreshEpochsAccountant):
+                continue
+            about = accountant.rough_sigma(cal.budget.eps, cal.budget.delta)
+        except (DpmechError, ArithmeticError):
+            continue
+        if about < cal.sigma:
+            notes.append(
+                f"{label} needs sigma {up(cal.sigma, 3)} under one allocation to bins for all {n // bins} "
+                f"epochs; its noise is independent, and with a new allocation every epoch (--sampling "
+                f"{fresh.participation.plan_name}) about {up(about, 3)} would do"
+            )
     return notes

@@ -124,6 +124,9 @@ class Request:
         """Fitted strategies under one participation, the Identity apart."""
         if schema.allocation_bins is not None and not schema.certain:
             return self._amplified(schema, schema.allocation_bins)
+        if schema.epoch_bins is not None and not schema.certain:
+            # Only independent noise is covered: the Identity, which is there anyway.
+            return []
         if schema.release_prob is not None:
             cycle = schema.groups or 1
             if self.family not in {BandedToeplitz, Dense} or cycle == 1:

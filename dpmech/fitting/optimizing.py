@@ -64,7 +64,8 @@ def optimize(
     gradients. Under Balls-in-Bins it is the error at the calibrated sigma: a local search by the derivative
     of sigma along dampings of the unamplified optima and then over all coefficients >= 0, on rough sigmas.
     Under Poisson and CyclicPoisson sigma depends on the largest column norm alone, and at most one, or
-    `cycle`, bands are allowed.
+    `cycle`, bands are allowed. With a new allocation every epoch only independent noise is covered, and the
+    Identity is all that there is.
 
     Args:
         family: LambdaCGD, BandedToeplitz, BandedInverse, BLT or Dense (n <= 4096).

@@ -1,10 +1,11 @@
-"""A hundred releases of different kinds in one ledger; run with `pytest tests/bench --benchmark-enable`."""
+"""Compositions: a hundred releases in one list, and other packages; run with `pytest tests/bench -s`."""
 
 import pytest
 
 import dpmech as dm
 from dpmech.accounting.profiles import SampledPart
 from tests.support.announced import whole
+from tests.support.composition_peers import LISTS, PACKAGES, answer
 
 
 @pytest.mark.slow
@@ -20,3 +21,31 @@ def test_bench_a_hundred_releases(benchmark):
     assert isinstance(found, dm.Bounds)
     assert 10.2 < found.lower <= found.upper < 10.3
     assert found.upper / found.lower < 1.0001
+
+
+@pytest.mark.slow
+def test_bench_beside_other_packages(benchmark):
+    """The table of docs/composition.md, all of it in one run."""
+    table = benchmark.pedantic(
+        lambda: {name: {one: answer(one, name) for one in PACKAGES} for name in LISTS},
+        rounds=1,
+        iterations=1,
+    )
+    print(f"\n| list | {' | '.join(PACKAGES)} |\n|{'---|' * (1 + len(PACKAGES))}")
+    for name, row in table.items():
+        print(f"| {name} | {' | '.join(map(written, row.values()))} |")
+    for row in table.values():
+        lower, upper = row["dpmech"]["ends"]
+        assert lower <= upper
+        for one, found in row.items():
+            if one != "dpmech" and "ends" in found:
+                # Lattices of the others are coarser, and open upwards: none is far below.
+                assert found["ends"][1] >= lower * (1.0 - 1e-6)
+
+
+def written(found):
+    if "said" in found:
+        return found["said"]
+    lower, upper = found["ends"]
+    ends = f"{upper:.7g}" if lower is None else f"[{lower:.7g}, {upper:.7g}]"
+    return f"{ends}, {found['seconds']:.1f} s"

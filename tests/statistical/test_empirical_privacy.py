@@ -25,6 +25,7 @@ CASES = {
     "poisson": (dm.Identity(10), dm.Poisson(0.3), 1.0, 0.1, {}),
     "cyclic poisson": (dm.BandedToeplitz(12, [1.0, 0.5]), dm.CyclicPoisson(0.5, 3), 1.0, 0.1, {}),
     "balls in bins": (dm.LambdaCGD(12, 0.7), dm.BallsInBins(4), 2.0, 0.1, {"method": dm.Deterministic()}),
+    "fresh bins": (dm.Identity(6), dm.BallsInBins(3, fresh=True), 1.0, 0.1, {}),
 }
 
 
@@ -39,7 +40,7 @@ def mechanism(strategy, sigma):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=SLOW if name == "balls in bins" else ()) for name in sorted(CASES)]
+    "name", [pytest.param(name, marks=SLOW if "bins" in name else ()) for name in sorted(CASES)]
 )
 def test_the_certified_eps_holds_and_too_little_noise_is_caught(name):
     strategy, participation, eps, delta, options = CASES[name]

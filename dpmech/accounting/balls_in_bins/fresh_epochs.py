@@ -129,6 +129,10 @@ class FreshEpochsAccountant(Accountant):
         start = self._close_sigma(eps, delta, rtol)
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress)
 
+    def rough_sigma(self, eps: float, delta: float) -> float:
+        """About the sigma that a budget needs, in seconds; no guarantee rests on it."""
+        return self._close_sigma(eps, delta, _ROUGH)
+
     def composition(self, sigma: float, look: _Look | None = None) -> Composition:
         """The epochs, each known at nodes, at least as closely as asked.
 

@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dpmech as dm
 from dpmech import cli
 from dpmech.cli.notes import plan_notes
 from dpmech.plans.training_plan import TrainingPlan
@@ -124,3 +126,51 @@ def test_every_estimate_is_named_once_and_every_large_eps():
     notes = plan_notes(plan, [30.0, 8.0, 25.0], 1e-5, estimates=["a", "b", "a"])
     assert [note.split(" is above")[0] for note in notes[:2]] == ["eps 30", "eps 25"]
     assert "a, b;" in notes[2]
+
+
+BOTH = "balls-in-bins,balls-in-bins-fresh"
+IDENTITY = CLEAN | {"dataset_size": "120", "batch_size": "30", "sampling": "balls-in-bins"}
+
+
+def of_identity(command, **options):
+    parts = ["--strategy", "identity"] if command == "calibrate" else ["--strategies", "identity"]
+    for key, value in (IDENTITY | options).items():
+        parts += [f"--{key.replace('_', '-')}", value]
+    return CliRunner().invoke(cli.main, [command, *parts, "--json"])
+
+
+def test_identity_under_one_allocation_is_told_what_a_new_one_would_need():
+    result = of_identity("calibrate")
+    assert result.exit_code == 0, result.output
+    (note,) = json.loads(result.stdout)["notes"]
+    said = re.search(
+        r"identity needs sigma (\S+) under one allocation .* all 3 epochs; .* about (\S+) would", note
+    )
+    assert "--sampling balls-in-bins-fresh" in note
+    sigma = json.loads(result.stdout)["sigma"]
+    assert float(said[1]) == pytest.approx(sigma, rel=0.01)
+    fresh = dm.delta(dm.Identity(12), 1.1 * float(said[2]), 2.0, participation=dm.BallsInBins(4, fresh=True))
+    assert fresh.upper <= 1e-5
+    assert float(said[2]) < 0.9 * sigma
+    assert "note: identity needs sigma" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_comparison_with_a_row_for_it_needs_no_note():
+    one, both = (of_identity("compare", sampling=names) for names in ("balls-in-bins", BOTH))
+    assert one.exit_code == both.exit_code == 0
+    assert "balls-in-bins-fresh" in json.loads(one.stdout)["notes"][0]
+    found = json.loads(both.stdout)
+    assert found["notes"] == []
+    fixed, fresh = found["strategies"]
+    assert [fixed["sampling"], fresh["sampling"]] == BOTH.split(",")
+    assert fresh["sigma"] < 0.9 * fixed["sigma"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"epochs": "1"}, {"sampling": "min-sep"}, {"sampling": "poisson"}, {"batch_size": "120"}]
+)
+def test_where_nothing_is_lost_nothing_is_said(options):
+    result = of_identity("calibrate", **options)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["notes"] == []

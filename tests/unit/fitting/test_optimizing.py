@@ -370,3 +370,13 @@ def test_fit_family_reports_every_candidate():
     )
     fit_family(problem, InverseFamily(10, 3), None, lines.append)
     assert len(lines) >= 3
+
+
+@pytest.mark.slow
+def test_a_new_allocation_every_epoch_leaves_the_identity():
+    fresh = dm.BallsInBins(2, fresh=True)
+    fit = dm.optimize(dm.BandedToeplitz, fresh, n=4, eps=1.0, delta=1e-2)
+    np.testing.assert_array_equal(fit.strategy.to_dense(), np.eye(4))
+    own = dm.calibrate_sigma(dm.Identity(4), 1.0, 1e-2, participation=fresh)
+    assert fit.calibration.sigma == pytest.approx(own.sigma, rel=1e-3)
+    assert fit.calibration.participation == fresh

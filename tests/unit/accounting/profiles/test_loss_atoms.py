@@ -25,12 +25,15 @@ def exact_nodes(p, q):
     return Curve(nodes_of(p, q, at), nodes_of(q, p, at))
 
 
-def falls_short(curves, pairs, *, add):
-    """Whether the composed curves are below the exact composition anywhere."""
-    whole = Composition(curves=tuple((one, 1) for one in curves))
-    p, q = product(pairs)
+def falls_short(curves, pairs, *, add, times=None):
+    """Whether the composed curves are below the exact composition, on a grid or at kinks of its own."""
+    times = [1] * len(curves) if times is None else times
+    whole = Composition(curves=tuple(zip(curves, times, strict=True)))
+    p, q = product([pair for pair, count in zip(pairs, times, strict=True) for _ in range(count)])
     p, q = (q, p) if add else (p, q)
-    for eps in EPS:
+    at = kinks(p, q)
+    at = at[np.abs(at) < 8.0]
+    for eps in (*at[:: 1 + at.size // 12], *EPS):
         upper = whole.delta(float(eps), add=add, tolerance=1e-2)[1]
         if upper < curve(p, q, float(eps)) * (1.0 - 1e-9):
             return True
@@ -42,18 +45,20 @@ def falls_short(curves, pairs, *, add):
 def test_composed_profiles_are_never_below_the_exact_composition(seed, outcomes, count):
     rng = np.random.default_rng(seed)
     pairs = [random_pair(rng, outcomes) for _ in range(count)]
+    # Of few some are composed with themselves.
+    times = [int(rng.integers(1, 4 - count)) if count < 3 else 1 for _ in pairs]
     curves = []
     for p, q in pairs:
         eps = np.sort(rng.uniform(0.0, 5.0, 6))
         curves.append(Curve(nodes_of(p, q, eps), nodes_of(q, p, eps)))
-    assert not any(falls_short(curves, pairs, add=add) for add in (False, True))
+    assert not any(falls_short(curves, pairs, add=add, times=times) for add in (False, True))
 
 
 @pytest.mark.parametrize("add", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_exact_nodes_compose_exactly_and_a_node_one_per_cent_lower_is_found(add):
+def test_exact_nodes_compose_exactly_and_every_node_one_per_cent_lower_is_found(add):
     rng = np.random.default_rng(5)
-    found = 0
-    for _ in range(5):
+    lowered_nodes = 0
+    for _ in range(2):
         pairs = [random_pair(rng, 3) for _ in range(2)]
         curves = [exact_nodes(p, q) for p, q in pairs]
         assert not falls_short(curves, pairs, add=add)
@@ -68,11 +73,14 @@ def test_exact_nodes_compose_exactly_and_a_node_one_per_cent_lower_is_found(add)
         name = "add" if add else "remove"
         own = getattr(curves[0], name)
         for place in range(len(own.eps)):
+            if own.upper[place] < 1e-12:
+                continue  # nothing, and a hundredth less of it
             lowered = tuple(0.99 * u if i >= place else u for i, u in enumerate(own.upper))
             node = Nodes(own.eps, tuple(min(a, b) for a, b in zip(own.lower, lowered, strict=True)), lowered)
             other = [Curve(**{"remove": curves[0].remove, "add": curves[0].add, name: node}), curves[1]]
-            found += falls_short(other, pairs, add=add)
-    assert found >= 8
+            assert falls_short(other, pairs, add=add)
+            lowered_nodes += 1
+    assert lowered_nodes >= 4
 
 
 def test_a_claim_is_what_kairouz_oh_and_viswanath_say():
