@@ -11,11 +11,7 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
 from dpmech.numerics import FloatArray
 
-<<<<<<< HEAD
-__all__ = ["Algebra", "Independent", "Mixture", "SeveralExamples"]
-=======
-__all__ = ["Algebra", "Epochs", "Independent", "Mixture"]
->>>>>>> main
+__all__ = ["Algebra", "Epochs", "Independent", "Mixture", "SeveralExamples"]
 
 _DENSE = 1024
 

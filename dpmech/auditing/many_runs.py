@@ -14,11 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-<<<<<<< HEAD
-from dpmech.auditing.likelihood_ratios import Algebra, Independent, Mixture, SeveralExamples
-=======
-from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture
->>>>>>> main
+from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture, SeveralExamples
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -36,6 +32,7 @@ __all__ = ["empirical_epsilon"]
 
 # Gradients of m runs, one coordinate, shape (m, n), and a generator -> what the runs release, shape (m, n).
 Runs: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
+_Canary: TypeAlias = Mixture | Independent | Epochs | SeveralExamples
 
 _BLOCK = 4_000_000
 _THRESHOLDS = 200
@@ -118,11 +115,7 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, guarantee, by)
 
 
-<<<<<<< HEAD
-def _canary(mechanism: Mechanism) -> Mixture | Independent | SeveralExamples:
-=======
-def _canary(mechanism: Mechanism) -> Mixture | Independent | Epochs:
->>>>>>> main
+def _canary(mechanism: Mechanism) -> _Canary:
     strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
     replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
     prob, bins = participation.release_prob, participation.allocation_bins
@@ -133,19 +126,16 @@ def _canary(mechanism: Mechanism) -> Mixture | Independent | Epochs:
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
         return Independent(steps, prob, columns)
-<<<<<<< HEAD
     if participation.example_prob is not None:
         if strategy.bands != 1:
             raise UnsupportedCombinationError(
                 f"no test of {strategy!r} under {participation!r}", supported="independent noise"
             )
         return SeveralExamples(participation.example_prob, participation.examples, strategy.column_norms())
-=======
     if participation.epoch_bins == 1:
         bins = 1  # everybody joins every step
     elif participation.epoch_bins is not None:
         return Epochs.of(strategy, participation.epoch_bins, np.ones(n))
->>>>>>> main
     if participation.random and bins is None:
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",
@@ -179,11 +169,7 @@ def _release(algebra: Algebra, sigma: float) -> Runs:
 def _scores(
     algebra: Algebra,
     sigma: float,
-<<<<<<< HEAD
-    canary: Mixture | Independent | SeveralExamples,
-=======
-    canary: Mixture | Independent | Epochs,
->>>>>>> main
+    canary: _Canary,
     mechanism: Runs,
     samples: int,
     generator: np.random.Generator,

@@ -9,15 +9,9 @@ import click
 from dpmech.calibration import calibrate_sigma
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
-<<<<<<< HEAD
-from dpmech.cli.notes import plan_notes
+from dpmech.cli.notes import allocation_notes, plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import OneOf, Real, Target
-=======
-from dpmech.cli.notes import allocation_notes, plan_notes
-from dpmech.cli.options import plan_options, resolve
-from dpmech.cli.parameters import Real, Target
->>>>>>> main
 from dpmech.cli.printing import emit, progress_bar, warn
 from dpmech.cli.rows import attempted, cells_of, numbers_of
 from dpmech.cli.strategy_options import NAMES, chosen_strategy, strategy_options
