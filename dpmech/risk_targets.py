@@ -142,6 +142,11 @@ class GaussianTarget(RiskTarget):
 
     Raises:
         InvalidParameterError: on other numbers.
+
+    Example:
+        >>> import dpmech as dm
+        >>> print(dm.calibrate_sigma_to(dm.Identity(10), dm.GaussianTarget(mu=0.5)).risk)
+        [0.499775, 0.499776], exact
     """
 
     mu: float
@@ -181,6 +186,14 @@ class RiskCalibration:
         profile: of the mechanism at this sigma.
         risk: what was asked for, at this sigma; `risk.upper` is at most `target.limit`.
         rtol: how far the search was allowed to end above the smallest sigma.
+
+    Example:
+        >>> import dpmech as dm
+        >>> found = dm.calibrate_sigma_to(dm.Identity(10), dm.AttackTarget(fpr=0.01, tpr=0.05))
+        >>> print(found.risk)
+        [0.0499683, 0.0499684], exact
+        >>> found.calibration(delta=1e-5).sigma == found.sigma
+        True
     """
 
     mechanism: Mechanism
