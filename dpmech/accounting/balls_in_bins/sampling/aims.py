@@ -49,7 +49,7 @@ def best_aim(
     most: float,
     there: Callable[[float], Pilots],
     *,
-    far: bool = True,
+    reach: float = math.inf,
 ) -> Aim:
     """The aim whose proof is worth its draws.
 
@@ -60,11 +60,14 @@ def best_aim(
         beta: of the proof.
         most: draws that a proof may take.
         there: pilots of a point so far above those given, with random numbers of their own.
-        far: whether to look so far above where the nearer ones take many draws.
+        reach: how far above that may be, in log; with a limit, only the nearer ones are looked at.
+
+    Raises:
+        FarAimError: if it is above `reach`.
     """
     near = (Aim(above, pilots.expected_samples(pilots.log_mean + fall * above, beta)) for above in _AIMS)
     best = min(near, key=lambda aim: aim.cost(most))
-    for above in _FAR_AIMS if far else ():
+    for above in _FAR_AIMS if math.isinf(reach) else ():
         if best.cost(most) <= Aim(above, 0.0).cost(most):
             break
         # Log delta is no line that far.
@@ -74,4 +77,6 @@ def best_aim(
             Aim(above, drawn.expected_samples(math.log(delta), beta), drawn),
             key=lambda aim: aim.cost(most),
         )
+    if best.above > reach:
+        raise FarAimError(f"a proof by sampling would aim {math.expm1(best.above):.0%} too high, or more")
     return best

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.sampling.aims import FarAimError, best_aim
+from dpmech.accounting.balls_in_bins.sampling.aims import best_aim
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
 from dpmech.accounting.balls_in_bins.sampling.certified_bound import (
     CertifiedBound,
@@ -108,9 +108,7 @@ class CertifiedAccountant(Accountant):
         settled_add: Callable[[float, float], float] | None = None,
         reach: float = math.inf,
     ) -> None:
-        self.gram = gram
-        self.reach = reach
-        self.lower = lower
+        self.gram, self.lower, self.reach = gram, lower, reach
         self.settled_add = settled_add
         self.sensitivity = sensitivity
         self.settings = method
@@ -261,11 +259,7 @@ class CertifiedAccountant(Accountant):
         def there(above: float) -> Pilots:
             return pilots.moved(*at(start + above), self._entropy()).redrawn()
 
-        aim = best_aim(pilots, fall, delta, first, most, there, far=math.isinf(self.reach))
-        if aim.above > self.reach:
-            raise FarAimError(
-                f"a proof by sampling would aim {math.expm1(aim.above):.0%} too high, or more ({self.method})"
-            )
+        aim = best_aim(pilots, fall, delta, first, most, there, reach=self.reach)
         if aim.draws > _HOPELESS * most:
             raise NumericalError(
                 f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.bins} bins "
