@@ -139,6 +139,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.ring.mixture_gram",
         "accounting.balls_in_bins.ring.transform",
         "accounting.balls_in_bins.ring.transform_parts",
+        "accounting.balls_in_bins.by_default",
         "accounting.balls_in_bins.ring.tilted",
         "accounting.balls_in_bins.ring.tilted_group",
         "accounting.balls_in_bins.ring.tilted_law",
