@@ -130,7 +130,7 @@ class Epochs:
         joined = (
             generator.integers(self.bins, size=(runs, epochs))[:, steps // self.bins] == steps % self.bins
         )
-        return joined * self.gradients * float(present)
+        return np.asarray(joined * self.gradients * float(present))
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
         """As for a mixture."""
