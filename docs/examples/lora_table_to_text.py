@@ -3,7 +3,7 @@
 The model is GPT-2 built from a configuration, with random weights that stay frozen; PEFT adds LoRA, and only
 that is trained. Tables and sentences are generated here. Nothing is downloaded.
 
-Run as `python lora_table_to_text.py FOLDER`; it writes certificate and run record into the folder.
+Run as `python lora_table_to_text.py FOLDER`; certificate, run record and report go into the folder.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from finishing import finish
 from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from rich.progress import Progress
@@ -89,10 +90,21 @@ def losses(model: nn.Module, tokens: Tensor) -> Tensor:
     weighted by what the others hold, which no clipping bounds.
     """
     logits = model(input_ids=tokens).logits[:, :-1]
-    targets = tokens[:, 1:]
-    each = nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-    spoken = (tokens[:, :-1] == VOCABULARY.index("<text>")).cumsum(1) * (targets != 0)
+    each = nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+    spoken = sentences(tokens)
     return (each * spoken).sum(1) / spoken.sum(1).clamp(min=1)
+
+
+def sentences(tokens: Tensor) -> Tensor:
+    """1 where the next word is one of the sentence, shape (rows, LENGTH - 1)."""
+    return (tokens[:, :-1] == VOCABULARY.index("<text>")).cumsum(1) * (tokens[:, 1:] != 0)
+
+
+def accuracy_of(model: nn.Module, tokens: Tensor) -> float:
+    """How many words of the sentences are the likeliest ones."""
+    right = model(input_ids=tokens).logits[:, :-1].argmax(2) == tokens[:, 1:]
+    spoken = sentences(tokens)
+    return float((right * spoken).sum() / spoken.sum())
 
 
 def loss(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -101,7 +113,7 @@ def loss(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, print the losses before and after, write certificate and run record."""
+    """Train, and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--eps", type=float, default=8.0)
@@ -111,7 +123,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--examples", type=int, default=3000)
     given = parser.parse_args(arguments)
-    given.folder.mkdir(parents=True, exist_ok=True)
 
     bins = 10
     calibration = dm.calibrate_sigma(
@@ -144,11 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 optimizer.step()
                 progress.update(task, completed=lots.steps_taken)
     with torch.no_grad():
-        after = float(losses(model, held).mean())
-    record = optimizer.run_record()
-    record.certificate.save(given.folder / "certificate.json")
-    record.save(given.folder / "run.json")
-    sys.stdout.write(f"loss a word {before:.3f} before, {after:.3f} after; {record}\n")
+        after, accuracy = float(losses(model, held).mean()), accuracy_of(model, held)
+    sys.stdout.write(f"loss a word {before:.3f} before, {after:.3f} after\n")
+    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy) + "\n")
     return 0
 
 
