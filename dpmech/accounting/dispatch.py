@@ -23,7 +23,13 @@ from dpmech.accounting.balls_in_bins import (
 )
 from dpmech.accounting.gaussian import GaussianAccountant
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
-from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, PrvAccountant
+from dpmech.accounting.poisson import (
+    PoissonAccountant,
+    PoissonRelease,
+    PrvAccountant,
+    UserAccountant,
+    UserRelease,
+)
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import (
@@ -35,8 +41,9 @@ from dpmech.mechanism import (
     Poisson,
     Registry,
     Strategy,
+    UserPoisson,
 )
-from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, spend
+from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, quotient_up, spend
 
 __all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "method_among", "unsampled_method"]
 
@@ -110,8 +117,8 @@ def _scheme(participation: Participation) -> Scheme:
     if scheme is None:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
-            supported="participations that are not random, Poisson, CyclicPoisson, BallsInBins and "
-            "FreshBallsInBins",
+            supported="participations that are not random, Poisson, UserPoisson, CyclicPoisson, BallsInBins "
+            "and FreshBallsInBins",
         )
     return scheme
 
@@ -313,7 +320,26 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
     )
 
 
+def _user_poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None) -> Accountant:
+    del rng
+    participation = mechanism.participation
+    prob = participation.example_prob
+    if prob is None or not (method is None or isinstance(method, Pld)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}", supported="UserPoisson, method=None or Pld()"
+        )
+    least, bounds, examples = _least_of_equals(mechanism), mechanism.sensitivity, participation.examples
+    low = product_down(bounds.lower, least) if least >= 1.0 - _CLOSE else bounds.lower
+    one = dataclasses.replace(
+        bounds, lower=quotient_down(low, examples), upper=quotient_up(bounds.upper, examples)
+    )
+    steps = participation.releases(mechanism.steps)
+    release = UserRelease(prob, examples, steps, one, tight=least >= 1.0 - _CLOSE)
+    return UserAccountant(release, bounds)
+
+
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
+SCHEMES.add(UserPoisson, Scheme(_user_poisson, default=Pld()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))
 SCHEMES.add(FreshBallsInBins, Scheme(_fresh_balls_in_bins, default=Exact(), unsampled=Exact()))

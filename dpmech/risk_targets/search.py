@@ -59,6 +59,14 @@ class RiskCalibration:
         profile: of the mechanism at this sigma.
         risk: what was asked for, at this sigma; `risk.upper` is at most `target.limit`.
         rtol: how far the search was allowed to end above the smallest sigma.
+
+    Example:
+        >>> import dpmech as dm
+        >>> found = dm.calibrate_sigma_to(dm.Identity(10), dm.AttackTarget(fpr=0.01, tpr=0.05))
+        >>> print(found.risk)
+        [0.0499683, 0.0499684], exact
+        >>> found.calibration(delta=1e-5).sigma == found.sigma
+        True
     """
 
     mechanism: Mechanism

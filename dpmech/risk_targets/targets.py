@@ -117,6 +117,11 @@ class GaussianTarget(RiskTarget):
 
     Raises:
         InvalidParameterError: on other numbers.
+
+    Example:
+        >>> import dpmech as dm
+        >>> print(dm.calibrate_sigma_to(dm.Identity(10), dm.GaussianTarget(mu=0.5)).risk)
+        [0.499775, 0.499776], exact
     """
 
     mu: float

@@ -10,7 +10,7 @@ import scipy.special
 
 from dpmech.verifying import integrals
 from dpmech.verifying.integrals import (
-    _Direction,
+    ComposedLaw,
     _directions,
     _fading,
     _integrand,
@@ -26,7 +26,7 @@ def gaussian(steps, eps, mu=MU):
     """T steps of N(mu, 1) against N(0, 1): together N(mu sqrt T, 1) against N(0, 1)."""
     x = np.linspace(-14.0, 14.0, 4001)
     log_masses = -0.5 * x**2 + math.log((x[1] - x[0]) / math.sqrt(2.0 * math.pi))
-    return _Direction(mu * x + 0.5 * mu**2, log_masses, steps, eps)
+    return ComposedLaw(mu * x + 0.5 * mu**2, log_masses, steps, eps)
 
 
 # one step
@@ -185,12 +185,12 @@ def test_fading_is_one_over_the_first_half_and_symmetric_over_the_second():
 
 def test_what_lies_above_chernoffs_bound_is_refused(monkeypatch):
     one = gaussian(30, 4.0)
-    whole = _Direction._trapezoidal_sum
+    whole = ComposedLaw._trapezoidal_sum
     # The integral over Chernoff's bound, which is to be at most 1.
     share = one.on_line(1.0) / math.exp(one._exponent(one.saddle))
     for factor, refused in ((1.0, False), (1.0 - 1e-9, False), (1.0 + 1e-5, True)):
         monkeypatch.setattr(
-            _Direction,
+            ComposedLaw,
             "_trapezoidal_sum",
             lambda self, theta, mesh, factor=factor: whole(self, theta, mesh) * factor / share,
         )
