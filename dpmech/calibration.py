@@ -61,7 +61,7 @@ class Calibration(Claim):
         >>> import dpmech as dm
         >>> print(dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 8.0, 1e-5, participation=dm.MinSep(390, 10)))
         sigma 4.35452 at clip norm 1, noise multiplier 0.60023: exact
-        eps 8, delta 1e-05, add_remove; achieved eps in [7.99999, 8]; sensitivity 7.25477
+        eps 8, delta 1e-05, add_remove, unit example; achieved eps in [7.99999, 8]; sensitivity 7.25477
         RMSE 19.7136, MaxSE 27.537, in units of the clip norm
         LambdaCGD(n=3900, lam=0.9)
         MinSep(min_sep=390, max_participations=10)
@@ -73,7 +73,8 @@ class Calibration(Claim):
             [
                 f"sigma {up(self.sigma)} at clip norm 1, noise multiplier {up(self.noise_multiplier)}: "
                 f"{self.guarantee}",
-                f"eps {typed(budget.eps)}, delta {typed(budget.delta)}, {self.adjacency.value}; "
+                f"eps {typed(budget.eps)}, delta {typed(budget.delta)}, {self.adjacency.value}, "
+                f"unit {self.unit.value}; "
                 f"achieved eps in {achieved}; sensitivity {up(self.sensitivity.upper)}",
                 f"RMSE {up(self.rmse())}, MaxSE {up(self.max_se())}, in units of the clip norm",
                 repr(self.strategy),

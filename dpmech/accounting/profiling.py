@@ -15,7 +15,7 @@ from dpmech.accounting.balls_in_bins import (
 from dpmech.accounting.dispatch import accountant_for
 from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta
 from dpmech.accounting.methods import Method
-from dpmech.accounting.poisson import PoissonAccountant
+from dpmech.accounting.poisson import PoissonAccountant, UserAccountant
 from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart, curve_of_bounds
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Adjacency, Mechanism
@@ -50,7 +50,7 @@ def profile_for(
     """
     accountant = accountant_for(mechanism, method, rng)
     found = _profile(accountant, mechanism.adjacency, sigma, rel_error)
-    return dataclasses.replace(found, of=(mechanism, sigma))
+    return dataclasses.replace(found, unit=mechanism.unit, of=(mechanism, sigma))
 
 
 def _profile(accountant: Accountant, adjacency: Adjacency, sigma: float, rel_error: float) -> PrivacyProfile:
@@ -84,7 +84,11 @@ def _curve(accountant: Accountant, sigma: float, rel_error: float) -> tuple[Curv
         return _first_curve(accountant, sigma, rel_error)
     if isinstance(accountant, CertifiedAccountant | IndependentAccountant):
         return accountant.curve(sigma, rel_error=rel_error), accountant
-    multiplier = quotient_down(sigma, accountant.sensitivity.upper)
+    joined = accountant.sensitivity
+    if isinstance(accountant, UserAccountant):
+        # Of one release; all of them, joined by everyone, cost no less.
+        joined = joined.times_root(accountant.release.steps)
+    multiplier = quotient_down(sigma, joined.upper)
     curve = curve_of_bounds(
         lambda eps: accountant.delta(sigma, eps, tolerance=_TOLERANCE),
         rel_error,

@@ -11,7 +11,7 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
 from dpmech.numerics import FloatArray
 
-__all__ = ["Algebra", "Epochs", "Independent", "Mixture"]
+__all__ = ["Algebra", "Epochs", "Independent", "Mixture", "SeveralExamples"]
 
 _DENSE = 1024
 
@@ -62,6 +62,37 @@ class Mixture:
             return np.asarray(2.0 * inner[:, 0])
         energies = np.sum(self.images**2, axis=1) / (2.0 * sigma**2)
         return np.asarray(scipy.special.logsumexp(inner - energies, axis=1) - math.log(len(self.images)))
+
+
+@dataclasses.dataclass(frozen=True)
+class SeveralExamples:
+    """A user whose examples, all with one gradient, join every step independently; steps share no noise.
+
+    Args:
+        sampling_prob: q in (0, 1), of each example.
+        examples: m >= 1.
+        norms: of the columns of C, orthogonal, shape (n,).
+    """
+
+    sampling_prob: float
+    examples: int
+    norms: FloatArray
+
+    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
+        """Gradients of that many runs, shape (runs, n)."""
+        shape = (runs, self.norms.size)
+        if not present:
+            return np.zeros(shape)
+        return generator.binomial(self.examples, self.sampling_prob, shape).astype(np.float64)
+
+    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
+        """As for a mixture, C diagonal."""
+        total = np.full(outputs.shape, -np.inf)
+        for count in range(self.examples + 1):
+            weight = scipy.stats.binom.logpmf(count, self.examples, self.sampling_prob)
+            mean = count * self.norms
+            total = np.logaddexp(total, weight + mean * (outputs - 0.5 * mean) / sigma**2)
+        return np.asarray(total.sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture
+from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture, SeveralExamples
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -32,6 +32,7 @@ __all__ = ["empirical_epsilon"]
 
 # Gradients of m runs, one coordinate, shape (m, n), and a generator -> what the runs release, shape (m, n).
 Runs: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
+_Canary: TypeAlias = Mixture | Independent | Epochs | SeveralExamples
 
 _BLOCK = 4_000_000
 _THRESHOLDS = 200
@@ -114,7 +115,7 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, guarantee, by)
 
 
-def _canary(mechanism: Mechanism) -> Mixture | Independent | Epochs:
+def _canary(mechanism: Mechanism) -> _Canary:
     strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
     replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
     prob, bins = participation.release_prob, participation.allocation_bins
@@ -125,6 +126,12 @@ def _canary(mechanism: Mechanism) -> Mixture | Independent | Epochs:
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
         return Independent(steps, prob, columns)
+    if participation.example_prob is not None:
+        if strategy.bands != 1:
+            raise UnsupportedCombinationError(
+                f"no test of {strategy!r} under {participation!r}", supported="independent noise"
+            )
+        return SeveralExamples(participation.example_prob, participation.examples, strategy.column_norms())
     if participation.epoch_bins == 1:
         bins = 1  # everybody joins every step
     elif participation.epoch_bins is not None:
@@ -132,7 +139,7 @@ def _canary(mechanism: Mechanism) -> Mixture | Independent | Epochs:
     if participation.random and bins is None:
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",
-            supported="participations that are not random, Poisson, CyclicPoisson and BallsInBins",
+            supported="participations that are not random, Poisson, UserPoisson, CyclicPoisson, BallsInBins",
         )
     pattern = mechanism.pattern
     if pattern.evenly_spaced:
@@ -162,7 +169,7 @@ def _release(algebra: Algebra, sigma: float) -> Runs:
 def _scores(
     algebra: Algebra,
     sigma: float,
-    canary: Mixture | Independent | Epochs,
+    canary: _Canary,
     mechanism: Runs,
     samples: int,
     generator: np.random.Generator,

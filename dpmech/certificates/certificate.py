@@ -34,7 +34,7 @@ from dpmech.certificates.duties import trainer_duties
 from dpmech.certificates.profile_nodes import ProfileNodes
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy, Unit, decoder_work
+from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy, decoder_work
 from dpmech.numerics import Bounds, FloatArray, Kind, percent, spend, typed, up
 
 __all__ = ["Certificate"]
@@ -43,7 +43,7 @@ _METHODS: dict[str, type[Method]] = {
     kind.__name__: kind for kind in (Certified, Deterministic, Exact, Importance, Pld, Prv, Rdp)
 }
 # The entries of a claim that say what runs.
-_MECHANISM = ("strategy", "participation", "adjacency")
+_MECHANISM = ("strategy", "participation", "adjacency", "unit")
 # Settings of methods that files of before them lack, as they then were.
 _AS_BEFORE = (("calls", 1),)
 # What a noise scale is computed with.
@@ -196,7 +196,8 @@ class Certificate(Claim, Document):
         return "\n".join(
             [
                 self.headline,
-                f"eps {typed(self.budget.eps)}, delta {typed(self.budget.delta)}, {self.adjacency.value}",
+                f"eps {typed(self.budget.eps)}, delta {typed(self.budget.delta)}, {self.adjacency.value}, "
+                f"unit {self.unit.value}",
                 f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
                 f"{self.strategy!r}",
                 f"{self.participation!r}",
@@ -283,7 +284,6 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
                 "longdouble_bits", evidence["platform"]["longdouble_bits"], minimum=53, maximum=237
             ),
         ),
-        "unit": Unit(claim["unit"]),
         "clip_norm": claim["clip_norm"],
         "expected_batch_size": claim["expected_batch_size"],
         "versions": tuple(sorted(evidence["versions"].items())),

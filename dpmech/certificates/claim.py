@@ -80,7 +80,6 @@ class Claim(abc.ABC):
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
         clip_norm: the clip norm that the trainer must use, > 0, or None where it is left open.
         expected_batch_size: the public normaliser that the trainer must use, > 0, or None.
-        unit: whose presence is hidden.
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
         checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
             where the claim was put together by hand. Training refuses a claim that it does not fit.
@@ -100,7 +99,6 @@ class Claim(abc.ABC):
     evidence: Evidence
     clip_norm: float | None = None
     expected_batch_size: float | None = None
-    unit: Unit = Unit.EXAMPLE
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
@@ -133,6 +131,11 @@ class Claim(abc.ABC):
     def adjacency(self) -> Adjacency:
         """Between which datasets the budget holds."""
         return self.mechanism.adjacency
+
+    @property
+    def unit(self) -> Unit:
+        """Whose presence is hidden: that of one example, or of a user with all examples."""
+        return self.mechanism.unit
 
     @abc.abstractmethod
     def certificate(

@@ -41,7 +41,11 @@ def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
         cal = calibrate_sigma(
             Identity(plan.training.n),
             *plan.budget,
-            participation=plan.training.participation("poisson"),
+            participation=(
+                plan.training.participation("poisson")
+                if plan.participation.unit is None
+                else plan.participation
+            ),
             adjacency=plan.adjacency,
             rtol=plan.rtol,
             progress=lambda line: report(f"{BASELINE}: {line}"),

@@ -10,8 +10,8 @@ from dpmech.calibration import calibrate_sigma
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
 from dpmech.cli.notes import allocation_notes, plan_notes
-from dpmech.cli.options import plan_options, resolve
-from dpmech.cli.parameters import Real, Target
+from dpmech.cli.options import ResolvedPlan, plan_options, resolve
+from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import emit, progress_bar, warn
 from dpmech.cli.rows import attempted, cells_of, numbers_of
 from dpmech.cli.strategy_options import NAMES, chosen_strategy, strategy_options
@@ -19,6 +19,7 @@ from dpmech.cli.tables import sheet
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.mechanism import Mechanism, Unit
 
 __all__ = ["CLIP_NORM", "calibrate"]
 
@@ -43,12 +44,18 @@ CLIP_NORM = click.option(
 @strategy_options
 @click.option("--out", type=Target(), help="Write the certificate to this file.")
 @CLIP_NORM
+@click.option(
+    "--unit",
+    type=OneOf([one.value for one in Unit]),
+    help="Who is sampled, clipped and hidden: an example or a user [example].",
+)
 @worker_options
 @plan_options()
 def calibrate(
     *,
     out: Path | None,
     clip_norm: float | None,
+    unit: str | None,
     workers: int | None,
     dask: str | None,
     quiet: bool,
@@ -63,16 +70,15 @@ def calibrate(
     if chosen is None:
         raise MissingOptionsError(missing)
     strategy = chosen.build(plan.training.n)
+    mechanism = Mechanism(strategy, plan.participation, plan.adjacency, _unit(unit, plan))
     start = time.perf_counter()
     with (
         chosen_executor(workers, dask) as executor,
         progress_bar("calibrating", total=1, quiet=quiet) as report,
     ):
         cal = calibrate_sigma(
-            strategy,
+            mechanism,
             *plan.budget,
-            participation=plan.participation,
-            adjacency=plan.adjacency,
             rtol=plan.rtol,
             method=plan.method,
             rng=plan.seed,
@@ -97,3 +103,11 @@ def calibrate(
         emit(*sheet(f"dpmech calibrate: {chosen.label}", cells_of(row | plan.described())))
     if failed is not None:
         raise failed
+
+
+def _unit(name: str | None, plan: ResolvedPlan) -> Unit:
+    """The unit that was asked for, or that the sampling has by itself."""
+    own = plan.participation.unit
+    if own is not None and name not in (None, own.value):
+        raise InvalidParameterError("unit", name, f"{own.value} with sampling {plan.sampling}")
+    return Unit.EXAMPLE if name is None else Unit(name)

@@ -57,6 +57,9 @@ def plan_options(
         ),
         click.option("--max-participations", type=Whole(1), help="min-sep: most participations [epochs]."),
         click.option("--cycle", type=Whole(1), help="cyclic-poisson: number of groups."),
+        click.option(
+            "--max-examples-per-user", type=Whole(1), help="user-poisson: most examples of one user."
+        ),
         *_budget_options(budget, due, search=search),
         click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
         *([_RTOL] if search else []),
@@ -74,7 +77,10 @@ def plan_options(
 
 _ADJACENCIES = tuple(member.value for member in Adjacency)
 # What some samplings cannot do without.
-_DUE: dict[object, tuple[str, ...]] = {"cyclic-poisson": ("cycle",)}
+_DUE: dict[object, tuple[str, ...]] = {
+    "cyclic-poisson": ("cycle",),
+    "user-poisson": ("max_examples_per_user",),
+}
 _RTOL = click.option(
     "--rtol",
     type=Real(minimum=1e-6, maximum=0.5),

@@ -36,7 +36,7 @@ from dpmech.composition.ledger_entries import Mode, Release, draw_of, sure_toget
 from dpmech.composition.ledger_totals import Total
 from dpmech.composition.release_profiles import ProfileCache, claimed, known_profile
 from dpmech.exceptions import UnattainableBudgetError, UnsupportedCombinationError
-from dpmech.mechanism import Adjacency
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import (
     BOUND,
     EXACT,
@@ -200,12 +200,12 @@ class AnnouncedTotal(Total):
                         f"{entry.name!r} is a private selection, of which no moments are known",
                         supported="method=None",
                     )
-                parts.append(self._best_of(own or claimed(*entry.claim, self._adjacency), entry.runs))
+                parts.append(self._best_of(own or self._claimed(entry), entry.runs))
             elif own is not None:
                 parts.append(own)
         betas = self._betas([*by_claims, *selected_claims])
         return Whole(
-            self._composed([*parts, *(claimed(*one.claim, self._adjacency) for one in by_claims)]),
+            self._composed([*parts, *(self._claimed(one) for one in by_claims)]),
             tuple(one.claim for one in by_claims),
             min(1.0, sum_up(betas.values())),
             len(betas),
@@ -220,9 +220,19 @@ class AnnouncedTotal(Total):
             known = self._selected[id(run), runs] = run, run.private_selection(runs)
         return known[1]
 
+    @property
+    def _unit(self) -> Unit:
+        """Of all of them: entries of another one are refused before they come here."""
+        return self._entries[0].certificate.unit if self._entries else Unit.EXAMPLE
+
+    def _claimed(self, entry: _Entry) -> PrivacyProfile:
+        return claimed(*entry.claim, self._adjacency, self._unit)
+
     def _composed(self, parts: list[PrivacyProfile]) -> PrivacyProfile:
         if not parts:
-            return PrivacyProfile(Composition(), EXACT, Provenance("release.none"), self._adjacency)
+            return PrivacyProfile(
+                Composition(), EXACT, Provenance("release.none"), self._adjacency, self._unit
+            )
         return parts[0].compose(*parts[1:])
 
     @staticmethod

@@ -110,7 +110,7 @@ def check_entry(
 
     Raises:
         InvalidParameterError: on a name that is taken, or a sampled release without a lot.
-        UnsupportedCombinationError: on another adjacency, an estimate, or a lot that is taken.
+        UnsupportedCombinationError: on another adjacency or unit, an estimate, or a lot that is taken.
     """
     if any(entry.name == one.name for one in known):
         raise InvalidParameterError("name", entry.name, "new in this ledger, which has it already")
@@ -119,6 +119,12 @@ def check_entry(
         raise UnsupportedCombinationError(
             f"{entry.name!r} is for {certificate.adjacency.name}, the ledger for {adjacency.name}",
             supported="one adjacency in a ledger",
+        )
+    if known and certificate.unit is not known[0].certificate.unit:
+        raise UnsupportedCombinationError(
+            f"{entry.name!r} hides one {certificate.unit.value}, the releases before it one "
+            f"{known[0].certificate.unit.value}",
+            supported="one unit of privacy in a ledger: users and examples in ledgers of their own",
         )
     if no_estimates and not certificate.guarantee.rigorous:
         raise UnsupportedCombinationError(

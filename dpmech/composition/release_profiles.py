@@ -18,7 +18,7 @@ from dpmech.accounting import (
 from dpmech.certificates import Certificate
 from dpmech.evaluation import profile
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
-from dpmech.mechanism import Adjacency
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import BOUND, Provenance, up
 
 __all__ = ["ProfileCache", "claimed", "known_profile", "what_runs"]
@@ -37,10 +37,10 @@ def known_profile(certificate: Certificate) -> PrivacyProfile | None:
 
 
 @functools.cache
-def claimed(eps: float, delta: float, adjacency: Adjacency) -> PrivacyProfile:
+def claimed(eps: float, delta: float, adjacency: Adjacency, unit: Unit = Unit.EXAMPLE) -> PrivacyProfile:
     """What (eps, delta) alone says; one object for equal numbers, so that they are composed as one curve."""
     parts = Composition(curves=((Curve.of_claim(eps, delta), 1),))
-    return PrivacyProfile(parts, BOUND, Provenance("claims.composed"), adjacency)
+    return PrivacyProfile(parts, BOUND, Provenance("claims.composed"), adjacency, unit)
 
 
 def what_runs(certificate: Certificate) -> Hashable:
@@ -49,6 +49,7 @@ def what_runs(certificate: Certificate) -> Hashable:
         certificate.strategy.fingerprint(),
         repr(sorted(certificate.participation.to_dict().items())),
         certificate.adjacency,
+        certificate.unit,
         certificate.sigma,
     )
 

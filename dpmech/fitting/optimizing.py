@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmech.accounting import Method
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.fitting.candidates import Report, Request
 from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import LARGEST_DENSE
@@ -132,6 +132,11 @@ def optimize(
     schemas = _alternatives(participation)
     for schema in schemas:
         schema.pattern(steps)
+        if schema.unit is not None:
+            raise UnsupportedCombinationError(
+                f"nothing is fitted under {schema!r}, which takes independent noise of one size",
+                supported="Identity there; other participations here",
+            )
         if schema.random and request.budget is None:
             raise InvalidParameterError("eps", eps, f"given, with delta, for {schema!r}")
     store = None if cache is None else FitCache(cache)

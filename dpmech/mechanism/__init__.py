@@ -21,7 +21,12 @@ from dpmech.mechanism.participation import (
     register,
 )
 from dpmech.mechanism.registry import Registry
-from dpmech.mechanism.sampled_participation import BallsInBins, CyclicPoisson, FreshBallsInBins, Poisson
+from dpmech.mechanism.sampled_participation import (
+    BallsInBins,
+    CyclicPoisson,
+    FreshBallsInBins,
+    Poisson,
+)
 from dpmech.mechanism.strategies import (
     BLT,
     BandedInverse,
@@ -41,6 +46,7 @@ from dpmech.mechanism.strategies import (
 )
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.mechanism.unsampled_participation import EveryStep, FixedEpochs, MinSep, SingleParticipation
+from dpmech.mechanism.user_participation import UserPoisson
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [
@@ -73,6 +79,7 @@ __all__ = [
     "Strategy",
     "Unit",
     "Unstated",
+    "UserPoisson",
     "Workload",
     "check_participation",
     "check_strategy",

@@ -38,15 +38,26 @@ class Adjacency(enum.Enum):
 class Unit(enum.Enum):
     """Whose presence a claim hides.
 
-    `EXAMPLE`: that of one example. Who holds several of them is protected less.
+    `EXAMPLE`: that of one example. Who holds several of them is protected less. `USER`: that of all examples
+    of one person; a dataset without the user lacks all of them.
 
     Example:
         >>> import dpmech as dm
         >>> [unit.value for unit in dm.Unit]
-        ['example']
+        ['example', 'user']
     """
 
     EXAMPLE = "example"
+    USER = "user"
+
+    @classmethod
+    def check(cls, value: object) -> "Unit":
+        """Return `value` if it is a Unit, else raise InvalidParameterError."""
+        if not isinstance(value, cls):
+            raise InvalidParameterError(
+                "unit", value, "one of " + ", ".join(f"Unit.{member.name}" for member in cls)
+            )
+        return value
 
 
 class Unstated(enum.Enum):

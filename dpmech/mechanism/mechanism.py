@@ -8,7 +8,7 @@ from typing import Any
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
-from dpmech.mechanism.budget import UNSTATED, Adjacency, Unstated
+from dpmech.mechanism.budget import UNSTATED, Adjacency, Unit, Unstated
 from dpmech.mechanism.participation import Participation, Pattern, check_participation
 from dpmech.mechanism.sensitivities import pattern_sensitivity
 from dpmech.mechanism.strategies import Strategy, check_strategy
@@ -30,6 +30,9 @@ class Mechanism:
         strategy: C.
         participation: who takes part when; EveryStep only over-protects.
         adjacency: between which datasets.
+        unit: whose presence is hidden. Under `Unit.USER` it is users who take part as the participation says,
+            each with one contribution of norm at most the clip norm. A participation that says how examples
+            of a user are sampled (`UserPoisson`) makes it `Unit.USER`.
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
@@ -47,9 +50,11 @@ class Mechanism:
     strategy: Strategy
     participation: Participation = dataclasses.field(default_factory=EveryStep)
     adjacency: Adjacency = Adjacency.ADD_REMOVE
+    unit: Unit = Unit.EXAMPLE
 
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
+        Unit.check(self.unit)
         check_participation(self.participation).pattern(self.strategy.n)
         if Adjacency.check(self.adjacency) is Adjacency.REPLACE_ONE and self.participation.random:
             raise UnsupportedCombinationError(
@@ -57,6 +62,8 @@ class Mechanism:
                 "theorem",
                 supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling",
             )
+        if self.participation.unit is not None:
+            object.__setattr__(self, "unit", self.participation.unit)
 
     @property
     def steps(self) -> int:
@@ -91,15 +98,16 @@ class Mechanism:
         participation, covered = self.participation.prefix(self.steps, count)
         if covered == self.steps:
             return self
-        return Mechanism(self.strategy.prefix(covered), participation, self.adjacency)
+        return Mechanism(self.strategy.prefix(covered), participation, self.adjacency, self.unit)
 
     def to_dict(self) -> dict[str, Any]:
-        """The mechanism as plain data."""
-        return {
+        """The mechanism as plain data; the unit stands there where it is no example."""
+        own = {
             "strategy": self.strategy.to_dict(),
             "participation": self.participation.to_dict(),
             "adjacency": self.adjacency.value,
         }
+        return own if self.unit is Unit.EXAMPLE else own | {"unit": self.unit.value}
 
     def to_json(self) -> str:
         """The mechanism as JSON text; floats keep every bit."""
@@ -112,15 +120,23 @@ class Mechanism:
         Raises:
             InvalidParameterError: on anything that `to_dict` does not write.
         """
-        if not isinstance(data, dict) or set(data) != _FIELDS:
+        if not isinstance(data, dict) or set(data) - {"unit"} != _FIELDS:
             raise InvalidParameterError("mechanism", data, f"a mapping with exactly {sorted(_FIELDS)}")
         adjacency = {member.value: member for member in Adjacency}.get(str(data["adjacency"]))
         if adjacency is None:
             raise InvalidParameterError(
                 "adjacency", data["adjacency"], "one of " + ", ".join(member.value for member in Adjacency)
             )
+        unit = {member.value: member for member in Unit}.get(str(data.get("unit", Unit.EXAMPLE.value)))
+        if unit is None:
+            raise InvalidParameterError(
+                "unit", data["unit"], "one of " + ", ".join(member.value for member in Unit)
+            )
         return Mechanism(
-            Strategy.from_dict(data["strategy"]), Participation.from_dict(data["participation"]), adjacency
+            Strategy.from_dict(data["strategy"]),
+            Participation.from_dict(data["participation"]),
+            adjacency,
+            unit,
         )
 
     @staticmethod
@@ -133,7 +149,7 @@ class Mechanism:
         return Mechanism.from_dict(data)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of strategy, participation and adjacency: the identity of a mechanism."""
+        """SHA-256 (hex) of strategy, participation, adjacency and unit: the identity of a mechanism."""
         content = self.to_dict() | {"strategy": self.strategy.fingerprint()}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -172,7 +188,8 @@ def sensitivity(
     """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
 
     For Poisson and CyclicPoisson it is that of one release, the largest column norm; for BallsInBins it
-    is that of its worst-case support, FixedEpochs(n / bins).
+    is that of its worst-case support, FixedEpochs(n / bins); for UserPoisson that of one release which all
+    examples of a user join.
 
     Args:
         strategy: C; or a Mechanism, which says the other two as well.
@@ -206,7 +223,8 @@ def sensitivity(
 
 def _sensitivity(strategy: Strategy, participation: Participation, adjacency: Adjacency) -> Bounds:
     factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    return pattern_sensitivity(strategy, participation.pattern(strategy.n)).scaled(factor)
+    found = pattern_sensitivity(strategy, participation.pattern(strategy.n))
+    return found.scaled(factor * participation.examples)
 
 
 def _stated(adjacency: Adjacency | Unstated) -> Adjacency:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
+from dpmech.mechanism.budget import Unit
 
 __all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
 
@@ -42,6 +43,8 @@ class Participation(abc.ABC):
         unrestricted: whether it assumes nothing, so that batches may come in any order.
         plan_name: what the command line and TOML files call it.
         plan_settings: what a plan may say about it beside its sizes.
+        unit: whose participation it says by its own definition; None where that is whoever is sampled, an
+            example unless a mechanism says that users are.
 
     Example:
         >>> import dpmech as dm
@@ -54,6 +57,7 @@ class Participation(abc.ABC):
     unrestricted: ClassVar[bool] = False
     plan_name: ClassVar[str]
     plan_settings: ClassVar[tuple[str, ...]] = ()
+    unit: ClassVar[Unit | None] = None
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -100,6 +104,19 @@ class Participation(abc.ABC):
         """With which probability an example joins each release that it may join.
 
         Each independently of all others; None where chance does not decide release by release.
+        """
+        return None
+
+    @property
+    def examples(self) -> int:
+        """How many examples of one unit, each with a gradient of its own, one step may hold at most."""
+        return 1
+
+    @property
+    def example_prob(self) -> float | None:
+        """With which probability each of the `examples` of one unit joins every release, independently.
+
+        None where the unit is what is sampled, or chance does not decide release by release.
         """
         return None
 

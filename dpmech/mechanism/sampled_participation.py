@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.participation import Participation, Pattern, register
+from dpmech.mechanism.user_participation import UserPoisson
 
 __all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
 
@@ -18,6 +19,8 @@ class Poisson(Participation):
 
     Args:
         sampling_prob: q in (0, 1].
+        max_examples_per_user: m for a claim about users, who have at most m examples each: what is made is
+            then a `UserPoisson`.
 
     Example:
         >>> import dpmech as dm
@@ -27,11 +30,19 @@ class Poisson(Participation):
     """
 
     sampling_prob: float
+    max_examples_per_user: dataclasses.InitVar[int | None] = None
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "poisson"
 
-    def __post_init__(self) -> None:
+    def __new__(cls, sampling_prob: float = 1.0, max_examples_per_user: int | None = None) -> Self:
+        """Itself, or a `UserPoisson` where it is said how many examples a user has."""
+        if max_examples_per_user is None:
+            return super().__new__(cls)
+        return UserPoisson(sampling_prob, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
+
+    def __post_init__(self, max_examples_per_user: int | None) -> None:
+        del max_examples_per_user
         object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
 
     @property
@@ -67,6 +78,9 @@ class Poisson(Participation):
         """The sampling probability of the plan."""
         del epochs, steps_per_epoch, settings
         return cls(sampling_prob)
+
+
+register(UserPoisson)
 
 
 @register
@@ -228,6 +242,11 @@ class FreshBallsInBins(BallsInBins):
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
         fresh: True.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.BallsInBins(10, fresh=True)
+        FreshBallsInBins(bins=10)
     """
 
     fresh: dataclasses.InitVar[bool] = True

@@ -84,11 +84,12 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                cyclic-poisson, balls-in-bins.
+                user-poisson, cyclic-poisson, balls-in-bins.
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
             cycle: of cyclic-poisson alone: number of groups.
-            **own: settings of participations that were registered from outside.
+            **own: `max_examples_per_user` of user-poisson, and settings of participations that were
+                registered from outside.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.

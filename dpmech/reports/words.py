@@ -3,7 +3,7 @@
 import math
 
 from dpmech.certificates import Certificate, RunRecord
-from dpmech.mechanism import Adjacency
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, down, typed, up
 from dpmech.plans import STRATEGIES
 
@@ -34,6 +34,20 @@ _SECRETS = {
         "with one value of the example as with another",
     ),
 }
+_SECRETS_OF_USERS = {
+    Adjacency.ADD_REMOVE: (
+        "whether the examples of any one user were used",
+        "with all examples of the user in the data as without them",
+    ),
+    Adjacency.ZERO_OUT: (
+        "whether any one user contributed or was replaced by zeros",
+        "with the user's contributions as with zeros in their place",
+    ),
+    Adjacency.REPLACE_ONE: (
+        "which of any two sets of data one user had",
+        "with one set of data of the user as with another",
+    ),
+}
 _SURE = {
     Kind.EXACT: "A theorem gives the number itself; nothing was left to chance when it was computed.",
     Kind.BOUND: "A theorem bounds the number; nothing was left to chance when it was computed.",
@@ -51,6 +65,19 @@ _NEIGHBOURS = {
     ),
 }
 
+_NEIGHBOURS_OF_USERS = {
+    Adjacency.ADD_REMOVE: (
+        "Two datasets are neighbours if one is the other plus all examples of one user (add-remove)."
+    ),
+    Adjacency.ZERO_OUT: (
+        "Two datasets are neighbours if they are equal but for one user, all of whose gradients are zero in "
+        "one of them (zero-out)."
+    ),
+    Adjacency.REPLACE_ONE: (
+        "Two datasets are neighbours if all data of one user are replaced by those of another (replace-one)."
+    ),
+}
+
 
 def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, str]:
     """What is protected, against whom; and by how much. Two sentences.
@@ -59,13 +86,16 @@ def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, st
         own: the claim.
         run: where it was executed, so that its eps is meant.
     """
-    secret, both = _SECRETS[own.adjacency]
-    kept = ", but not which examples were drawn for which step" if own.participation.random else ""
+    of_users = own.unit is Unit.USER
+    secret, both = (_SECRETS_OF_USERS if of_users else _SECRETS)[own.adjacency]
+    others = "data of other users" if of_users else "other examples"
+    drawn = "users" if of_users and own.participation.unit is None else "examples"
+    kept = f", but not which {drawn} were drawn for which step" if own.participation.random else ""
     eps = own.budget.eps if run is None or run.executed == own.achieved else run.executed.upper
     verb = "is protected" if own.guarantee.rigorous else "is meant to be protected (this is an estimate)"
     return (
         f"What {verb} is {secret} in training, against anyone who sees the finished model and all "
-        f"{own.strategy.n} noisy steps that led to it, knows all other examples{kept}, and may "
+        f"{own.strategy.n} noisy steps that led to it, knows all {others}{kept}, and may "
         "compute without limit.",
         f"Whatever such an observer looks for is at most {_factor(eps)} times as likely {both}, and the "
         f"other way round, but for an extra probability of at most {typed(own.budget.delta)}.",
@@ -81,6 +111,13 @@ def sure_words(own: Certificate) -> str:
 
 def unit_words(own: Certificate) -> str:
     """Whose presence is hidden."""
+    if own.unit is Unit.USER:
+        how = (
+            "each user's contribution to a step is clipped as one"
+            if own.participation.unit is None
+            else f"each user has at most {own.participation.examples} examples, clipped one by one"
+        )
+        return f"One user, with all of the user's examples: {how}. Who is several users is protected less."
     return (
         f"One {own.unit.value}. Who contributed several {own.unit.value}s is protected less: for m of them "
         "eps is up to m times as large, and delta grows faster than that."
@@ -89,7 +126,7 @@ def unit_words(own: Certificate) -> str:
 
 def adjacency_words(own: Certificate) -> str:
     """Which datasets are neighbours."""
-    return _NEIGHBOURS[own.adjacency]
+    return (_NEIGHBOURS_OF_USERS if own.unit is Unit.USER else _NEIGHBOURS)[own.adjacency]
 
 
 def participation_words(own: Certificate) -> list[tuple[str, str]]:

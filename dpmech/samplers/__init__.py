@@ -3,7 +3,8 @@
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.choice import SAMPLERS, sampler_for
-from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
+from dpmech.samplers.contributions import Contributions
+from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
@@ -11,12 +12,14 @@ from dpmech.samplers.tracker import ParticipationTracker
 __all__ = [
     "SAMPLERS",
     "BallsInBinsSampler",
+    "Contributions",
     "CyclicPoissonSampler",
     "FreshBallsInBinsSampler",
     "ParticipationTracker",
     "PoissonSampler",
     "Sampler",
     "SequentialSampler",
+    "UserPoissonSampler",
     "padded",
     "sampler_for",
     "shard",

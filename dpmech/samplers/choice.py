@@ -13,10 +13,11 @@ from dpmech.mechanism import (
     Participation,
     Poisson,
     Registry,
+    UserPoisson,
 )
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
-from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler
+from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sequential import SequentialSampler
 
@@ -99,6 +100,7 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
 
 
 SAMPLERS.add(Poisson, PoissonSampler)
+SAMPLERS.add(UserPoisson, UserPoissonSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)
 SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

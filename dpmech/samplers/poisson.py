@@ -3,13 +3,13 @@
 from fractions import Fraction
 
 from dpmech.guards import check_integer
-from dpmech.mechanism import CyclicPoisson, Poisson
+from dpmech.mechanism import CyclicPoisson, Poisson, UserPoisson
 from dpmech.numerics import IntArray
 from dpmech.samplers.balls_in_bins import Allocation
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.random_words import check_steps, coins
 
-__all__ = ["CyclicPoissonSampler", "PoissonSampler"]
+__all__ = ["CyclicPoissonSampler", "PoissonSampler", "UserPoissonSampler"]
 
 
 class PoissonSampler(Sampler):
@@ -38,6 +38,53 @@ class PoissonSampler(Sampler):
     def __init__(self, dataset_size: int, sampling_prob: float, n: int, *, rng: object = None) -> None:
         size = check_integer("dataset_size", dataset_size, minimum=1)
         participation = Poisson(sampling_prob)
+        super().__init__(
+            size,
+            participation,
+            check_steps(n),
+            steps_per_epoch=_epoch(1, participation.sampling_prob),
+            expected_batch_size=participation.sampling_prob * size,
+            rng=rng,
+        )
+        self._prob = participation.sampling_prob
+
+    def _lot(self, step: int) -> IntArray:
+        return coins(self._key, step, self._prob, self.dataset_size)
+
+
+class UserPoissonSampler(Sampler):
+    """The lots of `PoissonSampler`, of a dataset in which no user has more than so many examples.
+
+    Who holds which example is not known to it: bound the contributions before, with
+    `Contributions`.
+
+    Args:
+        dataset_size: number of examples that were kept, >= 1.
+        sampling_prob: q in (0, 1).
+        max_examples_per_user: m >= 1.
+        n: number of steps, >= 1.
+        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
+            seed for a run that must repeat.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> [len(lot) for lot in UserPoissonSampler(100, 0.05, 4, 4, rng=1)]
+        [5, 8, 6, 4]
+    """
+
+    def __init__(
+        self,
+        dataset_size: int,
+        sampling_prob: float,
+        max_examples_per_user: int,
+        n: int,
+        *,
+        rng: object = None,
+    ) -> None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+        participation = UserPoisson(sampling_prob, max_examples_per_user)
         super().__init__(
             size,
             participation,

@@ -32,10 +32,19 @@ from dpmech.accounting import (
 )
 from dpmech.certificates import Certificate
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism import BallsInBins, CyclicPoisson, FreshBallsInBins, Mechanism, Poisson, Registry
+from dpmech.mechanism import (
+    BallsInBins,
+    CyclicPoisson,
+    FreshBallsInBins,
+    Mechanism,
+    Poisson,
+    Registry,
+    UserPoisson,
+)
 from dpmech.numerics import BOUND, Bounds, Provenance
 from dpmech.verifying.allocation_transform import fresh_delta
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
+from dpmech.verifying.user_integrals import users_delta
 
 __all__ = ["SECOND_ROUTES", "Route", "certified_sensitivity", "repeated_routes", "second_routes"]
 
@@ -134,6 +143,29 @@ def _poisson_routes(
 
         routes.insert(1, Route(lattice.method, convolved, _PACKAGE_SLACK))
     return tuple(routes)
+
+
+def _user_routes(
+    certificate: Certificate, sensitivity: Bounds, rng: np.random.Generator | None
+) -> tuple[Route, ...]:
+    """The same integral over the law of a user's loss, of which the accountant makes lattices."""
+    del rng
+    participation = certificate.participation
+    q, examples = participation.example_prob, participation.examples
+    if q is None:
+        raise UnsupportedCombinationError(
+            f"{participation!r} does not say how many examples a user has", supported="UserPoisson"
+        )
+    steps = participation.releases(certificate.mechanism.steps)
+    largest = sensitivity.upper / examples
+    tight = certificate.achieved.lower > 0.0
+
+    def contour(sigma: float, eps: float) -> Bounds:
+        upper = users_delta(q, examples, sigma / largest, steps, eps) * (1.0 + _INTEGRAL_ERROR)
+        lower = upper * (1.0 - 3.0 * _INTEGRAL_ERROR) if tight else 0.0
+        return Bounds(lower, min(1.0, upper), BOUND, _BY_INTEGRAL)
+
+    return (Route(f"contour integral of {steps} steps with {examples} examples", contour, _INTEGRAL_ERROR),)
 
 
 def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -> tuple[Route, ...]:
@@ -254,6 +286,7 @@ def certified_sensitivity(bracket: Bounds, mechanism: Mechanism) -> Bounds:
 
 
 SECOND_ROUTES.add(Poisson, _poisson_routes)
+SECOND_ROUTES.add(UserPoisson, _user_routes)
 SECOND_ROUTES.add(CyclicPoisson, _poisson_routes)
 SECOND_ROUTES.add(BallsInBins, _sample_routes)
 SECOND_ROUTES.add(FreshBallsInBins, _fresh_routes)

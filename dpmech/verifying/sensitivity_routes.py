@@ -34,13 +34,15 @@ def second_bracket(mechanism: Mechanism) -> Bounds:
     """A bracket of the sensitivity at clip norm 1, by routes other than those of `dpmech.sensitivity`.
 
     Args:
-        mechanism: what runs; REPLACE_ONE doubles the value.
+        mechanism: what runs; REPLACE_ONE doubles the value, and m examples of a user in one step make it m
+            times as large.
 
     Returns:
         The narrowest bracket of the routes that are affordable at this n; `by` names those of its ends.
         The upper end is infinite where none is.
     """
     factor = 2.0 if mechanism.adjacency is Adjacency.REPLACE_ONE else 1.0
+    factor *= mechanism.participation.examples
     found = list(_routes(mechanism.strategy, mechanism.pattern))
     if not found:
         return Bounds.bracket(0.0, math.inf, Provenance("second.none"))

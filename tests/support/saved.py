@@ -36,6 +36,7 @@ RECIPES = {
     "poisson prv": _sized(dm.Identity(12), dm.Poisson(0.2), dm.Prv()),
     "poisson 30": _sized(dm.Identity(30), dm.Poisson(0.1), eps=1.0, delta=1e-6),
     "poisson 40": _sized(dm.Identity(40), dm.Poisson(0.1)),
+    "users": _sized(dm.Identity(12), dm.Poisson(0.2, max_examples_per_user=3)),
     "cyclic": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
     "cyclic 20": _sized(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)),
     "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Importance(), rng=5),

@@ -19,16 +19,12 @@ import dataclasses
 import math
 
 import numpy as np
-import scipy
 
-from dpmech.exceptions import NumericalError
-from dpmech.numerics import UNIT, FloatArray, IntArray, gauss_legendre, merge_cells, spend
+from dpmech.accounting.poisson.step_loss import StepLoss
+from dpmech.numerics import UNIT, FloatArray, IntArray, merge_cells
 
 __all__ = ["LatticeLoss", "Loss", "lower_lattice", "upper_lattice"]
 
-# Gauss-Legendre rules for intervals that are wide and narrow against the scales of the densities.
-_WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
-_MAX_CELLS = 5_000_000
 _ALIGNMENTS = 6
 
 
@@ -58,7 +54,7 @@ class LatticeLoss:
 
 
 @dataclasses.dataclass(frozen=True)
-class Loss:
+class Loss(StepLoss):
     """The privacy loss of one step in one direction.
 
     Args:
@@ -127,91 +123,19 @@ class Loss:
         large = log_ratio - math.log(q) + np.log1p(-(1.0 - q) * np.exp(-np.maximum(log_ratio, 50.0)))
         return 0.5 + self.noise_multiplier**2 * np.where(log_ratio < 50.0, small, large)
 
-    def log_density(self, x: FloatArray) -> FloatArray:
-        """Log density of P at output x."""
-        return self._log_density(x, self.log_ratio(x) if self.remove else np.zeros_like(x))
+    @property
+    def least_ratio(self) -> float:
+        """Log(1 - q)."""
+        return math.log1p(-self.sampling_prob)
 
-    def _log_density(self, x: FloatArray, ratio: FloatArray) -> FloatArray:
+    @property
+    def panel_width(self) -> float:
+        """Half a unit of z at most."""
         s = self.noise_multiplier
-        pure = -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi))
-        return pure + ratio if self.remove else pure
-
-    def outputs(self) -> tuple[float, float]:
-        """The interval of outputs that is not counted as tail."""
-        spread = self.reach * self.noise_multiplier
-        return -spread, spread + 1.0
-
-    def tail_mass(self) -> float:
-        """Upper bound on the P-mass beyond either end of `outputs`."""
-        return 2.0 * float(scipy.special.ndtr(-self.reach))
-
-    def interval(self) -> tuple[float, float]:
-        """The least and the largest loss on `outputs`."""
-        ends = self.log_ratio(np.array(self.outputs()))
-        return (float(ends[0]), float(ends[1])) if self.remove else (-float(ends[1]), -float(ends[0]))
-
-    def sampled(self) -> tuple[FloatArray, FloatArray]:
-        """Losses and log P-masses of a fine trapezoidal rule in x, spectrally accurate for moments."""
-        low, high = self.outputs()
-        x = np.linspace(low, high, 20_001)
-        return self.log_ratio(x) * (1.0 if self.remove else -1.0), self.log_density(x) + math.log(x[1] - x[0])
-
-    def quadrature(self, edges: FloatArray, *, upwards: bool) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Nodes that resolve the loss cells between the given edges (increasing losses).
-
-        On panels of at most 2.5 / reach and 1 / 4 standard deviations the density grows by a factor e^2.75 at
-        most, and the rule with 8 nodes is exact to 1.2 u, that with 3 on those below 0.004 of it to 0.3 u.
-
-        Args:
-            edges: shape (m + 1,).
-            upwards: whether losses and masses are taken for larger, not smaller, by what they may be off by.
-
-        Returns:
-            Losses, P-masses and cell indices (cell i lies between edges i and i + 1) of all nodes.
-        """
-        low, high = self.outputs()
-        sign = 1.0 if self.remove else -1.0
-        s = self.noise_multiplier
-        q = self.sampling_prob
-        inside = edges[sign * edges > math.log1p(-q)]
-        cuts = self.output_at(sign * inside)
-        width = min(0.25 * s, 2.5 * s / self.reach, 0.5 * s * s)
-        count = 2 + int((high - low) / width)
-        work = float(_WIDE[0].size * (count + cuts.size))
-        spend(3e-7 * work, 80.0 * work, what=f"a lattice of {cuts.size} cells")
-        grid = np.linspace(low, high, count)
-        points = np.unique(np.concatenate([grid, cuts[(cuts > low) & (cuts < high)]]))
-        half = 0.5 * np.diff(points)
-        middle = points[:-1] + half
-        cells = np.searchsorted(edges, sign * self.log_ratio(middle), side="right") - 1
-        narrow = half < 0.004 * width
-        aside = 1.0 if upwards else -1.0
-        off, relative = (np.maximum(ends[:-1], ends[1:])[:, None] for ends in self.rounding(points))
-        total = doubt = 0.0
-        pieces = []
-        for chosen, (nodes, weights) in ((narrow, _NARROW), (~narrow, _WIDE)):
-            x = middle[chosen, None] + half[chosen, None] * nodes
-            ratio = self.log_ratio(x)
-            masses = np.exp(self._log_density(x, ratio)) * (half[chosen, None] * weights)
-            total += float(masses.sum())
-            doubt += float((masses * relative[chosen]).sum())
-            masses *= 1.0 + aside * relative[chosen]
-            losses = sign * ratio + aside * off[chosen]
-            owners = np.broadcast_to(cells[chosen, None], losses.shape)
-            pieces.append((losses.ravel(), masses.ravel(), owners.ravel()))
-        losses, masses, owners = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-        # Sums of so many terms, in pairs, are off by less than 64 u of themselves.
-        if abs(total - 1.0) > doubt + 64.0 * UNIT + self.tail_mass():
-            raise NumericalError(f"quadrature of {self!r} lost mass: {total!r}")
-        return losses, masses, owners
-
-    def finest_step(self) -> float:
-        """The smallest lattice step that is affordable over the interval of losses."""
-        low, high = self.interval()
-        return (high - low) / _MAX_CELLS
+        return min(0.25 * s, 2.5 * s / self.reach, 0.5 * s * s)
 
 
-def upper_lattice(loss: Loss, step: float) -> LatticeLoss:
+def upper_lattice(loss: StepLoss, step: float) -> LatticeLoss:
     """A lattice loss whose hockey-stick curve, also composed, is nowhere below the true one."""
     first, count = _cells(loss, step)
     edges = (first + np.arange(count + 1, dtype=np.float64)) * step
@@ -224,11 +148,13 @@ def upper_lattice(loss: Loss, step: float) -> LatticeLoss:
     raised = 1.0 + (_by_cell(cells, None, count) + 4.0) * UNIT
     nodes[:-1] += _by_cell(cells, low, count) * raised
     nodes[1:] += _by_cell(cells, high, count) * raised
+    # By what losses exceed their cells, where the cuts between these are found by iteration, all are raised.
+    above = 0.0 if loss.exact_cuts else max(0.0, float((losses - edges[cells]).max()) - step)
     # Lower tails move up to the first node; both are counted at infinity as well, which only adds.
-    return LatticeLoss(step, first, nodes, loss.tail_mass())
+    return LatticeLoss(step, first, nodes, loss.tail_mass(), 2.0 * above)
 
 
-def lower_lattice(loss: Loss, step: float) -> LatticeLoss:
+def lower_lattice(loss: StepLoss, step: float) -> LatticeLoss:
     """A lattice loss whose hockey-stick curve, also composed, is nowhere above the true one.
 
     The lattice is shifted so that the heaviest cell's merged loss is a node: under a small sampling
@@ -270,7 +196,7 @@ def _by_cell(cells: IntArray, weights: FloatArray | None, count: int) -> FloatAr
     return np.bincount(cells, weights, count).astype(np.float64)
 
 
-def _cells(loss: Loss, step: float) -> tuple[int, int]:
+def _cells(loss: StepLoss, step: float) -> tuple[int, int]:
     low, high = loss.interval()
     first = math.floor(low / step)
     return first, max(1, math.ceil(high / step) - first)

@@ -1,17 +1,18 @@
 """Delta under Poisson sampling by lattices and convolution: the second route to what the transform gives."""
 
-import dataclasses
 import math
+from collections.abc import Callable
 
 import scipy
 
 from dpmech.accounting.poisson.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
-from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
-from dpmech.accounting.poisson.release import PoissonRelease
+from dpmech.accounting.poisson.lattice import lower_lattice, upper_lattice
+from dpmech.accounting.poisson.release import PoissonRelease, UserRelease
+from dpmech.accounting.poisson.step_loss import StepLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, Ladder, Provenance, log_gap, quotient_down, quotient_up
+from dpmech.numerics import BOUND, Bounds, Ladder, bisect_boundary, log_gap, quotient_down, quotient_up
 
-__all__ = ["LatticeRoute"]
+__all__ = ["LatticeRoute", "Side"]
 
 # The first and the finest step, in standard deviations of one tilted loss.
 _FIRST, _FINEST = 0.04, 1e-6
@@ -24,6 +25,8 @@ _COARSEST = 500.0
 # The moments behind Chernoff's bound come from quadrature. It stands in for a direction only where it says
 # half of what the other direction has: T log M would have to be off by log 2 for the bound to fail.
 _CHERNOFF_SLACK = math.log(2.0)
+# Where a search for eps starts at least, and how closely it ends.
+_SMALLEST_EPS, _RESOLUTION = 1e-9, 1e-10
 
 
 class LatticeRoute:
@@ -35,9 +38,9 @@ class LatticeRoute:
         release: what is accounted for.
     """
 
-    def __init__(self, release: PoissonRelease) -> None:
+    def __init__(self, release: PoissonRelease | UserRelease) -> None:
         self.release = release
-        self.by = Provenance("lattice.poisson", {"q": release.sampling_prob, "steps": release.steps})
+        self.by = release.by_lattice
 
     @property
     def method(self) -> str:
@@ -50,33 +53,38 @@ class LatticeRoute:
         Raises:
             NumericalError: where no lattice is fine enough for that.
         """
-        first, second = sorted(
-            (_Side(self.release, sigma, remove=remove) for remove in (True, False)),
-            key=lambda side: -side.moments.chernoff_log_delta(eps),
-        )
-        if math.exp(first.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK) <= _NOTHING:
-            return Bounds(0.0, _NOTHING, BOUND, self.by)
-        lower, upper = first.delta(eps, tolerance)
-        ceiling = math.exp(second.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK)
-        if ceiling > lower:
-            other = second.delta(eps, tolerance)
-            lower, ceiling = max(lower, other[0]), other[1]
-        upper = max(upper, ceiling)
-        if not (lower > 0.0 and math.log(upper / lower) <= tolerance * first.steepness(eps)):
+        lower, upper, steepness = self.bracket(sigma, eps, tolerance)
+        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= tolerance * steepness):
             raise NumericalError(
                 f"delta at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
                 "wider than the tolerance"
             )
         return Bounds(lower if self.release.tight else 0.0, upper, BOUND, self.by)
 
+    def bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
+        """Lower and upper delta as close as could be had, and how fast log delta falls with log sigma."""
+        first, second = sorted(self.sides(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps))
+        if math.exp(first.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK) <= _NOTHING:
+            return 0.0, _NOTHING, 1.0
+        lower, upper = first.delta(eps, tolerance)
+        ceiling = math.exp(second.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK)
+        if ceiling > lower:
+            other = second.delta(eps, tolerance, settled=lower)
+            lower, ceiling = max(lower, other[0]), other[1]
+        return lower, max(upper, ceiling), first.steepness(eps)
 
-class _Side:
+    def sides(self, sigma: float) -> "tuple[Side, Side]":
+        """REMOVE and ADD at one sigma."""
+        return Side(self.release, sigma, remove=True), Side(self.release, sigma, remove=False)
+
+
+class Side:
     """One direction at one sigma."""
 
-    def __init__(self, release: PoissonRelease, sigma: float, *, remove: bool) -> None:
+    def __init__(self, release: PoissonRelease | UserRelease, sigma: float, *, remove: bool) -> None:
         # The upper sensitivity never over-states privacy, and the lower one never under-states it.
         self.steps = release.steps
-        self.loss = Loss(release.sampling_prob, quotient_down(sigma, release.sensitivity.upper), remove)
+        self.loss: StepLoss = release.loss(quotient_down(sigma, release.sensitivity.upper), remove=remove)
         self.most_noise = quotient_up(sigma, release.sensitivity.lower)
         self.moments = LossMoments(*self.loss.sampled(), self.steps)
 
@@ -84,20 +92,52 @@ class _Side:
         """How fast log delta falls with log sigma: like theta eps at least, not slower than 1 / sigma."""
         return max(1.0, self.moments.tilt_for_eps(eps) * eps)
 
-    def delta(self, eps: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper delta, on lattices as fine as `tolerance`, a change of sigma, asks for."""
+    def delta(self, eps: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
+        """Lower and upper delta, on lattices as fine as `tolerance`, a change of sigma, asks for.
+
+        Args:
+            eps: >= 0.
+            tolerance: as for the route.
+            settled: what the larger direction has at least: below it nothing is looked for.
+        """
         theta = self.moments.tilt_for_eps(eps)
         loss, ladder = self._lattices(theta, self.moments.chernoff_log_delta(eps))
 
         def interval(step: float) -> tuple[float, float]:
             lower, upper = self._composed(loss, step, theta)
             least, most = lower.delta(eps), upper.delta(eps)
-            return min(least, most), most
+            return max(min(least, most), min(settled, most)), most
 
-        found = ladder.climb(interval, log_gap, goal=_OF_DELTA * tolerance * self.steepness(eps))
+        found = ladder.leap(interval, log_gap, goal=_OF_DELTA * tolerance * self.steepness(eps), order=2.0)
         return found.lower, found.upper
 
-    def _lattices(self, theta: float, log_delta: float) -> tuple[Loss, Ladder]:
+    def epsilon(self, delta: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
+        """Lower and upper eps >= 0 at delta, on lattices as fine as `tolerance`, relative, asks for.
+
+        Args:
+            delta: in (0, 1).
+            tolerance: relative, of eps.
+            settled: what the larger direction has at least: below it nothing is looked for.
+        """
+        theta = self.moments.tilt_for_delta(math.log(delta))
+        guess = max(self.moments.chernoff_eps(math.log(delta)), _SMALLEST_EPS)
+        # Chernoff's bound may be far above; what the coarsest lattice has is close.
+        loss, ladder = self._lattices(theta, math.log(delta))
+        coarse = compose(upper_lattice(loss, ladder.rungs[0]), self.steps, theta, upper=True)
+        guess = max(_least_eps(coarse.delta, delta, guess, safe=True), _SMALLEST_EPS)
+        theta = self.moments.tilt_for_eps(guess)
+        loss, ladder = self._lattices(theta, math.log(delta))
+
+        def interval(step: float) -> tuple[float, float]:
+            lower, upper = self._composed(loss, step, theta)
+            most = _least_eps(upper.delta, delta, guess, safe=True)
+            least = _least_eps(lower.delta, delta, guess, safe=False)
+            return max(min(least, most), min(settled, most)), most
+
+        found = ladder.leap(interval, _gap_in_eps, goal=tolerance, order=2.0)
+        return found.lower, found.upper
+
+    def _lattices(self, theta: float, log_delta: float) -> tuple[StepLoss, Ladder]:
         """The loss without tails that do not matter, and the steps of its lattices.
 
         The gap between the ends falls like the square of the step once the step resolves the loss, and in
@@ -106,7 +146,7 @@ class _Side:
         # Outputs so rare that they change delta by less than one part in 1e9 count as tails.
         tail = max(min(log_delta, -1.0) - 21.0 - math.log(self.steps), -725.0)
         reach = min(38.0, -float(scipy.special.ndtri_exp(tail)))
-        loss = dataclasses.replace(self.loss, reach=reach)
+        loss = self.loss.within(reach)
         spread = math.sqrt(self.moments.cumulants(theta)[2])
         least, most = self.moments.window(theta, LOG_WRAP)
         finest = max(loss.finest_step(), _FINEST * spread, (most - least) / (0.9 * MAX_LENGTH))
@@ -114,10 +154,31 @@ class _Side:
             raise NumericalError(f"the losses of {loss!r} are too large for a lattice")
         return loss, Ladder.down(min(_FIRST * spread, _COARSEST), finest)
 
-    def _composed(self, loss: Loss, step: float, theta: float) -> tuple[ComposedLoss, ComposedLoss]:
+    def _composed(self, loss: StepLoss, step: float, theta: float) -> tuple[ComposedLoss, ComposedLoss]:
         """The composed lower and upper lattice."""
-        private = dataclasses.replace(loss, noise_multiplier=self.most_noise)
+        private = loss.under(self.most_noise)
         return (
             compose(lower_lattice(private, step), self.steps, theta, upper=False),
             compose(upper_lattice(loss, step), self.steps, theta, upper=True),
         )
+
+
+def _gap_in_eps(lower: float, upper: float) -> float:
+    """Relative, but for eps next to 0."""
+    return (upper - lower) / max(upper, _SMALLEST_EPS)
+
+
+def _least_eps(bound: Callable[[float], float], delta: float, guess: float, *, safe: bool) -> float:
+    """Where a bound on delta(eps) passes `delta`: on the far side of it if `safe`, else on the near one.
+
+    Raises:
+        NumericalError: if it does not fall so low.
+    """
+    if bound(0.0) <= delta:
+        return 0.0
+    high = guess
+    while bound(high) > delta:
+        high *= 1.5
+        if high > 1e3 * max(guess, 1.0):
+            raise NumericalError(f"delta={delta!r} is below the resolution of the lattice")
+    return bisect_boundary(lambda eps: bound(eps) > delta, 0.0, high, safe=safe, rtol=_RESOLUTION)

@@ -2,9 +2,11 @@
 
 import dataclasses
 
-from dpmech.numerics import Bounds
+from dpmech.accounting.poisson.lattice import Loss
+from dpmech.accounting.poisson.mixture_loss import MixtureLoss
+from dpmech.numerics import Bounds, Provenance
 
-__all__ = ["PoissonRelease"]
+__all__ = ["PoissonRelease", "UserRelease"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,3 +24,41 @@ class PoissonRelease:
     steps: int
     sensitivity: Bounds
     tight: bool = True
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        return Provenance("lattice.poisson", {"q": self.sampling_prob, "steps": self.steps})
+
+    def loss(self, noise_multiplier: float, *, remove: bool) -> Loss:
+        """The loss of one release in one direction."""
+        return Loss(self.sampling_prob, noise_multiplier, remove)
+
+
+@dataclasses.dataclass(frozen=True)
+class UserRelease:
+    """T releases, each of a lot in which a user has a binomial number of m examples.
+
+    Args:
+        sampling_prob: q in (0, 1), of each example.
+        examples: m >= 1.
+        steps: T >= 1.
+        sensitivity: of one release, to one example.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    sampling_prob: float
+    examples: int
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        facts = {"q": self.sampling_prob, "examples": self.examples, "steps": self.steps}
+        return Provenance("lattice.users", facts)
+
+    def loss(self, noise_multiplier: float, *, remove: bool) -> MixtureLoss:
+        """The loss of one release in one direction."""
+        return MixtureLoss(self.sampling_prob, self.examples, noise_multiplier, remove)

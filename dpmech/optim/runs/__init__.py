@@ -8,6 +8,7 @@ from dpmech.optim.runs.make_private import make_private
 from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel
 from dpmech.optim.runs.step_randomness import StepRandomness
+from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 from dpmech.optim.runs.views import MeanOverViews
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "PerExampleModel",
     "PrivateLoader",
     "StepRandomness",
+    "UserDataset",
+    "UserExamples",
     "fix",
     "load_checkpoint",
     "make_private",

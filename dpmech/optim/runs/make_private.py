@@ -29,6 +29,8 @@ from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
+from dpmech.optim.runs.user_datasets import check_unit
+from dpmech.optim.runs.user_loss import Reduction, UserLoss
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
 __all__ = ["make_private"]
@@ -53,6 +55,8 @@ def make_private(
     public_buffers: Sequence[str] = (),
     clipping_mode: AskedMode = "auto",
     loss_takes: LossTakes = "auto",
+    unit: Literal["example", "user"] | None = None,
+    user_loss: Reduction = "mean",
 ) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
     """Make an ordinary training set-up private: three objects that replace those given.
 
@@ -104,13 +108,17 @@ def make_private(
             was (with `loss`, `model.clipping_choice` says why).
         loss_takes: "auto", "batch_of_one" or "example": whether the loss gets its example with a first
             dimension of 1, as models expect it, or bare. "auto" tries both on the first example.
+        unit: None, or the unit of the claim, "example" or "user"; another one is refused. For a claim about
+            users the dataset is a `UserDataset`, or under `UserPoisson` a `UserExamples`.
+        user_loss: where users are sampled, whether the gradient that is clipped is that of the "mean" or of
+            the "sum" of the losses of a user's examples.
 
     Returns:
         Model, optimizer (a LotOptimizer) and loader (a PrivateLoader).
 
     Raises:
         InvalidParameterError: on a bad argument.
-        CertificateError: if clip norm, normaliser, size of the lots or processes differ from what is
+        CertificateError: if clip norm, normaliser, size of the lots, unit or processes differ from what is
             certified.
         UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
             DistributedDataParallel, and buffers of which nobody can tell whether they change.
@@ -137,6 +145,13 @@ def make_private(
             "a number or None without a loss, as what the loop computes is not known before its first batch; "
             "with loss=nn.CrossEntropyLoss() or a function it is found",
         )
+    if check_unit(claim, loader.dataset, unit, hooks=loss is None) is not None and loss is not None:
+        if clipping_mode == "ghost":
+            raise UnsupportedCombinationError(
+                "clipping_mode='ghost' knows norms of examples, and those of one user are clipped as one",
+                supported="clipping_mode='auto' or 'per_example'",
+            )
+        loss, loss_takes, clipping_mode = UserLoss(loss, loss_takes, user_loss), "example", "per_example"
     gradients: GradientMode = (
         OpacusHooks(clipping_mode) if loss is None else LossOfOneExample(loss, clipping_mode, loss_takes)
     )

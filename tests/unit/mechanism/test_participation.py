@@ -15,6 +15,7 @@ ALL = [
     dm.MinSep(3, 2),
     dm.FixedEpochs(4),
     dm.Poisson(0.1),
+    dm.Poisson(0.1, max_examples_per_user=3),
     dm.CyclicPoisson(0.1, 3),
     dm.BallsInBins(3),
     dm.FreshBallsInBins(3),
@@ -40,6 +41,7 @@ def test_every_schema_is_listed_here():
         (dm.FreshBallsInBins(2), 6, Pattern(1, 3)),
         (dm.FreshBallsInBins(6), 6, Pattern(6, 1)),
         (dm.Poisson(0.5), 6, Pattern(6, 1)),
+        (dm.UserPoisson(0.5, 3), 6, Pattern(6, 1)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
     ],
 )
@@ -81,11 +83,14 @@ def test_frozen_hashable_and_explicit_in_repr(schema):
 def test_which_schemas_are_random():
     assert {type(schema) for schema in ALL if schema.random} == {
         dm.Poisson,
+        dm.UserPoisson,
         dm.CyclicPoisson,
         dm.BallsInBins,
         dm.FreshBallsInBins,
     }
-    assert {type(schema) for schema in ALL if schema.per_release} == {dm.Poisson, dm.CyclicPoisson}
+    releases = {type(schema) for schema in ALL if schema.per_release}
+    assert releases == {dm.Poisson, dm.UserPoisson, dm.CyclicPoisson}
+    assert {type(schema) for schema in ALL if schema.unit is not None} == {dm.UserPoisson}
 
 
 def test_numpy_integers_become_ints():
@@ -203,6 +208,7 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.MinSep, {"min_sep": 5, "max_participations": 3}, dm.MinSep(5, 3)),
         (dm.FixedEpochs, {}, dm.FixedEpochs(10)),
         (dm.Poisson, {}, dm.Poisson(0.25)),
+        (dm.UserPoisson, {"max_examples_per_user": 3}, dm.UserPoisson(0.25, 3)),
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
@@ -222,6 +228,7 @@ def test_plans_know_each_schema_by_one_name():
         "min-sep",
         "epochs",
         "poisson",
+        "user-poisson",
         "cyclic-poisson",
         "balls-in-bins",
         "balls-in-bins-fresh",

@@ -65,7 +65,7 @@ def test_certificates_print_no_less_noise_than_they_certify(cal):
 def test_budgets_are_echoed_as_typed():
     cal = dm.calibrate_sigma(dm.Identity(1), 0.123456789, 1.23456789e-5)
     for text in (str(cal), str(cal.certificate())):
-        assert "eps 0.123456789, delta 1.23456789e-05, add_remove" in text
+        assert "eps 0.123456789, delta 1.23456789e-05, add_remove, unit example" in text
     assert "eps 8, delta 1e-05" in str(CALIBRATIONS[0])
 
 

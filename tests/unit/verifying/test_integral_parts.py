@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import scipy.special
 
+import dpmech as dm
 from dpmech.verifying import integrals
 from dpmech.verifying.integrals import (
-    _Direction,
+    ComposedLaw,
     _directions,
     _fading,
     _integrand,
     _one_direction,
+    composed_delta,
     gaussian_integral,
 )
 from tests.support.oracles import gaussian_delta, sampled_delta
@@ -26,7 +28,7 @@ def gaussian(steps, eps, mu=MU):
     """T steps of N(mu, 1) against N(0, 1): together N(mu sqrt T, 1) against N(0, 1)."""
     x = np.linspace(-14.0, 14.0, 4001)
     log_masses = -0.5 * x**2 + math.log((x[1] - x[0]) / math.sqrt(2.0 * math.pi))
-    return _Direction(mu * x + 0.5 * mu**2, log_masses, steps, eps)
+    return ComposedLaw(mu * x + 0.5 * mu**2, log_masses, steps, eps)
 
 
 # one step
@@ -130,6 +132,15 @@ def test_add_is_left_out_where_its_loss_has_ended():
     assert len(_directions(q, s, steps, last)) == 1
 
 
+@pytest.mark.parametrize("share", [0.99, 0.998, 0.9999])
+def test_just_below_the_largest_loss_of_add_the_other_direction_decides(share):
+    # Plans whose eps is about the number of their epochs.
+    q, steps, s = 0.0128, 234, 1.0
+    eps = share * -steps * math.log1p(-q)
+    known = dm.delta(dm.Identity(steps), s, eps, participation=dm.Poisson(q))
+    assert known.lower * (1 - 1e-6) <= composed_delta(q, s, steps, eps) <= known.upper * (1 + 1e-6)
+
+
 def test_a_line_keeps_off_the_pole_but_rises_no_further_than_is_safe():
     """Rare sampling: half a standard deviation of the loss is far beyond where its cumulants grow."""
     raised = []
@@ -185,12 +196,12 @@ def test_fading_is_one_over_the_first_half_and_symmetric_over_the_second():
 
 def test_what_lies_above_chernoffs_bound_is_refused(monkeypatch):
     one = gaussian(30, 4.0)
-    whole = _Direction._trapezoidal_sum
+    whole = ComposedLaw._trapezoidal_sum
     # The integral over Chernoff's bound, which is to be at most 1.
     share = one.on_line(1.0) / math.exp(one._exponent(one.saddle))
     for factor, refused in ((1.0, False), (1.0 - 1e-9, False), (1.0 + 1e-5, True)):
         monkeypatch.setattr(
-            _Direction,
+            ComposedLaw,
             "_trapezoidal_sum",
             lambda self, theta, mesh, factor=factor: whole(self, theta, mesh) * factor / share,
         )

@@ -246,15 +246,15 @@ def test_where_the_contour_is_not_accurate_it_says_so(q, s, steps, eps, match):
 
 
 def test_two_contours_that_disagree_are_refused(monkeypatch):
-    whole = integrals._Direction.on_line
+    whole = integrals.ComposedLaw.on_line
     monkeypatch.setattr(
-        integrals._Direction,
+        integrals.ComposedLaw,
         "on_line",
         lambda one, shift: whole(one, shift) * (1.0 + 1e-4 * (shift < 1.0)),
     )
     with pytest.raises(dm.NumericalError, match="depends on its contour"):
         composed_delta(0.01, 1.4, 1000, 1.0)
-    monkeypatch.setattr(integrals._Direction, "on_line", whole)
+    monkeypatch.setattr(integrals.ComposedLaw, "on_line", whole)
     monkeypatch.setattr(integrals, "_fading", lambda count: -np.ones(count))
     with pytest.raises(dm.NumericalError, match=r"times Chernoff's bound"):
         composed_delta(0.01, 1.4, 1000, 1.0)

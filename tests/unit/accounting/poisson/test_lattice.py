@@ -6,6 +6,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting.poisson import lattice as losses
+from dpmech.accounting.poisson import step_loss
 from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
 from tests.support import oracles as oracle
 
@@ -174,7 +175,7 @@ def test_densities_and_tails(q, s, remove):
 
 def test_lost_mass_is_an_error(monkeypatch):
     nodes, weights = np.polynomial.legendre.leggauss(8)
-    monkeypatch.setattr(losses, "_WIDE", (nodes, 0.999 * weights))
+    monkeypatch.setattr(step_loss, "_WIDE", (nodes, 0.999 * weights))
     with pytest.raises(dm.NumericalError, match="lost mass"):
         upper_lattice(Loss(0.01, 1.0, True), 0.001)
 

@@ -1,0 +1,110 @@
+"""Contributions: which examples of every user are kept, so that nobody has more than so many."""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.numerics import IntArray
+from dpmech.samplers.random_words import Use, fresh_key, words
+
+__all__ = ["Contributions"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Contributions:
+    """The examples that are kept, and whose they are; made by `Contributions.bounded`.
+
+    What is kept of a user depends on that user's examples and on chance alone, never on the data of others,
+    as claims about users ask.
+
+    Attributes:
+        indices: of the examples that are kept, increasing, shape (k,).
+        owners: for each of them the number of its user in [0, users), shape (k,). Secret.
+        users: how many users there are.
+        max_examples_per_user: m, the most that was kept of one.
+        dropped: how many examples were left out.
+        keyed: whether chance chose, or the first m of every user were kept.
+    """
+
+    indices: IntArray
+    owners: IntArray
+    users: int
+    max_examples_per_user: int
+    dropped: int
+    keyed: bool
+
+    @classmethod
+    def bounded(
+        cls,
+        user_ids: Sequence[Hashable] | npt.NDArray[np.generic],
+        max_examples_per_user: int,
+        *,
+        keyed: bool = False,
+        rng: object = None,
+    ) -> Self:
+        """At most m examples of every user.
+
+        Args:
+            user_ids: whose each example is: one hashable id for each, shape (examples,). An example of
+                several people belongs to none of them alone, and this bounds nothing for it.
+            max_examples_per_user: m >= 1.
+            keyed: whether chance chooses among the examples of a user, all choices equally likely; else the
+                first m are kept.
+            rng: of that choice: None for entropy of the operating system; or a numpy Generator or a seed.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+
+        Examples:
+            >>> kept = Contributions.bounded(["ann", "bob", "ann", "ann", "bob"], 2)
+            >>> kept.indices.tolist(), kept.owners.tolist(), kept.users, kept.dropped
+            ([0, 1, 2, 4], [0, 1, 0, 1], 2, 1)
+        """
+        most = check_integer("max_examples_per_user", max_examples_per_user, minimum=1)
+        if not isinstance(keyed, bool):
+            raise InvalidParameterError("keyed", keyed, "True or False")
+        if rng is not None and not keyed:
+            raise InvalidParameterError(
+                "rng", rng, "None where the first examples are kept: nothing is drawn"
+            )
+        owners, users = _numbered(user_ids)
+        count = owners.size
+        order = np.arange(count)
+        if keyed:
+            # Ties of 64 random bits are broken by position: 2^-64 a pair.
+            order = np.argsort(words(fresh_key(rng), Use.ORDER, 0).random_raw(count), kind="stable")
+        sorted_by_owner = order[np.argsort(owners[order], kind="stable")]
+        counts = np.bincount(owners, minlength=users)
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        rank = np.arange(count) - np.repeat(starts, counts)
+        indices = np.sort(sorted_by_owner[rank < most]).astype(np.int64)
+        return cls(indices, owners[indices], users, most, count - indices.size, keyed)
+
+    def __repr__(self) -> str:
+        how = "drawn" if self.keyed else "the first"
+        return (
+            f"Contributions({self.users} users, at most {self.max_examples_per_user} examples each, {how}; "
+            f"{self.indices.size} kept)"
+        )
+
+
+def _numbered(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[IntArray, int]:
+    """A number for each user, by first appearance, and how many there are."""
+    accepted = "one hashable id for every example, at least one, without NaN"
+    if isinstance(user_ids, str | bytes) or not hasattr(user_ids, "__len__"):
+        raise InvalidParameterError("user_ids", type(user_ids).__name__, accepted)
+    values = user_ids.tolist() if isinstance(user_ids, np.ndarray) else list(user_ids)
+    known: dict[Hashable, int] = {}
+    try:
+        # NaN differs from itself, and would make every such example a user of its own; None is nobody.
+        if not values or any(value is None or value != value for value in values):  # noqa: PLR0124
+            raise InvalidParameterError("user_ids", f"{len(values)} ids", accepted)
+        numbers = [known.setdefault(value, len(known)) for value in values]
+    except TypeError as error:
+        raise InvalidParameterError("user_ids", type(user_ids).__name__, f"{accepted} ({error})") from error
+    return np.array(numbers, dtype=np.int64), len(known)

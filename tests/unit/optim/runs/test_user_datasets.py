@@ -1,0 +1,177 @@
+"""Runs under a claim about users: against a naive loop over users, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpmech as dm
+from dpmech.optim import FlatClipping, UserDataset, UserExamples, make_private
+from dpmech.optim.clipping import Batch, ExampleGradients
+from dpmech.optim.runs.example_loss import ExampleLoss
+from dpmech.optim.runs.user_loss import UserLoss
+
+N, MOST = 6, 3
+F = torch.nn.functional
+IDS = ["ann"] * 4 + ["bob"] + ["cem"] * 2 + ["dan"] * 3 + ["eve"] + ["fay"]
+
+
+def examples():
+    generator = torch.Generator().manual_seed(3)
+    return TensorDataset(3.0 * torch.randn(len(IDS), 4, generator=generator), torch.arange(len(IDS)) % 3)
+
+
+def classifier():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+
+
+def loss(model, x, y):
+    return F.cross_entropy(model(x), y)
+
+
+def calibration(participation=None, **options):
+    mechanism = dm.Mechanism(dm.Identity(N), participation or dm.MinSep(2), **options)
+    return dm.calibrate_sigma(mechanism, 8.0, 1e-5)
+
+
+USERS = calibration(unit=dm.Unit.USER)
+SEVERAL = calibration(dm.Poisson(0.5, max_examples_per_user=MOST))
+EXAMPLES = calibration()
+
+
+def made(cal, dataset, **options):
+    model = classifier()
+    options = {"loss": loss, "generator": 1, "rng": 2} | options
+    return make_private(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(dataset), cal, 1.0, **options
+    )
+
+
+def test_items_are_users():
+    data = UserDataset(examples(), IDS, MOST)
+    assert len(data) == 6
+    x, y, mask = data[0]
+    assert torch.equal(x, examples().tensors[0][:3])
+    assert mask.tolist() == [1.0, 1.0, 1.0]
+    x, y, mask = data[2]
+    assert torch.equal(x[:2], examples().tensors[0][5:7])
+    assert (y.tolist(), mask.tolist()) == ([2, 0, 2], [1.0, 1.0, 0.0])
+    assert list(data[5][2]) == [1.0, 0.0, 0.0]
+    with pytest.raises(IndexError):
+        data[6]
+
+
+def test_examples_are_those_that_are_kept():
+    kept = UserExamples(examples(), IDS, MOST)
+    assert len(kept) == len(IDS) - 1
+    assert kept.indices == [place for place in range(len(IDS)) if place != 3]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("given", [loss, torch.nn.CrossEntropyLoss()])
+def test_each_user_is_clipped_as_one(reduction, given):
+    """Against gradients of every user by autograd, one after another."""
+    model, data, clip = classifier(), UserDataset(examples(), IDS, MOST), 0.3
+    whole = ExampleLoss(UserLoss(given, "auto", reduction), "example")
+    batch = Batch(torch.utils.data.default_collate([data[user] for user in range(6)]), {})
+    whole.resolve(model, batch)
+    found, losses = ExampleGradients(model, whole, ghost=False).clipped(batch, FlatClipping(clip))
+    expected = [torch.zeros_like(param) for param in model.parameters()]
+    places = {
+        one: [place for place, own in enumerate(IDS) if own == one][:MOST] for one in dict.fromkeys(IDS)
+    }
+    norms = []
+    for user, own in enumerate(places.values()):
+        x, y = (tensor[own] for tensor in examples().tensors)
+        value = F.cross_entropy(model(x), y, reduction=reduction)
+        assert float(losses[user]) == pytest.approx(float(value.detach()), rel=1e-5)
+        gradients = torch.autograd.grad(value, list(model.parameters()))
+        norm = torch.sqrt(sum((one**2).sum() for one in gradients))
+        norms.append(float(norm))
+        for total, one in zip(expected, gradients, strict=True):
+            total.add_(one * min(1.0, clip / float(norm)))
+    assert max(norms) > clip
+    for total, one in zip(found.sums, expected, strict=True):
+        assert torch.allclose(total.float(), one, rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_of_users_takes_its_steps():
+    model, optimizer, loader = made(USERS, UserDataset(examples(), IDS, MOST), unit="user")
+    assert optimizer.expected_batch_size == 3.0
+    before = [param.detach().clone() for param in model.parameters()]
+    while optimizer.steps_left:
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+    assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert loader.sampler.dataset_size == 6
+
+
+def test_a_run_of_examples_of_users_takes_its_steps():
+    model, optimizer, loader = made(SEVERAL, UserExamples(examples(), IDS, MOST), unit="user")
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+    assert optimizer.steps_left == N - 2
+    # Fewer than certified are covered.
+    made(SEVERAL, UserExamples(examples(), IDS, MOST - 1), generator=5)
+
+
+@pytest.mark.parametrize(
+    ("cal", "dataset", "options", "error", "words"),
+    [
+        (
+            USERS,
+            examples(),
+            {},
+            dm.UnsupportedCombinationError,
+            "users, who are sampled, and a TensorDataset",
+        ),
+        (USERS, UserExamples(examples(), IDS, 1), {}, dm.UnsupportedCombinationError, "a UserExamples holds"),
+        (USERS, UserDataset(examples(), IDS, 2), {"loss": None}, dm.UnsupportedCombinationError, "hooks"),
+        (
+            USERS,
+            UserDataset(examples(), IDS, 2),
+            {"clipping_mode": "ghost"},
+            dm.UnsupportedCombinationError,
+            "clipping_mode='ghost'",
+        ),
+        (USERS, UserDataset(examples(), IDS, 2), {"unit": "example"}, dm.CertificateError, "hides one user"),
+        (
+            USERS,
+            UserDataset(examples(), IDS, 2),
+            {"unit": "people"},
+            dm.InvalidParameterError,
+            "unit must be",
+        ),
+        (USERS, UserDataset(examples(), IDS, 2), {"user_loss": "max"}, dm.InvalidParameterError, "user_loss"),
+        (
+            EXAMPLES,
+            UserDataset(examples(), IDS, 2),
+            {},
+            dm.UnsupportedCombinationError,
+            "are users, and the claim",
+        ),
+        (EXAMPLES, examples(), {"unit": "user"}, dm.CertificateError, "hides one example"),
+        (SEVERAL, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
+        (
+            SEVERAL,
+            UserExamples(examples(), IDS, MOST + 1),
+            {},
+            dm.CertificateError,
+            "up to 4 examples, 3 are",
+        ),
+    ],
+)
+def test_data_of_another_unit_are_refused(cal, dataset, options, error, words):
+    with pytest.raises(error, match=words):
+        made(cal, dataset, **options)
+
+
+@pytest.mark.parametrize("kind", [UserDataset, UserExamples])
+def test_ids_are_one_for_every_example(kind):
+    with pytest.raises(dm.InvalidParameterError, match="one for every example of the dataset"):
+        kind(examples(), IDS[:-1], 2)
+    with pytest.raises(dm.InvalidParameterError, match="tensors, arrays or numbers"):
+        UserDataset([{"x": 1}], np.array([4]), 1)[0]
