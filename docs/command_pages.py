@@ -9,8 +9,8 @@ from sphinx.application import Sphinx
 
 from dpmech.cli import main
 
-# What Markdown would read as markup; words in backquotes stay as they are.
-_MARKUP = re.compile(r"(`[^`]*`)|([\\*_{}\[\]<>$|#~])")
+# What Markdown would read as markup, and options, whose dashes it would join; words in backquotes stay.
+_MARKUP = re.compile(r"(`[^`]*`)|(?<![\w-])(--[a-z][\w-]*)|([\\*_{}\[\]<>$|#~])")
 
 
 def pages(command: click.Command = main, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
@@ -64,12 +64,12 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _described(entries: list[tuple[str, str]]) -> list[str]:
-    return [line for name, words in entries for line in (f"`{name}`", f": {plain(words)}", "")]
+    return [line for name, words in entries if words for line in (f"`{name}`", f": {plain(words)}", "")]
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it stands, but for words in backquotes."""
-    return _MARKUP.sub(lambda found: found[1] or "\\" + found[2], text)
+    """Text that Markdown shows as it stands, but for options and for words in backquotes."""
+    return _MARKUP.sub(lambda found: found[1] or (f"`{found[2]}`" if found[2] else f"\\{found[3]}"), text)
 
 
 def _folded(example: str, width: int = 76) -> list[str]:

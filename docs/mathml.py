@@ -11,6 +11,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 # The converter knows no bars of larger size.
 _NORM = re.compile(r"(?:\\[bB]ig[lr]?\s*)?\\\|")
+_WIDE = 40  # characters of TeX
 LOG = logging.getLogger(__name__)
 
 
@@ -46,8 +47,10 @@ def _written(node: nodes.Element, *, display: bool) -> str:
 
 
 def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
-    """Within a line."""
-    translator.body.append(_written(node, display=False))
+    """Within a line; one that may be wider than a phone is a box that scrolls."""
+    found = _written(node, display=False)
+    wide = len(node.astext()) > _WIDE
+    translator.body.append(f'<span class="wide-math">{found}</span>' if wide else found)
     raise nodes.SkipNode
 
 

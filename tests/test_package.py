@@ -245,7 +245,6 @@ def test_nothing_stands_flat_that_has_a_room():
         "exceptions",
         "guards",
         "plots",
-        "risk_targets",
     }
 
 

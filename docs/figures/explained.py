@@ -63,8 +63,8 @@ SCHEMES: tuple[tuple[str, Callable[[np.random.Generator], np.ndarray]], ...] = (
 
 def draw_bins(path: pathlib.Path) -> None:
     """A square where a person takes part in a step; one person stands out."""
-    figure = Figure(figsize=(8.4, 5.2))
-    panels = figure.subplots(2, 3, sharex=True, sharey=True)
+    figure = Figure(figsize=(6.4, 6.8))
+    panels = figure.subplots(3, 2, sharex=True, sharey=True)
     for number, (axes, (title, scheme)) in enumerate(zip(panels.flat, SCHEMES, strict=True)):
         taken = scheme(np.random.default_rng(number))
         for person, step in zip(*np.nonzero(taken), strict=True):
@@ -92,25 +92,25 @@ def draw_noise(path: pathlib.Path) -> None:
     apart = dm.calibrate_sigma(dm.Identity(SUMS), 2.0, 1e-5, participation=once)
     together = dm.calibrate_sigma(dm.LambdaCGD(SUMS, LAM), 2.0, 1e-5, participation=once)
     fresh_noise = np.random.default_rng(3).normal(size=SUMS)
-    figure = Figure(figsize=(8.4, 3.6))
-    left, right = figure.subplots(1, 2, width_ratios=(5, 6))
+    figure = Figure(figsize=(6.4, 6.0))
+    above, below = figure.subplots(2, 1, height_ratios=(2, 3))
     steps, own = np.arange(SHOWN), together.sigma * fresh_noise[:SHOWN]
     back = np.concatenate([[0.0], -LAM * own[:-1]])
-    left.bar(steps - 0.2, own, width=0.4, color="C0", label="fresh noise of step t")
-    left.bar(steps + 0.2, back, width=0.4, color="C1", hatch="//", label="taken back: -0.9 of step t - 1")
-    left.axhline(0.0, color="black", lw=0.8, marker="")
+    above.bar(steps - 0.2, own, width=0.4, color="C0", label="fresh noise of step t")
+    above.bar(steps + 0.2, back, width=0.4, color="C1", hatch="//", label="taken back: -0.9 of step t - 1")
+    above.axhline(0.0, color="black", lw=0.8, marker="")
     top = 1.5 * float(np.abs(own).max())
-    left.set(xlabel="step t, from 0", ylabel="noise, in clip norms", ylim=(-top, top))
-    left.legend(loc="upper left")
+    above.set(xlabel="step t, from 0", ylabel="noise, in clip norms", ylim=(-top, top))
+    above.legend(loc="upper left")
     every = np.arange(SUMS)
     for name, cal, color, marker in (("independent", apart, "C3", "D"), ("correlated", together, "C2", "^")):
         added = cal.sigma * cal.strategy.solve(fresh_noise[:, None])[:, 0]
         error = cal.sigma * dm.per_step_error(cal.strategy)
-        right.fill_between(every, -error, error, color=color, alpha=0.2, lw=0)
-        right.plot(every, np.cumsum(added), color=color, ls="-", marker=marker, markevery=8, label=name)
-    right.axhline(0.0, color="black", lw=0.8, marker="")
-    right.set(xlabel="step t, from 0", ylabel="sum of the noise of steps 0 to t")
-    right.legend(loc="upper left")
+        below.fill_between(every, -error, error, color=color, alpha=0.2, lw=0)
+        below.plot(every, np.cumsum(added), color=color, ls="-", marker=marker, markevery=8, label=name)
+    below.axhline(0.0, color="black", lw=0.8, marker="")
+    below.set(xlabel="step t, from 0", ylabel="sum of the noise of steps 0 to t")
+    below.legend(loc="upper left")
     figure.savefig(path)
 
 

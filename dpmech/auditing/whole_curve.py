@@ -52,6 +52,15 @@ class CurveAudit:
         high: how many canaries were guessed in.
         low: how many were guessed out.
         ways: how many ways to guess were tried.
+
+    Example:
+        >>> import numpy as np, dpmech as dm
+        >>> rng = np.random.default_rng(1)
+        >>> included = rng.integers(0, 2, size=1000, dtype=bool)
+        >>> claimed = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+        >>> guessed_well = dm.audit_profile(included + 0.3 * rng.normal(size=1000), included, claimed)
+        >>> guessed_well.refuted, guessed_well.p_value < 0.01
+        (True, True)
     """
 
     p_value: float

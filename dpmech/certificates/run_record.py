@@ -33,6 +33,11 @@ class Randomness:
         fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
         seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
             short one can be found from the fingerprint.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Randomness("system entropy", 64 * "0", seeded=False).seeded
+        False
     """
 
     source: str
@@ -57,6 +62,11 @@ class Uniqueness(enum.StrEnum):
 
     FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset names
     its examples. NOT_CHECKED: views were followed, down to a dataset of which nothing more is known.
+
+    Example:
+        >>> import dpmech as dm
+        >>> [one.value for one in dm.Uniqueness]
+        ['flattened', 'by example_ids', 'not checked']
     """
 
     FLATTENED = "flattened"
@@ -144,6 +154,19 @@ class RunRecord(Document):
     Raises:
         InvalidParameterError: on a bad argument.
         CertificateError: if the participations are not those that were certified, or eps is above the claim.
+
+    Example:
+        `optimizer.run_record()` makes one after a run; by hand:
+
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> lots, noise = (dm.Randomness("system entropy", 64 * digit, seeded=False) for digit in "01")
+        >>> run = dm.RunRecord(
+        ...     cal.certificate(1.0, 10.0), 12, cal.achieved, lots, noise,
+        ...     smallest_separation=4, most_participations=3,
+        ... )
+        >>> run.headline
+        'exact; 12 of 12 steps executed, eps 2 at delta 1e-05'
     """
 
     certificate: Certificate

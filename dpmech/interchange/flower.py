@@ -51,6 +51,21 @@ class FlowerAccountant:
     Raises:
         InvalidParameterError: if it is none.
         UnsupportedCombinationError: for clients sampled without replacement, which no theorem here covers.
+
+    Example:
+        With Flower, configuration and events are its own; here anything with their attributes.
+
+        >>> import types
+        >>> import dpmech as dm
+        >>> config = types.SimpleNamespace(
+        ...     target_delta=1e-5, population_size=1000, sampling_method="poisson",
+        ...     neighboring_relation="add-or-remove-one", max_epsilon=3.0,
+        ... )
+        >>> accountant = dm.FlowerAccountant(config)
+        >>> event = types.SimpleNamespace(noise_multiplier=1.1, sample_size=20, population_size=1000)
+        >>> accountant.compose(event, count=100)
+        >>> print(accountant.bounds(1e-5))
+        [1.13164, 1.13178], deterministic upper bound
     """
 
     def __init__(self, config: Any) -> None:  # noqa: ANN401 - of a package that is not required

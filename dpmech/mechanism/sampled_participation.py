@@ -242,6 +242,11 @@ class FreshBallsInBins(BallsInBins):
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
         fresh: True.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.BallsInBins(10, fresh=True)
+        FreshBallsInBins(bins=10)
     """
 
     fresh: dataclasses.InitVar[bool] = True

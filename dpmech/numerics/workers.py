@@ -202,6 +202,14 @@ class Cluster(concurrent.futures.Executor):
     Raises:
         MissingDependencyError: without dask's `distributed`.
         InvalidParameterError: if no scheduler answers there.
+
+    Example:
+        A scheduler has to run there.
+
+        >>> import dpmech as dm
+        >>> with dm.Cluster("tcp://10.0.0.1:8786") as cluster:  # doctest: +SKIP
+        ...     bins = dm.BallsInBins(390)
+        ...     dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 1.0, 1e-5, participation=bins, executor=cluster)
     """
 
     def __init__(self, address: str) -> None:

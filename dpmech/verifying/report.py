@@ -50,6 +50,13 @@ class OwnDraw:
     Attributes:
         judgement: whether they prove delta(eps) <= (1 + m) delta, at which beta and with how many draws.
         seeded: whether the caller of `verify` chose the random numbers: whoever made the file may know them.
+
+    Example:
+        >>> import dpmech as dm
+        >>> bins = dm.BallsInBins(4)
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-3, participation=bins, rng=1)
+        >>> dm.verify(cal.certificate(), rng=2).draw.claim
+        'delta(2) <= (1 + 0.1) 0.001'
     """
 
     judgement: Judgement

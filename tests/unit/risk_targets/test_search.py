@@ -76,6 +76,23 @@ def test_bad_input(make, name):
         make()
 
 
-def test_bins_are_refused():
-    with pytest.raises(UnsupportedCombinationError, match=r"dm\.profile at a few sigma"):
-        dm.calibrate_sigma_to(dm.Identity(40), TARGETS[1], participation=dm.BallsInBins(8))
+def test_correlated_noise_in_bins_is_refused_with_what_to_do():
+    with pytest.raises(UnsupportedCombinationError, match=r"target\.risk\(dm\.profile\(.*about as 1 / sigma"):
+        dm.calibrate_sigma_to(dm.LambdaCGD(40, 0.5), TARGETS[1], participation=dm.BallsInBins(8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fresh", [False, True])
+def test_independent_noise_in_bins_has_a_sigma(fresh):
+    bins = dm.BallsInBins(4, fresh=fresh)
+    target = dm.AdvantageTarget(0.2)
+    # Every probe of a new allocation takes seconds.
+    rtol = 0.2 if fresh else 0.02
+    found = dm.calibrate_sigma_to(dm.Identity(8), target, participation=bins, rtol=rtol)
+    assert found.risk.upper <= 0.2
+    assert found.profile.guarantee == dm.Guarantee(dm.Kind.BOUND)
+    less = dm.profile(dm.Identity(8), found.sigma / (1.01 + rtol), participation=bins)
+    assert target.risk(less).upper > 0.2
+    cal = found.calibration(1e-4)
+    assert cal.sigma == found.sigma
+    assert dm.delta(cal.mechanism, cal.sigma, cal.budget.eps).upper <= 1e-4

@@ -1,13 +1,15 @@
-"""The noise scale that a risk asks for: an attack's success, an advantage, or a Gaussian mu, for an eps."""
+"""The noise scale that a risk asks for, in place of an eps."""
 
-import abc
 import dataclasses
 import math
 
-import scipy
-
 from dpmech.accounting import (
+    Accountant,
+    Exact,
+    FreshEpochsAccountant,
     GaussianAccountant,
+    IndependentAccountant,
+    Method,
     PoissonAccountant,
     PrivacyProfile,
     Progress,
@@ -30,140 +32,16 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, between, next_up, safe_root, signed, typed, up
+from dpmech.risk_targets.targets import LARGEST_MU, RiskTarget
 
-__all__ = ["AdvantageTarget", "AttackTarget", "GaussianTarget", "RiskCalibration", "calibrate_sigma_to"]
+__all__ = ["RiskCalibration", "calibrate_sigma_to"]
 
-# How far the first guess at log sigma is expected to be off, and how much an eps is raised until delta fits.
+# How far the first guess at log sigma is expected to be off; how often an eps is raised until delta fits, and
+# by how much at first.
 _STEP = 0.2
-_RAISES, _RAISE = 20, 1e-6
-# A mu that steers the search stays between these.
-_LEAST_MU, _LARGEST_MU = 1e-9, 1e3
-
-
-class RiskTarget(abc.ABC):
-    """A risk, and how large it may be."""
-
-    @property
-    @abc.abstractmethod
-    def limit(self) -> float:
-        """What the risk may be at most."""
-
-    @abc.abstractmethod
-    def risk(self, known: PrivacyProfile) -> Bounds:
-        """The risk of a mechanism."""
-
-    @abc.abstractmethod
-    def mu_at(self, value: float) -> float:
-        """The mu of the Gaussian release that has this risk, about: it steers a search."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AttackTarget(RiskTarget):
-    """No attack finds more than a share `tpr` of members at a false-positive rate `fpr`.
-
-    Args:
-        fpr: in (0, 1).
-        tpr: in (fpr, 1): who flags people at random finds a share `fpr` already.
-
-    Raises:
-        InvalidParameterError: on other numbers.
-
-    Example:
-        >>> import dpmech as dm
-        >>> target = dm.AttackTarget(fpr=0.01, tpr=0.05)
-        >>> f"{dm.calibrate_sigma_to(dm.Identity(10), target).sigma:.2f}"
-        '4.64'
-    """
-
-    fpr: float
-    tpr: float
-
-    def __post_init__(self) -> None:
-        fpr = _inside("fpr", self.fpr, 0.0)
-        object.__setattr__(self, "fpr", fpr)
-        object.__setattr__(self, "tpr", _inside("tpr", self.tpr, fpr))
-
-    @property
-    def limit(self) -> float:
-        """The largest true-positive rate."""
-        return self.tpr
-
-    def risk(self, known: PrivacyProfile) -> Bounds:
-        """The best true-positive rate."""
-        return known.tpr(self.fpr)
-
-    def mu_at(self, value: float) -> float:
-        """Of the Gaussian release with this true-positive rate."""
-        return _quantile(value) - _quantile(self.fpr)
-
-
-@dataclasses.dataclass(frozen=True)
-class AdvantageTarget(RiskTarget):
-    """No attack's true-positive rate is further above its false-positive rate than `advantage`.
-
-    Args:
-        advantage: in (0, 1).
-
-    Raises:
-        InvalidParameterError: on another number.
-
-    Example:
-        >>> import dpmech as dm
-        >>> f"{dm.calibrate_sigma_to(dm.Identity(10), dm.AdvantageTarget(0.1)).sigma:.2f}"
-        '12.59'
-    """
-
-    advantage: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "advantage", _inside("advantage", self.advantage, 0.0))
-
-    @property
-    def limit(self) -> float:
-        """The largest advantage."""
-        return self.advantage
-
-    def risk(self, known: PrivacyProfile) -> Bounds:
-        """The best advantage."""
-        return known.advantage
-
-    def mu_at(self, value: float) -> float:
-        """Of the Gaussian release with this advantage."""
-        return 2.0 * _quantile(0.5 * (1.0 + value))
-
-
-@dataclasses.dataclass(frozen=True)
-class GaussianTarget(RiskTarget):
-    """But for a tail in delta, as private as one Gaussian release of sensitivity `mu` and noise 1.
-
-    Args:
-        mu: in (0, 1e3).
-        tail: in (0, 1).
-
-    Raises:
-        InvalidParameterError: on other numbers.
-    """
-
-    mu: float
-    tail: float = 1e-12
-
-    def __post_init__(self) -> None:
-        checked = check_real("mu", self.mu, minimum=0.0, open_minimum=True, maximum=_LARGEST_MU)
-        object.__setattr__(self, "mu", checked)
-        object.__setattr__(self, "tail", _inside("tail", self.tail, 0.0))
-
-    @property
-    def limit(self) -> float:
-        """The largest mu."""
-        return self.mu
-
-    def risk(self, known: PrivacyProfile) -> Bounds:
-        """The smallest mu."""
-        return known.gaussian_mu(self.tail)
-
-    def mu_at(self, value: float) -> float:
-        """The mu itself."""
-        return value
+_RAISES, _RAISE = 14, 1e-6
+# A mu that steers the search is no smaller.
+_LEAST_MU = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -181,6 +59,14 @@ class RiskCalibration:
         profile: of the mechanism at this sigma.
         risk: what was asked for, at this sigma; `risk.upper` is at most `target.limit`.
         rtol: how far the search was allowed to end above the smallest sigma.
+
+    Example:
+        >>> import dpmech as dm
+        >>> found = dm.calibrate_sigma_to(dm.Identity(10), dm.AttackTarget(fpr=0.01, tpr=0.05))
+        >>> print(found.risk)
+        [0.0499683, 0.0499684], exact
+        >>> found.calibration(delta=1e-5).sigma == found.sigma
+        True
     """
 
     mechanism: Mechanism
@@ -222,11 +108,11 @@ class RiskCalibration:
         achieved = epsilon(self.mechanism, self.sigma, at)
         if not achieved.upper > 0.0:
             raise InvalidParameterError("delta", at, "below what this mechanism has at eps 0")
-        eps = achieved.upper
+        eps, step = achieved.upper, _RAISE
         for _ in range(_RAISES):
             if _delta_at(self.mechanism, self.sigma, eps) <= at:
                 break
-            eps = next_up(eps * (1.0 + _RAISE))
+            eps, step = next_up(eps * (1.0 + step)), 2.0 * step
         else:
             raise NumericalError(f"no eps near {achieved!r} could be shown to have delta {at!r}")
         found = Calibration(
@@ -236,12 +122,17 @@ class RiskCalibration:
             sensitivity=self.sensitivity,
             achieved=achieved,
             evidence=Evidence(
-                accountant=effective_method(self.mechanism.participation, None),
+                accountant=self._method,
                 rtol=self.rtol,
                 rng_supplied=False,
             ),
         )
         return with_checksum(found)
+
+    @property
+    def _method(self) -> Method:
+        """What gives the eps of this noise scale."""
+        return effective_method(self.mechanism.participation, _exact(self.mechanism))
 
     def __str__(self) -> str:
         wanted = ", ".join(
@@ -274,7 +165,8 @@ def calibrate_sigma_to(
     Args:
         strategy: C; or a Mechanism, which says participation and adjacency as well.
         target: an AttackTarget, an AdvantageTarget or a GaussianTarget.
-        participation: who takes part when, without sampling or Poisson-sampled; None is EveryStep.
+        participation: who takes part when, without sampling, Poisson-sampled, or in bins with independent
+            noise, where every probe takes seconds; None is EveryStep.
         adjacency: as for `calibrate_sigma`.
         rtol: sigma is at most (1 + rtol) times the smallest one whose risk is shown to be so low, in [1e-3,
             0.5]. Where `risk.lower` is, says how much of that the proof costs.
@@ -285,8 +177,8 @@ def calibrate_sigma_to(
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: if no theorem covers the combination, and under other sampling, where
-            every probe would take a profile of its own: draw `dm.profile` at a few sigma there.
+        UnsupportedCombinationError: if no theorem covers the combination, and for correlated noise in bins,
+            where every probe would draw a profile of its own.
         NumericalError: if the search finds no such sigma below 1e15, or the target is out of reach of proof.
 
     Examples:
@@ -301,25 +193,23 @@ def calibrate_sigma_to(
     if not isinstance(target, RiskTarget):
         raise InvalidParameterError("target", target, "an AttackTarget, AdvantageTarget or GaussianTarget")
     tolerance = check_real("rtol", rtol, minimum=1e-3, maximum=0.5)
-    accountant = accountant_for(mechanism, None, None)
-    if not isinstance(accountant, GaussianAccountant | PoissonAccountant):
-        raise UnsupportedCombinationError(
-            f"a search for sigma by a risk takes a profile at every probe, which {mechanism.participation!r} "
-            "has at the cost of a sample",
-            supported="participation without sampling, and Poisson-sampled; else dm.profile at a few sigma",
-        )
+    method = _exact(mechanism)
+    accountant = accountant_for(mechanism, method, None)
     wanted = _steering(target, target.limit)
-    start = accountant.sensitivity.upper / wanted
-    if isinstance(accountant, PoissonAccountant):
-        release = accountant.release
-        # As the central limit theorem has it.
-        spread = release.sampling_prob * math.sqrt(release.steps) / wanted
-        start = accountant.sensitivity.upper / math.sqrt(math.log1p(spread**-2))
+    start = _start(accountant, wanted)
+    if start is None:
+        raise UnsupportedCombinationError(
+            f"a search for sigma by a risk takes a profile at every probe, which {mechanism!r} has at the "
+            "cost of a sample",
+            supported="participation without sampling, Poisson-sampled, and bins with independent noise; "
+            "else target.risk(dm.profile(strategy, sigma, participation=...)) at two or three sigma: the mu "
+            "of a Gaussian release of that risk falls about as 1 / sigma",
+        )
     known: dict[float, tuple[PrivacyProfile, Bounds]] = {}
 
     def excess(log_sigma: float) -> float:
         sigma = math.exp(log_sigma)
-        found = profile(mechanism, sigma)
+        found = profile(mechanism, sigma, method=method)
         risk = target.risk(found)
         known[log_sigma] = found, risk
         if progress is not None:
@@ -334,16 +224,34 @@ def calibrate_sigma_to(
     return RiskCalibration(mechanism, target, math.exp(root), accountant.sensitivity, found, risk, tolerance)
 
 
-def _inside(name: str, value: float, minimum: float) -> float:
-    return check_real(name, value, minimum=minimum, maximum=1.0, open_minimum=True, open_maximum=True)
+def _exact(mechanism: Mechanism) -> Method | None:
+    """For independent noise under one allocation to bins what needs no draws; else the default."""
+    allocated = mechanism.participation.allocation_bins is not None and not mechanism.certain
+    return Exact() if allocated and mechanism.strategy.bands == 1 else None
 
 
-def _quantile(level: float) -> float:
-    return float(scipy.special.ndtri(min(max(level, 1e-300), 1.0 - 1e-15)))
+def _start(accountant: Accountant, mu: float) -> float | None:
+    """About the sigma at which it is like one Gaussian release of this mu; None where draws are needed."""
+    bound = accountant.sensitivity.upper
+    if isinstance(accountant, GaussianAccountant):
+        return bound / mu
+    if isinstance(accountant, PoissonAccountant):
+        release = accountant.release
+        # As the central limit theorem has it.
+        spread = release.sampling_prob * math.sqrt(release.steps) / mu
+        return bound / math.sqrt(math.log1p(spread**-2))
+    # The mean of b lognormals of variance V has variance V / b.
+    if isinstance(accountant, IndependentAccountant):
+        return bound / math.sqrt(math.log1p(accountant.bins * math.expm1(min(mu**2, 500.0))))
+    if isinstance(accountant, FreshEpochsAccountant):
+        squared = min(mu**2 / accountant.count, 500.0)
+        norm = max(one.upper for one, _ in accountant.epochs)
+        return norm / math.sqrt(math.log1p(accountant.bins * math.expm1(squared)))
+    return None
 
 
 def _steering(target: RiskTarget, value: float) -> float:
-    return min(max(target.mu_at(value), _LEAST_MU), _LARGEST_MU)
+    return min(max(target.mu_at(value), _LEAST_MU), LARGEST_MU)
 
 
 def _delta_at(mechanism: Mechanism, sigma: float, eps: float) -> float:
