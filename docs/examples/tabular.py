@@ -1,4 +1,4 @@
-"""A table of numbers, privately: tumours of the breast, with DP-SGD in one call.
+"""A table of numbers, privately: tumours of the breast, with DP-SGD (Poisson sampling) in one call.
 
 569 rows and 30 columns, which scikit-learn ships. Run as `python tabular.py FOLDER --eps 4`.
 """

@@ -5,6 +5,7 @@ A Calibration and a Certificate are Claims; a RunRecord says what was executed u
 
 from dpmech.certificates.certificate import Certificate
 from dpmech.certificates.claim import Claim, Evidence, check_unedited, with_checksum
+from dpmech.certificates.continuity import Continuity, Kept, Uniqueness
 from dpmech.certificates.document import (
     LARGEST_FILE,
     SCHEMA_VERSION,
@@ -18,7 +19,7 @@ from dpmech.certificates.document import (
 )
 from dpmech.certificates.duties import trainer_duties
 from dpmech.certificates.profile_nodes import ProfileNodes
-from dpmech.certificates.run_record import Continuity, Kept, Randomness, RunRecord, Uniqueness, is_run_record
+from dpmech.certificates.run_record import Randomness, RunRecord, is_run_record
 
 __all__ = [
     "LARGEST_FILE",

@@ -1,11 +1,11 @@
 """RunRecord: what a training run did under its certificate, as one JSON file that can be checked."""
 
 import dataclasses
-import enum
 import json
 from typing import Any, Self
 
 from dpmech.certificates.certificate import Certificate
+from dpmech.certificates.continuity import Continuity, Kept, Uniqueness
 from dpmech.certificates.document import (
     SCHEMA_VERSION,
     Document,
@@ -19,7 +19,7 @@ from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterErr
 from dpmech.guards import check_integer
 from dpmech.numerics import Bounds, typed, up
 
-__all__ = ["KIND", "Continuity", "Kept", "Randomness", "RunRecord", "Uniqueness", "is_run_record"]
+__all__ = ["KIND", "Randomness", "RunRecord", "is_run_record"]
 
 KIND = "run record"
 
@@ -55,73 +55,6 @@ class Randomness:
             raise InvalidParameterError("fingerprint", self.fingerprint, "64 hexadecimal digits")
         if not isinstance(self.seeded, bool):
             raise InvalidParameterError("seeded", self.seeded, "True or False")
-
-
-class Uniqueness(enum.StrEnum):
-    """How it was checked that no example stands in a dataset twice.
-
-    FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset names
-    its examples. NOT_CHECKED: views were followed, down to a dataset of which nothing more is known.
-
-    Example:
-        >>> import dpmech as dm
-        >>> [one.value for one in dm.Uniqueness]
-        ['flattened', 'by example_ids', 'not checked']
-    """
-
-    FLATTENED = "flattened"
-    EXAMPLE_IDS = "by example_ids"
-    NOT_CHECKED = "not checked"
-
-
-class Kept(enum.StrEnum):
-    """Whether a part of a run is what it was when its first checkpoint was saved.
-
-    SAME: by its fingerprint, at every load. ACCEPTED: it differed at a load, and the caller took the
-    responsibility. UNKNOWN: some of it has no fingerprint.
-
-    Example:
-        >>> import dpmech as dm
-        >>> [kept.value for kept in dm.Kept]
-        ['same', 'changed, accepted by the caller', 'not wholly fingerprinted']
-    """
-
-    SAME = "same"
-    ACCEPTED = "changed, accepted by the caller"
-    UNKNOWN = "not wholly fingerprinted"
-
-
-@dataclasses.dataclass(frozen=True)
-class Continuity:
-    """What is known of the parts of a run that saved or loaded checkpoints.
-
-    Steps after a checkpoint may be taken again, with the same noise. If the sums under it are not those of
-    the first time, whoever has both results subtracts the noise.
-
-    Attributes:
-        dataset: some of its examples.
-        model: its structure.
-        loss: of one example.
-
-    Example:
-        >>> import dpmech as dm
-        >>> kept = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN)
-        >>> kept.loss.value
-        'not wholly fingerprinted'
-    """
-
-    dataset: Kept
-    model: Kept
-    loss: Kept
-
-    def __post_init__(self) -> None:
-        for name in ("dataset", "model", "loss"):
-            if not isinstance(getattr(self, name), Kept):
-                raise InvalidParameterError(name, getattr(self, name), "a Kept")
-
-    def of_kind(self, kind: Kept) -> tuple[str, ...]:
-        """The names of the parts of which this is known."""
-        return tuple(name for name, value in dataclasses.asdict(self).items() if value == kind)
 
 
 @dataclasses.dataclass(frozen=True)
