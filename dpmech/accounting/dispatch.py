@@ -8,18 +8,14 @@ import numpy as np
 from dpmech.accounting.accountant import Accountant
 from dpmech.accounting.balls_in_bins import (
     AllocationRenyiAccountant,
-    CertifiedAccountant,
-    DeterministicAccountant,
     FreshEpochsAccountant,
     ImportanceAccountant,
     IndependentAccountant,
-    InTurnAccountant,
-    Turn,
+    accountant_in_turn,
     bin_gram,
+    certified_accountant,
     check_nonnegative,
-    lower_gram,
-    ring_profile,
-    sampling_gram,
+    deterministic_accountant,
 )
 from dpmech.accounting.gaussian import GaussianAccountant
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
@@ -40,7 +36,6 @@ from dpmech.mechanism import (
     Participation,
     Poisson,
     Registry,
-    Strategy,
     UserPoisson,
 )
 from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, quotient_up, spend
@@ -52,8 +47,6 @@ __all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "method_am
 _CLOSE = 1e-14
 # Bounds without samples in place of samples: for small delta, where they are needed, so much of it is less
 # than a hundredth of sigma. The work that they may take is as counted; measured it was a third to a quarter.
-_COARSE = Deterministic(rel_error=0.4)
-_LAST_RESORT = 600.0
 
 Find = Callable[[Mechanism, Method | None, np.random.Generator | None], Accountant]
 
@@ -213,22 +206,15 @@ def _balls_in_bins(
     if method is None or method == unasked:
         # Where the first refuses, as a proof by sampling would take too long, the best of the others answers.
         sampled = method or Certified()
-        turns = [
-            Turn(sampled, lambda: _certified(strategy, bins, bounds, sampled, rng)),
-            Turn(Rdp(), lambda: AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)),
-            Turn(_COARSE, lambda: _programme(strategy, bins, bounds, _COARSE), _LAST_RESORT),
-        ]
-        if independent:
-            return InTurnAccountant(IndependentAccountant(bins, bounds), turns)
-        return InTurnAccountant(turns[0].make(), turns[1:])
+        return accountant_in_turn(strategy, bins, bounds, sampled, rng, independent=independent)
     if isinstance(method, Certified):
-        return _certified(strategy, bins, bounds, method, rng)
+        return certified_accountant(strategy, bins, bounds, method, rng)
     if isinstance(method, Importance):
         return ImportanceAccountant(bin_gram(strategy, bins), bounds, method, rng)
     if isinstance(method, Deterministic):
-        return _programme(strategy, bins, bounds, method)
+        return deterministic_accountant(strategy, bins, bounds, method)
     if isinstance(method, Exact) and strategy.bands == 1:
-        return _programme(strategy, bins, bounds, Deterministic(rel_error=0.005))
+        return deterministic_accountant(strategy, bins, bounds, Deterministic(rel_error=0.005))
     if isinstance(method, Rdp):
         return AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)
     raise UnsupportedCombinationError(
@@ -278,26 +264,6 @@ def _fresh_balls_in_bins(
         for (least, most), count in zip(alike, times, strict=True)
     )
     return FreshEpochsAccountant(bins, epochs, bounds)
-
-
-def _certified(
-    strategy: Strategy, bins: int, bounds: Bounds, method: Certified, rng: np.random.Generator | None
-) -> CertifiedAccountant:
-    return CertifiedAccountant(
-        sampling_gram(strategy, bins),
-        bounds,
-        method,
-        rng,
-        lower=lower_gram(strategy, bins),
-        settled_add=lambda sigma, eps: _programme(strategy, bins, bounds).upper_add(sigma, eps),
-    )
-
-
-def _programme(
-    strategy: Strategy, bins: int, bounds: Bounds, method: Deterministic | None = None
-) -> DeterministicAccountant:
-    profile, gram = ring_profile(strategy, bins), bin_gram(strategy, bins)
-    return DeterministicAccountant(profile, gram, bounds, method or Deterministic())
 
 
 def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None) -> Accountant:

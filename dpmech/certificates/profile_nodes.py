@@ -63,8 +63,12 @@ class ProfileNodes:
             return None
         bins = mechanism.participation.allocation_bins or mechanism.participation.epoch_bins
         if bins is None or mechanism.certain:
+            several = mechanism.participation.example_prob is not None
             raise UnsupportedCombinationError(
-                f"nodes of {mechanism!r}, whose profile is known everywhere at once",
+                f"nodes of {mechanism!r}, "
+                + (
+                    "which no second route checks" if several else "whose profile is known everywhere at once"
+                ),
                 supported="a profile with method=None, which takes no room in a certificate",
             )
         return cls(profile.parts.curves, profile.guarantee, profile.by)

@@ -5,6 +5,11 @@ importance sampling (`proposals`, `sampling`), and a deterministic programme (`r
 none of these: the law of a sum (`independent`).
 """
 
+from dpmech.accounting.balls_in_bins.by_default import (
+    accountant_in_turn,
+    certified_accountant,
+    deterministic_accountant,
+)
 from dpmech.accounting.balls_in_bins.dominating_pair import (
     bin_gram,
     check_nonnegative,
@@ -64,8 +69,11 @@ __all__ = [
     "RoughSigma",
     "Stage",
     "Turn",
+    "accountant_in_turn",
     "bin_gram",
+    "certified_accountant",
     "check_nonnegative",
+    "deterministic_accountant",
     "draw_entropy",
     "estimate_curve",
     "folded",

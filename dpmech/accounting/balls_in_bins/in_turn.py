@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
+from dpmech.accounting.balls_in_bins.sampling import FarAimError
 from dpmech.accounting.methods import Method
 from dpmech.exceptions import DpmechError, UnattainableBudgetError, WorkLimitError
 from dpmech.numerics import Bounds, metered
@@ -26,11 +27,15 @@ class Turn(NamedTuple):
         method: its method.
         make: what makes it.
         seconds: the work that it may take, as `spend` counts it; infinite where it needs no limit.
+        spare: it is asked only where none before it has answered.
+        again: it is asked only where the first one refused as it would aim too far above the right sigma.
     """
 
     method: Method
     make: Callable[[], Accountant]
     seconds: float = math.inf
+    spare: bool = False
+    again: bool = False
 
     def budget(self) -> contextlib.AbstractContextManager[None]:
         """Inside, what it may take is counted, not timed: the same ones answer on every machine."""
@@ -96,7 +101,7 @@ class InTurnAccountant(Accountant):
             progress(f"{refusal}; bounds without samples take over")
         if answers and enough(answers[0][0]):
             return answers[0]
-        answers += self._others(asked, progress)
+        answers += self._others(asked, progress, far=isinstance(refusal, FarAimError))
         if not answers and refusal is not None:
             raise refusal
         found, carried = min(answers, key=lambda answer: size(answer[0]))
@@ -104,10 +109,13 @@ class InTurnAccountant(Accountant):
         return found, carried
 
     def _others(
-        self, asked: Callable[[Accountant], Answer], progress: Progress
+        self, asked: Callable[[Accountant], Answer], progress: Progress, *, far: bool
     ) -> Iterator[tuple[Answer, Method]]:
         """Their answers, and their methods, but for those that refuse or would work too long."""
+        answered = False
         for turn in self.others:
+            if (turn.spare and answered) or (turn.again and not far):
+                continue
             method = turn.method
             try:
                 with turn.budget():
@@ -120,4 +128,5 @@ class InTurnAccountant(Accountant):
             except (DpmechError, ArithmeticError) as error:
                 progress(f"{method!r}: {error}")
             else:
+                answered = True
                 yield answer, method

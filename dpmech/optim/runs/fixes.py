@@ -23,9 +23,9 @@ def fix(model: nn.Module) -> nn.Module:
 
     Recurrent layers (LSTM, GRU, RNN) become those of Opacus and MultiheadAttention four linear layers, with
     the same weights and the same outputs. Batch normalisation becomes GroupNorm (of gcd(32, channels)
-    groups), which is **another function**, with its weight and bias; InstanceNorm loses its running
-    statistics. What works in place (`inplace=True`) no longer does. Call it before the optimizer is made: the
-    copy has parameters of its own. What needs no gradient needs none there.
+    groups; one for BatchNorm1d), which is **another function**, with its weight and bias; InstanceNorm
+    loses its running statistics. What works in place (`inplace=True`) no longer does. Call it before the
+    optimizer is made: the copy has parameters of its own. What needs no gradient needs none there.
 
     Args:
         model: any module; it stays as it is.
@@ -142,7 +142,9 @@ def _replacement(name: str, layer: nn.Module) -> nn.Module | None:
     """What stands for a layer; None where it stays."""
     other: nn.Module
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        groups = math.gcd(32, layer.num_features)
+        # Behind a linear layer a channel is one number, and nothing is left of a group of one or two.
+        plain = isinstance(layer, nn.BatchNorm1d)
+        groups = 1 if plain else math.gcd(32, layer.num_features)
         other = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
         _hand_over(other, layer, strict=False)
     elif isinstance(layer, _INSTANCES) and layer.track_running_stats:

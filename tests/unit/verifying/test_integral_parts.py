@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.special
 
+import dpmech as dm
 from dpmech.verifying import integrals
 from dpmech.verifying.integrals import (
     ComposedLaw,
@@ -15,6 +16,7 @@ from dpmech.verifying.integrals import (
     _fading,
     _integrand,
     _one_direction,
+    composed_delta,
     gaussian_integral,
 )
 from tests.support.oracles import gaussian_delta, sampled_delta
@@ -128,6 +130,15 @@ def test_add_is_left_out_where_its_loss_has_ended():
     last = -steps * math.log1p(-q)
     assert len(_directions(q, s, steps, last * (1.0 - 1e-6))) == 2
     assert len(_directions(q, s, steps, last)) == 1
+
+
+@pytest.mark.parametrize("share", [0.99, 0.998, 0.9999])
+def test_just_below_the_largest_loss_of_add_the_other_direction_decides(share):
+    # Plans whose eps is about the number of their epochs.
+    q, steps, s = 0.0128, 234, 1.0
+    eps = share * -steps * math.log1p(-q)
+    known = dm.delta(dm.Identity(steps), s, eps, participation=dm.Poisson(q))
+    assert known.lower * (1 - 1e-6) <= composed_delta(q, s, steps, eps) <= known.upper * (1 + 1e-6)
 
 
 def test_a_line_keeps_off_the_pole_but_rises_no_further_than_is_safe():

@@ -1,5 +1,6 @@
 """Balls-in-Bins by the convex-order programme on a dominating ring: no sampling, no confidence level."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -16,11 +17,12 @@ from dpmech.accounting.balls_in_bins.ring.bound import (
     RingResult,
     ring_delta,
 )
-from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
+from dpmech.accounting.balls_in_bins.ring.dominating import Height, dominating_ring
 from dpmech.accounting.balls_in_bins.ring.gram import RingGram
 from dpmech.accounting.balls_in_bins.ring.grid import coarser
 from dpmech.accounting.balls_in_bins.ring.mixture_fit import dominating_mixture
 from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
+from dpmech.accounting.balls_in_bins.ring.tilted import tilted_delta
 from dpmech.accounting.balls_in_bins.ring.transform import mixture_delta
 from dpmech.accounting.balls_in_bins.sampling import RoughSample, draw_entropy
 from dpmech.accounting.gaussian import gaussian_delta
@@ -44,6 +46,10 @@ __all__ = ["DeterministicAccountant"]
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
+# Sigmas in one cell of this width, in log, share rings where delta may be small: where the log of the moment
+# bound is no more than _LOOSE above what is small.
+_CELL = 0.02
+_LOOSE = 10.0
 # Where Laplace transforms are tried: their errors are absolute, about 1e-12 e^eps. With few bins the
 # programme is as fast, and more eigenvalues count.
 LEAST_BINS = 40
@@ -51,16 +57,20 @@ MOST_EPS = 20.0
 MOST_DIAGONAL = 60.0
 SECOND_EPS = 3.0
 SMALL_DELTA = 1e-9
+# From here on these errors are too little to look for anything else.
+CLEAR_DELTA = 1e-6
 # Only where a search starts depends on this sample, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rings:
-    """Rings for either direction; each dominates."""
+    """Rings for either direction, each dominates; whether their transforms are tilted, and about delta."""
 
     remove: MixtureGram
     add: MixtureGram
+    tilted: bool = False
+    guess: float = 1.0
 
 
 class DeterministicAccountant(Accountant):
@@ -94,6 +104,11 @@ class DeterministicAccountant(Accountant):
 
     def upper_add(self, sigma: float, eps: float) -> float:
         """An upper bound on the ADD direction alone, within about a factor 2."""
+        profile = self.profile * sigma**-2
+        if not self._flat(profile, eps):
+            with contextlib.suppress(NumericalError):
+                one = dominating_mixture(profile * (1.0 + 32.0 * UNIT), self.gram.bins, eps=eps, parts=1)
+                return tilted_delta(one, eps, rel_error=0.4, remove=False)
         return ring_delta(
             self._ring(sigma, eps).scaled(sigma**-2), eps, rel_error=1.0, direction=Direction.ADD
         ).delta_add
@@ -186,15 +201,35 @@ class DeterministicAccountant(Accountant):
 
         Whether it does is tried out. Its absolute errors grow with e^eps, so that it serves no small delta.
         """
-        bins = self.gram.bins
         profile = self.profile * sigma**-2
-        flat = bins < LEAST_BINS or not np.ptp(profile) > 1e-9 * profile[0]
-        if flat or eps > MOST_EPS or not profile[0] <= MOST_DIAGONAL:
+        if self._flat(profile, eps):
             return None
         key = (sigma, eps)
         if key not in self._mixtures:
-            self._mixtures[key] = self._served(profile, sigma, eps)
+            found = self._near(profile, sigma, eps)
+            self._mixtures[key] = self._served(profile, sigma, eps) if found is None else found
         return self._mixtures[key]
+
+    def _near(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
+        """Tilted rings of a sigma close by, one for all of a cell: the answer depends on no other call."""
+        moments = float(np.min(Height(self.gram.bins, eps).of(profile)))
+        there = math.exp(_CELL * round(math.log(sigma) / _CELL))
+        if moments > math.log(SMALL_DELTA) + eps + _LOOSE or there == sigma:
+            return None
+        rings = self._mixture(there, eps)
+        if rings is None or not rings.tilted:
+            return None
+        near = dataclasses.replace(rings, guess=2.0 * self._transformed(rings, there, eps))
+        try:
+            self._transformed(near, sigma, eps)
+        except NumericalError:
+            return None
+        return near
+
+    def _flat(self, profile: FloatArray, eps: float) -> bool:
+        """Whether transforms are not worth a try."""
+        flat = self.gram.bins < LEAST_BINS or not np.ptp(profile) > 1e-9 * profile[0]
+        return flat or eps > MOST_EPS or not profile[0] <= MOST_DIAGONAL
 
     def _served(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
         raised, bins = profile * (1.0 + 32.0 * UNIT), self.gram.bins
@@ -206,13 +241,23 @@ class DeterministicAccountant(Accountant):
         if eps >= SECOND_EPS:
             two = dominating_mixture(raised, bins, eps=eps, parts=2).scaled(sigma**2)
         # what has killed most paths, as ADD does, is found on a ring with one exponential only
+        upper, found = math.inf, None
         for rings in dict.fromkeys((_Rings(two, one), _Rings(one, one))):
             try:
-                upper = self._transformed(rings, sigma, eps)
+                upper, found = self._transformed(rings, sigma, eps), rings
             except NumericalError:
                 continue
-            return rings if upper > SMALL_DELTA * max(1.0, math.exp(eps)) else None
-        return None
+            break
+        unit = max(1.0, math.exp(eps))
+        if found is not None and upper > CLEAR_DELTA * unit:
+            return found
+        if not upper > SMALL_DELTA * unit:
+            upper, found = math.inf, None
+        rings = _Rings(one, one, tilted=True)
+        try:
+            return rings if self._transformed(rings, sigma, eps) < upper else found
+        except NumericalError:
+            return found
 
     def _transformed(self, rings: _Rings, sigma: float, eps: float) -> float:
         """A bound in both directions by Laplace transforms."""
@@ -220,8 +265,12 @@ class DeterministicAccountant(Accountant):
         if key not in self._found:
             error = rung_below(self.settings.rel_error, REL_ERROR)
             one, other = rings.remove.scaled(sigma**-2), rings.add.scaled(sigma**-2)
-            remove = mixture_delta(one, eps, rel_error=error, remove=True)
-            add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
+            if rings.tilted:
+                remove = tilted_delta(one, eps, rel_error=error, remove=True, guess=rings.guess)
+                add = tilted_delta(other, eps, rel_error=error, remove=False, floor=remove)
+            else:
+                remove = mixture_delta(one, eps, rel_error=error, remove=True)
+                add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
             self._found[key] = max(remove, add)
         return self._found[key]
 

@@ -122,7 +122,13 @@ class Traces:
         norm = self.norm
         for _ in range(60):
             image = root[:, None] * np.asarray(self.step(root[:, None] * vector))
-            norm = min(norm, float(np.max(image / vector)) * (1.0 + 1e-12))
+            if not np.max(image) > 0.0:
+                # nothing but what underflow takes is left
+                norm = min(norm, 1e-150)
+                break
+            before, norm = norm, min(norm, float(np.max(image / vector)) * (1.0 + 1e-12))
+            if self.bins * (before - norm) < 0.05 * norm and before > norm:
+                break
             vector = image + 1e-9 * np.max(image)
         return float(self.frobenius**2 * norm ** (self.bins - 2)) * (1.0 + 1e-9)
 

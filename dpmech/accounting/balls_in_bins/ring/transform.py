@@ -6,25 +6,20 @@ E e^(-zeta r) is the trace of a power of one matrix (`traces`) once the x stand 
 are in docs/balls_in_bins_proof.md.
 """
 
-import dataclasses
 import math
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.accounting.balls_in_bins.moment_bound import ORDERS
 from dpmech.accounting.balls_in_bins.moments import log_add_bound
-from dpmech.accounting.balls_in_bins.ring.dominating import Height
 from dpmech.accounting.balls_in_bins.ring.exponential_sums import Majorant
 from dpmech.accounting.balls_in_bins.ring.lattice import Lattice, build_lattice
 from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
-from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split
-from dpmech.accounting.balls_in_bins.ring.rounding import common_factor, law_rounding
 from dpmech.accounting.balls_in_bins.ring.traces import DENSE, Traces
+from dpmech.accounting.balls_in_bins.ring.transform_parts import Parts, groups_of
 from dpmech.accounting.balls_in_bins.ring.white_law import WhiteLaw, bin_transform
-from dpmech.accounting.gaussian import gaussian_delta
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, IntArray, spend
+from dpmech.numerics import UNIT, FloatArray, spend
 
 __all__ = ["mixture_delta"]
 
@@ -34,15 +29,11 @@ ComplexArray = npt.NDArray[np.complex128]
 SMOOTHING = 0.4
 RIPPLE = 0.1
 WINDOW = 0.02
-NODES = 0.1
 LEFT_OUT = 0.1
-# The moment bound is above delta by about this factor or less.
-LOOSE = 30.0
 DAMPING = 4.0
 GROUP_RATIO = 2.0
 MOST_WIDTH = 0.5
 MOST_EXPONENTS = 6000
-FREE = 5.0
 
 
 def mixture_delta(
@@ -73,28 +64,7 @@ def mixture_delta(
     return _Direction(gram, eps, rel_error, floor, remove=remove).bound()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Common:
-    """Nodes of what all bins share: kinks in units of r, and weights of the payoff (1 - r / kink)_+."""
-
-    kinks: FloatArray
-    weights: FloatArray
-    beyond: float
-    factor: float
-
-
-class _Direction:
-    def __init__(
-        self, gram: MixtureGram, eps: float, rel_error: float, floor: float, *, remove: bool
-    ) -> None:
-        self.gram, self.remove, self.rel_error = gram, remove, rel_error
-        self.own = dataclasses.replace(gram, constant=0.0)
-        self.shift = self._level_shift()
-        self.eps = eps - self.shift
-        order, rough = self._rough(gram, max(eps, 1e-3))
-        self.order, self.floor = order, floor
-        self.scale = max(rough / LOOSE, floor, 1e-290)
-
+class _Direction(Parts):
     def bound(self) -> float:
         """Sum over the nodes of what all bins share, in groups that share their transforms."""
         if not self.remove:
@@ -103,13 +73,13 @@ class _Direction:
                 return self.floor
         wanted = WINDOW * self.rel_error * self.scale
         lattice = build_lattice(self.own, remove=self.remove, ripple=RIPPLE * self.rel_error, outside=wanted)
-        law, top, weights_factor = self._white(wanted)
+        law, top, weights_factor = self.white_law(wanted)
         run = _Run(lattice, law, self.remove)
-        common = self._common(wanted)
-        groups = _groups(common.kinks)
-        caps = [self._cap(common, members) for members in groups]
+        common = self.common(wanted)
+        groups = groups_of(common.kinks, GROUP_RATIO)
+        caps = [self.cap(common, members) for members in groups]
         total, left = 0.0, LEFT_OUT * self.rel_error * self.scale
-        sizes = [self._importance(common, members) for members in groups]
+        sizes = [self.importance(common, members) for members in groups]
         largest = max(size for size, _ in sizes)
         for index in sorted(range(len(groups)), key=lambda index: caps[index]):
             members, cap = groups[index], caps[index]
@@ -119,7 +89,7 @@ class _Direction:
             size, slope = sizes[index]
             # w^2 / 2 times the density at the kink over delta: from its slope, and near r = 1 from the spread
             width = math.sqrt(2.0 * SMOOTHING * self.rel_error)
-            width *= min(1.0 / math.sqrt(slope * (slope + 1.0)), self._spread())
+            width *= min(1.0 / math.sqrt(slope * (slope + 1.0)), self.spread())
             width *= min((largest / max(size, 1e-300)) ** (1.0 / 3.0), 30.0)
             kinks, weights = common.kinks[members], common.weights[members]
             width = min(width, self._most_width(float(kinks.max()), float(weights.sum()), wanted))
@@ -129,87 +99,6 @@ class _Direction:
         if not math.isfinite(found) or found < 0.0:
             raise NumericalError(f"the transform gave {found!r} for {self.gram!r}")
         return min(1.0, found)
-
-    def _level_shift(self) -> float:
-        """How much lower eps is taken: increments are exponentials of numbers known to some roundings."""
-        places = sum(60.0 * math.sqrt(part) + 2.0 * part for part in (self.gram.white, self.gram.exponential))
-        size = places + 2.0 * math.log(self.gram.bins) + 60.0 * math.sqrt(self.gram.constant) + 1.0
-        slopes = sum(a * 512.0 / (1.0 - decay) for a, decay in self.gram.parts)
-        return 1.01 * (8.0 * ELEMENTARY + UNIT * (64.0 * size + slopes))
-
-    @staticmethod
-    def _rough(gram: MixtureGram, level: float) -> tuple[float, float]:
-        """Order and value of the best moment bound."""
-        height = Height(gram.bins, level).of(gram.profile())
-        best = int(np.argmin(height))
-        return float(ORDERS[best]), math.exp(min(float(height[best]), 0.0))
-
-    def _white(self, wanted: float) -> tuple[WhiteLaw, float, float]:
-        """The law of W, what its top costs, and the factor for rounding of its weights."""
-        white, root = self.gram.white, math.sqrt(self.gram.white)
-        tail = min(FREE + math.sqrt(2.0 * math.log(1.0 / min(wanted, 0.1))), 37.0)
-        step = math.sqrt(12.0 * NODES * self.rel_error / (self.order * (self.order - 1.0)))
-        low, high = (-FREE, tail) if self.remove else (-tail, FREE)
-        step = min(step, 0.5 * root)
-        count = min(math.ceil(((high - low) * root + white) / step) + 1, 4000)
-        logs = np.linspace(low * root, high * root + (white if self.remove else 0.0), count) - 0.5 * white
-        split = lognormal_split(logs, -0.5 * white, root)
-        chances = np.concatenate([[split.zero], split.weights])
-        # they add up to 1 but for rounding: less than what the factor below allows the largest to be off
-        chances[np.argmax(chances)] += 1.0 - math.fsum(chances)
-        law = WhiteLaw(np.concatenate([[0.0], np.exp(logs)]), chances)
-        lost = law_rounding(logs + 0.5 * white, root)
-        return law, 1.01 * split.excess if self.remove else 0.0, math.exp(1.01 * self.gram.bins * lost)
-
-    def _common(self, wanted: float) -> _Common:
-        constant = self.gram.constant
-        kink = math.exp(self.eps if self.remove else -self.eps)
-        if constant == 0.0:
-            return _Common(np.array([kink]), np.ones(1), 0.0, 1.0)
-        root = math.sqrt(constant)
-        tail = -float(np.log(min(wanted, 0.1)))
-        tail = math.sqrt(2.0 * tail)
-        low, high = (-FREE, tail) if self.remove else (-tail, FREE)
-        step = math.sqrt(12.0 * NODES * self.rel_error / (self.order * (self.order - 1.0)))
-        count = min(math.ceil(((high - low) * root + constant) / min(step, 0.5 * root)) + 1, 4000)
-        logs = np.linspace(low * root, high * root + (constant if self.remove else 0.0), count)
-        logs -= 0.5 * constant
-        split = lognormal_split(logs, -0.5 * constant, root)
-        # REMOVE: p R (r - kink / R)_+ = p kink (1 - r R / kink)_+ and what is linear; see `_Run.share`
-        weights = split.weights * np.exp(logs) if self.remove else split.weights
-        beyond = split.excess if self.remove else split.zero
-        return _Common(kink * np.exp(-logs), weights, beyond, common_factor(logs, constant))
-
-    def _level(self, kink: float) -> float:
-        return math.log(kink) if self.remove else -math.log(kink)
-
-    def _spread(self) -> float:
-        """The standard deviation of r without what all bins share, about."""
-        counts = np.full(self.own.bins // 2 + 1, 2.0)
-        counts[0] = 1.0
-        return math.sqrt(float(counts @ np.expm1(np.minimum(self.own.profile(), 50.0))) / self.own.bins)
-
-    def _importance(self, common: _Common, members: IntArray) -> tuple[float, float]:
-        """About what a group adds, and the slope of ln delta at its heaviest node; it steers the effort."""
-        levels = [max(self._level(kink), 1e-3) for kink in common.kinks[members].tolist()]
-        found = [self._rough(self.own, level) for level in levels]
-        shares = common.weights[members] * np.array([rough for _, rough in found])
-        return float(shares.sum()), max(found[int(np.argmax(shares))][0] - 1.0, 1.0)
-
-    def _cap(self, common: _Common, members: IntArray) -> float:
-        """What a group adds at most: one Gaussian for each node, without amplification, or by moments."""
-        scale = self.own.diagonal**-0.5
-        levels = [self._level(kink) for kink in common.kinks[members].tolist()]
-        deltas = [gaussian_delta(scale, level)[1] if level > 0.0 else 1.0 for level in levels]
-        if self.remove:
-            # a falling function of the level; its rounding is some 1e-12
-            moments = self._rough(self.own, min(levels))[1] * (1.0 + 1e-9)
-            deltas = [min(delta, moments) for delta in deltas]
-        else:
-            trace, mean = self.own.diagonal * (1.0 + 1e-12), self.own.mean
-            logs = [log_add_bound(trace, mean, level) if level > 0.0 else 0.0 for level in levels]
-            deltas = [min(delta, math.exp(min(log, 0.0))) for delta, log in zip(deltas, logs, strict=True)]
-        return float(common.weights[members] @ np.array(deltas)) * (1.0 + 1e-12)
 
     def _most_width(self, kink: float, weight: float, wanted: float) -> float:
         """Smoothing must not reach r about 1, where all the mass is: kink w phi(distance / w) stays small."""
@@ -226,18 +115,12 @@ class _Direction:
         if not self.remove:
             for _ in range(20):
                 level = math.log(largest * (1.0 + period))
-                rough = self._rough(self.own, level)[1] if level > 1e-3 else 1.0
+                rough = self.rough(self.own, level)[1] if level > 1e-3 else 1.0
                 damping = max(DAMPING, math.log(rough / largest / (WINDOW * self.rel_error * self.scale)))
                 if damping <= DAMPING * period:
                     break
                 period *= 1.2
         return Majorant(width, period, damping, float(np.min(kinks)) / largest)
-
-
-def _groups(kinks: FloatArray) -> list[IntArray]:
-    """Indices of kinks within a factor GROUP_RATIO of each other."""
-    numbers = np.floor(np.log(kinks / kinks.min()) / math.log(GROUP_RATIO)).astype(np.int64)
-    return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 
 
 class _Run:

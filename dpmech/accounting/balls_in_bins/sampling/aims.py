@@ -5,8 +5,9 @@ import math
 from collections.abc import Callable
 
 from dpmech.accounting.balls_in_bins.sampling.pilots import Pilots
+from dpmech.exceptions import NumericalError
 
-__all__ = ["Aim", "best_aim"]
+__all__ = ["Aim", "FarAimError", "best_aim"]
 
 # How far above the right sigma, in log, a calibration may aim.
 _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01, 0.02, 0.04, 0.08)
@@ -15,6 +16,10 @@ _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01
 _FAR_AIMS = (0.12, 0.18, 0.25, 0.35, 0.5)
 # An aim this much higher is as unwelcome as all the draws that a proof may take.
 _COMFORT = 0.003
+
+
+class FarAimError(NumericalError):
+    """A proof by sampling would aim too far above the right point; none was tried, and no beta was spent."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +42,14 @@ class Aim:
 
 
 def best_aim(
-    pilots: Pilots, fall: float, delta: float, beta: float, most: float, there: Callable[[float], Pilots]
+    pilots: Pilots,
+    fall: float,
+    delta: float,
+    beta: float,
+    most: float,
+    there: Callable[[float], Pilots],
+    *,
+    reach: float = math.inf,
 ) -> Aim:
     """The aim whose proof is worth its draws.
 
@@ -48,10 +60,14 @@ def best_aim(
         beta: of the proof.
         most: draws that a proof may take.
         there: pilots of a point so far above those given, with random numbers of their own.
+        reach: how far above that may be, in log; with a limit, only the nearer ones are looked at.
+
+    Raises:
+        FarAimError: if it is above `reach`.
     """
     near = (Aim(above, pilots.expected_samples(pilots.log_mean + fall * above, beta)) for above in _AIMS)
     best = min(near, key=lambda aim: aim.cost(most))
-    for above in _FAR_AIMS:
+    for above in _FAR_AIMS if math.isinf(reach) else ():
         if best.cost(most) <= Aim(above, 0.0).cost(most):
             break
         # Log delta is no line that far.
@@ -61,4 +77,6 @@ def best_aim(
             Aim(above, drawn.expected_samples(math.log(delta), beta), drawn),
             key=lambda aim: aim.cost(most),
         )
+    if best.above > reach:
+        raise FarAimError(f"a proof by sampling would aim {math.expm1(best.above):.0%} too high, or more")
     return best

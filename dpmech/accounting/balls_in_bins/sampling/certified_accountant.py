@@ -94,6 +94,7 @@ class CertifiedAccountant(Accountant):
         rng: None for numbers of this call's own.
         lower: a Gram matrix that is nowhere above, for lower ends; with None they are 0.
         settled_add: a proved upper bound on ADD at (sigma, eps), for where samples would take too long.
+        reach: how far above the right sigma, in log, a proof may aim; infinite for no limit.
     """
 
     def __init__(
@@ -105,9 +106,9 @@ class CertifiedAccountant(Accountant):
         *,
         lower: BinGram | None,
         settled_add: Callable[[float, float], float] | None = None,
+        reach: float = math.inf,
     ) -> None:
-        self.gram = gram
-        self.lower = lower
+        self.gram, self.lower, self.reach = gram, lower, reach
         self.settled_add = settled_add
         self.sensitivity = sensitivity
         self.settings = method
@@ -258,7 +259,7 @@ class CertifiedAccountant(Accountant):
         def there(above: float) -> Pilots:
             return pilots.moved(*at(start + above), self._entropy()).redrawn()
 
-        aim = best_aim(pilots, fall, delta, first, most, there)
+        aim = best_aim(pilots, fall, delta, first, most, there, reach=self.reach)
         if aim.draws > _HOPELESS * most:
             raise NumericalError(
                 f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.bins} bins "

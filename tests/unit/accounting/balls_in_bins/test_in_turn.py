@@ -9,7 +9,7 @@ import dpmech as dm
 from dpmech.accounting import accountant_for
 from dpmech.accounting.accountant import Accountant, Solution
 from dpmech.accounting.balls_in_bins import CertifiedAccountant, InTurnAccountant, Turn, bin_gram
-from dpmech.accounting.balls_in_bins.sampling import certified_accountant, certified_bound
+from dpmech.accounting.balls_in_bins.sampling import FarAimError, aims, certified_accountant, certified_bound
 from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
 from dpmech.accounting.balls_in_bins.streams import Stage
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, WorkLimitError
@@ -110,6 +110,37 @@ def test_work_without_end_is_refused_and_what_needs_little_answers():
     assert delta == 0.7
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "sigma"), [(None, 0.4, 0.4), (0.6, 0.4, 0.6), (None, None, 0.7), (0.9, 0.4, 0.7)]
+)
+@pytest.mark.parametrize("far", [True, False])
+def test_spare_ones_are_asked_where_none_before_has_answered(first, second, sigma, far):
+    """And one that samples further up only where the first refused for that, before any proof."""
+
+    def turn(value):
+        return lambda: Fixed(error=NumericalError("no")) if value is None else Fixed(value)
+
+    others = [
+        Turn(dm.Deterministic(), turn(first)),
+        Turn(dm.Certified(), turn(second), spare=True, again=True),
+        Turn(dm.Rdp(), turn(0.7)),
+    ]
+    refusal = FarAimError("too far") if far else NumericalError("no proof held")
+    (delta, eps, solution), _ = answers(InTurnAccountant(Fixed(error=refusal), others))
+    if not far and first is None:
+        sigma = 0.7
+    assert (delta, eps, solution.sigma) == (sigma, sigma, sigma)
+
+
+def test_a_certified_accountant_of_short_reach_refuses_before_any_proof(monkeypatch):
+    accountant = accountant_for(Mechanism(STRATEGY, SCHEME), None).first
+    assert 0.0 < accountant.reach < 0.1
+    monkeypatch.setattr(aims, "_AIMS", (0.08,))
+    monkeypatch.setattr(certified_accountant, "certify_delta", lambda *_, **__: never())
+    with pytest.raises(FarAimError, match="8% too high"):
+        accountant.calibrate(1.0, 1e-6, rtol=1e-3, progress=lambda _: None)
+
+
 @pytest.mark.parametrize(("excess", "others", "sigma"), [(0.001, 0.4, 0.5), (0.2, 0.4, 0.4), (0.2, 0.6, 0.5)])
 def test_a_sigma_far_above_the_right_one_is_compared(excess, others, sigma):
     class Wide(Fixed):
@@ -154,7 +185,7 @@ def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
     cal = dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME)
     methods = {
         method: dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=method)
-        for method in (dm.Rdp(), dm.Deterministic(rel_error=0.4))
+        for method in (dm.Rdp(), dm.Deterministic(rel_error=0.1))
     }
     best = min(methods, key=lambda method: methods[method].sigma)
     assert cal.sigma == methods[best].sigma

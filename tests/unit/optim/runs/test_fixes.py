@@ -149,15 +149,25 @@ def test_normalisation_is_replaced():
     nn.init.normal_(model[1].weight)
     fixed = fix(model)
     assert isinstance(fixed[1], nn.GroupNorm)
-    assert (fixed[1].num_groups, fixed[1].training) == (2, False)
+    assert (fixed[1].num_groups, fixed[1].training) == (1, False)
     assert torch.equal(fixed[1].weight, model[1].weight)
     assert list(fixed.buffers()) == []
     assert fixed[0] is not model[0]
     x, y = torch.randn(4, 2, 5), torch.randn(4, 6, 5)
     clipped_gradients(fixed.train(), lambda f, x, y: (f(x[None]) - y[None]).square().sum(), (x, y), 1.0)
-    assert isinstance(fix(nn.BatchNorm2d(8, affine=False)), nn.GroupNorm)
+    assert fix(nn.BatchNorm2d(8, affine=False)).num_groups == 8
     with pytest.raises(dm.UnsupportedCombinationError, match=r"BatchNorm1d.*dpmech\.optim\.fix\(model\)"):
         private_run(CAL, model.train(), TensorDataset(x, y), loss=nn.MSELoss())
+
+
+def test_batch_normalisation_behind_a_linear_layer_leaves_something():
+    model = fix(nn.Sequential(nn.Linear(5, 32), nn.BatchNorm1d(32)))
+    x, y = torch.randn(7, 5), torch.randn(7, 32)
+    per_example = clipped_gradients(model, lambda f, x, y: (f(x[None]) - y[None]).square().sum(), (x, y), 1e9)
+    (model(x) - y).square().sum().backward()
+    assert model(x).std() > 0.5
+    for gradient, param in zip(per_example.sums, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, param.grad.double(), rtol=1e-4, atol=1e-4)
 
 
 def test_what_stays():
