@@ -50,7 +50,7 @@ _RESOLVED, _EVEN = 0.1, 0.05
 _SMALLEST_EPS = 1e-4
 _ROUNDING = 1e-6
 # Ends below it are held to it: what they say beyond that moves a total by no more, for every release.
-_LEAST = 1e-15
+_LEAST = 1e-12
 # Of a transform, relative in delta.
 _TRANSFORM_ERROR = 1e-3
 
