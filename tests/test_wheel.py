@@ -17,7 +17,9 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 def ten_lines():
     """The README's example, and what it says that this prints."""
-    found = re.search(r"## Ten lines\n\n```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+    found = re.search(
+        r"## Ten lines\n\n(?:<!--.*?-->\n)?```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL
+    )
     return found.group(1), found.group(2)
 
 

@@ -26,7 +26,7 @@ from dpmech.exceptions import NumericalError
 from dpmech.numerics import FloatArray, spend
 from dpmech.verifying.integrals import ComplexArray
 
-__all__ = ["fresh_delta"]
+__all__ = ["fresh_delta", "one_allocation_delta"]
 
 _LINES_AGREE = 1e-4
 # How close to the imaginary axis a ray runs, and the digits, in log, that moving the line of phi may cost.
@@ -60,6 +60,16 @@ def fresh_delta(
         for theta, remove in zip(tilts, (True, False), strict=True)
     ]
     first, second = (max(one[line] for one in found) for line in (0, 1))
+    if not abs(first - second) <= _LINES_AGREE * first:
+        raise NumericalError(f"two lines give delta {first!r} and {second!r}")
+    return first
+
+
+def one_allocation_delta(bins: int, kappa: float, eps: float, tilt: float, *, add: bool) -> float:
+    """One direction of one epoch; arguments and errors as for `fresh_delta`."""
+    first, second = (
+        _line(bins, [(kappa, 1)], eps, share * max(tilt, 0.3), remove=not add) for share in (1.0, 0.85)
+    )
     if not abs(first - second) <= _LINES_AGREE * first:
         raise NumericalError(f"two lines give delta {first!r} and {second!r}")
     return first

@@ -4,7 +4,8 @@ A node of a direction says that delta at its eps is in [lower, upper]. As delta 
 ends the first one is what has to be shown, and of equal lower ends the last one. An upper end that no
 amplification is needed for is shown by the integral of the Gaussian hockey stick. For every other one the
 mean weight of an importance sample, less six standard errors, may not be above it, nor that plus six below a
-lower one; where a sample says nothing, a proved bound on its weights has to.
+lower one. Where a sample says nothing, transforms do for independent bins; else a proved bound on its weights
+has to.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from dpmech.accounting import (
     AddProposal,
     BinGram,
+    Composition,
     Curve,
     FreshEpochsAccountant,
     Nodes,
@@ -31,6 +33,7 @@ from dpmech.certificates import Certificate, ProfileNodes
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Identity
 from dpmech.numerics import FloatArray, between, up
+from dpmech.verifying.allocation_transform import one_allocation_delta
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.report import Check
 
@@ -46,6 +49,10 @@ _RESOLVED, _EVEN = 0.1, 0.05
 # Samplers take no smaller eps; below it delta changes by less than that.
 _SMALLEST_EPS = 1e-4
 _ROUNDING = 1e-6
+# Ends below it are held to it: what they say beyond that moves a total by no more, for every release.
+_LEAST = 1e-12
+# Of a transform, relative in delta.
+_TRANSFORM_ERROR = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +63,13 @@ class _Part:
         curve: as stated.
         gram: the Gram matrix at sigma.
         multiplier: sigma over the sensitivity without amplification.
+        bins: how many, where they share no noise; else None.
     """
 
     curve: Curve
     gram: BinGram
     multiplier: float
+    bins: int | None = None
 
 
 def profile_checks(certificate: Certificate, rng: np.random.Generator | None) -> Iterator[Check]:
@@ -106,7 +115,7 @@ def _parts(own: Certificate, nodes: ProfileNodes) -> list[_Part] | str:
                 return f"the profile has curves for {stated} epochs, the run has {due}"
             one = bin_gram(Identity(bins), bins)
             return [
-                _Part(curve, one.scaled(norm.upper**2 * scale), own.sigma / norm.upper)
+                _Part(curve, one.scaled(norm.upper**2 * scale), own.sigma / norm.upper, bins)
                 for (curve, _), (norm, _) in zip(nodes.curves, accountant.epochs, strict=True)
             ]
     bins = own.participation.allocation_bins
@@ -117,13 +126,15 @@ def _parts(own: Certificate, nodes: ProfileNodes) -> list[_Part] | str:
     if stated != [1]:
         return f"the profile has curves for {stated} runs, the certificate is of one"
     gram = sampling_gram(own.strategy, bins).scaled(scale)
-    return [_Part(nodes.curves[0][0], gram, own.sigma / own.sensitivity.upper)]
+    alone = bins if own.strategy.bands == 1 else None
+    return [_Part(nodes.curves[0][0], gram, own.sigma / own.sensitivity.upper, alone)]
 
 
 def _checked(part: _Part, rng: np.random.Generator | None, *, add: bool) -> tuple[int, float, str]:
     """How many ends of one direction hold, the least ratio of an upper one to its mean, and what is wrong."""
     name, nodes = ("ADD", part.curve.add) if add else ("REMOVE", part.curve.remove)
     eps, lower, upper = (np.array(ends) for ends in (nodes.eps, nodes.lower, nodes.upper))
+    upper, lower = np.maximum(upper, _LEAST), np.where(lower < _LEAST, 0.0, lower)
     tops = np.append(True, np.diff(upper) < 0.0)
     plain = np.array([gaussian_integral(part.multiplier, float(one)) for one in eps])
     tops &= upper < np.minimum(plain, 1.0) * (1.0 - _ROUNDING)
@@ -138,6 +149,10 @@ def _checked(part: _Part, rng: np.random.Generator | None, *, add: bool) -> tupl
     found = estimate_curve(part.gram, every, upper[drawn][firsts], add=add, rng=rng)
     mean, off = found.delta[places], _ERRORS * (found.delta * found.relative_error)[places]
     seen = ((found.relative_error <= _RESOLVED) & (found.largest_share <= _EVEN))[places]
+    for place in np.flatnonzero(~seen).tolist():
+        value = _transformed(part, float(at[place]), add=add)
+        if value is not None:
+            mean[place], off[place], seen[place] = value, _TRANSFORM_ERROR * value, True
     top, low = upper[drawn], lower[drawn]
     high = tops[drawn] & ((top < mean - off) | ~(seen | _bounded(part.gram, at, top, seen, add=add)))
     deep = lows[drawn] & ((low > mean + off + (at - eps[drawn])) | ~seen)
@@ -156,6 +171,18 @@ def _checked(part: _Part, rng: np.random.Generator | None, *, add: bool) -> tupl
             )
     ratios = (top / np.maximum(mean, 1e-300))[tops[drawn] & seen]
     return int(eps.size), float(ratios.min(initial=math.inf)), ""
+
+
+def _transformed(part: _Part, eps: float, *, add: bool) -> float | None:
+    """One direction of independent bins by transforms, where samples show nothing; None where they fail."""
+    if part.bins is None:
+        return None
+    tilt = Composition(curves=((part.curve, 1),)).tilt(eps, add=add)  # decides only how many digits are left
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return one_allocation_delta(part.bins, 1.0 / part.multiplier, eps, tilt, add=add)
+    except (ArithmeticError, ValueError):
+        return None
 
 
 def _bounded(gram: BinGram, eps: FloatArray, upper: FloatArray, seen: _Mask, *, add: bool) -> _Mask:
