@@ -235,6 +235,39 @@ class PrivacyProfile(Answers):
         lower, upper = envelope_mu([self._stick(add=add) for add in self._directions], at)
         return self._labelled(lower, upper)
 
+    @property
+    def zcdp(self) -> Bounds:
+        """Bounds on the smallest rho of zero-concentrated DP: D_a <= rho a at every Renyi order a > 1.
+
+        Half of (sensitivity / sigma)^2, summed over all releases. Poisson sampling does not lower it: with
+        probability q a step is the unsampled one, which costs D_a / a at most log(1 / q) / (a - 1), and that
+        goes to 0 with a. So rho is no measure of what sampling gains; delta(eps) is.
+
+        Raises:
+            UnsupportedCombinationError: where only nodes of the curve are known, of which no rho follows.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(4), 5.0)
+            >>> run.zcdp.upper
+            0.0800000...
+
+        References:
+            Bun and Steinke 2016, Definition 1.1 and Proposition 1.6.
+        """
+        if self.parts.curves:
+            raise UnsupportedCombinationError(
+                "no rho follows from the nodes of a curve",
+                supported="profiles of releases without sampling or under Poisson sampling, and of "
+                "compositions of these",
+            )
+        lower, upper = (Fraction(end) for end in self.parts.gaussian)
+        for part in self.parts.sampled:
+            one = part.release.sensitivity
+            lower += part.steps * Fraction(one.lower) ** 2 * part.tight
+            upper += part.steps * Fraction(one.upper) ** 2
+        return self._labelled(rounded_down(lower / 2), rounded_up(upper / 2))
+
     def bayes_success(self, prior: float) -> Bounds:
         """Bounds on how often the best guess is right which of two neighbouring datasets was used.
 
