@@ -133,6 +133,10 @@ NEAREST = {
     ("accounting/balls_in_bins/sampling/confidence.py", "*"): "internals of a bound that failed",
     ("accounting/balls_in_bins/sampling/estimate.py", "*"): "diagnostics of a sample that was refused",
     ("accounting/balls_in_bins/gram/dense.py", "*"): "the digits that a factor lost",
+    (
+        "accounting/balls_in_bins/ring/accountant.py",
+        "math.log(sigma) / _CELL",
+    ): "a sigma close by, whose rings are then bounds at sigma itself",
     ("accounting/balls_in_bins/in_turn.py", "error.estimate[0]"): "seconds of work, in a refusal",
     ("accounting/balls_in_bins/in_turn.py", "error.allowed[0]"): "seconds of work, in a refusal",
     ("verifying/integrals.py", "*"): "two contour integrals that disagree",
