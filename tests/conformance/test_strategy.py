@@ -420,6 +420,7 @@ def test_identity_sigma_eps_and_delta_agree(way, participation):
     assert delta.upper == pytest.approx(expected.upper, rel=1e-9)
 
 
+@pytest.mark.slow
 @one_way
 @pytest.mark.parametrize("cycle", [1, 4])
 def test_identity_agrees_under_cyclic_poisson(way, cycle):

@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech.accounting import dispatch
+from dpmech.accounting.balls_in_bins import CertifiedAccountant
 from dpmech.auditing import PublishedClaim, audit
 from dpmech.cli import main
 from dpmech.plans import TrainingPlan
@@ -112,7 +113,7 @@ def test_no_command_prints_one(command, options, rows):
 
 def test_rows_that_are_compared_share_what_is_left_to_chance(monkeypatch):
     asked = []
-    kind = dispatch.CertifiedAccountant
+    kind = CertifiedAccountant
     true = kind.calibrate
 
     def noted(self, *budget, **settings):
