@@ -21,6 +21,7 @@ from dpmech.accounting import (
     BinGram,
     Composition,
     Curve,
+    CurveEstimate,
     FreshEpochsAccountant,
     Nodes,
     RemoveProposal,
@@ -46,8 +47,10 @@ _ROUTE = "means of draws of its own, six standard errors"
 _ERRORS = 6.0
 # What a sample has to show: a standard error, and a largest weight, that are at most this part of the mean.
 _RESOLVED, _EVEN = 0.1, 0.05
-# Samplers take no smaller eps; below it delta changes by less than that.
-_SMALLEST_EPS = 1e-4
+# Which nodes share draws is up to the file: what they then show less well than this is drawn for alone.
+_SHARED = 0.02
+# Samplers take eps above 0 only; below it delta changes by less than that.
+_SMALLEST_EPS = 1e-9
 _ROUNDING = 1e-6
 # Ends below it are held to it: what they say beyond that moves a total by no more, for every release.
 _LEAST = 1e-12
@@ -146,7 +149,7 @@ def _checked(part: _Part, rng: np.random.Generator | None, *, add: bool) -> tupl
     # Equal ones, near 0, are asked for once.
     every, places = np.unique(at, return_inverse=True)
     firsts = np.searchsorted(at, every)
-    found = estimate_curve(part.gram, every, upper[drawn][firsts], add=add, rng=rng)
+    found = _estimated(part.gram, every, upper[drawn][firsts], add=add, rng=rng)
     mean, off = found.delta[places], _ERRORS * (found.delta * found.relative_error)[places]
     seen = ((found.relative_error <= _RESOLVED) & (found.largest_share <= _EVEN))[places]
     for place in np.flatnonzero(~seen).tolist():
@@ -171,6 +174,22 @@ def _checked(part: _Part, rng: np.random.Generator | None, *, add: bool) -> tupl
             )
     ratios = (top / np.maximum(mean, 1e-300))[tops[drawn] & seen]
     return int(eps.size), float(ratios.min(initial=math.inf)), ""
+
+
+def _estimated(
+    gram: BinGram, eps: FloatArray, about: FloatArray, *, add: bool, rng: np.random.Generator | None
+) -> CurveEstimate:
+    """Delta at the nodes: of many from shared draws, of what these show badly from draws of its own."""
+    found = estimate_curve(gram, eps, about, add=add, rng=rng)
+    delta, error, share = (one.copy() for one in (found.delta, found.relative_error, found.largest_share))
+    # NaN is none of these.
+    shown = (error <= _SHARED) & (share <= _EVEN)
+    for place in np.flatnonzero(~shown).tolist():
+        at = slice(place, place + 1)
+        alone = estimate_curve(gram, eps[at], about[at], add=add, rng=rng)
+        if np.isfinite(alone.relative_error[0]):
+            delta[at], error[at], share[at] = alone.delta, alone.relative_error, alone.largest_share
+    return dataclasses.replace(found, delta=delta, relative_error=error, largest_share=share)
 
 
 def _transformed(part: _Part, eps: float, *, add: bool) -> float | None:

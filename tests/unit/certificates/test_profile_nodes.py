@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.accounting import Curve, Nodes, estimate_curve, sampling_gram
 from dpmech.certificates import Certificate, ProfileNodes, from_plain, seal_of, to_plain
 from dpmech.certificates.claim import with_checksum
+from dpmech.numerics import BOUND, Provenance
+from dpmech.verifying import profile_checks as profile_checks_module
 from dpmech.verifying.profile_checks import profile_checks
 from tests.support import saved
 
@@ -200,3 +203,26 @@ def test_a_file_with_nodes_that_are_none_is_refused():
 def test_an_edited_node_is_found_by_the_checksum():
     with pytest.raises(dm.CertificateError, match="edited"):
         moved(run(), "remove", 0.9).certificate()
+
+
+def test_a_node_next_to_eps_zero_is_looked_at_there():
+    """Under much noise delta at 0 is several times what it is at 1e-4."""
+    mechanism = dm.Mechanism(dm.Identity(10), dm.BallsInBins(10))
+    cal = dm.calibrate_sigma(mechanism, 1e-4, 1e-5)
+    truth = dm.delta(mechanism, cal.sigma, 0.0)
+    assert truth.lower > 4e-5
+    for stated, ok in ((1.05 * truth.upper, True), (1e-5, False)):
+        side = Nodes((0.0,), (0.0,), (stated,))
+        nodes = ProfileNodes(((Curve(side, side), 1),), BOUND, Provenance("claims.composed"))
+        found = verdict(dataclasses.replace(cal.certificate(), nodes=nodes))
+        assert found.ok is ok, found
+
+
+def test_no_node_is_shown_badly_because_of_its_company():
+    """Which nodes share draws follows from the file: a far one made those of a near one useless."""
+    gram = sampling_gram(dm.LambdaCGD(400, 0.9), 40).scaled(7.92**-2)
+    eps, stated = np.array([0.5, 2.75]), np.array([0.05, 0.001])
+    rng = np.random.default_rng(3)
+    assert estimate_curve(gram, eps, stated, add=True, rng=rng).relative_error[0] > 0.05
+    found = profile_checks_module._estimated(gram, eps, stated, add=True, rng=rng)
+    assert found.relative_error[0] < 0.02

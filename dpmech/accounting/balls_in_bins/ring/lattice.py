@@ -52,6 +52,11 @@ class Lattice:
         """The number of states."""
         return math.prod(nodes.size for nodes in self.nodes)
 
+    @property
+    def twice(self) -> float:
+        """Raises a charge on the lattice: for the law of y, and for a mean on the lattice itself."""
+        return math.exp(2.0 * self.log_factor)
+
     def sums(self) -> FloatArray:
         """sum_j x_j - V / 2 at every state, shape (size,)."""
         total = np.zeros(1)
@@ -128,7 +133,9 @@ def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: fl
     ]
     norm = float(np.prod(-np.expm1(bins * np.log(decays))))
     factor = raised + 1.01 * bins * lost
-    return Lattice(gram, tuple(nodes), tuple(steps), factor, 1.01 * math.exp(raised) * charge, norm)
+    # the law of y is at most (1 - rho)^-b times that of the lattice, which leaves (1 + rho)^b as often
+    outside = 1.01 * math.exp(2.0 * raised) * charge
+    return Lattice(gram, tuple(nodes), tuple(steps), factor, outside, norm)
 
 
 def _raised(gram: MixtureGram) -> MixtureGram:

@@ -101,7 +101,8 @@ class _Direction(Parts):
         ]
         factor = math.exp(lattice.log_factor) * weights_factor * common.factor * (1.0 + 2.0 * self.shift)
         caps = [self.cap(common, group.members) for group in groups]
-        return _Setting(groups, caps, factor, common.beyond * factor + lattice.outside + top)
+        charges = common.beyond * factor + lattice.outside + top * lattice.twice
+        return _Setting(groups, caps, factor, charges)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -95,7 +95,7 @@ class _Direction(Parts):
             width = min(width, self._most_width(float(kinks.max()), float(weights.sum()), wanted))
             total += min(run.share(kinks, weights, self._majorant(width, kinks), 0.2 * wanted), cap)
         factor = math.exp(lattice.log_factor) * weights_factor * common.factor * (1.0 + 2.0 * self.shift)
-        found = (total + common.beyond) * factor + lattice.outside + top
+        found = (total + common.beyond) * factor + lattice.outside + top * lattice.twice
         if not math.isfinite(found) or found < 0.0:
             raise NumericalError(f"the transform gave {found!r} for {self.gram!r}")
         return min(1.0, found)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy
 
 from dpmech.accounting.balls_in_bins.ring.lattice import build_lattice
 from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
@@ -83,3 +84,14 @@ def test_too_many_states_are_refused():
         build_lattice(
             MixtureGram(400, 1e-6, ((1.0, 0.5), (1.0, 0.99)), 0.0), remove=True, ripple=1e-3, outside=1e-9
         )
+
+
+def test_the_charge_for_leaving_is_raised_for_both_sums():
+    """(1 - rho)^-b for the law of y, and (1 + rho)^b for the probability on the lattice."""
+    coarse = build_lattice(MixtureGram(390, 0.3, ((0.7, 0.9),), 0.0), remove=False, ripple=0.6, outside=1e-3)
+    assert coarse.log_factor > 0.1
+    low, high = float(coarse.nodes[0][0]), float(coarse.nodes[0][-1])
+    sd = coarse.gram.parts[0][0] ** 0.5
+    leaving = 390 * float(scipy.special.ndtr(low / sd) + scipy.special.ndtr(-high / sd))
+    assert coarse.outside >= leaving * np.exp(2.0 * coarse.log_factor)
+    assert coarse.twice == pytest.approx(np.exp(2.0 * coarse.log_factor))
