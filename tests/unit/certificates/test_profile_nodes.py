@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -86,6 +87,28 @@ def test_honest_nodes_are_confirmed(kind):
     found = verdict(run(kind))
     assert found.ok, found
     assert "draws of its own" in found.route
+    assert "ends below 1e-12 count as 1e-12" in found.detail
+    # Of a loose bound every end is far above what was drawn.
+    assert stated_slack(found) < (1e-5 if kind == "moments" else 0.12)
+
+
+def stated_slack(found):
+    (said,) = re.findall(r"no upper end is too low by more than ([0-9.e+-]+) %", found.detail)
+    return float(said) / 100.0
+
+
+@SLOW
+def test_what_passes_is_no_lower_than_is_said():
+    own = run()
+    side = own.nodes.curves[0][0].remove
+    place = len(side.upper) // 4
+    truth = dm.delta(own.mechanism, own.sigma, side.eps[place])
+    factor = 0.94 * truth.lower / side.upper[place]
+    found = verdict(moved(own, "remove", factor, place=place))
+    assert found.ok, found
+    # The sum that `truth` is of knows delta to four digits; draws have six standard errors.
+    assert 0.059 < stated_slack(found) < 0.06 + 0.18
+    assert stated_slack(verdict(own)) < stated_slack(found)
 
 
 @pytest.mark.parametrize(
