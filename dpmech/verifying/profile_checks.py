@@ -22,8 +22,10 @@ from dpmech.accounting import (
     Composition,
     Curve,
     CurveEstimate,
+    Deterministic,
     FreshEpochsAccountant,
     Nodes,
+    Rdp,
     RemoveProposal,
     accountant_for,
     bin_gram,
@@ -36,6 +38,7 @@ from dpmech.mechanism import Identity
 from dpmech.numerics import FloatArray, between, up
 from dpmech.verifying.allocation_transform import one_allocation_delta
 from dpmech.verifying.integrals import gaussian_integral
+from dpmech.verifying.labels import nodes_method
 from dpmech.verifying.report import Check
 
 __all__ = ["profile_checks"]
@@ -54,6 +57,8 @@ _SMALLEST_EPS = 1e-9
 _ROUNDING = 1e-6
 # Ends below it are held to it: what they say beyond that moves a total by no more, for every release.
 _LEAST = 1e-12
+# How many nodes a method that draws nothing has to prove again, and what it may take where it misses one.
+_PROVED, _FINER = 3, Deterministic(rel_error=0.01)
 # Of a transform, relative in delta.
 _TRANSFORM_ERROR = 1e-3
 
@@ -141,6 +146,9 @@ def profile_checks(certificate: Certificate, rng: np.random.Generator | None) ->
         if part.curve.larger is not None and (problem := _larger(part, part.curve.larger, rng)):
             yield Check("profile", ok=False, detail=problem, route=_ROUTE)
             return
+    if problem := _unproved(certificate, certificate.nodes, rng):
+        yield Check("profile", ok=False, detail=problem)
+        return
     yield Check("profile", ok=True, detail=str(every), route=_ROUTE)
 
 
@@ -217,6 +225,40 @@ def _checked(part: _Part, rng: np.random.Generator | None, *, add: bool) -> _Fou
         float(ratios.min(initial=math.inf)),
         floored,
     )
+
+
+def _unproved(own: Certificate, nodes: ProfileNodes, rng: np.random.Generator | None) -> str:
+    """What the programme or moments do not prove again, at a few nodes that are said to come from them.
+
+    Draws have nothing to show that a bound was proved without any: nodes from samples would pass for it.
+    """
+    method = nodes_method(nodes)
+    if not isinstance(method, Deterministic | Rdp):
+        return ""
+    curve = nodes.curves[0][0]
+    # Of equal ends the first one has to be shown.
+    ends = [
+        (at, max(upper, _LEAST))
+        for side in (curve.remove, curve.add)
+        for at, upper, before in zip(side.eps, side.upper, (1.0, *side.upper), strict=False)
+        if upper < before
+    ]
+    draw = rng or np.random.default_rng()
+    chosen = draw.permutation(len(ends))[:_PROVED]
+    tries = (method, _FINER) if isinstance(method, Deterministic) else (method,)
+    for at, stated in (ends[place] for place in chosen):
+        again = math.inf
+        for one in tries:
+            accountant = accountant_for(own.mechanism, one)
+            again = min(again, accountant.delta(own.sigma, at, tolerance=_TRANSFORM_ERROR).upper)
+            if again <= stated * (1.0 + _ROUNDING):
+                break
+        else:
+            return (
+                f"delta at eps {at!r} is stated to be at most {stated!r}, as {nodes.by} has it; "
+                f"again it gives {up(again)}"
+            )
+    return ""
 
 
 def _estimated(
