@@ -288,9 +288,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
         "clip_norm": claim["clip_norm"],
         "expected_batch_size": claim["expected_batch_size"],
         "versions": tuple(sorted(evidence["versions"].items())),
-        "nodes": None
-        if "profile" not in evidence
-        else ProfileNodes.from_dict(evidence["profile"], mechanism),
+        "nodes": ProfileNodes.of_evidence(evidence, mechanism),
     }
 
 

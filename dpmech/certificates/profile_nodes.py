@@ -96,13 +96,16 @@ class ProfileNodes:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], mechanism: Mechanism) -> Self:
-        """Rebuild from `to_dict`, for the mechanism that the certificate is of.
+    def of_evidence(cls, evidence: Mapping[str, Any], mechanism: Mechanism) -> Self | None:
+        """Rebuild from `to_dict`, from the entry `profile` of a certificate's evidence; None without one.
 
         Raises:
             InvalidParameterError: if it is not made of such data.
             UnsupportedCombinationError: if `of` keeps no nodes for this mechanism.
         """
+        if "profile" not in evidence:
+            return None
+        data = evidence["profile"]
         if reason := _refused(mechanism):
             raise UnsupportedCombinationError(
                 f"evidence.profile has nodes of {mechanism!r}, {reason}",
