@@ -61,14 +61,9 @@ class ProfileNodes:
             )
         if not profile.parts.curves:
             return None
-        bins = mechanism.participation.allocation_bins or mechanism.participation.epoch_bins
-        if bins is None or mechanism.certain:
-            several = mechanism.participation.example_prob is not None
+        if reason := _refused(mechanism):
             raise UnsupportedCombinationError(
-                f"nodes of {mechanism!r}, "
-                + (
-                    "which no second route checks" if several else "whose profile is known everywhere at once"
-                ),
+                f"nodes of {mechanism!r}, {reason}",
                 supported="a profile with method=None, which takes no room in a certificate",
             )
         return cls(profile.parts.curves, profile.guarantee, profile.by)
@@ -101,17 +96,36 @@ class ProfileNodes:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`.
+    def of_evidence(cls, evidence: Mapping[str, Any], mechanism: Mechanism) -> Self | None:
+        """Rebuild from `to_dict`, from the entry `profile` of a certificate's evidence; None without one.
 
         Raises:
             InvalidParameterError: if it is not made of such data.
+            UnsupportedCombinationError: if `of` keeps no nodes for this mechanism.
         """
+        if "profile" not in evidence:
+            return None
+        data = evidence["profile"]
+        if reason := _refused(mechanism):
+            raise UnsupportedCombinationError(
+                f"evidence.profile has nodes of {mechanism!r}, {reason}",
+                supported="evidence.profile under BallsInBins only",
+            )
         return cls(
             tuple((_curve(one), one["times"]) for one in data["curves"]),
             Guarantee.from_dict(data["guarantee"]),
             Provenance.from_dict(data["by"]),
         )
+
+
+def _refused(mechanism: Mechanism) -> str:
+    """Why nodes of this mechanism are no evidence; empty where they are."""
+    participation = mechanism.participation
+    bins = participation.allocation_bins or participation.epoch_bins
+    if bins is not None and not mechanism.certain:
+        return ""
+    several = participation.example_prob is not None
+    return "which no second route checks" if several else "whose profile is known everywhere at once"
 
 
 def _curve(data: Mapping[str, Any]) -> Curve:
