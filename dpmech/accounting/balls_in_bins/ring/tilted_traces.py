@@ -45,9 +45,10 @@ class TiltedTraces:
         self.log_scale = bins * (scaled.shift + math.log(largest)) + math.log(lattice.norm)
         # D times a chance, entries of the scaled matrix, and its scale
         lost = law.rounding + 16.0 * ELEMENTARY + UNIT * (8.0 * abs(scaled.shift) + 8.0)
-        if 1.01 * bins * lost > MOST_LOST:
-            raise NumericalError(f"rounding may raise the transform by a factor of e^{1.01 * bins * lost:.3g}")
-        self.factor = math.exp(1.01 * bins * lost)
+        raised = 1.01 * bins * lost
+        if raised > MOST_LOST:
+            raise NumericalError(f"rounding may raise the transform by a factor of e^{raised:.3g}")
+        self.factor = math.exp(raised)
 
     def transform(self, frequency: float, ceiling: float) -> tuple[complex, float]:
         """The trace at sign * (tilt + i frequency), and a bound on its error."""
