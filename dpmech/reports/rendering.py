@@ -4,7 +4,7 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
-from dpmech.certificates import trainer_duties
+from dpmech.certificates import AdaptiveClip, trainer_duties
 from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.checklists import checklists
 from dpmech.reports.free_text import in_markdown, printable
@@ -16,6 +16,7 @@ from dpmech.reports.words import (
     NOT_COVERED,
     adjacency_words,
     claim_words,
+    clip_words,
     evidence_words,
     participation_words,
     run_words,
@@ -114,9 +115,19 @@ def environment(*, escape: bool) -> "jinja2.Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"up": up, "down": down, "typed": typed, "percent_up": _percent_up}
+    environment.filters |= {
+        "up": up,
+        "down": down,
+        "typed": typed,
+        "percent_up": _percent_up,
+        "clipped": _clipped,
+    }
     environment.globals |= {"between": between}
     return environment
+
+
+def _clipped(value: float | AdaptiveClip) -> str:
+    return clip_words(value).removeprefix("a clip norm that ").removeprefix("clip norm ")
 
 
 def _percent_up(share: float) -> str:

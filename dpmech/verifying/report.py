@@ -18,7 +18,7 @@ class Check:
     """One check.
 
     Attributes:
-        name: what was checked: "file", "sensitivity", "privacy", "evidence", "rigour", "run", "randomness",
+        name: what was checked: "file", "sensitivity", "clip norm", "privacy", "evidence", "rigour", "run", "randomness",
             "examples" or "checkpoints", of ledgers "mode", "price", "limit" or "total", "signature", and of a
             policy its rule, such as "policy max_eps".
         ok: whether it held.
