@@ -1,15 +1,21 @@
 """A clip norm that follows a count: its two noise scales make up sigma, and certificates say so."""
 
+import datetime
+import importlib.resources
 import json
 import math
 from fractions import Fraction
 
+import jsonschema
 import numpy as np
 import pytest
 
 import dpmech as dm
 from dpmech.certificates import AdaptiveClip
+from dpmech.reports import as_html, as_json, as_markdown
 from tests.support import saved
+from tests.support.command_line import told
+from tests.support.reviewed import review_of
 
 RULE = AdaptiveClip(0.5, quantile=0.7, rate=0.3, count_share=0.04)
 
@@ -106,3 +112,17 @@ def test_less_noise_than_that_is_refused_in_a_file_and_by_verify(tmp_path, monke
     found = dm.verify(certificate)
     assert not found.ok
     assert [one.name for one in found.checks if not one.ok] == ["clip norm"]
+
+
+def test_reports_and_printed_documents_say_it_by_their_schemas(tmp_path):
+    certificate = saved.calibration("min-sep").certificate(RULE, 40.0)
+    review = review_of(certificate)
+    schema = importlib.resources.files("dpmech").joinpath("schemas/report-1.json").read_text("utf-8")
+    found = json.loads(as_json(review))
+    jsonschema.Draft202012Validator(json.loads(schema)).validate(found)
+    assert found["claim"]["clip_norm"] == RULE.to_dict(certificate.sigma)
+    for page in (as_markdown(review), as_html(review, made=datetime.date(2026, 11, 23))):
+        assert "starts at 0.5 and follows the 0.7 quantile" in page
+    certificate.save(tmp_path / "certificate.json")
+    shown = told("show", tmp_path / "certificate.json")
+    assert json.dumps(RULE.to_dict(certificate.sigma)) in json.dumps(shown)

@@ -19,6 +19,7 @@ from dpmech.optim import (
     load_checkpoint,
     save_checkpoint,
 )
+from tests.support import saved
 from tests.support.training import (
     classification,
     classifier,
@@ -219,10 +220,10 @@ def test_a_state_in_the_middle_of_a_lot_holds_its_count():
         optimizer.accumulate()
 
     found = []
-    for saved in (False, True):
+    for stopped in (False, True):
         param, optimizer = by_hand()
         half(optimizer, param, slice(4))
-        if saved:
+        if stopped:
             state = optimizer.state_dict()
             optimizer.close()
             param, optimizer = by_hand()
