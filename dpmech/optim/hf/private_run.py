@@ -32,8 +32,8 @@ class Privacy:
 
     Args:
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0, or an AdaptiveClip; None takes the certificate's, else 1. It
-            takes the place of `max_grad_norm`.
+        clip_norm: of one example's gradient, > 0, or an AdaptiveClip; None takes the certificate's, else 1.
+            It takes the place of `max_grad_norm`.
         loss: `loss(model, **batch)` of one example, which comes as a batch of one; None takes the loss that
             the model computes (`own_loss`); `masked_loss` for encoders with padding.
         max_physical_batch_size: examples that are held at once; None takes `per_device_train_batch_size`
