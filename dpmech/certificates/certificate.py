@@ -168,8 +168,7 @@ class Certificate(Claim, Document):
         except _UNFIT as error:
             raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
         derived = {
-            "claim": {name: document["claim"].pop(name) for name in _DERIVED["claim"]},
-            "evidence": {name: document["evidence"].pop(name) for name in _DERIVED["evidence"]},
+            part: {name: document[part].pop(name) for name in names} for part, names in _DERIVED.items()
         }
         _compare(document, recomputed | {"seal": document["seal"]})
         return certificate, derived
