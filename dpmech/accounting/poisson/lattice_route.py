@@ -22,6 +22,8 @@ _OF_DELTA = 0.5
 _NOTHING = 1e-300
 # Beyond this step e^step nears the end of float64.
 _COARSEST = 500.0
+# Steps that do not divide the losses alike may leave the ends as far apart as those before.
+_PATIENCE = 3
 # The moments behind Chernoff's bound come from quadrature. It stands in for a direction only where it says
 # half of what the other direction has: T log M would have to be off by log 2 for the bound to fail.
 _CHERNOFF_SLACK = math.log(2.0)
@@ -108,7 +110,8 @@ class Side:
             least, most = lower.delta(eps), upper.delta(eps)
             return max(min(least, most), min(settled, most)), most
 
-        found = ladder.leap(interval, log_gap, goal=_OF_DELTA * tolerance * self.steepness(eps), order=2.0)
+        goal = _OF_DELTA * tolerance * self.steepness(eps)
+        found = ladder.leap(interval, log_gap, goal=goal, order=2.0, patience=_PATIENCE)
         return found.lower, found.upper
 
     def epsilon(self, delta: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
@@ -134,7 +137,7 @@ class Side:
             least = _least_eps(lower.delta, delta, guess, safe=False)
             return max(min(least, most), min(settled, most)), most
 
-        found = ladder.leap(interval, _gap_in_eps, goal=tolerance, order=2.0)
+        found = ladder.leap(interval, _gap_in_eps, goal=tolerance, order=2.0, patience=_PATIENCE)
         return found.lower, found.upper
 
     def _lattices(self, theta: float, log_delta: float) -> tuple[StepLoss, Ladder]:
