@@ -267,8 +267,9 @@ def _compare(claimed: dict[str, Any], recomputed: dict[str, Any]) -> None:
 def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the certificate that a document was written from."""
     _check_sizes(claim["strategy"], claim["n"])
+    mechanism = Mechanism.from_dict({name: claim[name] for name in _MECHANISM})
     return {
-        "mechanism": Mechanism.from_dict({name: claim[name] for name in _MECHANISM}),
+        "mechanism": mechanism,
         "budget": PrivacyBudget(claim["eps"], claim["delta"]),
         "sigma": claim["sigma"],
         "sensitivity": Bounds.from_dict(evidence["sensitivity"]),
@@ -287,7 +288,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
         "clip_norm": claim["clip_norm"],
         "expected_batch_size": claim["expected_batch_size"],
         "versions": tuple(sorted(evidence["versions"].items())),
-        "nodes": None if "profile" not in evidence else ProfileNodes.from_dict(evidence["profile"]),
+        "nodes": ProfileNodes.of_evidence(evidence, mechanism),
     }
 
 

@@ -46,6 +46,7 @@ from dpmech.optim.rules import (
     taylor_coefs,
 )
 from dpmech.optim.runs import (
+    BetterParameterWarning,
     LotOptimizer,
     LotSampler,
     MeanOverViews,
@@ -64,6 +65,7 @@ __all__ = [
     "QUINTIC_COEFS",
     "AdamBC",
     "Alignment",
+    "BetterParameterWarning",
     "CanaryData",
     "CanaryWatch",
     "ClippedSum",

@@ -19,7 +19,8 @@ from dpmech.guards import check_real
 from dpmech.optim.certified_settings import check_claim
 from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
-from dpmech.optim.processes import Group, processes
+from dpmech.optim.processes import Group, is_first, processes
+from dpmech.optim.runs.better_parameter import warn_of_better
 from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes
@@ -61,7 +62,8 @@ def make_private(
     """Make an ordinary training set-up private: three objects that replace those given.
 
     Lots are drawn as the certificate says, gradients are clipped one by one, and every step adds the
-    certified noise. What does not agree with the certificate is refused here, before the first step.
+    certified noise. What does not agree with the certificate is refused here, before the first step. Where
+    the strategy has a parameter that is much better for the budget, a `BetterParameterWarning` names it.
 
     Per-example gradients come from Opacus' GradSampleModule, for the loop that Opacus users know::
 
@@ -198,6 +200,8 @@ def make_private(
     except Exception:
         private.undo()  # so that the next try gets the same optimizer and seed
         raise
+    if is_first(process_group):
+        warn_of_better(claim)
     return wrapped, private, private_loader
 
 

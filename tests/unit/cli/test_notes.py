@@ -52,16 +52,22 @@ def test_a_sound_plan_gets_none(command):
     assert json.loads(run(command, json=None).stdout)["notes"] == []
 
 
+NOTES = [
+    ({"delta": "0.01"}, ["delta 0.01 is above 1 / dataset_size (1 / 120)"]),
+    ({"batch_size": "50"}, ["2 whole batches of 50 leaves 20 of the 120 examples over (16.7 %"]),
+    ({"eps": "21"}, ["eps 21 is above 20"]),
+    ({"eps": "21", "delta": "0.5", "batch_size": "70"}, ["eps 21", "delta 0.5", "leaves 50 of the 120"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("command", "options", "words"),
     [
-        ({"delta": "0.01"}, ["delta 0.01 is above 1 / dataset_size (1 / 120)"]),
-        ({"batch_size": "50"}, ["2 whole batches of 50 leaves 20 of the 120 examples over (16.7 %"]),
-        ({"eps": "21"}, ["eps 21 is above 20"]),
-        ({"eps": "21", "delta": "0.5", "batch_size": "70"}, ["eps 21", "delta 0.5", "leaves 50 of the 120"]),
+        pytest.param(command, *note, marks=[pytest.mark.slow] if command != "calibrate" and place else [])
+        for command in COMMANDS
+        for place, note in enumerate(NOTES)
     ],
 )
-@pytest.mark.parametrize("command", COMMANDS)
 def test_notes_go_to_standard_error_and_into_the_json(command, options, words):
     check_notes(command, options, words)
 

@@ -8,6 +8,7 @@ import pytest
 import dpmech as dm
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import Ladder, Settled, log_gap, relative_gap, rung_below
+from tests.support.quick_cases import slow_but
 
 
 def around_two(step):
@@ -101,7 +102,8 @@ def test_the_rung_below_a_goal(goal):
 
 
 @pytest.mark.parametrize(
-    ("q", "steps", "sigma", "eps", "delta"), [(0.2, 60, 2.0, 1.0, 1e-5), (0.3, 12, 3.0, 1.5, 1e-8)]
+    ("q", "steps", "sigma", "eps", "delta"),
+    slow_but([(0.2, 60, 2.0, 1.0, 1e-5), (0.3, 12, 3.0, 1.5, 1e-8)], 1),
 )
 def test_poisson_bounds_move_only_from_rung_to_rung(q, steps, sigma, eps, delta):
     """Public bounds under ever tighter tolerances: equal or nested, never a number of their own."""
