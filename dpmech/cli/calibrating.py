@@ -121,7 +121,7 @@ def calibrate(
         failed = attempted(lambda: certificate.save(out))
         row["certificate"] = None if failed else str(out)
     estimates = [] if cal.guarantee.rigorous else [chosen.label]
-    notes = plan_notes(plan.training, [cal.budget.eps], cal.budget.delta, estimates=estimates)
+    notes = plan_notes(plan.training, [cal.budget.eps], cal.budget.delta, estimates=estimates, unit=cal.unit)
     notes += allocation_notes([(chosen.label, cal)])
     if nothing_to_keep:
         notes.append(f"--with-profile keeps no nodes of {plan.sampling}, {nothing_to_keep}")
