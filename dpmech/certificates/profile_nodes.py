@@ -61,12 +61,22 @@ class ProfileNodes:
             )
         if not profile.parts.curves:
             return None
-        if reason := _refused(mechanism):
+        if reason := cls.refusal(mechanism):
             raise UnsupportedCombinationError(
                 f"nodes of {mechanism!r}, {reason}",
                 supported="a profile with method=None, which takes no room in a certificate",
             )
         return cls(profile.parts.curves, profile.guarantee, profile.by)
+
+    @staticmethod
+    def refusal(mechanism: Mechanism) -> str:
+        """Why no certificate keeps nodes of this mechanism; empty where it does."""
+        participation = mechanism.participation
+        bins = participation.allocation_bins or participation.epoch_bins
+        if bins is not None and not mechanism.certain:
+            return ""
+        several = participation.example_prob is not None
+        return "which no second route checks" if several else "whose profile is known everywhere at once"
 
     def profile(self, mechanism: Mechanism, sigma: float, unit: Unit) -> PrivacyProfile:
         """The profile that they are of."""
@@ -106,7 +116,7 @@ class ProfileNodes:
         if "profile" not in evidence:
             return None
         data = evidence["profile"]
-        if reason := _refused(mechanism):
+        if reason := cls.refusal(mechanism):
             raise UnsupportedCombinationError(
                 f"evidence.profile has nodes of {mechanism!r}, {reason}",
                 supported="evidence.profile under BallsInBins only",
@@ -116,16 +126,6 @@ class ProfileNodes:
             Guarantee.from_dict(data["guarantee"]),
             Provenance.from_dict(data["by"]),
         )
-
-
-def _refused(mechanism: Mechanism) -> str:
-    """Why nodes of this mechanism are no evidence; empty where they are."""
-    participation = mechanism.participation
-    bins = participation.allocation_bins or participation.epoch_bins
-    if bins is not None and not mechanism.certain:
-        return ""
-    several = participation.example_prob is not None
-    return "which no second route checks" if several else "whose profile is known everywhere at once"
 
 
 def _curve(data: Mapping[str, Any]) -> Curve:

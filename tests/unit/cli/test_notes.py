@@ -180,3 +180,11 @@ def test_where_nothing_is_lost_nothing_is_said(options):
     result = of_identity("calibrate", **options)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["notes"] == []
+
+
+def test_notes_on_a_claim_about_users_speak_of_users():
+    plan = TrainingPlan(dataset_size=100, batch_size=10, epochs=1)
+    of_users = " ".join(plan_notes(plan, [30.0], 0.1, unit=dm.Unit.USER))
+    assert "publishing all data of a user picked" in of_users
+    assert "a guess about a user may grow" in of_users
+    assert "user" not in " ".join(plan_notes(plan, [30.0], 0.1))

@@ -216,6 +216,27 @@ def test_a_leap_ends_where_the_ladder_or_the_gain_ends():
     assert len(asked) == 2
 
 
+def test_a_patient_leap_goes_on_past_rungs_without_a_gain():
+    asked = []
+
+    def interval(rung):
+        asked.append(rung)
+        return 1.0 - (0.01 if rung > 0.2 else 0.01 * rung**2), 1.0
+
+    ladder = Ladder.down(1.0, 1e-3)
+    assert not ladder.leap(interval, relative_gap, goal=1e-3, order=2.0).met
+    asked.clear()
+    found = ladder.leap(interval, relative_gap, goal=1e-3, order=2.0, patience=3)
+    assert (found.met, found.resolution) == (True, asked[-1])
+    assert asked == [1.0, 0.25, 0.125]
+    asked.clear()
+    stuck = ladder.leap(
+        lambda rung: (interval(rung)[0] * 0 + 0.7, 1.0), relative_gap, goal=0.1, order=2.0, patience=3
+    )
+    assert not stuck.met
+    assert asked == [1.0, 0.5, 0.25, 0.125]
+
+
 def test_a_leap_keeps_the_last_rung_that_has_ends():
     def interval(rung):
         if rung < 0.2:
