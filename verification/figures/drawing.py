@@ -29,18 +29,22 @@ def in_style(draw: Callable[Given, None]) -> Callable[Given, None]:
 
 def line(axes: "Axes", series: int, x: np.ndarray, y: np.ndarray, label: str | None = None) -> None:
     """A formula, in the colour of its series and without markers."""
-    axes.plot(x, y, color=_style(series)["color"], linestyle="-", marker="", label=label)
+    color, _ = _style(series)
+    axes.plot(x, y, color=color, linestyle="-", marker="", label=label)
 
 
 def dots(
     axes: "Axes", series: int, x: np.ndarray, y: np.ndarray, label: str | None = None, linestyle: str = ""
 ) -> None:
     """Simulated values, in colour and marker of their series."""
-    axes.plot(x, y, **_style(series), linestyle=linestyle, label=label)
+    color, marker = _style(series)
+    axes.plot(x, y, color=color, marker=marker, linestyle=linestyle, label=label)
 
 
-def _style(series: int) -> dict[str, str]:
+def _style(series: int) -> tuple[str, str]:
+    """Colour and marker of a series."""
     import matplotlib
 
     found = matplotlib.rcParams["axes.prop_cycle"].by_key()
-    return {key: found[key][series % len(found[key])] for key in ("color", "marker")}
+    color, marker = (found[key][series % len(found[key])] for key in ("color", "marker"))
+    return color, marker
