@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
@@ -20,6 +19,7 @@ for package in ("sklearn", "transformers", "babel", "peft", "opacus"):
 import finishing  # noqa: E402 - after the check for torch
 
 import dpmech as dm  # noqa: E402
+from tests.support.torchrun import by_two  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,12 +83,7 @@ def folders(tmp_path_factory):
     """(of one process, of two)"""
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
     process(alone, [name for name in RUNS if name != SEPARATE])
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [*torchrun, __file__, together], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    by_two(__file__, together)
     return alone, together
 
 

@@ -220,8 +220,8 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
     if sharded:
         shown = ", ".join([*sharded[:3], *["..."] * (len(sharded) > 3)])
         raise UnsupportedCombinationError(
-            f"parameters are sharded over processes ({shown}): torch.func takes no DTensor beside a tensor, and under Opacus' hooks no process sees the whole "
-            "gradient of an example",
+            f"parameters are sharded over processes ({shown}): torch.func takes no DTensor beside a "
+            "tensor, and under Opacus' hooks no process sees the whole gradient of an example",
             supported="the module before fully_shard, whole in every process; or PrivateOptimizer with sums "
             "that were clipped elsewhere, ClippedSum.from_grads(..., reduced=True)",
         )
