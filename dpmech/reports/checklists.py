@@ -14,7 +14,7 @@ from dpmech.mechanism import Unit
 from dpmech.numerics import product_up, typed, up
 from dpmech.reports.attacks import RATES
 from dpmech.reports.review import Review
-from dpmech.reports.words import adjacency_words, claim_words, strategy_words, unit_words
+from dpmech.reports.words import adjacency_words, claim_words, clip_words, strategy_words, unit_words
 
 __all__ = ["NOT_STATED", "Answer", "Checklist", "checklists"]
 
@@ -197,7 +197,7 @@ def _composition(review: Review) -> _Answered:
 
 def _mechanism(review: Review) -> _Answered:
     own = review.certificate
-    clip = "a clip norm that is left open" if own.clip_norm is None else f"clip norm {typed(own.clip_norm)}"
+    clip = clip_words(own.clip_norm)
     return (
         f"Gaussian noise of scale {up(own.sigma)} times the clip norm ({strategy_words(own)}), on sums of "
         f"gradients with {clip}; sensitivity at most {up(own.sensitivity.upper)} clip norms.",

@@ -4,7 +4,7 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
-from dpmech.certificates import trainer_duties
+from dpmech.certificates import AdaptiveClip, trainer_duties
 from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.checklists import checklists
 from dpmech.reports.free_text import in_markdown, printable
@@ -15,6 +15,7 @@ from dpmech.reports.words import (
     LIMITS,
     adjacency_words,
     claim_words,
+    clip_words,
     evidence_words,
     not_covered,
     participation_words,
@@ -80,7 +81,10 @@ def _known(review: Review) -> dict[str, Any]:
         "participation": participation_words(own),
         "strategy": strategy_words(own),
         "duties": trainer_duties(own),
-        "evidence": evidence_words(own),
+        "evidence": [
+            *evidence_words(own),
+            *((f"signature on {source}", text) for source, text in review.issuers),
+        ],
         "ran": [] if subject.run is None else run_words(subject.run),
         "not_covered": not_covered(own),
         "limits": LIMITS,
@@ -115,9 +119,19 @@ def environment(*, escape: bool) -> "jinja2.Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"up": up, "down": down, "typed": typed, "percent_up": _percent_up}
+    environment.filters |= {
+        "up": up,
+        "down": down,
+        "typed": typed,
+        "percent_up": _percent_up,
+        "clipped": _clipped,
+    }
     environment.globals |= {"between": between}
     return environment
+
+
+def _clipped(value: float | AdaptiveClip) -> str:
+    return clip_words(value).removeprefix("a clip norm that ").removeprefix("clip norm ")
 
 
 def _percent_up(share: float) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from dpmech.certificates import Certificate
+from dpmech.certificates import Certificate, clip_norm_stated
 from dpmech.exceptions import InvalidParameterError
 from dpmech.numerics import Kind, typed, up
 from dpmech.reports.attacks import Attacks
@@ -58,6 +58,15 @@ class Review:
         return tuple((one.source, check) for one in self.verifications for check in one.checks)
 
     @property
+    def issuers(self) -> tuple[tuple[str, str], ...]:
+        """Of every file that was verified, who issued it, as far as a trusted key shows that."""
+        found = []
+        for one in self.verifications:
+            told = next((check.detail for check in one.checks if check.name == "signature"), None)
+            found.append((one.source, told or "not looked at: no trusted key was given (--key)"))
+        return tuple(found)
+
+    @property
     def cost(self) -> str:
         """The eps that is owed: of the run where there is one, else of the claim; rounded up."""
         own, run = self.certificate, self.subject.run
@@ -80,7 +89,7 @@ class Review:
                 "adjacency": own.adjacency.value,
                 "unit": own.unit.value,
                 "sigma": own.sigma,
-                "clip_norm": own.clip_norm,
+                "clip_norm": clip_norm_stated(own.clip_norm, own.sigma),
                 "expected_batch_size": own.expected_batch_size,
                 "steps": own.strategy.n,
                 "strategy": repr(own.strategy),
@@ -106,6 +115,9 @@ class Review:
                 {"source": source, "name": one.name, "ok": one.ok, "detail": one.detail, "route": one.route}
                 for source, one in self.checks
             ],
+            "signatures": {
+                one.source: None if one.signed is None else one.signed.to_dict() for one in self.verifications
+            },
             "fingerprints": self.fingerprints(),
             "versions": dict(own.versions),
         }

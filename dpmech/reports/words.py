@@ -2,7 +2,7 @@
 
 import math
 
-from dpmech.certificates import Certificate, RunRecord, trainer_duties
+from dpmech.certificates import AdaptiveClip, Certificate, RunRecord, trainer_duties
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, down, typed, up
 from dpmech.plans import STRATEGIES
@@ -11,6 +11,7 @@ __all__ = [
     "LIMITS",
     "adjacency_words",
     "claim_words",
+    "clip_words",
     "evidence_words",
     "not_covered",
     "participation_words",
@@ -279,3 +280,15 @@ def _factor(eps: float) -> str:
     factor = up(math.exp(eps) * (1.0 + 1e-12), 4)
     # Powers of ten are hard to read; above a million nobody needs the digits.
     return f"{float(factor):,.10g}" if float(factor) < 1e6 else f"e^{typed(eps)}"
+
+
+def clip_words(value: float | AdaptiveClip | None) -> str:
+    """What is said of the clip norm."""
+    if value is None:
+        return "a clip norm that is left open"
+    if isinstance(value, AdaptiveClip):
+        return (
+            f"a clip norm that starts at {typed(value.initial)} and follows the {typed(value.quantile)} "
+            "quantile of their norms by a noised count of the same lot, accounted for jointly"
+        )
+    return f"clip norm {typed(value)}"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
-from dpmech.certificates import Claim
+from dpmech.certificates import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     InvalidParameterError,
@@ -42,7 +42,7 @@ def make_private(
     optimizer: torch.optim.Optimizer,
     loader: DataLoader[Any],
     calibration: object,
-    clip_norm: float | None = None,
+    clip_norm: float | AdaptiveClip | None = None,
     *,
     loss: Callable[..., Tensor] | None = None,
     expected_batch_size: float | None = None,
@@ -87,7 +87,8 @@ def make_private(
         loader: a DataLoader over the whole dataset, without shuffling (but for EveryStep, which allows it):
             the order is the certificate's. A batch_size other than that of the certificate's lots is refused.
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1.
+        clip_norm: of one example's gradient, > 0; or an AdaptiveClip, by which it follows a quantile of the
+            norms, certified jointly; None takes the certificate's, else 1.
         loss: None; or `loss(model, *example)` of one example, one number; or a criterion of outputs and
             targets, such as `nn.CrossEntropyLoss()`.
         expected_batch_size: the public normaliser; None takes the certificate's, else the mean size of a lot.
