@@ -84,6 +84,7 @@ from dpmech.mechanism import (
     SquareRoot,
     Strategy,
     Unit,
+    TruncatedPoisson,
     UserPoisson,
     last_iterate_error,
     max_se,

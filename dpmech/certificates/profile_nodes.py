@@ -63,7 +63,7 @@ class ProfileNodes:
             return None
         bins = mechanism.participation.allocation_bins or mechanism.participation.epoch_bins
         if bins is None or mechanism.certain:
-            several = mechanism.participation.example_prob is not None
+            several = mechanism.participation.random and mechanism.participation.release_prob is None
             raise UnsupportedCombinationError(
                 f"nodes of {mechanism!r}, "
                 + (

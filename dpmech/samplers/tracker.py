@@ -22,7 +22,7 @@ class ParticipationTracker:
     It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
     participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. With a new
     allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example
-    must stay in its group. That a random participation was drawn with the right
+    must stay in its group, and a lot with a largest size must keep to it. That a random participation was drawn with the right
     law cannot be seen from its lots.
 
     **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
@@ -50,6 +50,9 @@ class ParticipationTracker:
         self._participation = check_participation(participation)
         self._n = check_steps(n)
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
+        stated = participation.stated_size
+        if stated is not None and self._size != stated:
+            raise InvalidParameterError("dataset_size", self._size, f"{stated}, which the claim rests on")
         self._pattern = participation.pattern(self._n)
         self._cycle = participation.groups
         self._epoch = participation.epoch_bins
@@ -96,6 +99,9 @@ class ParticipationTracker:
             raise _refusal(index, rule, self._participation)
         if np.unique(lot).size != lot.size:
             raise _refusal(index, "an example is in the lot more than once", self._participation)
+        most = self._participation.largest_lot
+        if most is not None and lot.size > most:
+            raise _refusal(index, f"the lot has more than {most} examples", self._participation)
         if self._last.size:
             self._check_pattern(index, lot)
             self._last[lot] = index

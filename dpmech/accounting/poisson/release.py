@@ -4,9 +4,11 @@ import dataclasses
 
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.accounting.poisson.mixture_loss import MixtureLoss
+from dpmech.accounting.poisson.truncated_loss import TruncatedLoss
+from dpmech.mechanism import Truncation
 from dpmech.numerics import Bounds, Provenance
 
-__all__ = ["PoissonRelease", "UserRelease"]
+__all__ = ["PoissonRelease", "TruncatedRelease", "UserRelease"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,3 +64,43 @@ class UserRelease:
     def loss(self, noise_multiplier: float, *, remove: bool) -> MixtureLoss:
         """The loss of one release in one direction."""
         return MixtureLoss(self.sampling_prob, self.examples, noise_multiplier, remove)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedRelease:
+    """T releases, each of a lot of at most B of n examples.
+
+    Args:
+        sampling_prob: q in (0, 1].
+        max_lot_size: B >= 1.
+        dataset_size: n > B.
+        truncation: what truncation does to one example.
+        steps: T >= 1.
+        sensitivity: of one release.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    sampling_prob: float
+    max_lot_size: int
+    dataset_size: int
+    truncation: Truncation
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+
+    def by(self, route: str) -> Provenance:
+        """How it is accounted for, by one of several ways."""
+        facts = {"q": self.sampling_prob, "most": self.max_lot_size, "size": self.dataset_size}
+        return Provenance(route, facts | {"steps": self.steps})
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        return self.by("lattice.truncated")
+
+    def loss(self, noise_multiplier: float, *, remove: bool) -> TruncatedLoss:
+        """The loss of one release in one direction."""
+        odds = self.truncation
+        return TruncatedLoss(
+            self.sampling_prob, odds.untruncated, odds.truncated, odds.kept, noise_multiplier, remove
+        )
