@@ -113,8 +113,8 @@ def _scheme(participation: Participation) -> Scheme:
     if scheme is None:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
-            supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, CyclicPoisson, "
-            "BallsInBins and FreshBallsInBins",
+            supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
+            "CyclicPoisson, BallsInBins and FreshBallsInBins",
         )
     return scheme
 

@@ -36,8 +36,8 @@ class Mechanism:
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
-        UnsupportedCombinationError: for REPLACE_ONE under a random participation, and for ADD_REMOVE under one
-            that is not covered.
+        UnsupportedCombinationError: for REPLACE_ONE under a random participation, and for
+            ADD_REMOVE where it is not covered.
 
     Examples:
         >>> import dpmech as dm

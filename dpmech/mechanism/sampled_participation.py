@@ -22,8 +22,8 @@ class Poisson(Participation):
         sampling_prob: q in (0, 1].
         max_examples_per_user: m for a claim about users, who have at most m examples each: what is made is
             then a `UserPoisson`.
-        max_lot_size: B, for lots of at most so many examples, to be given with `dataset_size`: what is made is
-            then a `TruncatedPoisson`, for `Adjacency.ZERO_OUT` alone.
+        max_lot_size: B, for lots of at most so many examples, with `dataset_size`: what is made is then a
+            `TruncatedPoisson`, for `Adjacency.ZERO_OUT` alone.
         dataset_size: n, with `max_lot_size` alone.
 
     Example:
@@ -304,8 +304,8 @@ class FreshBallsInBins(BallsInBins):
 def _check_truncated(examples: int | None, most: int | None, size: int | None) -> None:
     if examples is not None:
         raise UnsupportedCombinationError(
-            "no theorem here covers lots that are cut down and users with several examples: which of them are "
-            "kept depends on each other",
+            "no theorem here covers lots that are cut down and users with several examples: which of these "
+            "are kept depends on each other",
             supported="Poisson with max_examples_per_user, or with max_lot_size and dataset_size",
         )
     if most is None or size is None:

@@ -1,4 +1,4 @@
-"""TruncatedPoisson: independent coins, and of a lot that is too large a uniform choice of so many examples."""
+"""TruncatedPoisson: independent coins, and of a lot that is too large so many examples, uniformly."""
 
 import dataclasses
 import functools
@@ -142,11 +142,11 @@ class TruncatedPoisson(Participation):
         """A coin for each example and step, and a uniform choice where too many show heads."""
         del n
         return (
-            f"The dataset has exactly {self.dataset_size} examples, which is public; one that is left out, or "
-            "has a gradient of zero, keeps its place in it. At every step draw every example independently "
-            f"with probability {self.sampling_prob!r}; where more than {self.max_lot_size} are drawn, keep "
-            f"{self.max_lot_size} of them, chosen uniformly and without regard to their data. Which ones were "
-            "drawn, how many, and which were kept is kept secret."
+            f"The dataset has exactly {self.dataset_size} examples, which is public; one whose data are "
+            "withdrawn keeps its place in it, with gradients of zero. At every step draw every example "
+            f"independently with probability {self.sampling_prob!r}; where more than {self.max_lot_size} are "
+            f"drawn, keep {self.max_lot_size} of them, chosen uniformly and without regard to their data. "
+            "Which ones were drawn, how many, and which were kept is kept secret."
         )
 
     @classmethod

@@ -88,8 +88,8 @@ class TrainingPlan:
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
             cycle: of cyclic-poisson alone: number of groups.
-            **own: `max_examples_per_user` of user-poisson, `max_lot_size` of truncated-poisson, and settings of participations that were
-                registered from outside.
+            **own: `max_examples_per_user` of user-poisson, `max_lot_size` of truncated-poisson, and settings
+                of participations that were registered from outside.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.

@@ -22,8 +22,8 @@ class ParticipationTracker:
     It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
     participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. With a new
     allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example
-    must stay in its group, and a lot with a largest size must keep to it. That a random participation was drawn with the right
-    law cannot be seen from its lots.
+    must stay in its group, and a lot with a largest size must keep to it. That a random participation was
+    drawn with the right law cannot be seen from its lots.
 
     **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
     those of the pattern. Eight bytes an example are held, none for Poisson. They are as secret as the lots.

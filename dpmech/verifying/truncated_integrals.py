@@ -2,7 +2,8 @@ r"""Delta of steps whose lots are cut down to B examples, by integration of its 
 
 The curve that dominates one step is (1 - tau) times that of Poisson sampling and tau times the largest one of
 a full lot. One step: that curve is integrated at eps, on panels from where its integrand starts. T steps: the
-contour integral of `integrals`, over the law with this curve. The probabilities are sums of scipy's binomial
+contour integral of `integrals`, over the law with this curve; where lots are hardly ever full, over that of
+Poisson sampling, to which the chance of a full lot is added. The probabilities are sums of scipy's binomial
 masses, and what lies at loss 0 is what everything else leaves of 1: the accountant has other formulas, and
 lattices.
 """
@@ -14,7 +15,7 @@ import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import FloatArray, spend
-from dpmech.verifying.integrals import ComposedLaw, composed_integral
+from dpmech.verifying.integrals import ComposedLaw, composed_delta, composed_integral
 
 __all__ = ["joined_prob", "truncated_delta"]
 
@@ -23,6 +24,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _PANELS, _MOST_PANELS = 600, 200_000
 # So far beyond the mean, in standard deviations and in coins, nothing of a binomial law is left.
 _FAR, _FEW = 40.0, 800
+# Where lots are full so seldom against delta, that they ever are is added to it.
+_RARE = 1e-4
 
 
 def joined_prob(sampling_prob: float, max_lot_size: int, dataset_size: int) -> float:
@@ -50,6 +53,11 @@ def truncated_delta(
     law = _Law(sampling_prob, max_lot_size, dataset_size, multiplier)
     if steps == 1:
         return max(law.one_step(eps, remove=remove) for remove in (True, False))
+    ever = steps * law.full
+    if ever <= _RARE and sampling_prob < 1.0:
+        plain = composed_delta(sampling_prob, multiplier, steps, eps)
+        if ever <= _RARE * plain:
+            return plain + ever
     return composed_integral(
         [ComposedLaw(*law.losses(remove=remove), steps, eps) for remove in (True, False)]
     )
@@ -147,11 +155,11 @@ class _Law:
         low, high = (shift - 0.5 if other > 0.0 else -reach), reach + shift
         if gap(high) <= 0.0:
             return 0.0
-        if gap(low) > 0.0:
+        if gap(low) <= 0.0:
+            start = float(scipy.optimize.brentq(gap, low, high, xtol=1e-13))
+        elif remove:
             start = low
         else:
-            start = float(scipy.optimize.brentq(gap, low, high, xtol=1e-13))
-        if not remove and gap(low) > 0.0:
             return 0.0
         x, widths = self._nodes(start, high) if remove else self._nodes(-reach, start)
         difference = ratio(x) - level

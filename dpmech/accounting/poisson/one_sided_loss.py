@@ -63,8 +63,8 @@ class OneSidedLoss(StepLoss):
 
         Both hold for nodes between two points x at most a panel apart, by the larger one.
 
-        In units of u = 2^-53, with 8 for an elementary function. The exponent y (x - y / 2) / s^2 of a mixture
-        is off by 6 of the sizes |y x| + y^2 / 2 over s^2 of its terms, log p and log (1 - p) by 8 of
+        In units of u = 2^-53, with 8 for an elementary function. The exponent y (x - y / 2) / s^2 of a
+        mixture is off by 6 of the sizes |y x| + y^2 / 2 over s^2 of its terms, log p and log (1 - p) by 8 of
         themselves, their sum by itself; all enter log A by a weight of at most 1. The logarithm of the sum
         adds 10 times itself and of log (1 - p). That is doubled for the step within a panel, where exponents
         move by half a unit at most, and taken for both mixtures. The mass of a node is what `Loss.rounding`

@@ -1,4 +1,4 @@
-"""Poisson sampling of lots of at most B examples: T mixtures of what truncated lots and others lose, composed."""
+"""Poisson sampling of lots of at most B examples: T mixtures of what full lots and others lose."""
 
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.poisson.accountant import PoissonAccountant, saddle_point_sigma
