@@ -90,7 +90,9 @@ def calibrate(
     row |= numbers_of(cal, time.perf_counter() - start)
     failed = None
     if out is not None:
-        certificate = cal.certificate(clip_norm, float(plan.training.batch_size))
+        certificate = cal.certificate(
+            clip_norm, cal.participation.expected_lot_size or float(plan.training.batch_size)
+        )
         failed = attempted(lambda: certificate.save(out))
         row["certificate"] = None if failed else str(out)
     estimates = [] if cal.guarantee.rigorous else [chosen.label]

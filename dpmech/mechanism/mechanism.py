@@ -67,7 +67,7 @@ class Mechanism:
         if self.adjacency is Adjacency.ADD_REMOVE and refused is not None:
             raise UnsupportedCombinationError(
                 f"no bound is proved for ADD_REMOVE under {self.participation!r}: {refused}",
-                supported="adjacency=Adjacency.ZERO_OUT",
+                supported="ZERO_OUT",
             )
         if self.participation.unit is not None:
             object.__setattr__(self, "unit", self.participation.unit)

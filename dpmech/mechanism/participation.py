@@ -146,6 +146,11 @@ class Participation(abc.ABC):
         return None
 
     @property
+    def expected_lot_size(self) -> float | None:
+        """The mean size of a lot where that is not what a plan calls its batch size; else None."""
+        return None
+
+    @property
     def stated_size(self) -> int | None:
         """How many examples the dataset has, where the claim rests on it; None where it does not."""
         return None

@@ -71,8 +71,8 @@ class TruncatedPoisson(Participation):
     plan_name: ClassVar[str] = "truncated-poisson"
     plan_settings: ClassVar[tuple[str, ...]] = ("max_lot_size",)
     add_remove_refused: ClassVar[str | None] = (
-        "whether others are kept depends on whether an example is drawn, so that one which is not in the "
-        "dataset changes whose gradients are added, and its size, which is public"
+        "whether others are kept depends on whether an example is drawn, so that one which is missing changes "
+        "whose gradients are added, and how many examples there are, on which the bound rests"
     )
     plan_sizes: ClassVar[tuple[str, ...]] = ("dataset_size",)
 
