@@ -311,23 +311,15 @@ def _truncated_poisson(
     mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
 ) -> Accountant:
     del rng
-    participation = mechanism.participation
-    if not isinstance(participation, TruncatedPoisson) or not (method is None or isinstance(method, Pld)):
+    participation, truncation = mechanism.participation, mechanism.participation.truncation
+    if truncation is None or not (method is None or isinstance(method, Pld)):
         raise UnsupportedCombinationError(
             f"{method!r} does not apply to {participation!r}",
             supported="TruncatedPoisson, method=None or Pld()",
         )
     least, bounds = _least_of_equals(mechanism), mechanism.sensitivity
     bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
-    release = TruncatedRelease(
-        participation.sampling_prob,
-        participation.max_lot_size,
-        participation.dataset_size,
-        participation.truncation,
-        participation.releases(mechanism.steps),
-        bounds,
-    )
-    return TruncatedAccountant(release)
+    return TruncatedAccountant(TruncatedRelease(truncation, participation.releases(mechanism.steps), bounds))
 
 
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))

@@ -90,9 +90,9 @@ def calibrate(
     row |= numbers_of(cal, time.perf_counter() - start)
     failed = None
     if out is not None:
-        certificate = cal.certificate(
-            clip_norm, cal.participation.expected_lot_size or float(plan.training.batch_size)
-        )
+        cut = cal.participation.truncation
+        size = float(plan.training.batch_size) if cut is None else cut.expected_lot_size
+        certificate = cal.certificate(clip_norm, size)
         failed = attempted(lambda: certificate.save(out))
         row["certificate"] = None if failed else str(out)
     estimates = [] if cal.guarantee.rigorous else [chosen.label]

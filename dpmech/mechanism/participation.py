@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism.budget import Unit
+from dpmech.mechanism.truncation import Truncation
 
 __all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
 
@@ -141,18 +142,8 @@ class Participation(abc.ABC):
         return None
 
     @property
-    def largest_lot(self) -> int | None:
-        """How many examples a lot may hold at most; None where nothing limits it."""
-        return None
-
-    @property
-    def expected_lot_size(self) -> float | None:
-        """The mean size of a lot where that is not what a plan calls its batch size; else None."""
-        return None
-
-    @property
-    def stated_size(self) -> int | None:
-        """How many examples the dataset has, where the claim rests on it; None where it does not."""
+    def truncation(self) -> Truncation | None:
+        """How large lots are cut down, of a dataset of a stated size; None where they are not."""
         return None
 
     def releases(self, n: int) -> int:

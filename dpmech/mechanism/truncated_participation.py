@@ -8,38 +8,11 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.participation import Participation, Pattern
-from dpmech.numerics import (
-    at_least,
-    at_most,
-    product_down,
-    product_up,
-    quotient_down,
-    quotient_up,
-    sum_down,
-    sum_up,
-)
+from dpmech.mechanism.truncation import Truncation
 
-__all__ = ["TruncatedPoisson", "Truncation"]
+__all__ = ["TruncatedPoisson"]
 
 _LARGEST_DATASET = 1 << 53
-Ends = tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Truncation:
-    """How a lot that is too large treats one example; all probabilities between two floats.
-
-    Args:
-        untruncated: that fewer than B of the others were drawn, so that the example stays if drawn.
-        truncated: that B or more of the others were drawn.
-        kept: that the example was drawn and kept, given that.
-        joined: that the example is in the lot, whatever happened.
-    """
-
-    untruncated: Ends
-    truncated: Ends
-    kept: Ends
-    joined: Ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +32,8 @@ class TruncatedPoisson(Participation):
         >>> lots = dm.Poisson(0.01, max_lot_size=120, dataset_size=10_000)
         >>> lots
         TruncatedPoisson(sampling_prob=0.01, max_lot_size=120, dataset_size=10000)
-        >>> f"{lots.truncation.truncated[1]:.4f}", f"{lots.expected_lot_size:.2f}"
-        ('0.0260', '99.92')
+        >>> f"{lots.truncation.truncated[1]:.4f}", f"{lots.truncation.expected_lot_size:.2f}"
+        ('0.0275', '99.90')
     """
 
     sampling_prob: float
@@ -71,8 +44,8 @@ class TruncatedPoisson(Participation):
     plan_name: ClassVar[str] = "truncated-poisson"
     plan_settings: ClassVar[tuple[str, ...]] = ("max_lot_size",)
     add_remove_refused: ClassVar[str | None] = (
-        "whether others are kept depends on whether an example is drawn, so that one which is missing changes "
-        "whose gradients are added, and how many examples there are, on which the bound rests"
+        "whether others are kept depends on whether an example is drawn, so that one which is missing "
+        "changes whose gradients are added, and how many examples there are, on which the bound rests"
     )
     plan_sizes: ClassVar[tuple[str, ...]] = ("dataset_size",)
 
@@ -93,42 +66,8 @@ class TruncatedPoisson(Participation):
 
     @functools.cached_property
     def truncation(self) -> Truncation:
-        """What truncation does to one example, rounded outward.
-
-        With N binomial of n coins: p = (B / n) P(N > B) / tau, and the example is in the lot with probability
-        q (1 - tau) + (B / n) P(N > B), as it is in a lot of m + 1 drawn ones with probability B / (m + 1).
-        """
-        q, most, size = self.sampling_prob, self.max_lot_size, self.dataset_size
-        untruncated, truncated = at_most(size - 1, q, most - 1), at_least(size - 1, q, most)
-        full = at_least(size, q, most + 1)
-        low = quotient_down(product_down(most, full[0]), size)
-        high = quotient_up(product_up(most, full[1]), size)
-        # Kept among B + 1 or more, each as likely.
-        ceiling = quotient_up(product_up(q, most), most + 1)
-        kept = (
-            min(ceiling, quotient_down(low, truncated[1])) if truncated[1] > 0.0 else 0.0,
-            min(ceiling, quotient_up(high, truncated[0])) if truncated[0] > 0.0 else ceiling,
-        )
-        joined = (
-            sum_down([product_down(q, untruncated[0]), low]),
-            min(q, sum_up([product_up(q, untruncated[1]), high])),
-        )
-        return Truncation(untruncated, truncated, kept, joined)
-
-    @property
-    def expected_lot_size(self) -> float:
-        """The mean size of a lot."""
-        return self.dataset_size * self.truncation.joined[1]
-
-    @property
-    def largest_lot(self) -> int:
-        """B."""
-        return self.max_lot_size
-
-    @property
-    def stated_size(self) -> int:
-        """The n of the claim."""
-        return self.dataset_size
+        """What truncation does to one example."""
+        return Truncation.of(self.sampling_prob, self.max_lot_size, self.dataset_size)
 
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""

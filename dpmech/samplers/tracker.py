@@ -50,9 +50,10 @@ class ParticipationTracker:
         self._participation = check_participation(participation)
         self._n = check_steps(n)
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
-        stated = participation.stated_size
-        if stated is not None and self._size != stated:
-            raise InvalidParameterError("dataset_size", self._size, f"{stated}, which the claim rests on")
+        self._cut = participation.truncation
+        if self._cut is not None and self._size != self._cut.dataset_size:
+            stated = f"{self._cut.dataset_size}, which the claim rests on"
+            raise InvalidParameterError("dataset_size", self._size, stated)
         self._pattern = participation.pattern(self._n)
         self._cycle = participation.groups
         self._epoch = participation.epoch_bins
@@ -99,9 +100,9 @@ class ParticipationTracker:
             raise _refusal(index, rule, self._participation)
         if np.unique(lot).size != lot.size:
             raise _refusal(index, "an example is in the lot more than once", self._participation)
-        most = self._participation.largest_lot
-        if most is not None and lot.size > most:
-            raise _refusal(index, f"the lot has more than {most} examples", self._participation)
+        if self._cut is not None and lot.size > self._cut.max_lot_size:
+            rule = f"the lot has more than {self._cut.max_lot_size} examples"
+            raise _refusal(index, rule, self._participation)
         if self._last.size:
             self._check_pattern(index, lot)
             self._last[lot] = index

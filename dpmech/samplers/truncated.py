@@ -36,7 +36,7 @@ class TruncatedPoissonSampler(Sampler):
     Examples:
         >>> sampler = TruncatedPoissonSampler(100, 0.05, 6, 100, 4, rng=1)
         >>> [len(lot) for lot in sampler], round(sampler.expected_batch_size, 3)
-        ([5, 6, 6, 4], 4.661)
+        ([5, 6, 6, 4], 4.529)
         >>> indices, mask = sampler.padded(3)
         >>> indices.shape, mask.tolist()
         ((6,), [True, True, True, True, False, False])
@@ -61,7 +61,7 @@ class TruncatedPoissonSampler(Sampler):
                 f"{participation.dataset_size}, which the claim rests on",
                 "; how many lots are truncated depends on it",
             )
-        expected = participation.expected_lot_size
+        expected = participation.truncation.expected_lot_size
         super().__init__(
             size,
             participation,

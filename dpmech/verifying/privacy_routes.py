@@ -175,11 +175,11 @@ def _truncated_routes(
 ) -> tuple[Route, ...]:
     """The integral over the law that dominates; below, over that of lots whose other gradients are zero."""
     del rng
-    lots = certificate.participation
-    if not isinstance(lots, TruncatedPoisson):
+    lots, cut = certificate.participation, certificate.participation.truncation
+    if cut is None:
         raise UnsupportedCombinationError(f"{lots!r} truncates no lots", supported="TruncatedPoisson")
     steps = lots.releases(certificate.mechanism.steps)
-    q, most, size = lots.sampling_prob, lots.max_lot_size, lots.dataset_size
+    q, most, size = cut.sampling_prob, cut.max_lot_size, cut.dataset_size
     joined = joined_prob(q, most, size)
 
     def contour(sigma: float, eps: float) -> Bounds:

@@ -180,6 +180,7 @@ GROUPS: dict[str, list[str]] = {
         "mechanism.sampled_participation",
         "mechanism.user_participation",
         "mechanism.truncated_participation",
+        "mechanism.truncation",
         "mechanism.unsampled_participation",
         "mechanism.workloads",
     ],

@@ -71,36 +71,27 @@ class TruncatedRelease:
     """T releases, each of a lot of at most B of n examples.
 
     Args:
-        sampling_prob: q in (0, 1].
-        max_lot_size: B >= 1.
-        dataset_size: n > B.
-        truncation: what truncation does to one example.
+        truncation: what truncation does to one example, with q, B and n.
         steps: T >= 1.
         sensitivity: of one release.
         tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
     """
 
-    sampling_prob: float
-    max_lot_size: int
-    dataset_size: int
     truncation: Truncation
     steps: int
     sensitivity: Bounds
     tight: bool = True
 
-    def by(self, route: str) -> Provenance:
-        """How it is accounted for, by one of several ways."""
-        facts = {"q": self.sampling_prob, "most": self.max_lot_size, "size": self.dataset_size}
-        return Provenance(route, facts | {"steps": self.steps})
-
     @property
     def by_lattice(self) -> Provenance:
         """How it is accounted on lattices."""
-        return self.by("lattice.truncated")
+        own = self.truncation
+        facts = {"q": own.sampling_prob, "most": own.max_lot_size, "size": own.dataset_size}
+        return Provenance("lattice.truncated", facts | {"steps": self.steps})
 
     def loss(self, noise_multiplier: float, *, remove: bool) -> TruncatedLoss:
         """The loss of one release in one direction."""
         odds = self.truncation
         return TruncatedLoss(
-            self.sampling_prob, odds.untruncated, odds.truncated, odds.kept, noise_multiplier, remove
+            odds.sampling_prob, odds.untruncated, odds.truncated, odds.kept, noise_multiplier, remove
         )

@@ -44,8 +44,8 @@ class TruncatedAccountant(Accountant):
             PoissonRelease(odds.joined[0], steps, release.sensitivity, release.tight)
         )
         self._whole = (
-            PoissonAccountant(PoissonRelease(release.sampling_prob, steps, release.sensitivity))
-            if release.sampling_prob < 1.0 and self._ever <= _RARE
+            PoissonAccountant(PoissonRelease(odds.sampling_prob, steps, release.sensitivity))
+            if odds.sampling_prob < 1.0 and self._ever <= _RARE
             else None
         )
 

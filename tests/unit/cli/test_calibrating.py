@@ -95,7 +95,7 @@ def test_lots_of_at_most_so_many_examples(tmp_path):
     assert result.exit_code == 0
     certificate = dm.Certificate.load(path)
     assert certificate.participation == dm.TruncatedPoisson(0.1, 9, 40)
-    assert certificate.expected_batch_size == certificate.participation.expected_lot_size < 4.0
+    assert certificate.expected_batch_size == certificate.participation.truncation.expected_lot_size < 4.0
     refused = run("calibrate", "--strategy", "identity", *given)
     assert refused.exit_code == 2
     assert "no bound is proved for add_remove" in refused.stderr

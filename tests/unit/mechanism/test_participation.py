@@ -95,8 +95,8 @@ def test_which_schemas_are_random():
     assert releases == {dm.Poisson, dm.UserPoisson, dm.TruncatedPoisson, dm.CyclicPoisson}
     assert {type(schema) for schema in ALL if schema.unit is not None} == {dm.UserPoisson}
     cut = [schema for schema in ALL if schema.add_remove_refused]
-    assert [(one.largest_lot, one.stated_size) for one in cut] == [(4, 20)]
-    assert {(one.largest_lot, one.stated_size) for one in ALL if one not in cut} == {(None, None)}
+    assert [(one.truncation.max_lot_size, one.truncation.dataset_size) for one in cut] == [(4, 20)]
+    assert {one.truncation for one in ALL if one not in cut} == {None}
 
 
 def test_numpy_integers_become_ints():

@@ -121,4 +121,4 @@ def test_a_state_goes_on_with_the_same_lots():
 
 def test_the_largest_dataset_is_no_special_case():
     lots = dm.Poisson(2.0**-40, max_lot_size=9000, dataset_size=2**53)
-    assert math.isclose(lots.expected_lot_size, 8192.0, rel_tol=1e-9)
+    assert math.isclose(lots.truncation.expected_lot_size, 8192.0, rel_tol=1e-9)
