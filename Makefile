@@ -77,7 +77,7 @@ verification-full: $(VENV)/.dev
 	$(BIN)/python -m verification --full $(foreach part,cgd.tab4_amp $(addprefix cgd.tab4_amp_,full bandmf blt bandinv),--skip $(part))
 
 docs: $(VENV)/.dev
-	rm -rf docs/generated  # pages of names that are gone
+	rm -rf docs/generated docs/_build/html/_modules  # pages of names that are gone
 	$(BIN)/python -m sphinx -n -W -q docs docs/_build/html
 
 # With all notebooks run; `docs` runs one.

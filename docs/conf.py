@@ -17,12 +17,12 @@ extensions = [
     "myst_nb",  # with myst_parser
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinxcontrib.bibtex",
     "mathml",
     "command_pages",
+    "cross_references",
 ]
 # One notebook runs where pages are built between two changes, all of them before a release (`make docs-all`).
 nb_execution_mode = "force"
@@ -56,6 +56,4 @@ templates_path = ["templates"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
-napoleon_use_ivar = True  # attributes of a class stay in its description
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", ".*")]  # annotations are not cross-referenced; links in prose are checked

@@ -15,6 +15,7 @@ from dpmech.accounting import (
     effective_method,
 )
 from dpmech.certificates import (
+    AdaptiveClip,
     Certificate,
     Claim,
     Evidence,
@@ -84,7 +85,7 @@ class Calibration(Claim):
 
     def certificate(
         self,
-        clip_norm: float | None = None,
+        clip_norm: float | AdaptiveClip | None = None,
         expected_batch_size: float | None = None,
         *,
         profile: PrivacyProfile | None = None,
@@ -92,7 +93,8 @@ class Calibration(Claim):
         """The calibration as a certificate: to save, to verify by a second route, to hand to an optimizer.
 
         Args:
-            clip_norm: the clip norm that the trainer must use, > 0; None leaves it open.
+            clip_norm: the clip norm that the trainer must use, > 0; or an AdaptiveClip, by which it changes;
+                None leaves it open.
             expected_batch_size: the public normaliser that the trainer must use, > 0; None leaves it open.
             profile: what `profile()` gave, to keep its nodes as further evidence: `verify` checks them, and a
                 `Ledger` composes them in place of the budget. One that costs nothing to compute is left out.

@@ -69,8 +69,23 @@ def test_a_check_follows_its_registry_entry(name):
     assert f'"{name}"' in source
 
 
-# Simulations that take over two seconds each.
-LONG_FLIPS = {"muon.joint_sigma", "muon.tab3", "muon.thm2_1", "rmt.eq3_F"}
+# Over three quarters of a second each.
+LONG_FLIPS = {
+    "muon.joint_sigma",
+    "muon.tab3",
+    "muon.thm2_1",
+    "ov.rem12.ii",
+    "ov.thm5",
+    "ov.thm6.iii",
+    "rmt.eq10_edge",
+    "rmt.eq3_F",
+    "rmt.eq6",
+    "rmt.eq8_9",
+    "rmt.thmE1",
+    "sde.lemA1",
+    "sde.lemB3",
+    "sde.thm4.1/B6.2",
+}
 FLIP_PARAMETERS = [
     pytest.param(name, marks=[pytest.mark.slow] if CHECKS[name].full or name in LONG_FLIPS else [], id=name)
     for name in sorted(FLIPS)

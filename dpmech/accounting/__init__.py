@@ -69,7 +69,7 @@ from dpmech.accounting.profiles import (
     SampledPart,
     run_count_from,
 )
-from dpmech.accounting.profiling import profile_for
+from dpmech.accounting.profiling import nodes_label, profile_for
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
@@ -140,6 +140,7 @@ __all__ = [
     "judge_delta",
     "log_mean_exp",
     "method_among",
+    "nodes_label",
     "pilot_size",
     "profile_for",
     "run_count_from",

@@ -19,9 +19,9 @@ from dpmech.accounting.poisson import PoissonAccountant, TruncatedAccountant, Us
 from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart, curve_of_bounds
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Adjacency, Mechanism
-from dpmech.numerics import BOUND, Provenance, quotient_down, rounded_down, rounded_up
+from dpmech.numerics import BOUND, Guarantee, Provenance, quotient_down, rounded_down, rounded_up
 
-__all__ = ["profile_for"]
+__all__ = ["nodes_label", "profile_for"]
 
 # As a relative change of sigma, how far apart the ends of an accountant may be at a node.
 _TOLERANCE = 1e-3
@@ -67,15 +67,26 @@ def _profile(accountant: Accountant, adjacency: Adjacency, sigma: float, rel_err
         return PrivacyProfile(Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency)
     if isinstance(accountant, FreshEpochsAccountant):
         parts = accountant.profile(sigma, rel_error=rel_error)
-        return PrivacyProfile(parts, accountant.guarantee, accountant.by, adjacency)
+        return PrivacyProfile(parts, *nodes_label(accountant, 0), adjacency)
     curve, answered = _curve(accountant, sigma, rel_error)
-    guarantee = (
-        answered.settings.guarantee(inside=False) if isinstance(answered, CertifiedAccountant) else BOUND
-    )
-    by = Provenance("profile.nodes", {"nodes": len(curve.remove.eps)}, (answered.by,))
-    if not guarantee.rigorous or not answered.guarantee.rigorous:
-        guarantee = answered.guarantee
+    guarantee, by = nodes_label(answered, len(curve.remove.eps))
     return PrivacyProfile(Composition(curves=((curve, 1),)), guarantee, by, adjacency)
+
+
+def nodes_label(answered: Accountant, nodes: int) -> tuple[Guarantee, Provenance]:
+    """How sure the nodes of one curve are, and how they were found.
+
+    Args:
+        answered: the accountant that gave them.
+        nodes: how many there are in the direction REMOVE.
+    """
+    if isinstance(answered, FreshEpochsAccountant):
+        return answered.guarantee, answered.by
+    by = Provenance("profile.nodes", {"nodes": nodes}, (answered.by,))
+    if isinstance(answered, CertifiedAccountant):
+        return answered.settings.guarantee(inside=False), by
+    # Whatever the accountant says of single numbers, lines between them are a bound at most.
+    return (BOUND if answered.guarantee.rigorous else answered.guarantee), by
 
 
 def _curve(accountant: Accountant, sigma: float, rel_error: float) -> tuple[Curve, Accountant]:

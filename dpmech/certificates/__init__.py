@@ -3,6 +3,7 @@
 A Calibration and a Certificate are Claims; a RunRecord says what was executed under one.
 """
 
+from dpmech.certificates.adaptive_clip import AdaptiveClip, clip_norm_stated
 from dpmech.certificates.certificate import Certificate
 from dpmech.certificates.claim import Claim, Evidence, check_unedited, with_checksum
 from dpmech.certificates.continuity import Continuity, Kept, Uniqueness
@@ -24,6 +25,7 @@ from dpmech.certificates.run_record import Randomness, RunRecord, is_run_record
 __all__ = [
     "LARGEST_FILE",
     "SCHEMA_VERSION",
+    "AdaptiveClip",
     "Certificate",
     "Claim",
     "Continuity",
@@ -35,6 +37,7 @@ __all__ = [
     "RunRecord",
     "Uniqueness",
     "check_unedited",
+    "clip_norm_stated",
     "differences",
     "from_plain",
     "is_run_record",

@@ -20,6 +20,7 @@ from dpmech.accounting import (
     Prv,
     Rdp,
 )
+from dpmech.certificates.adaptive_clip import AdaptiveClip, clip_norm_from, clip_norm_stated
 from dpmech.certificates.claim import Claim, Evidence, check_unedited, with_checksum
 from dpmech.certificates.document import (
     SCHEMA_VERSION,
@@ -106,7 +107,7 @@ class Certificate(Claim, Document):
 
     def certificate(
         self,
-        clip_norm: float | None = None,
+        clip_norm: float | AdaptiveClip | None = None,
         expected_batch_size: float | None = None,
         *,
         profile: PrivacyProfile | None = None,
@@ -167,8 +168,7 @@ class Certificate(Claim, Document):
         except _UNFIT as error:
             raise CertificateError(f"the claim is not one that dpmech could have made: {error}") from error
         derived = {
-            "claim": {name: document["claim"].pop(name) for name in _DERIVED["claim"]},
-            "evidence": {name: document["evidence"].pop(name) for name in _DERIVED["evidence"]},
+            part: {name: document[part].pop(name) for name in names} for part, names in _DERIVED.items()
         }
         _compare(document, recomputed | {"seal": document["seal"]})
         return certificate, derived
@@ -231,7 +231,7 @@ class Certificate(Claim, Document):
                 "strategy": self.strategy.to_dict(),
                 "strategy_hash": self.strategy.fingerprint(),
                 "participation": self.participation.to_dict(),
-                "clip_norm": self.clip_norm,
+                "clip_norm": clip_norm_stated(self.clip_norm, self.sigma),
                 "expected_batch_size": self.expected_batch_size,
             },
             "evidence": ({} if self.evidence.randomness is None else {"randomness": self.evidence.randomness})
@@ -267,8 +267,9 @@ def _compare(claimed: dict[str, Any], recomputed: dict[str, Any]) -> None:
 def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the certificate that a document was written from."""
     _check_sizes(claim["strategy"], claim["n"])
+    mechanism = Mechanism.from_dict({name: claim[name] for name in _MECHANISM})
     return {
-        "mechanism": Mechanism.from_dict({name: claim[name] for name in _MECHANISM}),
+        "mechanism": mechanism,
         "budget": PrivacyBudget(claim["eps"], claim["delta"]),
         "sigma": claim["sigma"],
         "sensitivity": Bounds.from_dict(evidence["sensitivity"]),
@@ -284,10 +285,10 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
                 "longdouble_bits", evidence["platform"]["longdouble_bits"], minimum=53, maximum=237
             ),
         ),
-        "clip_norm": claim["clip_norm"],
+        "clip_norm": clip_norm_from(claim["clip_norm"]),
         "expected_batch_size": claim["expected_batch_size"],
         "versions": tuple(sorted(evidence["versions"].items())),
-        "nodes": None if "profile" not in evidence else ProfileNodes.from_dict(evidence["profile"]),
+        "nodes": ProfileNodes.of_evidence(evidence, mechanism),
     }
 
 

@@ -8,6 +8,7 @@ import platform
 from typing import TYPE_CHECKING, TypeVar
 
 from dpmech.accounting import Method, PrivacyProfile
+from dpmech.certificates.adaptive_clip import AdaptiveClip
 from dpmech.certificates.checksums import checksum_of
 from dpmech.exceptions import CertificateError, HorizonError
 from dpmech.guards import check_integer, check_real, check_sigma
@@ -78,7 +79,8 @@ class Claim(abc.ABC):
             inside it.
         sensitivity: what sigma is divided by to give `noise_multiplier`.
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
-        clip_norm: the clip norm that the trainer must use, > 0, or None where it is left open.
+        clip_norm: the clip norm that the trainer must use, > 0, or the AdaptiveClip by which it changes from
+            step to step, or None where it is left open.
         expected_batch_size: the public normaliser that the trainer must use, > 0, or None.
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
         checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
@@ -97,7 +99,7 @@ class Claim(abc.ABC):
     sensitivity: Bounds
     achieved: Bounds
     evidence: Evidence
-    clip_norm: float | None = None
+    clip_norm: float | AdaptiveClip | None = None
     expected_batch_size: float | None = None
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
 
@@ -110,7 +112,7 @@ class Claim(abc.ABC):
         object.__setattr__(self, "sigma", check_sigma(self.sigma))
         for name in ("clip_norm", "expected_batch_size"):
             value = getattr(self, name)
-            if value is not None:
+            if value is not None and not isinstance(value, AdaptiveClip):
                 checked = check_real(name, value, minimum=0.0, open_minimum=True)
                 object.__setattr__(self, name, checked)
 
@@ -140,7 +142,7 @@ class Claim(abc.ABC):
     @abc.abstractmethod
     def certificate(
         self,
-        clip_norm: float | None = None,
+        clip_norm: float | AdaptiveClip | None = None,
         expected_batch_size: float | None = None,
         *,
         profile: PrivacyProfile | None = None,

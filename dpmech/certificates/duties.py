@@ -1,5 +1,6 @@
 """What a trainer has to do for a claim to hold, in sentences; part of schema version 1, word for word."""
 
+from dpmech.certificates.adaptive_clip import AdaptiveClip
 from dpmech.certificates.claim import Claim
 from dpmech.mechanism import Unit
 
@@ -9,7 +10,9 @@ __all__ = ["trainer_duties"]
 def trainer_duties(claim: Claim) -> dict[str, str]:
     """Steps, sampler, clipping, noise and normaliser, one sentence each."""
     n = claim.strategy.n
-    clip = "the clip norm" if claim.clip_norm is None else f"{claim.clip_norm!r}"
+    own = claim.clip_norm
+    adaptive = own if isinstance(own, AdaptiveClip) else None
+    clip = "the clip norm" if own is None else f"{own!r}" if adaptive is None else "the clip norm of the step"
     size = "a public constant" if claim.expected_batch_size is None else f"{claim.expected_batch_size!r}"
     duties = {
         "steps": f"Release at most {n} noisy sums. A run that needs more steps needs a new certificate.",
@@ -30,4 +33,25 @@ def trainer_duties(claim: Claim) -> dict[str, str]:
             f"mean of the gradients, and scale it down to an L2 norm of at most {clip} before summing."
         )
         duties["normaliser"] = f"Divide by {size}, never by the number of users that a step happened to draw."
+    if adaptive is not None:
+        duties["clipping"] += _norm_of_the_step(adaptive, size)
+        duties["noise"] = _noise_of_both(adaptive, claim.sigma)
     return duties
+
+
+def _norm_of_the_step(clip: AdaptiveClip, size: str) -> str:
+    return (
+        f" It is {clip.initial!r} at step 0, and from one step to the next it is multiplied by "
+        f"exp(-{clip.rate!r} (s - {clip.quantile!r})), s = 0.5 + (noised count of the step) / {size}. The "
+        "count is the sum over the same lot of +0.5 for what was no longer than the clip norm of the step "
+        "and -0.5 for what was."
+    )
+
+
+def _noise_of_both(clip: AdaptiveClip, sigma: float) -> str:
+    return (
+        f"Add to the sum of step t the row t of {clip.gradient_sigma(sigma)!r} * (clip norm of the step) * "
+        f"C^-1 Z, and to the count of step t the row t of {clip.count_stddev(sigma)!r} * C^-1 Z', Z and Z' "
+        "independent standard normal, drawn once, from operating-system entropy, kept secret. Both together "
+        f"are one release of sigma = {sigma!r}; the count without its noise is released nowhere."
+    )

@@ -61,17 +61,22 @@ class ProfileNodes:
             )
         if not profile.parts.curves:
             return None
-        bins = mechanism.participation.allocation_bins or mechanism.participation.epoch_bins
-        if bins is None or mechanism.certain:
-            several = mechanism.participation.random and mechanism.participation.release_prob is None
+        if reason := cls.refusal(mechanism):
             raise UnsupportedCombinationError(
-                f"nodes of {mechanism!r}, "
-                + (
-                    "which no second route checks" if several else "whose profile is known everywhere at once"
-                ),
+                f"nodes of {mechanism!r}, {reason}",
                 supported="a profile with method=None, which takes no room in a certificate",
             )
         return cls(profile.parts.curves, profile.guarantee, profile.by)
+
+    @staticmethod
+    def refusal(mechanism: Mechanism) -> str:
+        """Why no certificate keeps nodes of this mechanism; empty where it does."""
+        participation = mechanism.participation
+        bins = participation.allocation_bins or participation.epoch_bins
+        if bins is not None and not mechanism.certain:
+            return ""
+        several = participation.random and participation.release_prob is None and not mechanism.certain
+        return "which no second route checks" if several else "whose profile is known everywhere at once"
 
     def profile(self, mechanism: Mechanism, sigma: float, unit: Unit) -> PrivacyProfile:
         """The profile that they are of."""
@@ -101,12 +106,21 @@ class ProfileNodes:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict`.
+    def of_evidence(cls, evidence: Mapping[str, Any], mechanism: Mechanism) -> Self | None:
+        """Rebuild from `to_dict`, from the entry `profile` of a certificate's evidence; None without one.
 
         Raises:
             InvalidParameterError: if it is not made of such data.
+            UnsupportedCombinationError: if `of` keeps no nodes for this mechanism.
         """
+        if "profile" not in evidence:
+            return None
+        data = evidence["profile"]
+        if reason := cls.refusal(mechanism):
+            raise UnsupportedCombinationError(
+                f"evidence.profile has nodes of {mechanism!r}, {reason}",
+                supported="evidence.profile under BallsInBins only",
+            )
         return cls(
             tuple((_curve(one), one["times"]) for one in data["curves"]),
             Guarantee.from_dict(data["guarantee"]),

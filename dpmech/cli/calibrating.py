@@ -1,12 +1,16 @@
 """`dpmech calibrate`: how much noise one strategy needs."""
 
+import concurrent.futures
 import time
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
-from dpmech.calibration import calibrate_sigma
+from dpmech.accounting import Importance, PrivacyProfile
+from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.certificates import ProfileNodes
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
 from dpmech.cli.notes import allocation_notes, plan_notes
@@ -45,6 +49,12 @@ CLIP_NORM = click.option(
 @click.option("--out", type=Target(), help="Write the certificate to this file.")
 @CLIP_NORM
 @click.option(
+    "--with-profile",
+    is_flag=True,
+    help="Keep the privacy profile in the certificate: under Balls-in-Bins it takes a minute, which ledgers, "
+    "risks and reports are then spared. [off]",
+)
+@click.option(
     "--unit",
     type=OneOf([one.value for one in Unit]),
     help="Who is sampled, clipped and hidden: an example or a user [example].",
@@ -55,6 +65,7 @@ def calibrate(
     *,
     out: Path | None,
     clip_norm: float | None,
+    with_profile: bool,
     unit: str | None,
     workers: int | None,
     dask: str | None,
@@ -66,15 +77,23 @@ def calibrate(
     chosen, missing = chosen_strategy(given)
     if clip_norm is not None and out is None:
         raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
+    if with_profile and out is None:
+        missing.append("--out (which --with-profile needs)")
     plan = resolve({key: value for key, value in given.items() if value is not None}, missing=missing)
     if chosen is None:
         raise MissingOptionsError(missing)
     strategy = chosen.build(plan.training.n)
     mechanism = Mechanism(strategy, plan.participation, plan.adjacency, _unit(unit, plan))
+    if with_profile and isinstance(plan.method, Importance):
+        # Estimates are no evidence.
+        allowed = "certified, deterministic, exact or rdp with --with-profile"
+        raise InvalidParameterError("method", "importance", allowed)
+    nothing_to_keep = ProfileNodes.refusal(mechanism) if with_profile else ""
+    curve = None
     start = time.perf_counter()
     with (
         chosen_executor(workers, dask) as executor,
-        progress_bar("calibrating", total=1, quiet=quiet) as report,
+        progress_bar("calibrating", total=1 + (with_profile and not nothing_to_keep), quiet=quiet) as report,
     ):
         cal = calibrate_sigma(
             mechanism,
@@ -86,18 +105,28 @@ def calibrate(
             executor=executor,
         )
         report("")
+        if with_profile and not nothing_to_keep:
+            report(f"{chosen.label}: privacy profile")
+            curve = _profile(cal, plan, executor)
+            report("")
     row: dict[str, Any] = {"label": chosen.label, "sampling": plan.sampling}
     row |= numbers_of(cal, time.perf_counter() - start)
     failed = None
     if out is not None:
         cut = cal.participation.truncation
         size = float(plan.training.batch_size) if cut is None else cut.expected_lot_size
-        certificate = cal.certificate(clip_norm, size)
+        certificate = cal.certificate(clip_norm, size, profile=curve)
+        if certificate.nodes is not None:
+            row["profile_nodes"] = sum(
+                len(one.remove.eps) + len(one.add.eps) for one, _ in certificate.nodes.curves
+            )
         failed = attempted(lambda: certificate.save(out))
         row["certificate"] = None if failed else str(out)
     estimates = [] if cal.guarantee.rigorous else [chosen.label]
-    notes = plan_notes(plan.training, [cal.budget.eps], cal.budget.delta, estimates=estimates)
+    notes = plan_notes(plan.training, [cal.budget.eps], cal.budget.delta, estimates=estimates, unit=cal.unit)
     notes += allocation_notes([(chosen.label, cal)])
+    if nothing_to_keep:
+        notes.append(f"--with-profile keeps no nodes of {plan.sampling}, {nothing_to_keep}")
     warn(notes, quiet=quiet)
     if as_json:
         emit(document("calibrate", row | {"plan": plan.described(), "notes": notes}))
@@ -105,6 +134,17 @@ def calibrate(
         emit(*sheet(f"dpmech calibrate: {chosen.label}", cells_of(row | plan.described())))
     if failed is not None:
         raise failed
+
+
+def _profile(
+    cal: Calibration, plan: ResolvedPlan, executor: concurrent.futures.Executor | None
+) -> PrivacyProfile:
+    """The profile by the method that was asked for; its draws have nothing to do with those behind sigma."""
+    rng = None
+    if plan.seed is not None:
+        (seed,) = np.random.SeedSequence(plan.seed).spawn(1)
+        rng = np.random.default_rng(seed)
+    return cal.profile(method=plan.method, rng=rng, executor=executor)
 
 
 def _unit(name: str | None, plan: ResolvedPlan) -> Unit:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dpmech.accounting import FreshEpochsAccountant, accountant_for
 from dpmech.calibration import Calibration
 from dpmech.exceptions import DpmechError
-from dpmech.mechanism import BallsInBins, Mechanism
+from dpmech.mechanism import BallsInBins, Mechanism, Unit
 from dpmech.numerics import typed, up
 from dpmech.plans import TrainingPlan
 
@@ -17,7 +17,12 @@ _UNUSED_PERCENT = 1
 
 
 def plan_notes(
-    training: TrainingPlan, eps: Iterable[float], delta: float, *, estimates: Iterable[str] = ()
+    training: TrainingPlan,
+    eps: Iterable[float],
+    delta: float,
+    *,
+    estimates: Iterable[str] = (),
+    unit: Unit = Unit.EXAMPLE,
 ) -> list[str]:
     """What an experienced reader would ask about.
 
@@ -26,18 +31,22 @@ def plan_notes(
         eps: every budget that was sized, at `delta`.
         delta: in (0, 1).
         estimates: names of the results whose guarantee is an estimate.
+        unit: whom the claim is about.
 
     Returns:
         One sentence a line; empty where nothing stands out.
     """
     size, batch, steps = training.dataset_size, training.batch_size, training.steps_per_epoch
     notes = []
+    published, guessed = (
+        ("all data of a user", "a user") if unit is Unit.USER else ("one example", "an example")
+    )
     # Exact, as delta * size would not be: a float is a fraction.
     numerator, denominator = delta.as_integer_ratio()
     if numerator * size > denominator:
         notes.append(
-            f"delta {typed(delta)} is above 1 / dataset_size (1 / {size}): publishing one example picked at "
-            "random would be allowed"
+            f"delta {typed(delta)} is above 1 / dataset_size (1 / {size}): publishing {published} picked "
+            "at random would be allowed"
         )
     unused = size - steps * batch
     if 100 * unused > _UNUSED_PERCENT * size:
@@ -47,7 +56,7 @@ def plan_notes(
             "would leave fewer"
         )
     notes.extend(
-        f"eps {typed(one)} is above {typed(_LARGEST_EPS)}: the odds of a guess about an example may grow "
+        f"eps {typed(one)} is above {typed(_LARGEST_EPS)}: the odds of a guess about {guessed} may grow "
         f"by e^{typed(one)}"
         for one in eps
         if one > _LARGEST_EPS

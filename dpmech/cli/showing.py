@@ -5,7 +5,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from dpmech.certificates import Certificate, Document, RunRecord
+from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.cli.commands import Command, Refusal
 from dpmech.cli.documents import document
 from dpmech.cli.files import read_document
@@ -98,7 +98,7 @@ def _claim(own: Certificate) -> dict[str, Any]:
         "n": own.strategy.n,
         "strategy": as_data(own.strategy),
         "participation": own.participation.to_dict(),
-        "clip_norm": own.clip_norm,
+        "clip_norm": clip_norm_stated(own.clip_norm, own.sigma),
         "expected_batch_size": own.expected_batch_size,
         "fingerprint": own.fingerprint(),
     }

@@ -136,17 +136,20 @@ class Ladder:
         *,
         goal: float,
         order: float,
+        patience: int = 1,
     ) -> Reached:
-        """As `climb`, but past rungs that cannot do, with the ends of the last rung alone.
+        """As `climb`, but past rungs that cannot do, with the ends of one rung alone.
 
         Where the gap falls like the resolution to the power `order`, that of one rung says which of the next
-        may be enough. A rung that raises NumericalError ends the ladder, the first one excepted.
+        may be enough. A rung that raises NumericalError ends the ladder, the first one excepted, and so do
+        rungs one after another that bring the ends no closer.
 
         Args:
             interval: ends around the value sought, at a resolution.
             gap: how far they are apart, by the measure of the goal.
             goal: >= 0.
             order: > 0.
+            patience: how many rungs without a gain of a fifth end the ladder, >= 1.
 
         Raises:
             NumericalError: if an end is NaN, ends are the wrong way round, or the first rung has none.
@@ -162,7 +165,7 @@ class Ladder:
             [0.5, 0.03125]
         """
         found: Reached | None = None
-        place = reached = 0
+        place = reached = stalled = 0
         last = len(self.rungs) - 1
         while True:
             rung = self.rungs[place]
@@ -181,18 +184,16 @@ class Ladder:
                 )
             before = math.inf if found is None else gap(found.lower, found.upper)
             left = gap(lower, upper)
-            if 0.8 * before < left < 0.5 and left > goal:
-                return (
-                    found if found is not None and before <= left else Reached(lower, upper, rung, met=False)
-                )
-            found = Reached(lower, upper, rung, met=left <= goal)
-            if found.met or place == last:
+            stalled = stalled + 1 if 0.8 * before < left < 0.5 and left > goal else 0
+            if found is None or not (stalled and before <= left):
+                found = Reached(lower, upper, rung, met=left <= goal)
+            if found.met or place == last or stalled == patience:
                 return found
             reached = place
             # A rung that is half a rung short of what is needed is left to be seen.
             wanted = rung * (goal / left) ** (1.0 / order) if goal > 0.0 and left < math.inf else rung
             place += 1
-            while place < last and self.rungs[place] > 1.5 * wanted and left < 0.9:
+            while not stalled and place < last and self.rungs[place] > 1.5 * wanted and left < 0.9:
                 place += 1
 
     def settle(

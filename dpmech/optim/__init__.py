@@ -6,6 +6,7 @@ certificate; `NoiseStream` is its source of noise.
 
 import importlib.util as _util
 
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import MissingDependencyError as _MissingDependencyError
 
 if _util.find_spec("torch") is None:
@@ -46,6 +47,7 @@ from dpmech.optim.rules import (
     taylor_coefs,
 )
 from dpmech.optim.runs import (
+    BetterParameterWarning,
     LotOptimizer,
     LotSampler,
     MeanOverViews,
@@ -63,7 +65,9 @@ from dpmech.optim.runs import (
 __all__ = [
     "QUINTIC_COEFS",
     "AdamBC",
+    "AdaptiveClip",
     "Alignment",
+    "BetterParameterWarning",
     "CanaryData",
     "CanaryWatch",
     "ClippedSum",

@@ -2,12 +2,20 @@
 
 import math
 
-from dpmech.certificates import Claim, check_unedited
+from dpmech.certificates import AdaptiveClip, Claim, check_unedited
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.optim.clipping import Clipping, FlatClipping
 
-__all__ = ["check_certified", "check_claim", "check_reaches", "resolved_batch_size", "resolved_clipping"]
+__all__ = [
+    "check_certified",
+    "check_claim",
+    "check_reaches",
+    "check_rule",
+    "resolved_batch_size",
+    "resolved_clipping",
+    "resolved_rule",
+]
 
 
 def check_claim(value: object) -> Claim:
@@ -84,5 +92,41 @@ def resolved_batch_size(claim: Claim, expected_batch_size: float | None) -> floa
     return size
 
 
+def resolved_rule(
+    claim: Claim, clip_norm: float | AdaptiveClip | None, clipping: Clipping | None
+) -> AdaptiveClip | None:
+    """The rule by which the clip norm changes; None where it is fixed.
+
+    Raises:
+        InvalidParameterError: for a rule and a Clipping of fixed norms.
+        CertificateError: if the certificate fixes another rule, or a norm.
+    """
+    rule = claim.clip_norm if clip_norm is None and clipping is None else clip_norm
+    if not isinstance(rule, AdaptiveClip):
+        return None
+    if clipping is not None:
+        raise InvalidParameterError(
+            "clipping", clipping, "None with an AdaptiveClip, which follows the norm of the whole gradient"
+        )
+    check_rule(claim, rule)
+    return rule
+
+
+def check_rule(claim: Claim, rule: AdaptiveClip) -> None:
+    """Raise CertificateError if a certificate fixes a clip norm, or another rule."""
+    if claim.clip_norm is not None and claim.clip_norm != rule:
+        raise CertificateError(
+            f"clip_norm is certified as {claim.clip_norm!r}, got {rule!r}",
+            claimed=claim.clip_norm,
+            recomputed=rule,
+        )
+
+
 def _certified(claim: Claim, name: str) -> float | None:
-    return {"clip_norm": claim.clip_norm, "expected_batch_size": claim.expected_batch_size}[name]
+    value = {"clip_norm": claim.clip_norm, "expected_batch_size": claim.expected_batch_size}[name]
+    if isinstance(value, AdaptiveClip):
+        raise CertificateError(
+            f"the certificate has a clip norm that follows a noised count, {value!r}; got a fixed one",
+            claimed=value,
+        )
+    return value

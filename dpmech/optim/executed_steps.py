@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from dpmech.certificates import Claim
+from dpmech.certificates import AdaptiveClip, Claim, clip_norm_stated
 
 __all__ = ["ExecutedSteps"]
 
@@ -18,13 +18,13 @@ class ExecutedSteps:
     Attributes:
         claim: the calibration or certificate.
         steps: noisy gradients released so far, in [0, n].
-        clip_norm: joint clip norm of one example's gradient.
+        clip_norm: joint clip norm of one example's gradient; or the AdaptiveClip by which it changes.
         expected_batch_size: the public normaliser.
     """
 
     claim: Claim
     steps: int
-    clip_norm: float
+    clip_norm: float | AdaptiveClip
     expected_batch_size: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,6 +39,6 @@ class ExecutedSteps:
             "sigma": self.claim.sigma,
             "steps": self.steps,
             "n": self.claim.strategy.n,
-            "clip_norm": self.clip_norm,
+            "clip_norm": clip_norm_stated(self.clip_norm, self.claim.sigma),
             "expected_batch_size": self.expected_batch_size,
         }

@@ -26,13 +26,13 @@ class Phis:
         self._scales = scales
         self._row_norms = row_norms
 
-    def at(self, step: int) -> list[float]:
-        """Phi of a step, one a trained parameter."""
-        return [float((scale * self._row_norms[step]) ** 2) for scale in self._scales]
+    def at(self, step: int, scale: float = 1.0) -> list[float]:
+        """Phi of a step times `scale`, one a trained parameter."""
+        return [float((own * self._row_norms[step]) ** 2) * scale for own in self._scales]
 
-    def write(self, groups: list[dict[str, Any]], step: int) -> None:
+    def write(self, groups: list[dict[str, Any]], step: int, scale: float = 1.0) -> None:
         """Put Phi of a step into `group["phi"]`: a float, or a list where parameters differ."""
-        own = {id(param): phi for param, phi in zip(self._trained, self.at(step), strict=True)}
+        own = {id(param): phi for param, phi in zip(self._trained, self.at(step, scale), strict=True)}
         for group in groups:
             values = [own.get(id(param)) for param in group["params"]]
             distinct = {value for value in values if value is not None}

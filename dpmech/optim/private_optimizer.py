@@ -5,14 +5,15 @@ from typing import Any
 
 import torch
 
-from dpmech.certificates import Claim
+from dpmech.certificates import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
     InvalidParameterError,
     UnsupportedCombinationError,
 )
-from dpmech.optim.certified_settings import check_claim, resolved_batch_size, resolved_clipping
+from dpmech.optim.certified_settings import check_claim, resolved_batch_size
+from dpmech.optim.clip_norms import ClipNorms
 from dpmech.optim.clipping import Accumulator, ClippedSum, Clipping, Intake
 from dpmech.optim.executed_steps import ExecutedSteps
 from dpmech.optim.local_parts import write_grad
@@ -44,7 +45,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     Args:
         optimizer: any torch.optim.Optimizer that does one gradient evaluation a step.
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1.
+        clip_norm: of one example's gradient, > 0; or an AdaptiveClip; None takes the certificate's, else 1.
         expected_batch_size: the public normaliser, > 0: expected examples of one step over all micro-batches
             and processes; None takes the certificate's.
         clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping, of
@@ -85,7 +86,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         calibration: object,
-        clip_norm: float | None = None,
+        clip_norm: float | AdaptiveClip | None = None,
         expected_batch_size: float | None = None,
         *,
         clipping: Clipping | None = None,
@@ -99,7 +100,6 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self._guard = InnerOptimizer(optimizer)
         claim = check_claim(calibration)
         self._claim = claim
-        self._clipping = resolved_clipping(claim, clip_norm, clipping)
         self._batch_size = resolved_batch_size(claim, expected_batch_size)
         self._wrapped = False
         super().__init__(optimizer.param_groups, optimizer.defaults)
@@ -111,13 +111,15 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         if not self._trained:
             raise InvalidParameterError("optimizer", optimizer, "one with parameters that require gradients")
         self._intake = Intake(self._trained, [param for param in params if not param.requires_grad])
-        self._lot = Accumulator(self._trained, self._clipping, loss_scale, process_group)
-        noise_norms = self._clipping.noise_norms(len(self._trained), claim.sigma)
+        self._norms = ClipNorms(claim, clip_norm, clipping, self._trained[0])
+        counts = self._norms.counts
+        self._lot = Accumulator(self._trained, self.clipping, loss_scale, process_group, counts)
+        scales = self._norms.noise_stddevs(len(self._trained), self._batch_size)
         check_agreement("the optimizer", {"expected_batch_size": self._batch_size}, process_group)
+        noise = self._norms.noise
         self._stream = NoiseStream(
-            claim, self._trained, self._clipping, generator, mode=mode, process_group=process_group
+            claim, self._trained + counts, noise, generator, mode=mode, process_group=process_group
         )
-        scales = [claim.sigma * norm / self._batch_size for norm in noise_norms]
         self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())
         self._guard.close()
 
@@ -125,13 +127,13 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     @property
     def clip_norm(self) -> float:
-        """Joint clip norm of one example's gradient."""
-        return self._clipping.joint_norm
+        """Joint clip norm of one example's gradient; with an AdaptiveClip that of the coming step."""
+        return self.clipping.joint_norm
 
     @property
     def clipping(self) -> Clipping:
-        """How every example's gradient is clipped."""
-        return self._clipping
+        """How every example's gradient is clipped in the coming step."""
+        return self._norms.clipping
 
     @property
     def expected_batch_size(self) -> float:
@@ -149,7 +151,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
         A float, or one a trained parameter where they differ (PerMatrixClipping).
         """
-        values = self._phis.at(max(self._stream.steps_taken - 1, 0))
+        values = self._phis.at(max(self._stream.steps_taken - 1, 0), self._norms.phi_scale)
         return values[0] if len(set(values)) == 1 else tuple(values)
 
     @property
@@ -168,7 +170,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         return ExecutedSteps(
             claim=self._claim,
             steps=self._stream.steps_taken,
-            clip_norm=self.clip_norm,
+            clip_norm=self._norms.terms,
             expected_batch_size=self._batch_size,
         )
 
@@ -237,14 +239,16 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         if step == 0:
             self._lot.check_probe()
         sums = self._lot.take()
-        self._stream.add_step(sums)
+        self._stream.add_step(sums, self._norms.of_step)
         self._note_row()
+        self._norms.advance(sums, self._batch_size)
+        self._lot.reclip(self.clipping)
         for total, param in zip(sums, self._trained, strict=True):
             if param.requires_grad:
                 write_grad(param, total.div_(self._batch_size))
             else:
                 param.grad = None  # frozen since: it stays where it is, its noise is not needed
-        self._phis.write(self.param_groups, step)
+        self._phis.write(self.param_groups, step, self._norms.phi_scale)
         self._guard.step()
         self._intake.note_own()
         return loss
@@ -281,6 +285,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         own = {
             "stream": self._stream.state_dict(),
             **self._fixed(),
+            **self._norms.state_dict(),
             "lot": self._lot.state_dict(),
         }
         return {**self._inner.state_dict(), _KEY: own}
@@ -294,8 +299,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         """
         own = state_dict.get(_KEY)
         fixed = self._fixed()
-        expected = {"stream", *fixed, "lot"}
-        if not isinstance(own, dict) or set(own) != expected:
+        if not isinstance(own, dict) or set(own) != {"stream", *fixed, *self._norms.state_dict(), "lot"}:
             raise InvalidParameterError(
                 "state_dict", sorted(map(str, state_dict)), f"one with a {_KEY!r} entry"
             )
@@ -307,6 +311,8 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self._stream.load_state_dict(own["stream"])
         self._guard.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
         self._share()
+        self._norms.load_state_dict(own)
+        self._lot.reclip(self.clipping)
         self._lot.load_state_dict(own["lot"])
 
     def close(self) -> None:
@@ -324,13 +330,13 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         return (
-            f"PrivateOptimizer({type(self._inner).__name__}, {self._stream!r}, {self._clipping!r}, "
+            f"PrivateOptimizer({type(self._inner).__name__}, {self._stream!r}, {self._norms.describe()}, "
             f"{self._claim.participation!r}, expected_batch_size={self._batch_size:g})"
         )
 
     def _fixed(self) -> dict[str, Any]:
-        shown = repr(self._clipping)
-        return {"expected_batch_size": self._batch_size, "clipping": shown, "optimizer": self._guard.kind}
+        clipping = self._norms.describe()
+        return {"expected_batch_size": self._batch_size, "clipping": clipping, "optimizer": self._guard.kind}
 
     def _share(self) -> None:
         """Groups and state are those of the wrapped optimizer, the same objects."""

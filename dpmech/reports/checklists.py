@@ -9,10 +9,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from dpmech.certificates import trainer_duties
+from dpmech.mechanism import Unit
 from dpmech.numerics import product_up, typed, up
 from dpmech.reports.attacks import RATES
 from dpmech.reports.review import Review
-from dpmech.reports.words import adjacency_words, claim_words, strategy_words, unit_words
+from dpmech.reports.words import adjacency_words, claim_words, clip_words, strategy_words, unit_words
 
 __all__ = ["NOT_STATED", "Answer", "Checklist", "checklists"]
 
@@ -133,7 +135,7 @@ def _accountant(review: Review) -> _Answered:
 
 def _assumptions(review: Review) -> _Answered:
     own, run = review.certificate, review.subject.run
-    text = own.participation.duty(own.strategy.n)
+    text = trainer_duties(own)["sampler"]
     if run is None:
         return f"{text} Whether a run did so: {NOT_STATED}.", "certificate"
     seeded = run.sampler.seeded or run.noise.seeded
@@ -147,8 +149,9 @@ def _assumptions(review: Review) -> _Answered:
 def _statement(review: Review) -> _Answered:
     own = review.certificate
     neighbours = own.adjacency.value.replace("_", "-")
+    whose = " of users" if own.unit is Unit.USER else ""
     return (
-        f"({review.cost}, {typed(own.budget.delta)})-differential privacy, {neighbours}.",
+        f"({review.cost}, {typed(own.budget.delta)})-differential privacy{whose}, {neighbours}.",
         "certificate" if review.subject.run is None else "run record",
     )
 
@@ -194,7 +197,7 @@ def _composition(review: Review) -> _Answered:
 
 def _mechanism(review: Review) -> _Answered:
     own = review.certificate
-    clip = "a clip norm that is left open" if own.clip_norm is None else f"clip norm {typed(own.clip_norm)}"
+    clip = clip_words(own.clip_norm)
     return (
         f"Gaussian noise of scale {up(own.sigma)} times the clip norm ({strategy_words(own)}), on sums of "
         f"gradients with {clip}; sensitivity at most {up(own.sensitivity.upper)} clip norms.",
@@ -220,7 +223,8 @@ def _unprotected(review: Review) -> _Answered:
     size = (
         "" if own.expected_batch_size is None else f", expected batch size {typed(own.expected_batch_size)}"
     )
-    return f"Public by assumption: {own.strategy.n} steps{size}, number of examples.", "certificate"
+    drawn = "users and examples" if own.unit is Unit.USER else "examples"
+    return f"Public by assumption: {own.strategy.n} steps{size}, number of {drawn}.", "certificate"
 
 
 def _postprocessing(review: Review) -> _Answered:

@@ -4,7 +4,7 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
-from dpmech.certificates import trainer_duties
+from dpmech.certificates import AdaptiveClip, trainer_duties
 from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.checklists import checklists
 from dpmech.reports.free_text import in_markdown, printable
@@ -13,10 +13,11 @@ from dpmech.reports.picture import picture_of
 from dpmech.reports.review import Review
 from dpmech.reports.words import (
     LIMITS,
-    NOT_COVERED,
     adjacency_words,
     claim_words,
+    clip_words,
     evidence_words,
+    not_covered,
     participation_words,
     run_words,
     strategy_words,
@@ -75,13 +76,14 @@ def _known(review: Review) -> dict[str, Any]:
         "attacks": attacks,
         "sure": sure_words(own),
         "unit": unit_words(own),
+        "many": f"{own.unit.value}s",
         "adjacency": adjacency_words(own),
         "participation": participation_words(own),
         "strategy": strategy_words(own),
         "duties": trainer_duties(own),
         "evidence": evidence_words(own),
         "ran": [] if subject.run is None else run_words(subject.run),
-        "not_covered": NOT_COVERED,
+        "not_covered": not_covered(own),
         "limits": LIMITS,
         "checklists": checklists(review),
         "fingerprints": review.fingerprints(),
@@ -114,9 +116,19 @@ def environment(*, escape: bool) -> "jinja2.Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"up": up, "down": down, "typed": typed, "percent_up": _percent_up}
+    environment.filters |= {
+        "up": up,
+        "down": down,
+        "typed": typed,
+        "percent_up": _percent_up,
+        "clipped": _clipped,
+    }
     environment.globals |= {"between": between}
     return environment
+
+
+def _clipped(value: float | AdaptiveClip) -> str:
+    return clip_words(value).removeprefix("a clip norm that ").removeprefix("clip norm ")
 
 
 def _percent_up(share: float) -> str:

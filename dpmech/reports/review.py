@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from dpmech.certificates import Certificate
+from dpmech.certificates import Certificate, clip_norm_stated
 from dpmech.exceptions import InvalidParameterError
 from dpmech.numerics import Kind, typed, up
 from dpmech.reports.attacks import Attacks
@@ -80,7 +80,7 @@ class Review:
                 "adjacency": own.adjacency.value,
                 "unit": own.unit.value,
                 "sigma": own.sigma,
-                "clip_norm": own.clip_norm,
+                "clip_norm": clip_norm_stated(own.clip_norm, own.sigma),
                 "expected_batch_size": own.expected_batch_size,
                 "steps": own.strategy.n,
                 "strategy": repr(own.strategy),

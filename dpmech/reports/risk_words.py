@@ -5,11 +5,53 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpmech.accounting import PrivacyProfile, Progress
+from dpmech.mechanism import Unit
 from dpmech.numerics import Bounds, percent, product_up, typed, up
 
 __all__ = ["Finding", "findings"]
 
 _DIGITS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Subject:
+    """Whom sentences are about, as parts of them.
+
+    Attributes:
+        unused: those that an attack suspects wrongly.
+        rest: the others.
+        used: the same by themselves.
+        secret: what is guessed of one of them.
+        one: a single one, in two words.
+        record: what would be rebuilt of one.
+    """
+
+    unused: str
+    rest: str
+    used: str
+    secret: str
+    one: str
+    record: str
+
+
+_SUBJECTS = {
+    Unit.EXAMPLE: _Subject(
+        unused="examples that were not used",
+        rest="those that were",
+        used="used examples",
+        secret="an example was used",
+        one="an example",
+        record="a record",
+    ),
+    Unit.USER: _Subject(
+        unused="users whose data were not used",
+        rest="those whose data were",
+        used="users whose data were used",
+        secret="a user's data were used",
+        one="a user",
+        record="a user's data",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +90,7 @@ def findings(
     Args:
         known: the profile.
         rates: false-positive rates.
-        priors: how likely an example was used, before.
+        priors: how likely an example, or a user's data, was used, before.
         baselines: chances of guessing a record without the release.
         tail: what mu leaves out, in delta; None for no mu.
         report: as above.
@@ -58,6 +100,7 @@ def findings(
         NumericalError: where a number could not be bounded.
     """
     found: list[Finding] = []
+    about = _SUBJECTS[known.unit]
 
     def add(name: str, given: dict[str, float], bounds: Bounds, words: str) -> None:
         found.append(Finding(name, given, bounds, words))
@@ -70,8 +113,8 @@ def findings(
             "tpr",
             {"fpr": fpr},
             best,
-            f"An attack that wrongly suspects {percent(fpr)} % of the examples that were not used finds at "
-            f"most {_share(best.upper)} of those that were.",
+            f"An attack that wrongly suspects {percent(fpr)} % of the {about.unused} finds at "
+            f"most {_share(best.upper)} of {about.rest}.",
         )
     report("advantage")
     gain = known.advantage
@@ -79,7 +122,7 @@ def findings(
         "advantage",
         {},
         gain,
-        "At any rate of false suspicions, the share of used examples that an attack finds is at most "
+        f"At any rate of false suspicions, the share of {about.used} that an attack finds is at most "
         f"{_share(gain.upper, 'percentage points')} above it.",
     )
     for prior in priors:
@@ -89,7 +132,7 @@ def findings(
             "bayes_success",
             {"prior": prior},
             right,
-            f"Who takes it for {percent(prior)} % likely beforehand that an example was used is right about "
+            f"Who takes it for {percent(prior)} % likely beforehand that {about.secret} is right about "
             f"it at most {_share(right.upper)} of the time, and {_share(max(prior, 1.0 - prior))} without "
             "the release.",
         )
@@ -100,7 +143,7 @@ def findings(
             "reconstruction",
             {"baseline": baseline},
             rebuilt,
-            f"Who would guess a record with probability {typed(baseline)} without the release "
+            f"Who would guess {about.record} with probability {typed(baseline)} without the release "
             f"reconstructs it with probability at most {up(rebuilt.upper, _DIGITS)}.",
         )
     if tail is None:
@@ -111,8 +154,8 @@ def findings(
         "gaussian_mu",
         {"tail": tail},
         mu,
-        f"But for {typed(tail)} in probability it hides an example as well as one number with Gaussian "
-        f"noise that the example moves by {up(mu.upper, _DIGITS)} standard deviations (mu).",
+        f"But for {typed(tail)} in probability it hides {about.one} as well as one number with Gaussian "
+        f"noise that the {about.one.split()[1]} moves by {up(mu.upper, _DIGITS)} standard deviations (mu).",
     )
     return found
 

@@ -2,17 +2,18 @@
 
 import math
 
-from dpmech.certificates import Certificate, RunRecord
+from dpmech.certificates import AdaptiveClip, Certificate, RunRecord, trainer_duties
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, down, typed, up
 from dpmech.plans import STRATEGIES
 
 __all__ = [
     "LIMITS",
-    "NOT_COVERED",
     "adjacency_words",
     "claim_words",
+    "clip_words",
     "evidence_words",
+    "not_covered",
     "participation_words",
     "run_words",
     "strategy_words",
@@ -144,7 +145,7 @@ def participation_words(own: Certificate) -> list[tuple[str, str]]:
     )
     return [
         ("scheme", found.plan_name + (f" ({settings})" if settings else "")),
-        ("what the sampler does", found.duty(own.strategy.n)),
+        ("what the sampler does", trainer_duties(own)["sampler"]),
         ("steps in all", str(own.strategy.n)),
         ("amplified by chance", amplified),
     ]
@@ -191,7 +192,9 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
         ("stopped by plan", "yes" if run.stopped_by_plan else "no"),
     ]
     if run.most_participations is not None:
-        rows.append(("most participations of one example", str(run.most_participations)))
+        rows.append(
+            (f"most participations of one {run.certificate.unit.value}", str(run.most_participations))
+        )
     if run.smallest_separation is not None:
         rows.append(("least separation of two", f"{run.smallest_separation} steps"))
     for name, one in (("lots", run.sampler), ("noise", run.noise)):
@@ -205,7 +208,18 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
     return rows
 
 
-NOT_COVERED = (
+_PEOPLE = {
+    Unit.EXAMPLE: (
+        "People with several examples, and groups",
+        "The claim is about one example. Copies, families and whoever contributed more are protected less.",
+    ),
+    Unit.USER: (
+        "People with several names, and groups",
+        "The claim is about one user. Families, whoever is several users, and whoever stands in the examples "
+        "of others are protected less.",
+    ),
+}
+_NOT_COVERED = (
     (
         "Tuning",
         "Other runs on the same data, to choose hyperparameters, architectures or seeds, release something "
@@ -223,16 +237,12 @@ NOT_COVERED = (
     ("Other releases", "Other models, statistics or papers about the same people, earlier or later."),
     (
         "Sizes",
-        "The number of examples, the expected batch size and everything else that the plan was made from are "
-        "taken to be public.",
-    ),
-    (
-        "People with several examples, and groups",
-        "The claim is about one example. Copies, families and whoever contributed more are protected less.",
+        "The numbers of examples and of users, the expected batch size and everything else that the plan was "
+        "made from are taken to be public.",
     ),
     (
         "What the data says of everybody",
-        "A model may teach how smoking and illness go together. That is no loss of privacy of one example.",
+        "A model may teach how smoking and illness go together. That is no loss of privacy of anyone.",
     ),
     (
         "Everything before and beside training",
@@ -240,6 +250,12 @@ NOT_COVERED = (
         "be watched.",
     ),
 )
+
+
+def not_covered(own: Certificate) -> tuple[tuple[str, str], ...]:
+    """What the claim says nothing about: names and sentences."""
+    return (_PEOPLE[own.unit], *_NOT_COVERED)
+
 
 LIMITS = (
     "The claim is about a mechanism. It holds of a model if the trainer did what the duties say; a "
@@ -264,3 +280,15 @@ def _factor(eps: float) -> str:
     factor = up(math.exp(eps) * (1.0 + 1e-12), 4)
     # Powers of ten are hard to read; above a million nobody needs the digits.
     return f"{float(factor):,.10g}" if float(factor) < 1e6 else f"e^{typed(eps)}"
+
+
+def clip_words(value: float | AdaptiveClip | None) -> str:
+    """What is said of the clip norm."""
+    if value is None:
+        return "a clip norm that is left open"
+    if isinstance(value, AdaptiveClip):
+        return (
+            f"a clip norm that starts at {typed(value.initial)} and follows the {typed(value.quantile)} "
+            "quantile of their norms by a noised count of the same lot, accounted for jointly"
+        )
+    return f"clip norm {typed(value)}"

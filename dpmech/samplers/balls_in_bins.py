@@ -36,7 +36,23 @@ class Allocation:
         return self._sorted[self._starts[group] : self._starts[group + 1]].astype(np.int64)
 
 
-class BallsInBinsSampler(Sampler):
+class _BinsInTurn(Sampler):
+    """The steps of an epoch are the bins, in order."""
+
+    def __init__(self, dataset_size: int, participation: BallsInBins, n: int, rng: object) -> None:
+        size, steps = check_integer("dataset_size", dataset_size, minimum=1), check_steps(n)
+        participation.pattern(steps)
+        super().__init__(
+            size,
+            participation,
+            steps,
+            steps_per_epoch=participation.bins,
+            expected_batch_size=size / participation.bins,
+            rng=rng,
+        )
+
+
+class BallsInBinsSampler(_BinsInTurn):
     """Step t trains on bin t mod bins; every example is in one bin, drawn once, uniformly, for the whole run.
 
     Lots differ in size, which must stay secret with who is in them: normalise by `expected_batch_size`.
@@ -62,18 +78,7 @@ class BallsInBinsSampler(Sampler):
     """
 
     def __init__(self, dataset_size: int, bins: int, n: int, *, rng: object = None) -> None:
-        size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = BallsInBins(bins)
-        steps = check_steps(n)
-        participation.pattern(steps)
-        super().__init__(
-            size,
-            participation,
-            steps,
-            steps_per_epoch=participation.bins,
-            expected_batch_size=size / participation.bins,
-            rng=rng,
-        )
+        super().__init__(dataset_size, BallsInBins(bins), n, rng)
 
     def _prepare(self) -> None:
         self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size)
@@ -82,7 +87,7 @@ class BallsInBinsSampler(Sampler):
         return self._allocation.members(step % self.steps_per_epoch)
 
 
-class FreshBallsInBinsSampler(Sampler):
+class FreshBallsInBinsSampler(_BinsInTurn):
     """Step t trains on bin t mod bins of its epoch; every epoch puts every example into one bin, anew.
 
     The allocation of an epoch comes from random words of its own, so that all of them are independent. Lots
@@ -106,18 +111,7 @@ class FreshBallsInBinsSampler(Sampler):
     """
 
     def __init__(self, dataset_size: int, bins: int, n: int, *, rng: object = None) -> None:
-        size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = FreshBallsInBins(bins)
-        steps = check_steps(n)
-        participation.pattern(steps)
-        super().__init__(
-            size,
-            participation,
-            steps,
-            steps_per_epoch=participation.bins,
-            expected_batch_size=size / participation.bins,
-            rng=rng,
-        )
+        super().__init__(dataset_size, FreshBallsInBins(bins), n, rng)
 
     def _prepare(self) -> None:
         self._epoch = -1

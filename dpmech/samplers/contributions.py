@@ -1,7 +1,8 @@
 """Contributions: which examples of every user are kept, so that nobody has more than so many."""
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+import enum
+from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import Self
 
 import numpy as np
@@ -26,7 +27,7 @@ class Contributions:
         indices: of the examples that are kept, increasing, shape (k,).
         owners: for each of them the number of its user in [0, users), shape (k,). Secret.
         users: how many users there are.
-        max_examples_per_user: m, the most that was kept of one.
+        max_examples_per_user: m, the most that may be kept of one.
         dropped: how many examples were left out.
         keyed: whether chance chose, or the first m of every user were kept.
     """
@@ -50,8 +51,9 @@ class Contributions:
         """At most m examples of every user.
 
         Args:
-            user_ids: whose each example is: one hashable id for each, shape (examples,). An example of
-                several people belongs to none of them alone, and this bounds nothing for it.
+            user_ids: whose each example is: one hashable id for each, shape (examples,); a list, an array, a
+                tensor, a column. Ids are compared by value. An example of several people belongs to none of
+                them alone, and this bounds nothing for it.
             max_examples_per_user: m >= 1.
             keyed: whether chance chooses among the examples of a user, all choices equally likely; else the
                 first m are kept.
@@ -95,16 +97,40 @@ class Contributions:
 
 def _numbered(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[IntArray, int]:
     """A number for each user, by first appearance, and how many there are."""
-    accepted = "one hashable id for every example, at least one, without NaN"
-    if isinstance(user_ids, str | bytes) or not hasattr(user_ids, "__len__"):
+    accepted = "one hashable id for every example, at least one, without NaN, equal to that of the same user"
+    # Of a mapping the keys would be taken, and what is unordered belongs to no example.
+    wrong = isinstance(user_ids, str | bytes | Mapping | Set) or not hasattr(user_ids, "__len__")
+    if wrong:
         raise InvalidParameterError("user_ids", type(user_ids).__name__, accepted)
-    values = user_ids.tolist() if isinstance(user_ids, np.ndarray) else list(user_ids)
     known: dict[Hashable, int] = {}
     try:
-        # NaN differs from itself, and would make every such example a user of its own; None is nobody.
-        if not values or any(value is None or value != value for value in values):  # noqa: PLR0124
-            raise InvalidParameterError("user_ids", f"{len(values)} ids", accepted)
-        numbers = [known.setdefault(value, len(known)) for value in values]
-    except TypeError as error:
+        # Of arrays, tensors and columns `tolist` gives what is compared by value.
+        values = list(user_ids.tolist() if hasattr(user_ids, "tolist") else user_ids)
+        numbers = [known.setdefault(_by_value(value), len(known)) for value in values]
+        length = len(user_ids)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidParameterError("user_ids", type(user_ids).__name__, f"{accepted} ({error})") from error
+    if not numbers or len(numbers) != length:
+        raise InvalidParameterError("user_ids", f"{len(numbers)} ids", accepted)
     return np.array(numbers, dtype=np.int64), len(known)
+
+
+def _by_value(value: Hashable) -> Hashable:
+    """The id as something that equals the id of the same user elsewhere.
+
+    A tensor is hashed by its identity, as objects without `__eq__` are: every example would be a user.
+
+    Raises:
+        TypeError: if it is no id, or if equal ids cannot be told.
+        RuntimeError: for a tensor with several elements, as a ValueError is raised for an array.
+    """
+    if isinstance(value, tuple):
+        return tuple(_by_value(part) for part in value)
+    if not isinstance(value, np.generic) and hasattr(value, "item"):
+        value = value.item()
+    # NaN differs from itself, and would make every such example a user of its own; None is nobody.
+    if value is None or value != value:  # noqa: PLR0124
+        raise TypeError(f"{value!r} is nobody")
+    if type(value).__eq__ is object.__eq__ and not isinstance(value, enum.Enum):
+        raise TypeError(f"two of {type(value).__name__} are equal only if they are one object")
+    return value

@@ -12,7 +12,26 @@ from dpmech.samplers.random_words import check_steps, coins
 __all__ = ["CyclicPoissonSampler", "PoissonSampler", "UserPoissonSampler"]
 
 
-class PoissonSampler(Sampler):
+class _CoinsOfAll(Sampler):
+    """Every example tosses a coin of its own at every step."""
+
+    def __init__(self, dataset_size: int, participation: Poisson | UserPoisson, n: int, rng: object) -> None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+        super().__init__(
+            size,
+            participation,
+            check_steps(n),
+            steps_per_epoch=_epoch(1, participation.sampling_prob),
+            expected_batch_size=participation.sampling_prob * size,
+            rng=rng,
+        )
+        self._prob = participation.sampling_prob
+
+    def _lot(self, step: int) -> IntArray:
+        return coins(self._key, step, self._prob, self.dataset_size)
+
+
+class PoissonSampler(_CoinsOfAll):
     """Every example joins every step independently with probability `sampling_prob`.
 
     Each example compares 80 random bits of its own with the probability; two bytes an example and step are
@@ -36,23 +55,10 @@ class PoissonSampler(Sampler):
     """
 
     def __init__(self, dataset_size: int, sampling_prob: float, n: int, *, rng: object = None) -> None:
-        size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = Poisson(sampling_prob)
-        super().__init__(
-            size,
-            participation,
-            check_steps(n),
-            steps_per_epoch=_epoch(1, participation.sampling_prob),
-            expected_batch_size=participation.sampling_prob * size,
-            rng=rng,
-        )
-        self._prob = participation.sampling_prob
-
-    def _lot(self, step: int) -> IntArray:
-        return coins(self._key, step, self._prob, self.dataset_size)
+        super().__init__(dataset_size, Poisson(sampling_prob), n, rng)
 
 
-class UserPoissonSampler(Sampler):
+class UserPoissonSampler(_CoinsOfAll):
     """The lots of `PoissonSampler`, of a dataset in which no user has more than so many examples.
 
     Who holds which example is not known to it: bound the contributions before, with
@@ -83,20 +89,7 @@ class UserPoissonSampler(Sampler):
         *,
         rng: object = None,
     ) -> None:
-        size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = UserPoisson(sampling_prob, max_examples_per_user)
-        super().__init__(
-            size,
-            participation,
-            check_steps(n),
-            steps_per_epoch=_epoch(1, participation.sampling_prob),
-            expected_batch_size=participation.sampling_prob * size,
-            rng=rng,
-        )
-        self._prob = participation.sampling_prob
-
-    def _lot(self, step: int) -> IntArray:
-        return coins(self._key, step, self._prob, self.dataset_size)
+        super().__init__(dataset_size, UserPoisson(sampling_prob, max_examples_per_user), n, rng)
 
 
 class CyclicPoissonSampler(Sampler):

@@ -5,18 +5,22 @@ from collections.abc import Iterator, Mapping
 from dpmech.accounting import (
     Accountant,
     Certified,
+    Deterministic,
     Exact,
     IndependentAccountant,
+    Method,
     Rdp,
     accountant_for,
     effective_method,
+    nodes_label,
 )
-from dpmech.certificates import Certificate
+from dpmech.certificates import Certificate, ProfileNodes
+from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds, Fact, Provenance
 from dpmech.verifying.report import Check
 
-__all__ = ["by_allocation", "label_checks"]
+__all__ = ["by_allocation", "label_checks", "nodes_method"]
 
 # What a calibration takes.
 _RTOL = (1e-6, 0.5)
@@ -24,6 +28,13 @@ _RTOL = (1e-6, 0.5)
 _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
 # What `Exact` said of independent bins before it knew the law of their sum.
 _FORMERLY = {"bins.independent": "bins.programme"}
+# What finds the nodes of a profile, but for sampling, which has a beta.
+_FOUND_BY: dict[str, Method] = {
+    "bins.programme": Deterministic(),
+    "bins.moments": Rdp(),
+    "bins.independent": Exact(),
+    "bins.fresh": Exact(),
+}
 # Rounding of what a run says about itself, on which nothing rests.
 _SHARES = 1e-9
 
@@ -45,6 +56,7 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
         _of_routes(certificate, accountant),
         _of_tolerance(certificate),
         _of_achieved(certificate, accountant),
+        _of_nodes(certificate),
     )
     for detail in filter(None, problems):
         yield Check("evidence", ok=False, detail=detail)
@@ -53,6 +65,21 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
 def by_allocation(participation: Participation) -> bool:
     """Whether chance puts every example into one of several bins."""
     return participation.allocation_bins is not None and not participation.certain
+
+
+def nodes_method(nodes: ProfileNodes) -> Method:
+    """The method that nodes are said to be found by.
+
+    Raises:
+        InvalidParameterError: where they are said to come from something else.
+    """
+    for source in (nodes.by, *nodes.by.rests_on):
+        if source.route == "bins.certified":
+            beta = source.facts.get("beta")
+            return Certified(float(beta) if isinstance(beta, int | float) else None)
+        if source.route in _FOUND_BY:
+            return _FOUND_BY[source.route]
+    raise InvalidParameterError("by", str(nodes.by), "what finds nodes")
 
 
 def _of_accountant(own: Certificate) -> str:
@@ -150,3 +177,18 @@ def _of_achieved(own: Certificate, accountant: Accountant) -> str:
     sized = by_allocation(own.participation) and not looks
     fits = upper == eps if sized else upper <= eps
     return "" if fits else f"achieved eps {upper!r}, budget eps {eps!r}"
+
+
+def _of_nodes(own: Certificate) -> str:
+    """Nodes are as sure as the accountant that they are said to come from, which has to apply here."""
+    if own.nodes is None:
+        return ""
+    stated, by = own.nodes.guarantee, own.nodes.by
+    count = len(own.nodes.curves[0][0].remove.eps)
+    try:
+        due, source = nodes_label(accountant_for(own.mechanism, nodes_method(own.nodes)), count)
+    except DpmechError as error:
+        return f"nodes of the profile are said to come from {by}: {error}"
+    if by != source:
+        return f"nodes of the profile come from {source}, not from {by}"
+    return "" if stated == due else f"nodes of the profile are {due!r}, not {stated!r}"

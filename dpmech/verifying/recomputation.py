@@ -16,6 +16,7 @@ from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import sensitivity
 from dpmech.numerics import Bounds, Provenance, between, typed, up
+from dpmech.verifying.clip_checks import clip_checks
 from dpmech.verifying.labels import by_allocation, label_checks
 from dpmech.verifying.own_draws import own_draw, own_draw_check
 from dpmech.verifying.privacy_routes import (
@@ -71,6 +72,7 @@ class Recomputation:
             yield check
             if not check.ok:
                 return
+            yield from clip_checks(self.certificate)
             problems = list(label_checks(self.certificate))
             yield from problems
             if problems:

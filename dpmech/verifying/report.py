@@ -18,9 +18,9 @@ class Check:
     """One check.
 
     Attributes:
-        name: what was checked: "file", "sensitivity", "privacy", "evidence", "rigour", "run", "randomness",
-            "examples" or "checkpoints", of ledgers "mode", "price", "limit" or "total", "signature", and of a
-            policy its rule, such as "policy max_eps".
+        name: what was checked: "file", "sensitivity", "clip norm", "privacy", "evidence", "rigour", "run",
+            "randomness", "examples" or "checkpoints", of ledgers "mode", "price", "limit" or "total",
+            "signature", and of a policy its rule, such as "policy max_eps".
         ok: whether it held.
         detail: claimed against recomputed, in one line.
         route: how it was recomputed; empty where nothing was.

@@ -13,7 +13,7 @@ DELTAS = gen.finite(math.log(1e-12), math.log(0.2)).map(math.exp)
 SAMPLED_EPS = gen.finite(math.log(0.05), math.log(8.0)).map(math.exp)
 SAMPLED_DELTAS = gen.finite(math.log(1e-9), math.log(1e-3)).map(math.exp)
 PROBS = gen.finite(math.log(0.01), math.log(0.5)).map(math.exp)
-FEW = settings(max_examples=max(12, settings.default.max_examples // 8))
+FEW = settings(max_examples=max(5, settings.default.max_examples // 8))
 
 
 def known_delta(steps, q, sigma, eps):

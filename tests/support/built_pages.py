@@ -5,8 +5,10 @@ as `which` or `generated/commands/dpmech`) in both widths, and says what leaves 
 """
 
 import contextlib
+import html.parser
 import pathlib
 import sys
+import urllib.parse
 
 from tests.support.browser import browser
 
@@ -30,6 +32,47 @@ def pages(folder=BUILT):
     """Every page but copies of source code, by the path within the folder without its ending."""
     found = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.html"))
     return sorted(name for name in found if not name.startswith("_modules/"))
+
+
+class _Links(html.parser.HTMLParser):
+    """What a page links, and the places in it that can be linked."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.anchors = set(), {""}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.anchors |= {given[key] for key in ("id", "name") if given.get(key)}
+        if tag == "a" and given.get("href"):
+            self.links.add(given["href"])
+
+
+def broken_links(folder=BUILT):
+    """Links of pages that lead to no page, or to no place of one, as `page: link`.
+
+    Not those of copies of source code: their links back lead to the right page, but not always to the place.
+    """
+    read = {
+        path.resolve(): _Links(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))
+    }
+    found = []
+    for name in pages(folder):
+        page = (folder / f"{name}.html").resolve()
+        one = read[page]
+        for link in sorted(one.links):
+            parts = urllib.parse.urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            to = (page.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else page
+            if to in read:
+                there = urllib.parse.unquote(parts.fragment) in read[to].anchors
+            else:
+                there = to.is_file() and not parts.fragment
+            if not there:
+                found.append(f"{name}: {link}")
+    return found
 
 
 @contextlib.contextmanager

@@ -59,7 +59,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "seeded" in name else []) for name in WAYS]
+)
 def test_no_way_leads_to_an_estimate(name, calibration):
     found = WAYS[name](calibration)
     assert found.guarantee.rigorous

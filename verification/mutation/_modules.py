@@ -245,6 +245,9 @@ GROUPS: dict[str, list[str]] = {
         "optim.noise.state",
     ],
     "clipping": [
+        "certificates.adaptive_clip",
+        "verifying.clip_checks",
+        "optim.clip_norms",
         "optim.clipping.lot_sum",
         "optim.clipping.clipped_sum",
         "optim.clipping.styles",

@@ -22,6 +22,10 @@ _OF_DELTA = 0.5
 _NOTHING = 1e-300
 # Beyond this step e^step nears the end of float64.
 _COARSEST = 500.0
+# How much of a goal tails may use up, and how often more outputs are taken out of them.
+_OF_TAILS, _REACHES = 0.1, 4
+# Steps that do not divide the losses alike may leave the ends as far apart as those before.
+_PATIENCE = 3
 # The moments behind Chernoff's bound come from quadrature. It stands in for a direction only where it says
 # half of what the other direction has: T log M would have to be off by log 2 for the bound to fail.
 _CHERNOFF_SLACK = math.log(2.0)
@@ -103,14 +107,21 @@ class Side:
             settled: what the larger direction has at least: below it nothing is looked for.
         """
         theta = self.moments.tilt_for_eps(eps)
-        loss, ladder = self._lattices(theta, self.moments.chernoff_log_delta(eps))
+        goal = _OF_DELTA * tolerance * self.steepness(eps)
+        log_delta = self.moments.chernoff_log_delta(eps)
+        for _ in range(_REACHES):
+            loss, ladder = self._lattices(theta, log_delta)
 
-        def interval(step: float) -> tuple[float, float]:
-            lower, upper = self._composed(loss, step, theta)
-            least, most = lower.delta(eps), upper.delta(eps)
-            return max(min(least, most), min(settled, most)), most
+            def interval(step: float, loss: AnyLoss = loss) -> tuple[float, float]:
+                lower, upper = self._composed(loss, step, theta)
+                least, most = lower.delta(eps), upper.delta(eps)
+                return max(min(least, most), min(settled, most)), most
 
-        found = ladder.leap(interval, log_gap, goal=_OF_DELTA * tolerance * self.steepness(eps), order=2.0)
+            found = ladder.leap(interval, log_gap, goal=goal, order=2.0, patience=_PATIENCE)
+            # Where losses are rare and large Chernoff's bound is far above delta: too much counts as tail.
+            if found.met or self.steps * loss.tail_mass() <= _OF_TAILS * goal * found.upper:
+                break
+            log_delta = min(log_delta, math.log(max(found.upper, _NOTHING)))
         return found.lower, found.upper
 
     def epsilon(self, delta: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
@@ -136,7 +147,7 @@ class Side:
             least = _least_eps(lower.delta, delta, guess, safe=False)
             return max(min(least, most), min(settled, most)), most
 
-        found = ladder.leap(interval, _gap_in_eps, goal=tolerance, order=2.0)
+        found = ladder.leap(interval, _gap_in_eps, goal=tolerance, order=2.0, patience=_PATIENCE)
         return found.lower, found.upper
 
     def _lattices(self, theta: float, log_delta: float) -> tuple[AnyLoss, Ladder]:
@@ -150,7 +161,8 @@ class Side:
         reach = min(38.0, -float(scipy.special.ndtri_exp(tail)))
         loss = self.loss.within(reach)
         spread = math.sqrt(self.moments.cumulants(theta)[2])
-        least, most = self.moments.window(theta, LOG_WRAP)
+        # Of what is left: far tails, which are at infinity now, would ask for a wide window.
+        least, most = LossMoments(*loss.sampled(), self.steps).window(theta, LOG_WRAP)
         finest = max(loss.finest_step(), _FINEST * spread, (most - least) / (0.9 * MAX_LENGTH))
         if finest > _COARSEST:
             raise NumericalError(f"the losses of {loss!r} are too large for a lattice")

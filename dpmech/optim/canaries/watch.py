@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpmech.auditing import canary_scores, one_run_epsilon
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.numerics import Bounds, FloatArray
 from dpmech.optim.canaries.data import CanaryData
@@ -88,6 +89,11 @@ class CanaryWatch:
         self._weight, self._place = weight, places[0]
         self._columns = slice(data.real_width, data.width)
         # Noise of this weight over sigma: the clip norm, or under PerMatrixClipping what takes its place.
+        if isinstance(optimizer.record.clip_norm, AdaptiveClip):
+            raise UnsupportedCombinationError(
+                "a clip norm that changes: observations of several steps would not be in one unit",
+                supported="a fixed clip_norm in a run that is audited by canaries",
+            )
         norms = optimizer.clipping.noise_norms(len(self._trained), optimizer.claim.sigma)
         self._unit = norms[self._place]
         self._observations: list[FloatArray] = []
@@ -182,7 +188,7 @@ class CanaryWatch:
             value = self._loss(self._model, features.to(weight.dtype), target)
             gradients = torch.autograd.grad(value, self._trained, allow_unused=True)
         samples = [None if part is None else part[None] for part in gradients]
-        sums, _, dropped = clip_and_sum(samples, self._optimizer.clipping.blocks(len(samples)))
+        sums, _, dropped, _ = clip_and_sum(samples, self._optimizer.clipping.blocks(len(samples)))
         clipped = sums[self._place]
         if clipped is None or dropped:
             raise NumericalError("the gradient of a canary's loss is not finite, or misses the first weight")

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +45,8 @@ class ClippedSum:
         examples: how many examples it holds, or None. Private.
         dropped: how many had a gradient that is not finite, and were left out. Private.
         left_out: rows of the batch that were given weight 0, and are not in `examples`. Private.
+        below: how many of the others had a gradient that was not scaled down, or None; an AdaptiveClip needs
+            it. Private.
         lent: whether the sums are used elsewhere too; where not, an optimizer adds to them in place.
 
     Raises:
@@ -59,6 +62,7 @@ class ClippedSum:
     dropped: int = 0
     left_out: int = 0
     lent: bool = True
+    below: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.clipping, Clipping):
@@ -87,6 +91,9 @@ class ClippedSum:
             return
         most = check_integer("examples", self.examples, minimum=0) * self.clipping.joint_norm
         # Norms are formed with a little on top, zeros too, for squares that vanish.
+        finite = self.examples - self.dropped
+        if self.below is not None:
+            check_integer("below", self.below, minimum=0, maximum=finite)
         slack = math.sqrt(sum(value.numel() for value in self.sums if value is not None) * _TINY)
         if math.sqrt(total) > 1.001 * most + slack:
             raise NumericalError(
@@ -103,6 +110,7 @@ class ClippedSum:
         scale: float = 1.0,
         reduced: bool = False,
         examples: int | None = None,
+        below: int | None = None,
     ) -> "ClippedSum":
         """Take `param.grad * scale` for the sum, as after the second backward pass of ghost clipping.
 
@@ -113,22 +121,39 @@ class ClippedSum:
                 a reduction by averaging; 1 after a sum.
             reduced: as in the class.
             examples: as in the class.
+            below: as in the class.
 
         Raises:
             InvalidParameterError: on a bad argument; gradients in half precision are refused.
         """
         factor = check_real("scale", scale, minimum=0.0, open_minimum=True)
         sums = [None if param.grad is None else param.grad.detach() * factor for param in parameters]
-        result = cls(parameters, sums, clipping, reduced=reduced, examples=examples)
+        result = cls(parameters, sums, clipping, reduced=reduced, examples=examples, below=below)
         for param in parameters:
             param.grad = None
         return result
 
 
+class Summed(NamedTuple):
+    """What `clip_and_sum` found.
+
+    Attributes:
+        sums: one a parameter.
+        examples: how many there were.
+        dropped: how many of them had a gradient that is not finite, and were left out.
+        below: how many were not scaled down in any block.
+    """
+
+    sums: list[Tensor | None]
+    examples: int
+    dropped: int
+    below: int
+
+
 @torch.no_grad()
 def clip_and_sum(
     samples: Sequence[Tensor | Factored | None], blocks: Blocks, *, scale: float = 1.0
-) -> tuple[list[Tensor | None], int, int]:
+) -> "Summed":
     """Clip every example by blocks and add the examples.
 
     An example whose norm is not finite in any parameter is left out of all of them. Clipped norms are below
@@ -140,15 +165,15 @@ def clip_and_sum(
         scale: the gradients are `samples * scale`.
 
     Returns:
-        Sums in float64, the number of examples, and how many were dropped. (A sum rounded to float32 could
-        change with one example by more than what it adds.)
+        Sums in float64, and counts of examples. (A sum rounded to float32 could change with one example by
+        more than what it adds.)
 
     Raises:
         InvalidParameterError: if parameters have different numbers of examples.
     """
     present = {index: _opened(one, index) for index, one in enumerate(samples) if one is not None}
     if not present:
-        return [None] * len(samples), 0, 0
+        return Summed([None] * len(samples), 0, 0, 0)
     counts = {one.examples if isinstance(one, Factored) else one.shape[0] for one in present.values()}
     if len(counts) > 1:
         raise InvalidParameterError("per-example gradients", sorted(counts), "of one number of examples")
@@ -161,10 +186,12 @@ def clip_and_sum(
         own = value.squares() if isinstance(value, Factored) else _squared_norms(value)
         squares[unit.block] += own.to(device)
     finite = torch.isfinite(squares).all(dim=0)
-    kept = int(finite.sum())
-    mask = None if kept == examples else finite
     limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
-    factors = (limits / (squares.sqrt() * scale)).clamp(max=1.0) * scale
+    norms = squares.sqrt() * scale
+    within = (norms <= limits).all(dim=0)  # what is not finite is above
+    kept, below = torch.stack([finite.sum(), within.sum()]).tolist()  # waits for a device once
+    mask = None if kept == examples else finite
+    factors = (limits / norms).clamp(max=1.0) * scale
     sums: list[Tensor | None] = [None] * len(samples)
     for unit in units:
         value, factor = unit.value, factors[unit.block].to(unit.value.device)
@@ -177,7 +204,7 @@ def clip_and_sum(
         for index, part in zip(unit.members, parts, strict=True):
             sample = samples[index]
             sums[index] = part.view(sample.shape[1:]) if isinstance(sample, Tensor) else part
-    return sums, examples, examples - kept
+    return Summed(sums, examples, examples - kept, below)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

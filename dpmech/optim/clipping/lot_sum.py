@@ -29,30 +29,42 @@ class Accumulator:
         clipping: how every example must be clipped.
         loss_scale: what the loss was multiplied by, > 0.
         group: the processes that train together.
+        counts: none; or a tensor like the count that is added up beside the gradients: one half for every
+            example that was not scaled down, minus one half for every other one. Float64, so exact.
     """
 
-    def __init__(self, params: Sequence[Tensor], clipping: Clipping, loss_scale: float, group: Group) -> None:
-        self._params = params
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        clipping: Clipping,
+        loss_scale: float,
+        group: Group,
+        counts: Sequence[Tensor] = (),
+    ) -> None:
+        self._trained = params
+        self._params = [*params, *counts]
+        self._counts = counts
         self._clipping = clipping
         self._blocks = clipping.blocks(len(params))
         self._scale = 1.0 / check_real("loss_scale", loss_scale, minimum=0.0, open_minimum=True)
         self._group = group
         self._world = processes(group)
-        self._sums: list[Tensor | None] = [None] * len(params)
+        self._sums: list[Tensor | None] = [None] * len(self._params)
         self.dropped = 0
         self._probe = Probe()
         self._warned = False
 
     def add_samples(self, samples: Sequence[Tensor | Factored | None]) -> None:
         """Clip per-example gradients, one tensor a parameter, and add them."""
-        if any(is_sharded(param) and samples[i] is not None for i, param in enumerate(self._params)):
+        if any(is_sharded(param) and samples[i] is not None for i, param in enumerate(self._trained)):
             raise UnsupportedCombinationError(
                 "per-example gradients of a sharded parameter: no process sees the whole norm of an example",
                 supported="a ClippedSum with reduced=True",
             )
-        sums, examples, dropped = clip_and_sum(samples, self._blocks, scale=self._scale)
-        self._probe.note(examples, dropped)
-        self._add(sums, dropped, lent=False)
+        found = clip_and_sum(samples, self._blocks, scale=self._scale)
+        self._probe.note(found.examples, found.dropped)
+        counted = self._counted(found.examples - found.dropped, found.below)
+        self._add([*found.sums, *counted], found.dropped, lent=False)
 
     def add_clipped(self, clipped: ClippedSum) -> None:
         """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
@@ -60,7 +72,7 @@ class Accumulator:
             raise InvalidParameterError("clipped", clipped, "None or a ClippedSum")
         if clipped.clipping != self._clipping:
             raise InvalidParameterError("clipping of the sum", clipped.clipping, f"{self._clipping!r}")
-        position = {id(param): index for index, param in enumerate(self._params)}
+        position = {id(param): index for index, param in enumerate(self._trained)}
         members = self._clipping.blocks(len(clipped.parameters)).members
         sums: list[Tensor | None] = [None] * len(self._params)
         for param, value, member in zip(clipped.parameters, clipped.sums, members, strict=True):
@@ -77,12 +89,23 @@ class Accumulator:
                         "reduced", clipped.reduced, "True for the sum of a sharded parameter"
                     )
                 sums[index] = local_part(value.detach())
+        if self._counts:
+            if clipped.examples is None or (clipped.below is None and clipped.examples):
+                raise InvalidParameterError(
+                    "below", clipped.below, "given, with examples, in a ClippedSum under an AdaptiveClip"
+                )
+            sums[-1:] = self._counted(clipped.examples - clipped.dropped, clipped.below or 0)
         if clipped.reduced and not is_first(self._group):
             # The first process brings what all processes have; sharded parameters are not added up.
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
         else:
             self._probe.note(clipped.examples, clipped.dropped)
         self._add(sums, clipped.dropped, lent=clipped.lent)
+
+    def reclip(self, clipping: Clipping) -> None:
+        """Clip the next lot, of which nothing was added yet, in another way."""
+        self._clipping = clipping
+        self._blocks = clipping.blocks(len(self._trained))
 
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
@@ -144,6 +167,9 @@ class Accumulator:
         self.dropped = check_integer("dropped", state["dropped"], minimum=0)
         self._probe = Probe(known=all(total is None for total in sums) and not self.dropped)
         self._sums = sums
+
+    def _counted(self, examples: int, below: int) -> list[Tensor]:
+        return [torch.full_like(count, below - 0.5 * examples) for count in self._counts]
 
     @torch.no_grad()
     def _add(self, sums: Sequence[Tensor | None], dropped: int, *, lent: bool) -> None:

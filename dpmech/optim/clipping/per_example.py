@@ -129,13 +129,13 @@ class ExampleGradients:
         )
         blocks = clip.blocks(len(self.trained))
         sums: list[Tensor | None] = [None] * len(self.trained)
-        dropped, losses = 0, []
+        dropped, below, losses = 0, 0, []
         for start in range(0, length, max(size, 1)):
             part = [tensor[start : start + size] for tensor in tensors]
             samples, values = self.samples(batch, part)
-            parts, _, lost = clip_and_sum(samples, blocks)
-            sums = [_added(total, one) for total, one in zip(sums, parts, strict=True)]
-            dropped += lost
+            found = clip_and_sum(samples, blocks)
+            sums = [_added(total, one) for total, one in zip(sums, found.sums, strict=True)]
+            dropped, below = dropped + found.dropped, below + found.below
             losses.append(values)
         total = ClippedSum(
             self.trained,
@@ -145,6 +145,7 @@ class ExampleGradients:
             dropped=dropped,
             left_out=batch.examples - length,
             lent=lent,
+            below=below,
         )
         return total, torch.cat(losses) if losses else torch.zeros(0)
 

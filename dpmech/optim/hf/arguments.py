@@ -6,6 +6,7 @@ from typing import Any
 
 import transformers
 
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
 __all__ = ["check_methods", "check_trainer", "private_arguments", "schedule"]
@@ -93,7 +94,12 @@ def check_methods(kind: type) -> None:
                 )
 
 
-def check_trainer(trainer: Any, *, own_loss: bool, clip_norm: float | None) -> None:  # noqa: ANN401 - a Trainer
+def check_trainer(
+    trainer: Any,  # noqa: ANN401 - a Trainer
+    *,
+    own_loss: bool,
+    clip_norm: float | AdaptiveClip | None,
+) -> None:
     """Refuse, by name, what would go around clipping, lots or noise.
 
     Args:
@@ -134,7 +140,7 @@ def check_trainer(trainer: Any, *, own_loss: bool, clip_norm: float | None) -> N
         )
     if clip_norm is not None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT, clip_norm):
         raise InvalidParameterError(
-            "max_grad_norm", args.max_grad_norm, f"left out, or clip_norm={clip_norm:g}, that of one example"
+            "max_grad_norm", args.max_grad_norm, f"left out, or clip_norm={clip_norm!r}, that of one example"
         )
     if trainer.compute_loss_func is not None:
         raise UnsupportedCombinationError("compute_loss_func", supported="Privacy(loss=...), of one example")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.hf.losses import own_loss
@@ -31,8 +32,8 @@ class Privacy:
 
     Args:
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1. It takes the place of
-            `max_grad_norm`.
+        clip_norm: of one example's gradient, > 0, or an AdaptiveClip; None takes the certificate's, else 1.
+            It takes the place of `max_grad_norm`.
         loss: `loss(model, **batch)` of one example, which comes as a batch of one; None takes the loss that
             the model computes (`own_loss`); `masked_loss` for encoders with padding.
         max_physical_batch_size: examples that are held at once; None takes `per_device_train_batch_size`
@@ -49,7 +50,7 @@ class Privacy:
     """
 
     calibration: object
-    clip_norm: float | None = None
+    clip_norm: float | AdaptiveClip | None = None
     _: dataclasses.KW_ONLY
     loss: Callable[..., Tensor] | None = None
     max_physical_batch_size: int | Literal["auto"] | None = None

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dpmech.certificates import RunRecord
+from dpmech.certificates import AdaptiveClip, RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.lightning.refusals import check_steps, check_trainer
 from dpmech.optim.runs import (
@@ -69,7 +69,7 @@ class PrivateTraining(Callback):
         self,
         calibration: object,
         data: DataLoader[Any],
-        clip_norm: float | None = None,
+        clip_norm: float | AdaptiveClip | None = None,
         *,
         loss: Callable[..., Tensor],
         folder: str | Path | None = None,

@@ -36,6 +36,7 @@ class NoiseRows:
         self._recursion = recursion
         self._slots = slots
         self._factors = factors
+        self._scales: Sequence[float] | None = None
         self.vectors = [
             [
                 torch.zeros(
@@ -46,8 +47,23 @@ class NoiseRows:
             for slot in slots
         ]
 
-    def form(self, step: int, sources: dict[torch.device, NormalSource], emit: _Emit) -> None:
-        """Hand row `step` in float64 to emit(slot, first value, chunk); once for every step, in order."""
+    def form(
+        self,
+        step: int,
+        sources: dict[torch.device, NormalSource],
+        emit: _Emit,
+        scales: Sequence[float] | None = None,
+    ) -> None:
+        """Hand row `step` in float64 to emit(slot, first value, chunk); once for every step, in order.
+
+        Args:
+            step: t.
+            sources: of the normal numbers.
+            emit: takes the chunks.
+            scales: what the row of every parameter is multiplied by; None for 1. What is remembered does not
+                depend on it.
+        """
+        self._scales = scales
         units = [(slot, *chunk) for slot in self._slots for chunk in slot.chunks(sources[slot.device].chunk)]
         host = [unit for unit in units if unit[0].device.type == "cpu"]
         self._run(step, sources, [unit for unit in units if unit[0].device.type != "cpu"], emit)
@@ -77,7 +93,7 @@ class NoiseRows:
             out = scratch("row", torch.float64, slot.forms_on)[: end - start]
             self._recursion.advance(
                 step,
-                self._factors[slot.index],
+                self._factors[slot.index] * (1.0 if self._scales is None else self._scales[slot.index]),
                 functools.partial(_draw, sources[slot.device], slot, number),
                 [vector[start:end] for vector in self.vectors[slot.index]],
                 out,

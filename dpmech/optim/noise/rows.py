@@ -68,7 +68,7 @@ class Recursion(abc.ABC):
 
         Args:
             step: t, called once for every t in order.
-            factor: the standard deviation of Z; the same in every call.
+            factor: the standard deviation of Z in this row; what is remembered does not depend on it.
             draw: draw(s, x) overwrites x with row s of Z.
             state: `vectors` tensors of a chunk, zero before step 0.
             out: a chunk of a vector, float64.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpmech.certificates import Claim
+from dpmech.certificates import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -18,8 +18,8 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
 )
 from dpmech.guards import check_real
-from dpmech.numerics import typed
-from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches
+from dpmech.numerics import UNIT, typed
+from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.local_parts import Slot, like_param, make_slots
 from dpmech.optim.noise.chunks import NoiseRows, add_row
@@ -54,7 +54,8 @@ class NoiseStream(Uncopied):
         calibration: a Calibration or a Certificate.
         params: the parameters, in a fixed order; anything that yields tensors.
         clip_norm: > 0, in units of the gradient; or the Clipping that is used; or one number a parameter, to
-            which its noise is scaled, none below the clip norm that a certificate fixes.
+            which its noise is scaled, none below the clip norm that a certificate fixes; or an AdaptiveClip,
+            with which the last of `params` is the count, and every step says its own clip norm.
         generator: None for entropy of the operating system, as private training must; otherwise a
             numpy or torch generator or an integer, for runs that must repeat.
         mode: how rows are formed; None for the best one.
@@ -87,7 +88,7 @@ class NoiseStream(Uncopied):
         self,
         calibration: object,
         params: Iterable[Tensor],
-        clip_norm: float | Sequence[float] | Clipping = 1.0,
+        clip_norm: float | Sequence[float] | Clipping | AdaptiveClip = 1.0,
         generator: Generator | None = None,
         *,
         mode: NoiseMode | None = None,
@@ -95,6 +96,7 @@ class NoiseStream(Uncopied):
     ) -> None:
         self._claim = check_claim(calibration)
         self._params, self._slots = make_slots(params)
+        self._adaptive = isinstance(clip_norm, AdaptiveClip)
         self._clip_norms = _resolved_norms(self._claim, clip_norm, len(self._slots))
         self.mode, recursion = correlate(self._claim.strategy, mode)
         whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
@@ -122,12 +124,15 @@ class NoiseStream(Uncopied):
         """Rows that remain."""
         return self.n - self._step
 
-    def step(self) -> list[Tensor]:
+    def step(self, clip_norm: float | None = None) -> list[Tensor]:
         """The next row in float64, one tensor a parameter (a DTensor for a DTensor).
 
         Add it to a sum in float64 and round the result, as `torch.Tensor.add_` does on a float32 sum. A row
         that is itself rounded to float32 has errors of 2^-24 of it, which C amplifies, and which no claim
         covers.
+
+        Args:
+            clip_norm: of this step, > 0, with an AdaptiveClip; else None.
 
         Returns:
             Tensors on the parameters' devices; on the CPU for devices other than CPU and CUDA.
@@ -137,14 +142,17 @@ class NoiseStream(Uncopied):
             NumericalError: if an earlier step was interrupted.
             UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
         """
+        scales = self._scales_of(clip_norm)
         rows = [torch.empty(slot.size, dtype=torch.float64, device=slot.forms_on) for slot in self._slots]
-        self._advance(lambda slot, start, noise: rows[slot.index][start : start + noise.numel()].copy_(noise))
+        self._advance(
+            lambda slot, start, noise: rows[slot.index][start : start + noise.numel()].copy_(noise), scales
+        )
         return [
             like_param(row.view(slot.local_shape), param)
             for row, slot, param in zip(rows, self._slots, self._params, strict=True)
         ]
 
-    def add_step(self, sums: Sequence[Tensor]) -> None:
+    def add_step(self, sums: Sequence[Tensor], clip_norm: float | None = None) -> None:
         """Add the next row to `sums` in place: no memory beyond one chunk.
 
         The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is in
@@ -153,6 +161,7 @@ class NoiseStream(Uncopied):
         Args:
             sums: one tensor a parameter: its local shape and device, contiguous; float64, or float32 where
                 the parameter is not float64.
+            clip_norm: of this step, > 0, with an AdaptiveClip; else None.
 
         Raises:
             InvalidParameterError: on a tensor that does not fit.
@@ -170,7 +179,8 @@ class NoiseStream(Uncopied):
                 raise InvalidParameterError(f"sums[{slot.index}]", given, f"{wanted}")
         flat = [total.view(-1) for total in sums]
         self._advance(
-            lambda slot, start, noise: add_row(flat[slot.index][start : start + noise.numel()], noise)
+            lambda slot, start, noise: add_row(flat[slot.index][start : start + noise.numel()], noise),
+            self._scales_of(clip_norm),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -245,14 +255,24 @@ class NoiseStream(Uncopied):
 
     # ---- the inside
 
-    def _advance(self, emit: Callable[[Slot, int, Tensor], object]) -> None:
+    def _scales_of(self, clip_norm: float | None) -> list[float] | None:
+        """What the rows of a step are multiplied by: gradients with its clip norm, the count with 1."""
+        if self._adaptive != (clip_norm is not None):
+            accepted = "given at every step" if self._adaptive else "None, as it was given for all steps"
+            raise InvalidParameterError("clip_norm", clip_norm, accepted)
+        if clip_norm is None:
+            return None
+        norm = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
+        return [norm] * (len(self._slots) - 1) + [1.0]
+
+    def _advance(self, emit: Callable[[Slot, int, Tensor], object], scales: list[float] | None) -> None:
         """Hand every chunk of the next row to `emit`, then count the step."""
         self._check_usable()
         if self._step >= self.n:
             raise HorizonError(self._step, self.n)
         check_processes(self._world, self._group)
         self._whole = False
-        self._rows.form(self._step, self._sources, emit)
+        self._rows.form(self._step, self._sources, emit, scales)
         self._step += 1
         self._whole = True
 
@@ -300,8 +320,14 @@ class NoiseStream(Uncopied):
         }
 
 
-def _resolved_norms(claim: Claim, value: float | Sequence[float] | Clipping, count: int) -> list[float]:
+def _resolved_norms(
+    claim: Claim, value: float | Sequence[float] | Clipping | AdaptiveClip, count: int
+) -> list[float]:
     """To what the noise of every parameter is scaled; refused where it is less than certified."""
+    if isinstance(value, AdaptiveClip):
+        check_rule(claim, value)
+        scales = [value.gradient_sigma(claim.sigma)] * (count - 1) + [value.count_stddev(claim.sigma)]
+        return [scale / claim.sigma * (1.0 + 4.0 * UNIT) for scale in scales]
     if isinstance(value, Clipping):
         check_certified(claim, "clip_norm", value.joint_norm)
         return list(value.noise_norms(count, claim.sigma))

@@ -1,5 +1,6 @@
 """Training runs: model, loader and optimizer kept together, with checkpoints."""
 
+from dpmech.optim.runs.better_parameter import BetterParameterWarning
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.loader import LotSampler, PrivateLoader
@@ -12,6 +13,7 @@ from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 from dpmech.optim.runs.views import MeanOverViews
 
 __all__ = [
+    "BetterParameterWarning",
     "LotOptimizer",
     "LotSampler",
     "MeanOverViews",

@@ -278,7 +278,7 @@ class LotOptimizer(PrivateOptimizer):
 
     def _certificate(self) -> Certificate:
         """The certificate with what this run fixed."""
-        return self.claim.certificate(self.clip_norm, self.expected_batch_size)
+        return self.claim.certificate(self._norms.terms, self.expected_batch_size)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter

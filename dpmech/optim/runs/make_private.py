@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
-from dpmech.certificates import Claim
+from dpmech.certificates import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     InvalidParameterError,
@@ -19,7 +19,8 @@ from dpmech.guards import check_real
 from dpmech.optim.certified_settings import check_claim
 from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
-from dpmech.optim.processes import Group, processes
+from dpmech.optim.processes import Group, is_first, processes
+from dpmech.optim.runs.better_parameter import warn_of_better
 from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes
@@ -41,7 +42,7 @@ def make_private(
     optimizer: torch.optim.Optimizer,
     loader: DataLoader[Any],
     calibration: object,
-    clip_norm: float | None = None,
+    clip_norm: float | AdaptiveClip | None = None,
     *,
     loss: Callable[..., Tensor] | None = None,
     expected_batch_size: float | None = None,
@@ -61,7 +62,8 @@ def make_private(
     """Make an ordinary training set-up private: three objects that replace those given.
 
     Lots are drawn as the certificate says, gradients are clipped one by one, and every step adds the
-    certified noise. What does not agree with the certificate is refused here, before the first step.
+    certified noise. What does not agree with the certificate is refused here, before the first step. Where
+    the strategy has a parameter that is much better for the budget, a `BetterParameterWarning` names it.
 
     Per-example gradients come from Opacus' GradSampleModule, for the loop that Opacus users know::
 
@@ -85,7 +87,8 @@ def make_private(
         loader: a DataLoader over the whole dataset, without shuffling (but for EveryStep, which allows it):
             the order is the certificate's. A batch_size other than that of the certificate's lots is refused.
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; None takes the certificate's, else 1.
+        clip_norm: of one example's gradient, > 0; or an AdaptiveClip, by which it follows a quantile of the
+            norms, certified jointly; None takes the certificate's, else 1.
         loss: None; or `loss(model, *example)` of one example, one number; or a criterion of outputs and
             targets, such as `nn.CrossEntropyLoss()`.
         expected_batch_size: the public normaliser; None takes the certificate's, else the mean size of a lot.
@@ -198,6 +201,8 @@ def make_private(
     except Exception:
         private.undo()  # so that the next try gets the same optimizer and seed
         raise
+    if is_first(process_group):
+        warn_of_better(claim)
     return wrapped, private, private_loader
 
 

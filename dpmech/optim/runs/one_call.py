@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from dpmech.accounting import Method
 from dpmech.calibration import calibrate_sigma
-from dpmech.certificates import Certificate, Claim
+from dpmech.certificates import AdaptiveClip, Certificate, Claim
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import (
@@ -43,7 +43,7 @@ def make_private_with_epsilon(
     participation: Participation | None = None,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     method: Method | None = None,
-    clip_norm: float = 1.0,
+    clip_norm: float | AdaptiveClip = 1.0,
     process_group: Group = None,
     **options: Any,  # noqa: ANN401 - those of make_private
 ) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
@@ -66,7 +66,7 @@ def make_private_with_epsilon(
             Balls-in-Bins, one bin a step of an epoch, under other strategies.
         adjacency: as for calibrate_sigma.
         method: as for calibrate_sigma.
-        clip_norm: of one example's gradient, > 0.
+        clip_norm: of one example's gradient, > 0; or an AdaptiveClip.
         process_group: as for make_private; the first process calibrates for all.
         **options: as for make_private: `loss`, `max_physical_batch_size`, `clipping_mode` and others.
 

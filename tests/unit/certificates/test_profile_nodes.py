@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dpmech.certificates import Certificate, ProfileNodes, from_plain, seal_of, 
 from dpmech.certificates.claim import with_checksum
 from dpmech.numerics import BOUND, Provenance
 from dpmech.verifying import profile_checks as profile_checks_module
+from dpmech.verifying.labels import label_checks
 from dpmech.verifying.profile_checks import profile_checks
 from tests.support import saved
 
@@ -22,7 +24,7 @@ def run(kind="independent"):
     """A certificate with nodes; those of independent bins take little, and no draws."""
     if kind == "drawn":
         return saved.certificate("bins inside").certificate(profile=profile(kind))
-    name = {"independent": "bins exact", "fresh": "bins fresh", "moments": "bins moments"}[kind]
+    name = NAMES[kind]
     return saved.certificate(name).certificate(profile=profile(kind))
 
 
@@ -31,14 +33,19 @@ def profile(kind):
     if kind == "drawn":
         own = saved.certificate("bins inside")
         return dm.profile(own.mechanism, own.sigma, rng=1)
-    name = {"independent": "bins exact", "fresh": "bins fresh", "moments": "bins moments"}[kind]
-    own = saved.certificate(name)
-    method = dm.Rdp() if kind == "moments" else None
+    own = saved.certificate(NAMES[kind])
+    method = {"moments": dm.Rdp(), "programme": dm.Deterministic(0.3)}.get(kind)
     return dm.profile(own.mechanism, own.sigma, method=method, rel_error=0.3)
 
 
 SLOW = pytest.mark.slow
-KINDS = ["independent", "fresh", "moments", "drawn"]
+KINDS = ["independent", "fresh", "moments", "programme", "drawn"]
+NAMES = {
+    "independent": "bins exact",
+    "fresh": "bins fresh",
+    "moments": "bins moments",
+    "programme": "bins programme",
+}
 
 
 def moved(certificate, direction, factor, *, end="upper", place=None):
@@ -86,6 +93,28 @@ def test_honest_nodes_are_confirmed(kind):
     found = verdict(run(kind))
     assert found.ok, found
     assert "draws of its own" in found.route
+    assert "ends below 1e-12 count as 1e-12" in found.detail
+    # Of a loose bound every end is far above what was drawn.
+    assert stated_slack(found) < (1e-5 if kind == "moments" else 0.12)
+
+
+def stated_slack(found):
+    (said,) = re.findall(r"no upper end is too low by more than ([0-9.e+-]+) %", found.detail)
+    return float(said) / 100.0
+
+
+@SLOW
+def test_what_passes_is_no_lower_than_is_said():
+    own = run()
+    side = own.nodes.curves[0][0].remove
+    place = len(side.upper) // 4
+    truth = dm.delta(own.mechanism, own.sigma, side.eps[place])
+    factor = 0.94 * truth.lower / side.upper[place]
+    found = verdict(moved(own, "remove", factor, place=place))
+    assert found.ok, found
+    # The sum that `truth` is of knows delta to four digits; draws have six standard errors.
+    assert 0.059 < stated_slack(found) < 0.06 + 0.18
+    assert stated_slack(verdict(own)) < stated_slack(found)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +242,7 @@ def test_a_node_next_to_eps_zero_is_looked_at_there():
     assert truth.lower > 4e-5
     for stated, ok in ((1.05 * truth.upper, True), (1e-5, False)):
         side = Nodes((0.0,), (0.0,), (stated,))
-        nodes = ProfileNodes(((Curve(side, side), 1),), BOUND, Provenance("claims.composed"))
+        nodes = ProfileNodes(((Curve(side, side), 1),), BOUND, of_nodes("bins.independent", 1, bins=10))
         found = verdict(dataclasses.replace(cal.certificate(), nodes=nodes))
         assert found.ok is ok, found
 
@@ -226,3 +255,91 @@ def test_no_node_is_shown_badly_because_of_its_company():
     assert estimate_curve(gram, eps, stated, add=True, rng=rng).relative_error[0] > 0.05
     found = profile_checks_module._estimated(gram, eps, stated, add=True, rng=rng)
     assert found.relative_error[0] < 0.02
+
+
+def with_nodes(own, *, by, guarantee, upper=(0.5, 1e-3), eps=(0.0, 6.0)):
+    """The certificate with nodes made by hand; whoever writes them can seal them."""
+    side = Nodes(eps, (0.0,) * len(eps), upper)
+    return dataclasses.replace(own, nodes=ProfileNodes(((Curve(side, side), 1),), guarantee, by))
+
+
+def of_nodes(route, number=2, **facts):
+    return Provenance("profile.nodes", {"nodes": number}, (Provenance(route, facts),))
+
+
+PROBABLE, SURER = dm.Guarantee(dm.Kind.PROBABLE, 1e-9), dm.Guarantee(dm.Kind.PROBABLE, 1e-12)
+SAMPLED = of_nodes("bins.certified", bins=4, beta=1e-9)
+
+
+def test_nodes_from_samples_may_say_so():
+    own = with_nodes(saved.certificate("bins inside"), by=SAMPLED, guarantee=PROBABLE)
+    assert not list(label_checks(own))
+    closer = with_nodes(
+        saved.certificate("bins inside"), by=of_nodes("bins.certified", bins=4, beta=1e-12), guarantee=SURER
+    )
+    assert not list(label_checks(closer))
+
+
+@pytest.mark.parametrize(
+    ("by", "guarantee", "said"),
+    [
+        (SAMPLED, BOUND, "are Guarantee"),
+        (SAMPLED, dm.Guarantee(dm.Kind.EXACT), "are Guarantee"),
+        (SAMPLED, SURER, "are Guarantee"),
+        (of_nodes("bins.certified", bins=4, beta=1e-12), PROBABLE, "are Guarantee"),
+        (of_nodes("bins.certified", bins=5, beta=1e-9), PROBABLE, "come from"),
+        (of_nodes("bins.certified", bins=4, beta=2.0), PROBABLE, "beta"),
+        (of_nodes("bins.certified", bins=4, beta="none"), BOUND, "come from"),
+        (of_nodes("bins.certified", 3, bins=4, beta=1e-9), PROBABLE, "come from"),
+        (of_nodes("bins.programme", bins=4), dm.Guarantee(dm.Kind.EXACT), "are Guarantee"),
+        (of_nodes("bins.independent", bins=4), BOUND, "come from"),
+        (Provenance("bins.fresh", {"bins": 4, "epochs": 3}), BOUND, "come from"),
+        (Provenance("profile.nodes", {"nodes": 2}), BOUND, "what finds nodes"),
+        (Provenance("claims.composed"), BOUND, "what finds nodes"),
+    ],
+)
+def test_nodes_are_no_surer_than_what_they_come_from(by, guarantee, said, tmp_path):
+    forged = with_nodes(saved.certificate("bins inside"), by=by, guarantee=guarantee)
+    (tmp_path / "forged.json").write_text(forged.to_json())
+    found = dm.verify(tmp_path / "forged.json", rng=1)
+    assert not found.ok
+    (failure,) = found.failures
+    assert "nodes of the profile" in failure
+    assert said in failure
+
+
+def test_nodes_of_another_kind_of_bins_say_where_they_come_from():
+    fresh, independent = run("fresh"), run()
+    assert not list(label_checks(fresh))
+    assert not list(label_checks(independent))
+    for own, other in ((fresh, independent), (independent, fresh)):
+        labels = {"by": other.nodes.by, "guarantee": BOUND}
+        (check,) = label_checks(dataclasses.replace(own, nodes=dataclasses.replace(own.nodes, **labels)))
+        assert "come from" in check.detail
+
+
+@SLOW
+def test_samples_do_not_pass_for_a_bound_without_samples():
+    """Nodes a little above what draws give are right, but the programme proves less."""
+    own = saved.certificate("bins inside")
+    proved = [dm.delta(own.mechanism, own.sigma, eps, method=dm.Deterministic(0.01)) for eps in (1.0, 2.0)]
+    for factor, ok in ((1.0, True), (0.99, False)):
+        forged = with_nodes(
+            own,
+            by=of_nodes("bins.programme", bins=4),
+            guarantee=BOUND,
+            eps=(1.0, 2.0),
+            upper=tuple(factor * one.upper for one in proved),
+        )
+        assert not list(label_checks(forged))
+        found = verdict(forged)
+        assert found.ok is ok, found
+        assert ok or "again it gives" in found.detail
+
+
+@pytest.mark.parametrize(("name", "said"), [("poisson", "known everywhere"), ("users", "no second route")])
+def test_a_file_with_nodes_where_none_are_kept_is_refused(name, said):
+    own = with_nodes(saved.certificate(name), by=SAMPLED, guarantee=PROBABLE)
+    with pytest.raises(dm.CertificateError, match=r"evidence\.profile") as caught:
+        Certificate.from_json(own.to_json())
+    assert said in str(caught.value)

@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -140,3 +141,46 @@ def test_balls_in_bins_refuses_or_calibrates_but_never_crashes():
     result = run("calibrate", *changed(strategy="lambda-cgd", lam="0.5", sampling="balls-in-bins"), "--json")
     assert result.exit_code in {0, 2}
     assert ("sigma" in result.stdout) == (result.exit_code == 0)
+
+
+BINS = ["--strategy", "identity", *SMALL, "--sampling", "balls-in-bins"]
+
+
+def test_the_profile_is_kept_and_serves_risk(tmp_path, monkeypatch):
+    path = tmp_path / "certificate.json"
+    result = run("calibrate", *BINS, *BUDGET, "--with-profile", "--out", str(path), "--json")
+    assert result.exit_code == 0, result.output
+    own = dm.Certificate.load(path)
+    exact = dm.delta(own.mechanism, own.sigma, 1.0)
+    assert exact.lower <= own.curve.delta(1.0).upper <= 1.02 * exact.upper
+    (curve, _), *_ = own.nodes.curves
+    assert json.loads(result.stdout)["profile_nodes"] == len(curve.remove.eps) + len(curve.add.eps)
+
+    def none_again(*_, **__):
+        raise AssertionError("the profile is computed again")
+
+    monkeypatch.setattr(sys.modules["dpmech.cli.risk"], "profile", none_again)
+    found = json.loads(run("risk", str(path), "--json", "--fpr", "0.01").stdout)
+    assert found["profile"] == str(own.nodes.by)
+    assert found["risk"][0]["upper"] == own.curve.tpr(0.01).upper
+
+
+@pytest.mark.slow
+def test_the_draws_of_a_profile_are_not_those_that_sized_sigma(tmp_path):
+    """With one seed for both, sigma would be small where the same draws make delta small."""
+    path = tmp_path / "certificate.json"
+    settings = [*LAMBDA, *SMALL, "--sampling", "balls-in-bins", *BUDGET, "--seed", "3", "--with-profile"]
+    assert run("calibrate", *settings, "--out", str(path)).exit_code == 0
+    own = dm.Certificate.load(path)
+    assert own.nodes.guarantee.kind is dm.Kind.PROBABLE
+    assert own.curve.parts != dm.profile(own.mechanism, own.sigma, rng=3).parts
+
+
+def test_where_a_profile_costs_nothing_none_is_kept(tmp_path):
+    path = tmp_path / "certificate.json"
+    result = run(
+        "calibrate", *LAMBDA, *SMALL, "--sampling", "min-sep", *BUDGET, "--with-profile", "--out", str(path)
+    )
+    assert result.exit_code == 0, result.output
+    assert "known everywhere at once" in result.stderr
+    assert dm.Certificate.load(path).nodes is None

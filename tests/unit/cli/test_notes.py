@@ -52,16 +52,22 @@ def test_a_sound_plan_gets_none(command):
     assert json.loads(run(command, json=None).stdout)["notes"] == []
 
 
+NOTES = [
+    ({"delta": "0.01"}, ["delta 0.01 is above 1 / dataset_size (1 / 120)"]),
+    ({"batch_size": "50"}, ["2 whole batches of 50 leaves 20 of the 120 examples over (16.7 %"]),
+    ({"eps": "21"}, ["eps 21 is above 20"]),
+    ({"eps": "21", "delta": "0.5", "batch_size": "70"}, ["eps 21", "delta 0.5", "leaves 50 of the 120"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("command", "options", "words"),
     [
-        ({"delta": "0.01"}, ["delta 0.01 is above 1 / dataset_size (1 / 120)"]),
-        ({"batch_size": "50"}, ["2 whole batches of 50 leaves 20 of the 120 examples over (16.7 %"]),
-        ({"eps": "21"}, ["eps 21 is above 20"]),
-        ({"eps": "21", "delta": "0.5", "batch_size": "70"}, ["eps 21", "delta 0.5", "leaves 50 of the 120"]),
+        pytest.param(command, *note, marks=[pytest.mark.slow] if command != "calibrate" and place else [])
+        for command in COMMANDS
+        for place, note in enumerate(NOTES)
     ],
 )
-@pytest.mark.parametrize("command", COMMANDS)
 def test_notes_go_to_standard_error_and_into_the_json(command, options, words):
     check_notes(command, options, words)
 
@@ -174,3 +180,11 @@ def test_where_nothing_is_lost_nothing_is_said(options):
     result = of_identity("calibrate", **options)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["notes"] == []
+
+
+def test_notes_on_a_claim_about_users_speak_of_users():
+    plan = TrainingPlan(dataset_size=100, batch_size=10, epochs=1)
+    of_users = " ".join(plan_notes(plan, [30.0], 0.1, unit=dm.Unit.USER))
+    assert "publishing all data of a user picked" in of_users
+    assert "a guess about a user may grow" in of_users
+    assert "user" not in " ".join(plan_notes(plan, [30.0], 0.1))

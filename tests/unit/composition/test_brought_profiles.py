@@ -60,6 +60,7 @@ def test_one_release_costs_what_it_was_certified_for():
     assert ledger.epsilon(1e-5, profiles=True).upper == profile().epsilon(1e-5).upper
 
 
+@pytest.mark.slow
 def test_equal_releases_are_one_curve_whoever_brings_it():
     """Of two profiles of one mechanism and noise scale the first one counts, for both."""
     ledger = ledger_of(brought(), brought(1))

@@ -108,7 +108,7 @@ def test_the_direction_that_decides_is_named():
     ("strategy", "eps"),
     [
         (dm.LambdaCGD(16, 0.8), 4.0),
-        (dm.BandedToeplitz(16, [1.0, 0.5]), 0.3),
+        pytest.param(dm.BandedToeplitz(16, [1.0, 0.5]), 0.3, marks=pytest.mark.slow),
         pytest.param(dm.LambdaCGD(16, 0.8), 0.3, marks=pytest.mark.slow),
         pytest.param(dm.BandedToeplitz(16, [1.0, 0.5]), 4.0, marks=pytest.mark.slow),
     ],
@@ -305,7 +305,7 @@ class TestSearch:
     ("family", "options", "normalized"),
     [
         (dm.BandedToeplitz, {"bands": 3}, True),
-        (dm.BandedInverse, {"bands": 3}, False),
+        pytest.param(dm.BandedInverse, {"bands": 3}, False, marks=pytest.mark.slow),
         *(pytest.param(*FAMILIES[i], False, marks=pytest.mark.slow) for i in (0, 1, 3, 4)),
         pytest.param(dm.Dense, {}, True, marks=pytest.mark.slow),
         *(pytest.param(*FAMILIES[i], True, marks=pytest.mark.slow) for i in (0, 2, 3)),

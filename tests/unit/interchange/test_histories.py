@@ -6,6 +6,7 @@ from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
 from dpmech.interchange import Steps, steps_of
+from tests.support.quick_cases import slow_but
 
 DELTA = 1e-5
 # A noise multiplier that changed twice, and a rate that changed once.
@@ -20,7 +21,7 @@ def theirs(history):
     return accountant.get_epsilon(DELTA)
 
 
-@pytest.mark.parametrize("history", [MIXED[:1], MIXED, [(2.0, 1.0, 3), (1.1, 0.02, 100)]])
+@pytest.mark.parametrize("history", slow_but([MIXED[:1], MIXED, [(2.0, 1.0, 3), (1.1, 0.02, 100)]], 0, 2))
 def test_eps_is_that_of_another_package(history):
     found = dm.from_opacus_history(history).epsilon(DELTA)
     assert found.guarantee.kind <= dm.Kind.BOUND

@@ -8,6 +8,7 @@ import pytest
 import dpmech as dm
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import Ladder, Settled, log_gap, relative_gap, rung_below
+from tests.support.quick_cases import slow_but
 
 
 def around_two(step):
@@ -101,7 +102,8 @@ def test_the_rung_below_a_goal(goal):
 
 
 @pytest.mark.parametrize(
-    ("q", "steps", "sigma", "eps", "delta"), [(0.2, 60, 2.0, 1.0, 1e-5), (0.3, 12, 3.0, 1.5, 1e-8)]
+    ("q", "steps", "sigma", "eps", "delta"),
+    slow_but([(0.2, 60, 2.0, 1.0, 1e-5), (0.3, 12, 3.0, 1.5, 1e-8)], 1),
 )
 def test_poisson_bounds_move_only_from_rung_to_rung(q, steps, sigma, eps, delta):
     """Public bounds under ever tighter tolerances: equal or nested, never a number of their own."""
@@ -212,6 +214,27 @@ def test_a_leap_ends_where_the_ladder_or_the_gain_ends():
     stuck, asked = leapt(0.0, 0.3, 1e-6)
     assert not stuck.met
     assert len(asked) == 2
+
+
+def test_a_patient_leap_goes_on_past_rungs_without_a_gain():
+    asked = []
+
+    def interval(rung):
+        asked.append(rung)
+        return 1.0 - (0.01 if rung > 0.2 else 0.01 * rung**2), 1.0
+
+    ladder = Ladder.down(1.0, 1e-3)
+    assert not ladder.leap(interval, relative_gap, goal=1e-3, order=2.0).met
+    asked.clear()
+    found = ladder.leap(interval, relative_gap, goal=1e-3, order=2.0, patience=3)
+    assert (found.met, found.resolution) == (True, asked[-1])
+    assert asked == [1.0, 0.25, 0.125]
+    asked.clear()
+    stuck = ladder.leap(
+        lambda rung: (interval(rung)[0] * 0 + 0.7, 1.0), relative_gap, goal=0.1, order=2.0, patience=3
+    )
+    assert not stuck.met
+    assert asked == [1.0, 0.5, 0.25, 0.125]
 
 
 def test_a_leap_keeps_the_last_rung_that_has_ends():

@@ -5,8 +5,8 @@ import re
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import with_checksum
-from dpmech.reports import words
+from dpmech.certificates import trainer_duties, with_checksum
+from dpmech.reports import findings, words
 from tests.support.reviewed import run_of, small
 from tests.support.saved import RECIPES
 
@@ -36,6 +36,43 @@ def test_every_adjacency_has_words_of_its_own(adjacency, said):
     other = changed(own, mechanism=mechanism)
     assert said in words.claim_words(other)[0]
     assert adjacency.lower().replace("_", "-") in words.adjacency_words(other)
+
+
+@pytest.mark.parametrize(
+    ("participation", "drawn"),
+    [(dm.MinSep(4), "users"), (dm.Poisson(0.1, max_examples_per_user=2), "examples")],
+)
+def test_a_claim_about_users_speaks_of_users(participation, drawn):
+    mechanism = dm.Mechanism(dm.Identity(12), participation, unit=dm.Unit.USER)
+    own = dm.calibrate_sigma(mechanism, 1.0, 1e-5).certificate()
+    said = dict(words.participation_words(own))["what the sampler does"]
+    assert said == trainer_duties(own)["sampler"]
+    assert ("The examples of this sentence are users" in said) == (drawn == "users")
+    assert "one user" in dict(words.not_covered(own))["People with several names, and groups"]
+    assert not any("one example" in text for _, text in words.not_covered(own))
+    assert "one example" in dict(words.not_covered(small()))["People with several examples, and groups"]
+    if drawn == "users":
+        assert dict(words.run_words(run_of(own)))["most participations of one user"] == "3"
+
+
+def test_attacks_on_users_find_users():
+    def sentences(unit):
+        mechanism = dm.Mechanism(dm.Identity(12), dm.MinSep(4), unit=unit)
+        found = findings(
+            dm.profile(mechanism, 6.0), rates=[0.01], priors=[0.3], baselines=[0.001], tail=1e-9, report=str
+        )
+        return {one.name: one.words for one in found}
+
+    of_users, of_examples = sentences(dm.Unit.USER), sentences(dm.Unit.EXAMPLE)
+    assert "users whose data were not used" in of_users["tpr"]
+    assert "examples that were not used" in of_examples["tpr"]
+    assert "example" not in " ".join(of_users.values())
+    assert "user" not in " ".join(of_examples.values()).replace("used", "")
+    assert all("user" in text for text in of_users.values())
+    assert (
+        "it hides a user as well as one number with Gaussian noise that the user moves"
+        in of_users["gaussian_mu"]
+    )
 
 
 def test_a_large_eps_is_left_as_a_power():

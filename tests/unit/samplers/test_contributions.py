@@ -1,5 +1,7 @@
 """Which examples of every user are kept: against a count by hand, and what may decide it."""
 
+import enum
+import math
 from collections import Counter
 
 import numpy as np
@@ -8,6 +10,11 @@ from scipy import stats
 
 import dpmech as dm
 from dpmech.samplers import Contributions, PoissonSampler, UserPoissonSampler, sampler_for
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
 
 
 def by_hand(ids, most):
@@ -32,6 +39,48 @@ def test_nobody_has_more_than_so_many(most, keyed):
     assert [first[one] for one in ids[kept.indices].tolist()] == kept.owners.tolist()
     if not keyed:
         assert kept.indices.tolist() == by_hand(ids, most)
+
+
+class Unlike:
+    """A table: as many rows as it says, and other things when it is gone through."""
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return iter(["name", "age"])
+
+
+def test_a_table_is_no_list_of_ids():
+    with pytest.raises(dm.InvalidParameterError, match="2 ids"):
+        Contributions.bounded(Unlike(), 1)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["1", "1", "2", "1"],
+        np.array([1, 1, 2, 1]),
+        [np.int64(1), 1, np.int32(2), np.array(1)],
+        [("a", np.array(1)), ("a", 1), ("a", 2), ("a", np.int8(1))],
+        [Colour.RED, Colour.RED, Colour.BLUE, Colour.RED],
+    ],
+)
+def test_ids_are_compared_by_value(ids):
+    found = Contributions.bounded(ids, 2)
+    assert (found.users, found.indices.tolist()) == (2, [0, 1, 2])
+
+
+def test_tensors_of_ids_are_those_of_their_numbers():
+    """A tensor is hashed by its identity: taken as it is, every example would be a user."""
+    torch = pytest.importorskip("torch")
+    whole = torch.tensor([1, 1, 2, 1])
+    for ids in (whole, list(whole), [("a", one) for one in whole]):
+        found = Contributions.bounded(ids, 2)
+        assert (found.users, found.indices.tolist()) == (2, [0, 1, 2])
+    for ids in (whole.reshape(2, 2), list(whole.reshape(2, 2)), whole[0], torch.tensor([1.0, math.nan])):
+        with pytest.raises(dm.InvalidParameterError, match="user_ids"):
+            Contributions.bounded(ids, 1)
 
 
 def test_what_is_kept_of_one_does_not_depend_on_others():
@@ -59,6 +108,12 @@ def test_chance_prefers_no_example():
         ((["a", None], 1), "user_ids"),
         ((np.array([1.0, np.nan]), 1), "user_ids"),
         (([["a"], ["b"]], 1), "user_ids"),
+        (([object(), object()], 1), "two of object are equal only if they are one object"),
+        (([("a", np.nan), ("a", np.nan)], 1), "nan is nobody"),
+        (([np.zeros(2), np.zeros(2)], 1), "user_ids"),
+        # Example by example a user would be what stands for it.
+        (({0: "ann", 1: "ann"}, 1), "user_ids"),
+        (({"ann", "bob"}, 1), "user_ids"),
     ],
 )
 def test_bad_arguments_are_named(arguments, words):

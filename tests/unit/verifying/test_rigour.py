@@ -17,6 +17,7 @@ from dpmech.numerics.printed import percent
 from dpmech.plans.names import chosen_method
 from dpmech.verifying.rigour import rigour_problem
 from tests.support import saved
+from tests.support.quick_cases import slow_but
 
 SETTING = {"participation": dm.BallsInBins(2), "rng": 1}
 CERTIFIED = saved.calibration("bins certified 6")
@@ -160,7 +161,7 @@ def test_shares_of_beta_do_not_add_up_to_more(beta, trials):
     assert trials * Fraction(share) <= Fraction(beta)
 
 
-@pytest.mark.parametrize("budget", [None, dm.PrivacyBudget(20.0, 1e-2)])
+@pytest.mark.parametrize("budget", slow_but([None, dm.PrivacyBudget(20.0, 1e-2)], 0))
 def test_a_total_is_held_to_what_a_certificate_is_held_to(budget):
     own, supplied = (
         dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-3, participation=dm.BallsInBins(2), rng=rng)

@@ -30,6 +30,10 @@ PASSES = 5
 NEAR = 4.0
 # Errors may make up so much of the bound.
 MOST_SLACK = 0.25
+# What underflows adds less than this; a bound is never 0.
+LEAST = 1e-300
+# Nothing smaller is aimed at.
+SMALLEST = 1e-290
 
 
 def tilted_delta(
@@ -59,7 +63,7 @@ def tilted_delta(
         NumericalError: if the lattice would be too large, or errors would make up much of the bound: where
             clusters of bins may do all, at a large eps, the terms are many orders above delta.
     """
-    return _Direction(gram, eps, rel_error, floor, remove=remove).bound(guess)
+    return max(_Direction(gram, eps, rel_error, floor, remove=remove).bound(guess), LEAST)
 
 
 class _Direction(Parts):
@@ -78,14 +82,14 @@ class _Direction(Parts):
             guess = setting.guess()
             self.order = max(guess.order, 2.0)
             if left > 1 and best == 1.0 == known and self.scale > NEAR * guess.size > NEAR * self.floor:
-                self.scale = max(guess.size, 1e-290)
+                self.scale = max(guess.size, SMALLEST)
                 continue
             found = setting.bound(self.rel_error, self.scale)
             best = min(best, found)
             # charges and copies were made small beside a scale that turned out to be too large
             if NEAR * found >= self.scale or found <= self.floor:
                 break
-            self.scale = max(found, self.floor, 1e-290)
+            self.scale = max(found, self.floor, SMALLEST)
         return best
 
     def _setting(self) -> "_Setting":
@@ -138,7 +142,7 @@ class _Setting:
                 break
             sizes.append(self.groups[index].size)
             heaviest = max(heaviest, sizes[-1].size)
-        most = max(sizes, key=lambda size: size.size)
+        most = max(sizes, key=lambda size: size.size, default=Size(0.0, 0.0))
         return Size(sum(size.size for size in sizes), most.order)
 
     def bound(self, rel_error: float, scale: float) -> float:
@@ -156,7 +160,7 @@ class _Setting:
             ease = min((largest / max(group.size.size, 1e-300)) ** (1.0 / 3.0), 8.0)
             found, error = group.share(rel_error, ease, scale)
             total, slack = total + min(found, cap), slack + error
-        bound = total * self.factor + self.charges
+        bound = max(total, LEAST) * self.factor + self.charges
         if not math.isfinite(bound) or bound < 0.0:
             raise NumericalError(f"the transform gave {bound!r}")
         if slack > MOST_SLACK * max(total, scale / NEAR):

@@ -235,7 +235,9 @@ class TiltedGroup:
         tilt, period = self.line(math.log(COPIES * rel_error * size))
         step = TiltedTraces(self.lattice, self.law_at(tilt))
         fronts = self.weights * np.exp(np.minimum(step.log_scale - self.sign * tilt * self.kinks, 600.0))
-        negligible = SKIPPED * rel_error * size / float(fronts.sum())
+        if not width > 0.0:
+            raise NumericalError(f"a payoff at the tilt {self.tilt:.3g} has no width")
+        negligible = SKIPPED * rel_error * size / max(float(fronts.sum()), 1e-300)
         known: dict[int, tuple[complex, float]] = {}
         total = slack = math.inf
         for _ in range(ROUNDS):

@@ -8,9 +8,13 @@ import numpy as np
 from dpmech.accounting.balls_in_bins.ring.lattice import Lattice
 from dpmech.accounting.balls_in_bins.ring.tilted_law import TiltedLaw
 from dpmech.accounting.balls_in_bins.ring.traces import Traces
+from dpmech.exceptions import NumericalError
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray
 
 __all__ = ["TiltedTraces", "tilted_step"]
+
+# A bound that rounding raises by more than a power of e is of no use.
+MOST_LOST = 1.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,7 +45,10 @@ class TiltedTraces:
         self.log_scale = bins * (scaled.shift + math.log(largest)) + math.log(lattice.norm)
         # D times a chance, entries of the scaled matrix, and its scale
         lost = law.rounding + 16.0 * ELEMENTARY + UNIT * (8.0 * abs(scaled.shift) + 8.0)
-        self.factor = math.exp(1.01 * bins * lost)
+        raised = 1.01 * bins * lost
+        if raised > MOST_LOST:
+            raise NumericalError(f"rounding may raise the transform by a factor of e^{raised:.3g}")
+        self.factor = math.exp(raised)
 
     def transform(self, frequency: float, ceiling: float) -> tuple[complex, float]:
         """The trace at sign * (tilt + i frequency), and a bound on its error."""

@@ -54,7 +54,13 @@ def mp_rule(count=24):
     return roots, [2 / ((1 - x * x) * d * d) for x, d in zip(roots, slopes, strict=True)]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] if place in (3, 4, 9) else [])
+        for place, case in enumerate(CASES)
+    ],
+)
 def test_moments_are_within_their_bounds(case):
     q, s, remove, theta, outputs, frequency = case
     loss = Loss(q, s, remove)

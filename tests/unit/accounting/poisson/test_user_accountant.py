@@ -118,6 +118,34 @@ def test_one_step_by_mpmath(q, m, sigma, eps):
 
 
 @pytest.mark.parametrize(
+    ("q", "m", "sigma", "steps", "eps", "log_gap"),
+    [
+        # One refinement brings no gain, and more do.
+        (0.05, 2, 0.67, 100, 6.58, 1e-3),
+        # Losses are rare and large: Chernoff's bound is far above delta, and far tails are no reason to stop.
+        (1e-4, 3, 2.1, 20, 0.0, 1e-3),
+        (7e-4, 5, 1.13, 2, 0.0966, 1e-3),
+    ],
+)
+def test_rare_and_large_losses_are_resolved(q, m, sigma, steps, eps, log_gap):
+    found = dm.delta(dm.Identity(steps), sigma, eps, participation=users(q, m))
+    assert found.upper <= found.lower * math.exp(log_gap)
+    if eps > 1.0:
+        assert found.lower <= users_delta(q, m, sigma, steps, eps) <= found.upper
+        return
+    # Steps in which nobody of the user is there lose next to nothing; by a sum over all of two of 20,000.
+    x = np.linspace(-12.0 * sigma, 12.0 * sigma + m, 20_001)
+    k = np.arange(m + 1)
+    logs = stats.binom.logpmf(k, m, q) + (k * x[:, None] - k * k / 2) / sigma**2
+    loss = np.logaddexp.reduce(logs, axis=1)
+    masses = stats.norm.pdf(x, 0, sigma) * np.exp(loss) * (x[1] - x[0])
+    # Unions of single steps: one alone from below, all of them one after another from above.
+    alone = float(np.sum(masses * np.maximum(-np.expm1(eps - loss), 0.0)))
+    assert alone <= found.upper
+    assert found.lower <= steps * float(np.sum(masses * np.maximum(-np.expm1(eps / steps - loss), 0.0)))
+
+
+@pytest.mark.parametrize(
     ("q", "m", "sigma", "steps", "eps"),
     [pytest.param(0.3, 4, 2.0, 5, 6.0, marks=pytest.mark.slow), (0.01, 5, 3.0, 200, 1.0)],
 )

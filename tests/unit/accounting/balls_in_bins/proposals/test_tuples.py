@@ -125,9 +125,9 @@ def remove_log_weight(proposal, values, tuples, free):
     ("seed", "bins", "size", "eps"),
     [
         (0, 1, 2.0, 1.0),
-        (1, 2, 3.0, 2.0),
+        pytest.param(1, 2, 3.0, 2.0, marks=pytest.mark.slow),
         pytest.param(2, 3, 0.5, 0.3, marks=pytest.mark.slow),  # of high order
-        (3, 5, 6.0, 8.0),
+        pytest.param(3, 5, 6.0, 8.0, marks=pytest.mark.slow),
     ],
 )
 def test_remove_weight_bound_holds_everywhere(seed, bins, size, eps):

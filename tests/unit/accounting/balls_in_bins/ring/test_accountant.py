@@ -7,6 +7,7 @@ import dpmech as dm
 from dpmech.accounting.balls_in_bins.ring import accountant as programmed
 from dpmech.exceptions import NumericalError
 from tests.support.generators import random_bins_problem
+from tests.support.quick_cases import slow_but
 
 METHOD = dm.Deterministic(0.3)
 SCHEMA = dm.BallsInBins(8)
@@ -33,7 +34,7 @@ class TestCalibration:
         assert any(line.startswith("programme: ") for line in lines)
         assert lines[-1].startswith("confirm: ")
 
-    @pytest.mark.parametrize("delta", [0.1, 0.05])
+    @pytest.mark.parametrize("delta", slow_but([0.1, 0.05], 0))
     def test_a_confirmation_that_fails_moves_up(self, delta):
         """Here the grids of the first search are a little better than those of the last one."""
         cal = dm.calibrate_sigma(

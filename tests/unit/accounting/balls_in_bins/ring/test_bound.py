@@ -17,6 +17,7 @@ from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, place_nodes
 from dpmech.accounting.balls_in_bins.ring.programme import Direction, run_programme
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import gaussian, quadrature
+from tests.support.quick_cases import slow_but
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 SIGMAS = 6.12  # two-sided 1e-9
@@ -209,7 +210,9 @@ def sampled(ring, eps, *, samples=200_000, log_bins=None):
 
 @pytest.mark.parametrize(
     ("ring", "eps", "slack"),
-    [(RingGram(12, 0.0, 1.5, 0.8, 0.0), 1.5, 0.05), (RingGram(8, 0.0, 1.0, 0.7, 0.1), 0.8, 0.08)],
+    slow_but(
+        [(RingGram(12, 0.0, 1.5, 0.8, 0.0), 1.5, 0.05), (RingGram(8, 0.0, 1.0, 0.7, 0.1), 0.8, 0.08)], 1
+    ),
     ids=str,
 )
 def test_larger_rings_match_importance_sampling(ring, eps, slack):

@@ -126,6 +126,30 @@ def test_any_tilt_and_any_width_give_a_bound(monkeypatch):
             assert np.all(both(RING, 2.0) >= truth * (1 - 1e-9))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gram", "eps", "remove"),
+    [
+        (MixtureGram(2, 0.4, ((1.6, 0.9),), 2.0), 20.0, True),
+        (MixtureGram(2, 0.0005891000598715683, (), 57.130380181815035), 1.0, True),
+        (MixtureGram(2, 2.999007554176971, ((51.9771199526799, 0.5),), 42.69497552983175), 100.0, False),
+    ],
+    ids=["rounding", "fronts", "width"],
+)
+def test_what_is_out_of_reach_is_refused_or_bounded(gram, eps, remove):
+    """Where terms leave float64, either no number or one above both ends of two bins by quadrature."""
+    try:
+        found = tilted_delta(gram, eps, rel_error=0.1, remove=remove)
+    except NumericalError:
+        return
+    assert found >= quadrature(full(gram), eps)[0 if remove else 1] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_a_delta_below_all_floats_is_not_said_to_be_nothing(remove):
+    assert 0.0 < tilted_delta(MixtureGram(100, 0.01, (), 0.0), 5.0, rel_error=0.1, remove=remove) < 1e-290
+
+
 def test_two_exponentials_are_refused():
     with pytest.raises(NumericalError, match="states are too many"):
         tilted_delta(MixtureGram(12, 0.4, ((0.4, 0.5), (0.6, 0.85)), 0.0), 1.0, rel_error=0.1, remove=True)

@@ -17,6 +17,7 @@ from dpmech.accounting.gaussian import gaussian_epsilon
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import Bounds
 from tests.support.bins_oracles import quadrature
+from tests.support.quick_cases import slow_but
 
 TWO = np.array([[1.0, 0.3], [0.3, 1.2]])
 BETA, DELTA = 1e-4, 1e-3
@@ -74,8 +75,10 @@ def spent(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("failures", [0, 1, 3, len(_TRIES)])
-@pytest.mark.parametrize("name", ["epsilon", "calibrate"])
+@pytest.mark.parametrize(
+    ("name", "failures"),
+    slow_but([(name, count) for name in ("epsilon", "calibrate") for count in (0, 1, 3, len(_TRIES))], 1, 7),
+)
 def test_all_tries_and_the_lower_end_spend_at_most_beta(spent, monkeypatch, name, failures):
     points = []
     true = certified_accountant.certify_delta

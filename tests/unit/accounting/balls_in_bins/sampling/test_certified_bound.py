@@ -77,7 +77,7 @@ def claimed(case, side):
 
 
 def test_no_bound_is_on_the_wrong_side():
-    assert not any(outside(case, rel_gap=0.2) for case in range(30))
+    assert not any(outside(case, rel_gap=0.2) for case in range(15))
 
 
 @pytest.mark.slow
@@ -86,9 +86,8 @@ def test_no_bound_of_a_thousand_is_on_the_wrong_side():
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("side", "fault"), [("upper", 0.97), pytest.param("lower", 1.03, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("side", "fault"), [("upper", 0.97), ("lower", 1.03)])
 def test_a_fault_of_three_per_cent_in_the_weights_is_found(side, fault):
     """Each true claim would have to fail with probability 1 - 1e-9."""
     cases = range(1, 8)

@@ -18,6 +18,7 @@ from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
 from dpmech.accounting.balls_in_bins.streams import Stage
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import gaussian, identity_bracket, identity_delta, quadrature, strategy_gram
+from tests.support.quick_cases import slow_but
 
 TWO = np.array([[1.0, 0.3], [0.3, 1.2]])
 THREE = np.array([[1.0, 0.3, 0.1], [0.3, 1.2, 0.2], [0.1, 0.2, 0.8]])
@@ -61,7 +62,7 @@ def test_quadrature_two_and_three_bins(matrix, eps):
     assert result.delta == pytest.approx(max(remove, add), rel=0.03)
 
 
-@pytest.mark.parametrize("part", range(17))
+@pytest.mark.parametrize("part", slow_but(range(17), 0, 5, 10, 16))
 def test_every_part_of_the_mixture_has_the_density_it_says(part):
     """Whatever part draws nearly all samples, the mean weight is the delta of quadrature."""
     matrix, eps = 1.5 * THREE[:, [0, 1, 2]], 1.2
@@ -138,7 +139,7 @@ def test_the_three_grams_agree():
     assert "star" not in results[2].remove.carried
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", slow_but([1, 3], 1))
 def test_result_does_not_depend_on_threads(workers):
     gram = DenseGram(strategy_gram(120, 40, 0.8) / 9.0)
     alone = estimate_delta(gram, 2.0, rel_error=0.01, rng=rng(5))

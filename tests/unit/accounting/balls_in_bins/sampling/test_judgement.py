@@ -39,6 +39,7 @@ def test_true_claims_pass_and_false_ones_do_not(eps):
     assert (found.eps, found.slack, found.beta) == (eps, 0.1, 1e-9)
 
 
+@pytest.mark.slow
 def test_a_false_claim_passes_no_more_often_than_beta():
     """At a beta that can be seen, and a claim that is false by next to nothing; with a planted fault."""
     runs, beta = 80, 0.05

@@ -1,0 +1,303 @@
+"""A clip norm that follows a noised count: clipped by its own norm, noised jointly, saved, stated."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import dpmech as dm
+from dpmech.optim import (
+    AdaptiveClip,
+    ClippedSum,
+    FlatClipping,
+    NoiseMode,
+    NoiseStream,
+    PerLayerClipping,
+    PrivateOptimizer,
+    load_checkpoint,
+    save_checkpoint,
+)
+from tests.support import saved
+from tests.support.training import (
+    classification,
+    classifier,
+    cross_entropy,
+    private_run,
+    train,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+
+N, SIZE = 12, 20
+RULE = AdaptiveClip(0.8, quantile=0.6, rate=0.5, count_share=0.2)
+STRATEGIES = {
+    "identity": (dm.Identity(N), None),
+    "drawn again": (dm.LambdaCGD(N, 0.5), None),
+    "kept": (dm.LambdaCGD(N, 0.5), NoiseMode.BUFFER),
+    "substitution": (dm.SquareRoot(N, 3), None),
+    "exponentials": (dm.BLT(N, [0.9, 0.5], [0.2, 0.1]), None),
+}
+
+
+def calibration(strategy=None, participation=None):
+    strategy = dm.LambdaCGD(N, 0.5) if strategy is None else strategy
+    return dm.calibrate_sigma(
+        strategy, 8.0, 1e-5, participation=dm.MinSep(4) if participation is None else participation
+    )
+
+
+CAL = calibration()
+
+
+def gradients(step, examples=9, values=5):
+    """Of one parameter, of very different norms."""
+    rng = np.random.default_rng(step)
+    return rng.standard_normal((examples, values)) * rng.lognormal(sigma=1.5, size=(examples, 1))
+
+
+def by_hand(cal=CAL, rule=RULE, *, mode=None, values=5, **options):
+    """A PrivateOptimizer of one parameter that does not move."""
+    param = nn.Parameter(torch.zeros(values, dtype=torch.float64))
+    sgd = torch.optim.SGD([param], lr=0.0)
+    return param, PrivateOptimizer(
+        sgd, cal, rule, expected_batch_size=10.0, generator=3, mode=mode, **options
+    )
+
+
+# ---- the released sums
+
+
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_every_step_clips_and_noises_by_its_own_norm_and_the_noised_count_makes_the_next(name):
+    strategy, mode = STRATEGIES[name]
+    cal = calibration(strategy)
+    param, optimizer = by_hand(cal, mode=mode)
+    found, norms = [], []
+    for step in range(N):
+        norms.append(optimizer.clip_norm)
+        param.grad_sample = torch.tensor(gradients(step))
+        optimizer.step()
+        found.append(param.grad.numpy() * 10.0)
+        variance = (
+            RULE.gradient_sigma(cal.sigma) * norms[-1] / 10.0 * strategy.noising_row_norms()[step]
+        ) ** 2
+        assert optimizer.phi == pytest.approx(variance, rel=1e-9)
+    optimizer.close()
+    # The same key in a stream of its own: what the noise was in the units of a norm of 1.
+    stream = NoiseStream(
+        cal,
+        [torch.zeros(5, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)],
+        1.0,
+        generator=3,
+        mode=mode,
+    )
+    norm = RULE.initial
+    for step in range(N):
+        assert norms[step] == pytest.approx(norm, rel=1e-9)
+        own = gradients(step)
+        lengths = np.linalg.norm(own, axis=1)
+        clipped = (own * np.minimum(1.0, norm / lengths)[:, None]).sum(axis=0)
+        gradient_noise, count_noise = (row.numpy() / cal.sigma for row in stream.step())
+        expected = clipped + RULE.gradient_sigma(cal.sigma) * norm * gradient_noise
+        np.testing.assert_allclose(found[step], expected, rtol=1e-4, atol=1e-4 * norm)
+        count = (lengths <= norm).sum() - 4.5 + RULE.count_stddev(cal.sigma) * count_noise[0]
+        norm *= math.exp(-0.5 * (0.5 + count / 10.0 - 0.6))
+
+
+def test_the_count_is_released_with_noise_of_its_own():
+    """Without examples what moves the norm is noise alone, of the size that the rule says."""
+    cal = calibration(dm.Identity(600), dm.MinSep(600))
+    param, optimizer = by_hand(cal, values=3000)
+    norms, gradient_noise = [], []
+    while optimizer.steps_left:
+        norms.append(optimizer.clip_norm)
+        optimizer.step()
+        gradient_noise.append(float(param.grad.std()) * 10.0 / norms[-1])
+    shares = 0.6 - np.diff(np.log(norms)) / 0.5
+    counts = (shares - 0.5) * 10.0
+    assert counts.std() == pytest.approx(RULE.count_stddev(cal.sigma), rel=0.12)  # 4 standard errors
+    assert abs(counts.mean()) < 5.0 * counts.std() / math.sqrt(counts.size)
+    assert np.mean(gradient_noise) == pytest.approx(RULE.gradient_sigma(cal.sigma), rel=0.005)
+    assert np.unique(norms).size == len(norms)
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.8])
+def test_the_norm_comes_to_the_quantile(quantile):
+    steps, lot = 300, 200
+    cal = calibration(dm.Identity(steps), dm.MinSep(steps))
+    param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    rule = AdaptiveClip(30.0, quantile=quantile, rate=0.2)
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD([param], lr=0.0), cal, rule, expected_batch_size=lot, generator=1
+    )
+    rng = np.random.default_rng(0)
+    norms = []
+    for _ in range(steps):
+        param.grad_sample = torch.tensor(rng.lognormal(sigma=0.5, size=(lot, 1)))
+        optimizer.step()
+        norms.append(optimizer.clip_norm)
+    true = math.exp(0.5 * {0.5: 0.0, 0.8: 0.8416212335729143}[quantile])
+    assert math.exp(np.log(norms[-150:]).mean()) == pytest.approx(true, rel=0.05)
+
+
+def test_an_example_without_a_finite_gradient_counts_for_nothing_in_both_sums():
+    found = []
+    for bad in (False, True):
+        param, optimizer = by_hand()
+        own = torch.tensor(gradients(0))
+        param.grad_sample = (
+            torch.cat([own, torch.full((1, 5), math.nan, dtype=torch.float64)]) if bad else own
+        )
+        if bad:
+            with pytest.warns(UserWarning, match="not finite"):
+                optimizer.step()
+        else:
+            optimizer.step()
+        found.append((param.grad.tolist(), optimizer.clip_norm))
+        optimizer.close()
+    assert found[0] == found[1]
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize(
+    "options", [{"clipping_mode": "ghost"}, {"max_physical_batch_size": 2}, {"loss": None}]
+)
+def test_all_ways_to_gradients_follow_the_same_norms(options):
+    reference = None
+    for one in ({}, options):
+        model, optimizer, loader = private_run(
+            CAL,
+            classifier(widths=(3, 64, 2)),
+            classification(SIZE),
+            clip_norm=RULE,
+            generator=1,
+            **({"loss": cross_entropy} | one),
+        )
+        norms = []
+        train(model, optimizer, loader, after_step=lambda _, to=norms, of=optimizer: to.append(of.clip_norm))
+        reference = reference or norms
+        optimizer.close()
+        np.testing.assert_allclose(norms, reference, rtol=1e-9)
+    assert len(set(norms)) == len(norms)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, None], ids=["loss", "hooks"])
+def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, loss):
+    def start():
+        parts = private_run(
+            CAL, classifier(), classification(SIZE), clip_norm=RULE, loss=loss, generator=1, lr=0.5
+        )
+        return parts
+
+    model, optimizer, loader = start()
+    path = tmp_path / "run.pt"
+    expected = []
+
+    def note(step):
+        expected.append(optimizer.clip_norm)
+        if step == 5:
+            save_checkpoint(path, model, optimizer, loader)
+
+    last = train(model, optimizer, loader, after_step=note)
+    optimizer.close()
+    model, optimizer, loader = start()
+    load_checkpoint(path, model, optimizer, loader)
+    assert optimizer.clip_norm == expected[4]
+    again, phi = [], optimizer.phi
+    assert phi != CAL.noise_variance(4, RULE.initial, 5)
+    same = train(model, optimizer, loader, after_step=lambda _: again.append(optimizer.clip_norm))
+    assert again == expected[5:]
+    assert torch.equal(same, last)
+
+
+def test_a_state_in_the_middle_of_a_lot_holds_its_count():
+    def half(optimizer, param, part):
+        param.grad_sample = torch.tensor(gradients(0))[part]
+        optimizer.accumulate()
+
+    found = []
+    for stopped in (False, True):
+        param, optimizer = by_hand()
+        half(optimizer, param, slice(4))
+        if stopped:
+            state = optimizer.state_dict()
+            optimizer.close()
+            param, optimizer = by_hand()
+            optimizer.load_state_dict(state)
+        half(optimizer, param, slice(4, None))
+        optimizer.step()
+        found.append((optimizer.clip_norm, param.grad.tolist()))
+        optimizer.close()
+    assert found[0] == found[1]
+
+
+def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
+    cal = saved.calibration("poisson")
+    model, optimizer, loader = private_run(
+        cal, classifier(), classification(SIZE), clip_norm=RULE, loss=cross_entropy
+    )
+    train(model, optimizer, loader)
+    record = optimizer.run_record()
+    assert record.certificate.clip_norm == RULE == optimizer.record.clip_norm
+    assert optimizer.record.to_dict()["clip_norm"]["count_stddev"] == RULE.count_stddev(cal.sigma)
+    record.save(tmp_path / "run.json")
+    found = dm.verify(tmp_path / "run.json", rigorous=True)
+    assert found.ok
+    assert "clip norm" in {check.name for check in found.checks}
+    # What the certificate fixes need not be said again, and nothing else is taken in its place.
+    fixed = record.certificate
+    optimizer.close()
+    _, again, _ = private_run(fixed, classifier(), classification(SIZE), loss=cross_entropy)
+    assert again.clip_norm == RULE.initial
+    again.close()
+    for other in (1.0, AdaptiveClip(0.8)):
+        with pytest.raises(dm.CertificateError, match=r"certified as|follows a noised"):
+            private_run(fixed, classifier(), classification(SIZE), clip_norm=other, loss=cross_entropy)
+
+
+# ---- refusals
+
+
+def test_what_cannot_be_had_together_is_refused():
+    with pytest.raises(dm.InvalidParameterError, match="clipping"):
+        by_hand(clipping=PerLayerClipping([1.0]))
+    with pytest.raises(dm.CertificateError, match="clip_norm is certified"):
+        by_hand(CAL.certificate(1.0, 10.0))
+    with pytest.raises(dm.CertificateError, match="follows a noised count"):
+        by_hand(CAL.certificate(RULE, 10.0), None, clipping=PerLayerClipping([1.0]))
+    with pytest.raises(dm.CertificateError, match="follows a noised count"):
+        NoiseStream(CAL.certificate(RULE, 10.0), [torch.zeros(3)], 1.0)
+
+
+def test_sums_must_say_how_many_examples_were_below_and_be_clipped_by_the_norm_of_the_step():
+    param, optimizer = by_hand()
+    total = torch.zeros(5, dtype=torch.float64)
+    for options in ({}, {"examples": 3}, {"below": 2}):
+        with pytest.raises(dm.InvalidParameterError, match="below"):
+            optimizer.accumulate(ClippedSum([param], [total], optimizer.clipping, **options))
+    with pytest.raises(dm.InvalidParameterError, match="below"):
+        ClippedSum([param], [total], optimizer.clipping, examples=3, dropped=1, below=3)
+    optimizer.accumulate(ClippedSum([param], [total], optimizer.clipping, examples=3, below=2))
+    optimizer.step()
+    with pytest.raises(dm.InvalidParameterError, match="clipping of the sum"):
+        optimizer.accumulate(ClippedSum([param], [total], FlatClipping(RULE.initial), examples=0))
+    optimizer.accumulate(ClippedSum([param], [None], optimizer.clipping, examples=0))
+    optimizer.close()
+
+
+def test_a_stream_takes_a_norm_at_every_step_or_at_none():
+    params = [torch.zeros(3), torch.zeros(1, dtype=torch.float64)]
+    stream = NoiseStream(CAL, params, RULE, generator=1)
+    with pytest.raises(dm.InvalidParameterError, match="given at every step"):
+        stream.step()
+    for bad in (0.0, -1.0, math.inf):
+        with pytest.raises(dm.InvalidParameterError, match="clip_norm"):
+            stream.step(bad)
+    assert stream.steps_taken == 0
+    stream.close()
+    with pytest.raises(dm.InvalidParameterError, match="None, as it was given"):
+        NoiseStream(CAL, params, 1.0, generator=1).step(2.0)
