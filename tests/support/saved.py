@@ -45,7 +45,7 @@ RECIPES = {
     "poisson 40": _sized(dm.Identity(40), dm.Poisson(0.1)),
     "users": _sized(dm.Identity(12), dm.Poisson(0.2, max_examples_per_user=3)),
     "cut lots": _sized(
-        dm.Identity(12),
+        dm.Identity(1),
         dm.Poisson(0.2, max_lot_size=8, dataset_size=30),
         adjacency=dm.Adjacency.ZERO_OUT,
     ),

@@ -13,7 +13,7 @@ from dpmech.samplers import ParticipationTracker, PoissonSampler, TruncatedPoiss
 from dpmech.samplers.random_words import chosen
 
 LOTS = dm.Poisson(0.4, max_lot_size=2, dataset_size=5)
-STEPS = 6000
+STEPS = 3000
 ALPHA = 1e-9
 
 

@@ -1,6 +1,7 @@
 """Lots of at most B examples: against every subset, mpmath, another package, vectors, planted faults."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -53,7 +54,7 @@ def hockey_sticks(first, second, s, eps):
     """Both directions, on a grid around all means."""
     means = np.array([*first, *second])
     axes = [
-        np.linspace(low - 9.0 * s, high + 9.0 * s, 8_001 if means.shape[1] == 1 else 301)
+        np.linspace(low - 9.0 * s, high + 9.0 * s, 4_001 if means.shape[1] == 1 else 301)
         for low, high in zip(means.min(axis=0), means.max(axis=0), strict=True)
     ]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
@@ -76,7 +77,14 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize(("q", "most", "s"), [(0.6, 2, 0.8), (0.3, 1, 1.5), (1.0, 2, 0.6)])
+@pytest.mark.parametrize(
+    ("q", "most", "s"),
+    [
+        (0.6, 2, 0.8),
+        pytest.param(0.3, 1, 1.5, marks=pytest.mark.slow),
+        pytest.param(1.0, 2, 0.6, marks=pytest.mark.slow),
+    ],
+)
 def test_no_gradients_lose_more_in_one_step(q, most, s):
     for others, eps in itertools.product(GRADIENTS.values(), (0.0, 0.4, 1.5)):
         gradients = np.array([0.0, *others])[:, None]
@@ -241,7 +249,7 @@ def test_one_step_by_normal_tails_and_by_the_second_route(q, most, size, s, eps)
 @pytest.mark.parametrize(
     ("q", "most", "size", "sigma", "steps", "eps"),
     [
-        (1.0, 5, 200, 1.5, 20, 1.0),
+        (1.0, 5, 200, 1.5, 5, 1.0),
         pytest.param(0.05, 8, 100, 2.0, 50, 1.0, marks=pytest.mark.slow),
         pytest.param(0.01, 15, 1000, 1.0, 200, 2.0, marks=pytest.mark.slow),
     ],
@@ -273,6 +281,7 @@ def test_another_package_says_no_less(q, most, size, sigma, steps):
     assert ours.lower < ours.upper < theirs
 
 
+@pytest.mark.slow
 def test_where_nothing_is_truncated_it_is_poisson_sampling():
     """And so says the other package."""
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
@@ -286,6 +295,7 @@ def test_where_nothing_is_truncated_it_is_poisson_sampling():
     assert found.upper == pytest.approx(one.self_compose(100).get_epsilon_for_delta(1e-5), rel=5e-3)
 
 
+@pytest.mark.slow
 def test_rare_truncation_is_added_to_delta():
     lots = cut(0.01, 62, 2000)
     often = 100 * lots.truncation.truncated[1]
@@ -313,14 +323,14 @@ def test_smaller_lots_need_more_noise(most, expected):
 
 
 def lowest_epsilon(lots, s, delta):
-    """A lower bound on eps by a test of 400,000 single steps, each way; alpha 1e-6.
+    """A lower bound on eps by a test of 200,000 single steps, each way; alpha 1e-6.
 
     The others' gradients are against the example's, so that how many of them were kept shows. The test is
     the likelihood ratio, cut at every one of 25 levels.
     """
     q, most, size = lots
     rng = np.random.default_rng(11)
-    runs = 400_000
+    runs = 200_000
 
     def outputs(present):
         mine = rng.random(runs) < q
@@ -355,8 +365,8 @@ def lowest_epsilon(lots, s, delta):
     ("claimed", "actual", "s"),
     [
         # The dataset is larger than stated, so that lots are full; smaller, so that examples join more often.
-        ((0.05, 10, 20), (0.05, 10, 500), 0.5),
-        ((1.0, 5, 100), (1.0, 5, 10), 0.8),
+        pytest.param((0.05, 10, 20), (0.05, 10, 500), 0.5, marks=pytest.mark.slow),
+        pytest.param((1.0, 5, 100), (1.0, 5, 10), 0.8, marks=pytest.mark.slow),
         # Lots are larger than stated.
         ((1.0, 1, 12), (1.0, 6, 12), 0.8),
     ],
@@ -372,8 +382,14 @@ def test_a_run_of_another_size_is_found_out(claimed, actual, s):
 # ---- from calibration to verdict
 
 
-def test_from_calibration_to_verdict(tmp_path):
-    cal = dm.calibrate_sigma(mechanism(0.05, 8, 100, 12), 2.0, 1e-5)
+@functools.cache
+def calibrated(steps):
+    return dm.calibrate_sigma(mechanism(0.05, 8, 100, steps), 2.0, 1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, pytest.param(12, marks=pytest.mark.slow)])
+def test_from_calibration_to_verdict(tmp_path, steps):
+    cal = calibrated(steps)
     assert (cal.sensitivity.upper, cal.guarantee) == (1.0, dm.Guarantee(dm.Kind.BOUND))
     assert "at most 8 of 100 kept" in str(cal.achieved.by)
     certificate = cal.certificate(clip_norm=1.0)
@@ -385,13 +401,13 @@ def test_from_calibration_to_verdict(tmp_path):
         assert words in str(again)
     found = dm.verify(tmp_path / "cut.json", rigorous=True)
     assert found.ok, found.failures
-    assert any("contour integral of 12 lots of at most 8 out of 100" in route for route in found.routes)
+    assert any(f"contour integral of {steps} lots of at most 8 out of 100" in route for route in found.routes)
 
 
 @pytest.mark.parametrize("lots", [(0.05, 9, 100), (0.05, 7, 100), (0.05, 8, 120), (0.06, 8, 100)])
 def test_verify_refuses_a_claim_about_other_lots(lots):
-    cal = dm.calibrate_sigma(mechanism(0.05, 8, 100, 10), 2.0, 1e-5)
-    forged = with_checksum(dataclasses.replace(cal, mechanism=mechanism(*lots, steps=10)))
+    cal = calibrated(1)
+    forged = with_checksum(dataclasses.replace(cal, mechanism=mechanism(*lots)))
     assert not dm.verify(forged.certificate()).ok
 
 
