@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import torch
-from finishing import finish
+from finishing import finish, together
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -77,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rates.step()
     with torch.no_grad():
         accuracy = float((model(images[test]).argmax(1) == digits[test]).float().mean())
-    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy) + "\n")
+    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(together(main))

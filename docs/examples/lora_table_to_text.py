@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from finishing import finish
+from finishing import finish, of_first, together
 from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from rich.progress import Progress
@@ -125,9 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     bins = 10
-    calibration = dm.calibrate_sigma(
-        dm.LambdaCGD(bins * given.epochs, 0.7), given.eps, 1e-5, participation=dm.BallsInBins(bins)
-    )
+    strategy, participation = dm.LambdaCGD(bins * given.epochs, 0.7), dm.BallsInBins(bins)
+    calibration = of_first(lambda: dm.calibrate_sigma(strategy, given.eps, 1e-5, participation=participation))
     model = language_model()
     trained = [param for param in model.parameters() if param.requires_grad]
     floor = calibration.noise_variance(0, 1.0, given.examples / bins)
@@ -157,9 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with torch.no_grad():
         after, accuracy = float(losses(model, held).mean()), accuracy_of(model, held)
     sys.stdout.write(f"loss a word {before:.3f} before, {after:.3f} after\n")
-    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy) + "\n")
+    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(together(main))

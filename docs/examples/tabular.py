@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import torch
-from finishing import finish
+from finishing import finish, processes, together
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     private, optimizer, lots = make_private_with_epsilon(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9),
-        DataLoader(TensorDataset(values[~test], benign[~test]), batch_size=91),
+        DataLoader(TensorDataset(values[~test], benign[~test]), batch_size=91 // processes()),
         eps=given.eps,
         delta=1e-4,
         epochs=given.epochs,
@@ -58,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             optimizer.step()
     with torch.no_grad():
         accuracy = float((model(values[test]).argmax(1) == benign[test]).float().mean())
-    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy) + "\n")
+    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(together(main))

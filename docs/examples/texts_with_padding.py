@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from babel import Locale
-from finishing import finish
+from finishing import finish, together
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -123,9 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             private.backward(**batch)
             optimizer.step()
     model.eval()
-    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy_of(model, test)) + "\n")
+    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy_of(model, test)))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(together(main))

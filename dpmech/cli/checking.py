@@ -9,11 +9,11 @@ from dpmech.cli.formats import Verdicts, github, junit, sarif
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf, Real
 from dpmech.cli.printing import emit, progress_bar
-from dpmech.cli.words import MissingOptionsError, told
+from dpmech.cli.trust import key_options, trusted_keys
+from dpmech.cli.words import told
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.plans import read_policy
-from dpmech.signing import PublicKey
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
 
@@ -44,15 +44,7 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
     metavar="FILE",
     help="TOML file of what is allowed besides: max_eps, forbidden_guarantees, ...",
 )
-@click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    type=click.Path(),
-    metavar="FILE",
-    help="Public key that is trusted; FILE.dsse beside a file has to be signed by one. Repeatable.",
-)
-@click.option("--require-signature", is_flag=True, help="Refuse files that no trusted key signed.")
+@key_options
 @seed_option
 @click.option(
     "--max-seconds",
@@ -116,9 +108,7 @@ def verify(
     if details and form != "text":
         raise InvalidParameterError("details", None, "left out: other formats than text hold every check")
     rules = None if policy is None else read_policy(policy)
-    signers = tuple(PublicKey.load(key) for key in keys)
-    if not signers and (require_signature or (rules is not None and rules.needs_key)):
-        raise MissingOptionsError(["--key (a public key that is trusted)"])
+    signers = trusted_keys(keys, needed=require_signature or (rules is not None and rules.needs_key))
     found: list[Verification] = []
     unread: dict[str, DpmechError] = {}
     with (

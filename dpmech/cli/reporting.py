@@ -13,6 +13,7 @@ from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import emit, progress_bar
 from dpmech.cli.rows import attempted
+from dpmech.cli.trust import key_options, trusted_keys
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
@@ -34,6 +35,7 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
         "dpmech report certificate.json --out review.html",
         "dpmech report certificate.json run.json ledger.json --out review.html",
         "dpmech report certificate.json --format markdown",
+        "dpmech report certificate.json --key reviewer.pem.pub --require-signature --out review.html",
     ],
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
@@ -56,6 +58,7 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
     help="Read what attacks can do off (eps, delta) alone: quick under Balls-in-Bins, and looser.",
 )
 @click.option("--rigorous", is_flag=True, help="Refuse what `dpmech verify --rigorous` refuses.")
+@key_options
 @seed_option
 @click.option(
     "--max-seconds",
@@ -82,6 +85,8 @@ def report(
     form: str,
     claim_only: bool,
     rigorous: bool,
+    keys: tuple[str, ...],
+    require_signature: bool,
     seed: int | None,
     max_seconds: float,
     max_memory: float,
@@ -101,6 +106,7 @@ def report(
     for number, file in enumerate(files):
         if file in files[:number]:
             raise InvalidParameterError("certificate", file, "named once")
+    signers = trusted_keys(keys, needed=require_signature)
     subject = Subject.of({file: read_document(file) for file in files})
     with (
         chosen_executor(workers, dask) as executor,
@@ -117,6 +123,8 @@ def report(
                     max_seconds=max_seconds,
                     max_memory=1e9 * max_memory,
                     executor=executor,
+                    keys=signers,
+                    require_signature=require_signature,
                 )
             )
             progress("")

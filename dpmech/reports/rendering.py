@@ -81,7 +81,10 @@ def _known(review: Review) -> dict[str, Any]:
         "participation": participation_words(own),
         "strategy": strategy_words(own),
         "duties": trainer_duties(own),
-        "evidence": evidence_words(own),
+        "evidence": [
+            *evidence_words(own),
+            *((f"signature on {source}", text) for source, text in review.issuers),
+        ],
         "ran": [] if subject.run is None else run_words(subject.run),
         "not_covered": not_covered(own),
         "limits": LIMITS,

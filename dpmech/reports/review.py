@@ -58,6 +58,15 @@ class Review:
         return tuple((one.source, check) for one in self.verifications for check in one.checks)
 
     @property
+    def issuers(self) -> tuple[tuple[str, str], ...]:
+        """Of every file that was verified, who issued it, as far as a trusted key shows that."""
+        found = []
+        for one in self.verifications:
+            told = next((check.detail for check in one.checks if check.name == "signature"), None)
+            found.append((one.source, told or "not looked at: no trusted key was given (--key)"))
+        return tuple(found)
+
+    @property
     def cost(self) -> str:
         """The eps that is owed: of the run where there is one, else of the claim; rounded up."""
         own, run = self.certificate, self.subject.run
@@ -106,6 +115,9 @@ class Review:
                 {"source": source, "name": one.name, "ok": one.ok, "detail": one.detail, "route": one.route}
                 for source, one in self.checks
             ],
+            "signatures": {
+                one.source: None if one.signed is None else one.signed.to_dict() for one in self.verifications
+            },
             "fingerprints": self.fingerprints(),
             "versions": dict(own.versions),
         }

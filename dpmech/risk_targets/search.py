@@ -1,7 +1,10 @@
 """The noise scale that a risk asks for, in place of an eps."""
 
+import concurrent.futures
 import dataclasses
 import math
+
+import numpy as np
 
 from dpmech.accounting import (
     Accountant,
@@ -16,11 +19,11 @@ from dpmech.accounting import (
     accountant_for,
     effective_method,
 )
-from dpmech.calibration import Calibration
+from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import Evidence, with_checksum
 from dpmech.evaluation import delta, epsilon, profile
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
-from dpmech.guards import check_delta, check_real
+from dpmech.guards import check_delta, check_real, check_rng
 from dpmech.mechanism import (
     UNSTATED,
     Adjacency,
@@ -32,6 +35,7 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, between, next_up, safe_root, signed, typed, up
+from dpmech.risk_targets.one_point import proved_profile, proving_budget
 from dpmech.risk_targets.targets import LARGEST_MU, RiskTarget
 
 __all__ = ["RiskCalibration", "calibrate_sigma_to"]
@@ -56,9 +60,11 @@ class RiskCalibration:
         target: what was asked for.
         sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1.
         sensitivity: of the mechanism, as for a Calibration.
-        profile: of the mechanism at this sigma.
+        profile: of the mechanism at this sigma; under one allocation to bins with correlated noise what the
+            budget of `proof` says alone.
         risk: what was asked for, at this sigma; `risk.upper` is at most `target.limit`.
         rtol: how far the search was allowed to end above the smallest sigma.
+        proof: the certified (eps, delta) that the risk follows from where the curve takes samples, else None.
 
     Example:
         >>> import dpmech as dm
@@ -76,6 +82,7 @@ class RiskCalibration:
     profile: PrivacyProfile
     risk: Bounds
     rtol: float
+    proof: Calibration | None = None
 
     def __float__(self) -> float:
         return self.sigma
@@ -85,15 +92,17 @@ class RiskCalibration:
         """Sigma over the sensitivity."""
         return self.sigma / self.sensitivity.upper
 
-    def calibration(self, delta: float) -> Calibration:
+    def calibration(self, delta: float | None = None) -> Calibration:
         """The same noise scale with the budget that it meets at a delta: to certify, and to train with.
 
         The budget says less than the profile does; the noise scale stays that of the target.
 
         Args:
-            delta: in (0, 1).
+            delta: in (0, 1); None for that of `proof`, where there is one.
 
         Raises:
+            UnsupportedCombinationError: on another delta where there is a proof: samples certify the point
+                that they were drawn for.
             InvalidParameterError: on a bad argument, or if this sigma has no more than `delta` at eps 0.
             NumericalError: if no eps near the one at `delta` could be shown.
 
@@ -104,6 +113,16 @@ class RiskCalibration:
             >>> round(budget.eps, 3), budget.delta
             (0.931, 1e-05)
         """
+        if self.proof is not None:
+            if delta is None or delta == self.proof.budget.delta:
+                return self.proof
+            raise UnsupportedCombinationError(
+                f"samples have certified {self.proof.budget!r}, and nothing at delta={delta!r}",
+                supported="calibration(); certificate(profile=...) of that keeps what dm.profile of its "
+                "mechanism and sigma says at every delta",
+            )
+        if delta is None:
+            raise InvalidParameterError("delta", delta, "in (0, 1): nothing here has one of its own")
         at = check_delta(delta)
         achieved = epsilon(self.mechanism, self.sigma, at)
         if not achieved.upper > 0.0:
@@ -147,6 +166,14 @@ class RiskCalibration:
                 f"{between(self.risk.lower, self.risk.upper)}, {self.mechanism.adjacency.value}",
                 repr(self.mechanism.strategy),
                 repr(self.mechanism.participation),
+                *(
+                    []
+                    if self.proof is None
+                    else [
+                        f"Proved by eps {up(self.proof.budget.eps)} at delta "
+                        f"{up(self.proof.budget.delta)}: {self.proof.method}"
+                    ]
+                ),
             ]
         )
 
@@ -158,27 +185,33 @@ def calibrate_sigma_to(
     participation: Participation | None = None,
     adjacency: Adjacency | Unstated = UNSTATED,
     rtol: float = 1e-3,
+    rng: np.random.Generator | int | None = None,
     progress: Progress | None = None,
+    executor: concurrent.futures.Executor | None = None,
 ) -> RiskCalibration:
     """The smallest noise scale whose mechanism keeps a risk below a limit.
 
     Args:
         strategy: C; or a Mechanism, which says participation and adjacency as well.
         target: an AttackTarget, an AdvantageTarget or a GaussianTarget.
-        participation: who takes part when, without sampling, Poisson-sampled, or in bins with independent
-            noise, where every probe takes seconds; None is EveryStep.
+        participation: who takes part when, without sampling, Poisson-sampled, or in bins (every probe then
+            takes seconds); None is EveryStep.
         adjacency: as for `calibrate_sigma`.
         rtol: sigma is at most (1 + rtol) times the smallest one whose risk is shown to be so low, in [1e-3,
-            0.5]. Where `risk.lower` is, says how much of that the proof costs.
+            0.5]. Where `risk.lower` is, says how much of that the proof costs. Where samples prove one
+            (eps, delta), as `proof` says, they decide instead, as for `calibrate_sigma`.
+        rng: for correlated noise in bins: None takes entropy from the operating system, and only then the
+            error of the certified sample is inside the delta of `proof`.
         progress: called with one line of text for every probe.
+        executor: where samples are drawn, as for `calibrate_sigma`.
 
     Returns:
         A RiskCalibration, on the safe side: `risk.upper <= target.limit`.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: if no theorem covers the combination, and for correlated noise in bins,
-            where every probe would draw a profile of its own.
+        UnsupportedCombinationError: if no theorem covers the combination, and for a GaussianTarget with
+            correlated noise in bins, where every probe would draw a profile of its own.
         NumericalError: if the search finds no such sigma below 1e15, or the target is out of reach of proof.
 
     Examples:
@@ -197,13 +230,17 @@ def calibrate_sigma_to(
     accountant = accountant_for(mechanism, method, None)
     wanted = _steering(target, target.limit)
     start = _start(accountant, wanted)
+    allocated = mechanism.participation.allocation_bins is not None and not mechanism.certain
+    if start is None and allocated and target.slopes is not None:
+        return _by_one_point(mechanism, target, tolerance, check_rng(rng), progress, executor)
     if start is None:
         raise UnsupportedCombinationError(
-            f"a search for sigma by a risk takes a profile at every probe, which {mechanism!r} has at the "
-            "cost of a sample",
+            f"a search for sigma by {target!r} takes a profile at every probe, which {mechanism!r} has at "
+            "the cost of a sample",
             supported="participation without sampling, Poisson-sampled, and bins with independent noise; "
-            "else target.risk(dm.profile(strategy, sigma, participation=...)) at two or three sigma: the mu "
-            "of a Gaussian release of that risk falls about as 1 / sigma",
+            "for correlated noise in bins an AttackTarget or an AdvantageTarget, which one certified "
+            "(eps, delta) proves; else target.risk(dm.profile(strategy, sigma, participation=...)) at two or "
+            "three sigma: the mu of a Gaussian release of that risk falls about as 1 / sigma",
         )
     known: dict[float, tuple[PrivacyProfile, Bounds]] = {}
 
@@ -222,6 +259,28 @@ def calibrate_sigma_to(
         raise NumericalError(f"no sigma below 1e15 could be shown to meet {target!r}") from None
     found, risk = known[root]
     return RiskCalibration(mechanism, target, math.exp(root), accountant.sensitivity, found, risk, tolerance)
+
+
+def _by_one_point(
+    mechanism: Mechanism,
+    target: RiskTarget,
+    rtol: float,
+    rng: np.random.Generator | None,
+    progress: Progress | None,
+    executor: concurrent.futures.Executor | None,
+) -> RiskCalibration:
+    """By one (eps, delta) that proves the risk, certified once."""
+    if progress is not None:
+        progress("rough estimates of which (eps, delta) asks for the least noise")
+    budget = proving_budget(mechanism, target, executor)
+    cal = calibrate_sigma(
+        mechanism, budget.eps, budget.delta, rtol=rtol, rng=rng, progress=progress, executor=executor
+    )
+    known = proved_profile(cal)
+    risk = target.risk(known)
+    if not risk.upper <= target.limit:
+        raise NumericalError(f"{budget!r} does not prove {target!r}")
+    return RiskCalibration(mechanism, target, cal.sigma, cal.sensitivity, known, risk, rtol, cal)
 
 
 def _exact(mechanism: Mechanism) -> Method | None:

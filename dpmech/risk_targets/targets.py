@@ -2,10 +2,12 @@
 
 import abc
 import dataclasses
+import math
 
 import scipy
 
 from dpmech.accounting import PrivacyProfile
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_real
 from dpmech.numerics import Bounds
 
@@ -26,6 +28,19 @@ class RiskTarget(abc.ABC):
     @abc.abstractmethod
     def risk(self, known: PrivacyProfile) -> Bounds:
         """The risk of a mechanism."""
+
+    @property
+    @abc.abstractmethod
+    def slopes(self) -> tuple[float, float] | None:
+        """Between which logs of slopes one (eps, delta) can prove it; None where it takes a whole curve."""
+
+    @abc.abstractmethod
+    def proving_delta(self, log_slope: float) -> float:
+        """The delta at eps = |log_slope|, in both directions, from which the limit follows; to nearest.
+
+        Args:
+            log_slope: inside `slopes`.
+        """
 
     @abc.abstractmethod
     def mu_at(self, value: float) -> float:
@@ -67,6 +82,21 @@ class AttackTarget(RiskTarget):
         """The best true-positive rate."""
         return known.tpr(self.fpr)
 
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Of lines above the trade-off curve through (fpr, tpr): from one through (1, 1) to one through 0."""
+        return -math.log((1.0 - self.fpr) / (1.0 - self.tpr)), math.log(self.tpr / self.fpr)
+
+    def proving_delta(self, log_slope: float) -> float:
+        r"""From tpr <= e^eps fpr + delta; for a slope below 1 the same holds for (1 - tpr, 1 - fpr).
+
+        H_{e^-eps}(P || Q) = 1 - e^-eps + e^-eps H_{e^eps}(Q || P), hence
+        tpr <= 1 - e^-eps (1 - delta - fpr).
+        """
+        if log_slope >= 0.0:
+            return self.tpr - math.exp(log_slope) * self.fpr
+        return (1.0 - self.fpr) - math.exp(-log_slope) * (1.0 - self.tpr)
+
     def mu_at(self, value: float) -> float:
         """Of the Gaussian release with this true-positive rate."""
         return _quantile(value) - _quantile(self.fpr)
@@ -101,6 +131,15 @@ class AdvantageTarget(RiskTarget):
     def risk(self, known: PrivacyProfile) -> Bounds:
         """The best advantage."""
         return known.advantage
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Of the line with the same distance from the diagonal everywhere: 1."""
+        return 0.0, 0.0
+
+    def proving_delta(self, log_slope: float) -> float:
+        """From (e^eps - 1 + 2 delta) / (e^eps + 1), the advantage that (eps, delta) leaves."""
+        return self.advantage - 0.5 * math.expm1(abs(log_slope)) * (1.0 - self.advantage)
 
     def mu_at(self, value: float) -> float:
         """Of the Gaussian release with this advantage."""
@@ -140,6 +179,21 @@ class GaussianTarget(RiskTarget):
     def risk(self, known: PrivacyProfile) -> Bounds:
         """The smallest mu."""
         return known.gaussian_mu(self.tail)
+
+    @property
+    def slopes(self) -> None:
+        """It bounds the curve at every eps, down to the tail."""
+        return
+
+    def proving_delta(self, log_slope: float) -> float:
+        """None proves it.
+
+        Raises:
+            UnsupportedCombinationError: always.
+        """
+        raise UnsupportedCombinationError(
+            f"one pair (eps, delta) at eps={abs(log_slope)!r} proves no mu", supported="a whole profile"
+        )
 
     def mu_at(self, value: float) -> float:
         """The mu itself."""

@@ -17,7 +17,14 @@ import dpmech as dm
 
 torch = pytest.importorskip("torch")
 
-from dpmech.optim import ClippedSum, FlatClipping, NoiseStream, PrivateOptimizer  # noqa: E402
+from dpmech.optim import (  # noqa: E402
+    AdaptiveClip,
+    ClippedSum,
+    FlatClipping,
+    NoiseStream,
+    PrivateOptimizer,
+    make_private,
+)
 
 pytestmark = pytest.mark.slow  # two processes import torch
 
@@ -116,6 +123,19 @@ def refused(rank):
     }
 
 
+def adaptive(rank, world):
+    """The norm after every step, and the weights."""
+    params = parameters()
+    rule = AdaptiveClip(CLIP, quantile=0.7, rate=0.5, count_share=0.5)
+    opt = PrivateOptimizer(torch.optim.SGD(params, lr=0.1), calibration(), rule, 4, generator=3)
+    norms = []
+    for step in range(N):
+        train(opt, params, [step], rank=rank, world=world, micro=2)
+        norms.append(opt.clip_norm)
+    opt.close()
+    return {"norms": norms, "weights": [param.detach() for param in params]}
+
+
 def sharded():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -161,7 +181,12 @@ def fully_sharded():
     model(x[torch.distributed.get_rank() :: WORLD]).square().sum().backward()
     opt.accumulate(ClippedSum.from_grads(params, FlatClipping(100.0), scale=WORLD, reduced=True))
     opt.step()
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match="parameters are sharded over processes"
+    ) as error:
+        make_private(model, torch.optim.SGD(params), torch.utils.data.DataLoader([x[:1]]), calibration())
     return {
+        "refused": str(error.value),
         "start": start,
         "x": x,
         "noise": [one.full_tensor() for one in noise],
@@ -177,6 +202,7 @@ def main(rank, folder):
         "refused": refused(rank),
         "sharded": sharded(),
         "fully sharded": fully_sharded(),
+        "adaptive": adaptive(rank, WORLD),
     }
     torch.save(found, folder / f"{rank}.pt")
     torch.distributed.barrier()
@@ -234,6 +260,16 @@ def test_both_draw_the_noise_of_the_first(ranks):
     assert np.unique(first.numpy()).size == first.numel()
 
 
+def test_an_adaptive_clip_norm_follows_the_count_of_all(ranks):
+    first, second = (rank["adaptive"] for rank in ranks)
+    alone = adaptive(0, 1)
+    assert first["norms"] == second["norms"] == alone["norms"]
+    assert len(set(alone["norms"])) == N
+    assert equal(first["weights"], second["weights"])
+    for one, other in zip(first["weights"], alone["weights"], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_a_sum_that_is_reduced_already_counts_once(ranks):
     noise = NoiseStream(calibration(), parameters(), CLIP, 3).step()
     for rank in ranks:
@@ -279,6 +315,7 @@ def test_fully_sharded_training(ranks):
             expected = param - (param.grad + noise) / 4
             np.testing.assert_allclose(weights.numpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-4)
     assert equal(*(rank["fully sharded"]["weights"] for rank in ranks))
+    assert all("torch.func takes no DTensor" in rank["fully sharded"]["refused"] for rank in ranks)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Run as a script it is one of the processes; the tests look at what they saved.
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
@@ -18,6 +17,7 @@ pytest.importorskip("sklearn")
 import digits_ddp  # noqa: E402 - after the check for torch
 
 import dpmech as dm  # noqa: E402
+from tests.support.torchrun import by_two  # noqa: E402
 
 pytestmark = pytest.mark.slow  # two processes import torch
 
@@ -75,12 +75,7 @@ def folders(tmp_path_factory):
     """(of one process, of two)"""
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
     process(alone)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [*torchrun, __file__, together], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    by_two(__file__, together)
     return alone, together
 
 

@@ -17,6 +17,7 @@ from dpmech.optim.clipping import (
     clip_and_sum,
     spared_random_numbers,
 )
+from dpmech.optim.local_parts import is_sharded
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_asked, choose
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
@@ -213,7 +214,16 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
     if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
         raise UnsupportedCombinationError(
             "FullyShardedDataParallel (FSDP1) hides which part of a parameter is here",
-            supported="fully_shard (FSDP2)",
+            supported="PrivateOptimizer with fully_shard (FSDP2), see the page on PrivateOptimizer",
+        )
+    sharded = [name for name, param in model.named_parameters() if is_sharded(param)]
+    if sharded:
+        shown = ", ".join([*sharded[:3], *["..."] * (len(sharded) > 3)])
+        raise UnsupportedCombinationError(
+            f"parameters are sharded over processes ({shown}): torch.func takes no DTensor beside a "
+            "tensor, and under Opacus' hooks no process sees the whole gradient of an example",
+            supported="the module before fully_shard, whole in every process; or PrivateOptimizer with sums "
+            "that were clipped elsewhere, ClippedSum.from_grads(..., reduced=True)",
         )
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -123,3 +124,36 @@ def test_rigour_is_asked_for(folder):
     small("bins 8").save("estimate.json")
     assert run("report", "estimate.json", "--out", "x.html", "--claim-only", "--seed", "1").exit_code == 0
     assert run("report", "estimate.json", "--out", "x.html", "--rigorous", "--seed", "1").exit_code == 1
+
+
+def text_of(path):
+    return " ".join("".join(Page(path.read_text(encoding="utf-8")).text).split())
+
+
+def test_who_issued_a_file_stands_in_the_page_where_a_trusted_key_says_so(folder):
+    pytest.importorskip("cryptography", reason="of the extra `sign`")
+    dm.new_key("reviewer.pem")
+    dm.new_key("other.pem")
+    call = ("report", "certificate.json", "--claim-only", "--out", "review.html")
+    done(*call)
+    assert "not looked at: no trusted key was given" in text_of(folder / "review.html")
+    done(*call, "--key", "reviewer.pem.pub")
+    assert re.search(r"signature on certificate\.json ?not signed", text_of(folder / "review.html"))
+    done(*call, "--key", "reviewer.pem.pub", "--require-signature", code=1)
+    assert "REFUSED: do not rely on this claim" in text_of(folder / "review.html")
+    dm.sign("certificate.json", "reviewer.pem", "privacy | <b>office</b>")
+    done(*call, "--key", "reviewer.pem.pub", "--require-signature")
+    assert "issued by privacy | <b>office</b> on 20" in text_of(folder / "review.html")
+    card = done(*call[:3], "--format", "markdown", "--key", "reviewer.pem.pub").stdout
+    assert "issued by privacy \\| \\<b\\>office\\</b\\> on 20" in card
+    found = json.loads(done(*call[:3], "--format", "json", "--key", "reviewer.pem.pub").stdout)
+    assert found["signatures"]["certificate.json"]["issuer"] == "privacy | <b>office</b>"
+    done(*call, "--key", "other.pem.pub", code=1)
+    assert "issued by" not in text_of(folder / "review.html")
+
+
+def test_a_signature_cannot_be_asked_for_without_a_key(folder):
+    result = run("report", "certificate.json", "--out", "review.html", "--require-signature")
+    assert result.exit_code == 2
+    assert "--key (a public key that is trusted)" in result.stderr
+    assert not (folder / "review.html").exists()

@@ -108,6 +108,27 @@ def test_a_run_of_users_takes_its_steps():
     assert loader.sampler.dataset_size == 6
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_user_is_split_over_physical_batches(most):
+    """What a lot adds is the same however few users are held at once."""
+    data = UserDataset(examples(), IDS, MOST)
+    found = []
+    for seed, physical in enumerate((None, most)):
+        model, optimizer, loader = made(
+            USERS, data, unit="user", max_physical_batch_size=physical, generator=10 * most + seed
+        )
+        model.backward(*next(iter(loader)))
+        found.append(torch.cat([one.double().flatten() for one in optimizer._lot.take()]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-7)
+    assert 0.0 < float(found[1].norm()) <= 3 * 1.0
+
+
+def test_tensors_of_ids_bound_users():
+    numbers = torch.tensor([list(dict.fromkeys(IDS)).index(one) for one in IDS])
+    assert len(UserDataset(examples(), numbers, MOST)) == 6
+    assert len(UserExamples(examples(), list(numbers), MOST)) == len(IDS) - 1
+
+
 def test_a_run_of_examples_of_users_takes_its_steps():
     model, optimizer, loader = made(SEVERAL, UserExamples(examples(), IDS, MOST), unit="user")
     for batch in loader:
