@@ -5,6 +5,7 @@ import dataclasses
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
+from dpmech.numerics import short
 from dpmech.plans.names import owners, sampling_kind
 
 __all__ = ["TrainingPlan"]
@@ -47,6 +48,12 @@ class TrainingPlan:
             ("epochs", check_integer("epochs", self.epochs, minimum=1)),
         ):
             object.__setattr__(self, name, value)  # of numpy's integers, whose products overflow
+
+    def __str__(self) -> str:
+        return (
+            f"{self!r}: {self.n} steps, {self.steps_per_epoch} an epoch; expected lot {self.batch_size} "
+            f"under Poisson sampling, {short(self.dataset_size / self.bins)} under Balls-in-Bins"
+        )
 
     @property
     def steps_per_epoch(self) -> int:
