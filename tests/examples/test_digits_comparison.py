@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -55,6 +56,9 @@ def test_the_script_compares_draws_and_goes_on(tmp_path, capsys, monkeypatch):
         assert 0.0 < one["noise_shares"][0] < 1.2
         assert (one["lam"] > 0.0) == (one["method"] == "LambdaCGD")
         assert f"{100 * one['accuracies'][0]:.1f} ± 0.0 ({one['rate']:g})" in printed
+        # Four scored runs and the published one cost more than one, and less than five by themselves.
+        assert 1.2 * one["eps"] < one["total"] < 5.0 * one["eps"]
+        assert f"| {math.ceil(100 * one['total']) / 100:.2f} |" in printed
     shares = {(one["method"], one["eps"]): one["noise_shares"][0] for one in results}
     assert shares["DP-SGD", 2] > shares["DP-SGD", 8]
     # A second call finds everything done: it neither trains nor changes a number.
@@ -62,3 +66,29 @@ def test_the_script_compares_draws_and_goes_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(digits_comparison, "calibrations", lambda *_: cals)
     assert digits_comparison.main(arguments) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_the_total_is_that_of_the_person_who_pays_most():
+    """Two people by hand: all runs by composition of Gaussian releases, all scores and one run likewise."""
+    cal = dm.calibrate_sigma(dm.Identity(10), 2.0, 1e-5, participation=dm.EveryStep())
+    for rates in (1, 3):
+        runs, scores = 2 * rates + 1, 2 * rates
+        mu = np.sqrt(10) / cal.sigma
+        trained_on = np.sqrt(runs) * mu
+        scored = np.hypot(mu, np.sqrt(scores) / digits_comparison.SCORE_NOISE)
+        dearer = dm.epsilon(dm.Identity(1), 1.0 / max(trained_on, scored), 1e-5)
+        assert digits_comparison.total(cal, rates) == pytest.approx(dearer.upper, rel=1e-6)
+
+
+def test_scores_have_noise(monkeypatch):
+    """Where all rates do as well as each other, noise decides; without it the first one."""
+    cal = dm.calibrate_sigma(dm.Identity(10), 2.0, 1e-5, participation=dm.EveryStep())
+    monkeypatch.setattr(digits_comparison, "train", lambda *_: (0.5, 0.5))
+    method = digits_comparison.METHODS[0]
+
+    def chosen(score_noise):
+        return digits_comparison.result(method, "cnn", cal, rates=6, seeds=1, score_noise=score_noise)["rate"]
+
+    assert chosen(0.0) == method.largest_rate
+    noise = np.random.default_rng((0, 1, 2000)).standard_normal(12).reshape(6, 2).mean(axis=1)
+    assert chosen(10.0) == method.rates(6)[int(np.argmax(noise))] != method.largest_rate

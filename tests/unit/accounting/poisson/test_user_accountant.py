@@ -12,7 +12,9 @@ import dpmech as dm
 from dpmech.accounting import accountant_for
 from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
 from dpmech.accounting.poisson.mixture_loss import MixtureLoss
-from dpmech.verifying.user_integrals import users_delta
+from dpmech.verifying import user_integrals
+from dpmech.verifying.integrals import composed_integral
+from dpmech.verifying.user_integrals import _Pair, users_delta
 
 CASES = [(0.3, 2, 1.3), (0.05, 5, 4.0), (1e-4, 20, 9.0), (0.9, 3, 2.0)]
 cases = pytest.mark.parametrize(("q", "m", "s"), CASES)
@@ -203,6 +205,44 @@ def test_vectors_cost_no_more_than_shifts_along_one_line():
         assert max(found[1:]) <= true * (1.0 + 1e-3) + 1e-6
 
 
+@pytest.mark.parametrize(("q", "m", "sigma", "eps"), [(0.3, 2, 1.3, 0.3), (0.9, 3, 4.0, 0.2)])
+def test_each_direction_by_itself(q, m, sigma, eps):
+    """No plan is known where ADD decides, so that a result alone would not miss it."""
+    found = accountant_for(dm.Mechanism(dm.Identity(1), users(q, m)), None)
+    sides = found.route.sides(sigma)
+    pair = _Pair(q, m, sigma)
+    assert [side.loss.remove for side in sides] == [True, False]
+    for side, sign in zip(sides, (1.0, -1.0), strict=True):
+        true = float(exact_delta(q, m, sigma, eps, remove=side.loss.remove))
+        lower, upper = side.delta(eps, 1e-3)
+        assert 0.0 < lower <= true <= upper <= 1.01 * lower
+        assert pair.one_step(eps, sign) == pytest.approx(true, rel=1e-9)
+
+
+def test_the_larger_direction_decides_whichever_comes_first(monkeypatch):
+    q, m, sigma, steps, eps = 0.2, 2, 2.0, 8, 1.0
+    found = accountant_for(dm.Mechanism(dm.Identity(steps), users(q, m)), None)
+    remove, add = found.route.sides(sigma)
+    assert add.delta(eps, 1e-3)[1] < 0.9 * remove.delta(eps, 1e-3)[0]
+    known = found.delta(sigma, eps, tolerance=1e-3)
+    at = found.epsilon(sigma, 1e-4, tolerance=1e-3)
+    assert add.epsilon(1e-4, 1e-3)[1] < 0.99 * at.lower
+    monkeypatch.setattr(type(found.route), "sides", lambda self, sigma: (add, remove))
+    assert found.delta(sigma, eps, tolerance=1e-3) == known
+    again = found.epsilon(sigma, 1e-4, tolerance=1e-3)
+    assert again.lower <= at.upper <= 1.001 * again.upper
+    assert at.lower <= again.upper <= 1.001 * at.upper
+    # The second route as well.
+    laws = []
+    monkeypatch.setattr(user_integrals, "composed_integral", lambda given: laws.extend(given) or 0.5)
+    user_integrals.users_delta(q, m, sigma, steps, eps)
+    monkeypatch.undo()
+    values = [composed_integral([law]) for law in laws]
+    assert values[0] == pytest.approx(remove.delta(eps, 1e-4)[1], rel=1e-3)
+    assert values[1] == pytest.approx(add.delta(eps, 1e-4)[1], rel=1e-3)
+    assert composed_integral(laws) == composed_integral(laws[::-1]) == values[0]
+
+
 def test_a_run_with_one_example_more_than_stated_is_found_out():
     plan = dm.Identity(3)
     cal = dm.calibrate_sigma(plan, 1.0, 0.01, participation=users(0.5, 2))
@@ -295,6 +335,14 @@ def test_bad_arguments_are_named(call, words):
     [
         (
             lambda at: dm.calibrate_sigma(dm.LambdaCGD(8, 0.5), 2.0, 1e-5, participation=at),
+            "independent, equal noise",
+        ),
+        (
+            lambda at: dm.delta(dm.ColumnNormalized(dm.LambdaCGD(4, 0.5)), 2.0, 1.0, participation=at),
+            "independent, equal noise",
+        ),
+        (
+            lambda at: dm.delta(dm.Diagonal([1.0, 1.5]), 2.0, 1.0, participation=at),
             "independent, equal noise",
         ),
         (

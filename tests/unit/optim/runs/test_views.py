@@ -79,6 +79,15 @@ def test_views_are_averaged_before_they_are_clipped(loss, stored, mode):
     assert float(found.norm()) <= SIZE * CLIP
 
 
+def test_views_of_one_example_are_never_clipped_apart():
+    """Physical batches hold whole examples: one at a time gives what the whole lot gives."""
+    dataset, _, _ = data(views=True)
+    private, optimizer, loader = run(dataset, MeanOverViews(nn.CrossEntropyLoss()), max_physical_batch_size=1)
+    private.backward(*next(iter(loader)))
+    found = torch.cat([one.double().flatten() for one in optimizer._lot.take()])
+    torch.testing.assert_close(found, by_hand(), rtol=1e-5, atol=1e-7)
+
+
 def test_batches_by_name():
     dataset, _, _ = data()
     rows = [{"image": image, "kind": (label,), "none": None} for image, label in dataset]
