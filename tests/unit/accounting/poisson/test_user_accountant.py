@@ -219,6 +219,12 @@ def test_each_direction_by_itself(q, m, sigma, eps):
         assert pair.one_step(eps, sign) == pytest.approx(true, rel=1e-9)
 
 
+def test_one_step_is_the_larger_of_both_directions(monkeypatch):
+    for larger in (1.0, -1.0):
+        monkeypatch.setattr(_Pair, "one_step", lambda self, eps, sign, at=larger: 0.4 if sign == at else 0.1)
+        assert users_delta(0.3, 2, 1.3, 1, 0.5) == 0.4
+
+
 def test_the_larger_direction_decides_whichever_comes_first(monkeypatch):
     q, m, sigma, steps, eps = 0.2, 2, 2.0, 8, 1.0
     found = accountant_for(dm.Mechanism(dm.Identity(steps), users(q, m)), None)
