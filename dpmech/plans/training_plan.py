@@ -91,12 +91,12 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, cyclic-poisson, balls-in-bins.
+                user-poisson, truncated-poisson, cyclic-poisson, balls-in-bins.
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
             cycle: of cyclic-poisson alone: number of groups.
-            **own: `max_examples_per_user` of user-poisson, and settings of participations that were
-                registered from outside.
+            **own: `max_examples_per_user` of user-poisson, `max_lot_size` of truncated-poisson, and settings
+                of participations that were registered from outside.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.
@@ -109,4 +109,5 @@ class TrainingPlan:
                 owner = f" (it belongs to {belongs[name]})" if name in belongs else ""
                 raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
         settings = {name: details.get(name) for name in kind.plan_settings}
+        settings |= {name: getattr(self, name) for name in kind.plan_sizes}
         return kind.planned(self.epochs, self.steps_per_epoch, self.q, settings)
