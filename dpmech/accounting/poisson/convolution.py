@@ -147,8 +147,10 @@ class JointMoments:
         """Ends outside of which the tilted sum has mass at most e^log_tail each (Chernoff)."""
         log_m, mean, variance = self.cumulants(theta)
         scale = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
-        low = sum(part.times * float(part.losses[0]) for part in self.parts)
-        high = sum(part.times * float(part.losses[-1]) for part in self.parts)
+        # Losses may fall from output to output.
+        ends = [sorted((float(part.losses[0]), float(part.losses[-1]))) for part in self.parts]
+        low = sum(part.times * least for part, (least, _) in zip(self.parts, ends, strict=True))
+        high = sum(part.times * most for part, (_, most) in zip(self.parts, ends, strict=True))
         if self.square > 0.0:
             low, high = -math.inf, math.inf
         for factor in np.geomspace(2.0**-6, 2.0**3, 13):

@@ -100,6 +100,12 @@ def test_window_holds_the_composed_mass():
     assert low > losses[0]
 
 
+def test_the_order_of_the_outputs_does_not_matter():
+    losses, log_masses = np.linspace(-3.0, 3.0, 101), -0.5 * np.linspace(-3.0, 3.0, 101) ** 2
+    rising, falling = (LossMoments(losses[::way], log_masses[::way], 5) for way in (1, -1))
+    assert falling.window(0.5, -30.0) == pytest.approx(rising.window(0.5, -30.0), rel=1e-12)
+
+
 @pytest.mark.parametrize(("q", "s", "eps"), [(0.05, 0.6, 2.0), (0.3, 2.0, 0.7), (0.01, 1.0, 12.0)])
 @pytest.mark.parametrize("remove", [True, False])
 def test_two_steps_against_quadrature(q, s, eps, remove):

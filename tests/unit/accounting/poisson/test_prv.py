@@ -9,6 +9,7 @@ from scipy import special
 import dpmech as dm
 from dpmech.accounting.poisson import PoissonRelease
 from dpmech.accounting.poisson.lattice import Loss
+from dpmech.accounting.poisson.lattice_route import Side
 from dpmech.accounting.poisson.prv import PrvAccountant, _PrivacyLoss
 from tests.support import oracles as oracle
 
@@ -55,6 +56,19 @@ def test_both_directions():
     accountant = dm.calibration.accountant_for(dm.Mechanism(dm.Identity(20), dm.Poisson(0.5)), dm.Prv())
     assert isinstance(accountant, PrvAccountant)
     assert {side.loss.remove for side in accountant._sides(1.0)} == {True, False}
+
+
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.5, 10.0, 200), (0.2, 2.0, 50)])
+def test_each_direction_by_itself_is_that_of_the_lattices(q, sigma, steps):
+    """The larger direction hides what the other does, whose losses fall from output to output."""
+    release = dm.calibration.accountant_for(dm.Mechanism(dm.Identity(steps), dm.Poisson(q)), dm.Prv()).release
+    for remove in (True, False):
+        found, off, error = _PrivacyLoss(Loss(q, sigma, remove), steps).composed(1e-3, 1e-6)
+        low, _, high = found.compute_epsilon(1e-6, off, error)
+        assert 0.0 < high - low < 5e-3
+        side = Side(release, sigma, remove=remove)
+        assert side.delta(low - 1e-3, 1e-4)[0] > 1e-6
+        assert side.delta(high + 1e-3, 1e-4)[1] < 1e-6
 
 
 @pytest.mark.parametrize(("call", "sigma", "level"), [(dm.delta, 5.0, 2.0), (dm.epsilon, 5.0, 1e-14)])
