@@ -71,6 +71,13 @@ class Accountant(abc.ABC):
         """The upper end of `delta`, for searches, which may probe where the lower end is far away."""
         return self.delta(sigma, eps, tolerance=tolerance).upper
 
+    def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on what the upper end of `delta` stands for: all that this accountant certifies.
+
+        That is the mechanism's delta, or of a law that dominates it, where its own lower end may be far away.
+        """
+        return self.delta(sigma, eps, tolerance=tolerance)
+
     @abc.abstractmethod
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on the smallest eps >= 0 at delta; arguments and errors as for `delta`."""

@@ -23,6 +23,8 @@ from dpmech.accounting.poisson import (
     PoissonAccountant,
     PoissonRelease,
     PrvAccountant,
+    TruncatedAccountant,
+    TruncatedRelease,
     UserAccountant,
     UserRelease,
 )
@@ -36,6 +38,7 @@ from dpmech.mechanism import (
     Participation,
     Poisson,
     Registry,
+    TruncatedPoisson,
     UserPoisson,
 )
 from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, quotient_up, spend
@@ -110,8 +113,8 @@ def _scheme(participation: Participation) -> Scheme:
     if scheme is None:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
-            supported="participations that are not random, Poisson, UserPoisson, CyclicPoisson, BallsInBins "
-            "and FreshBallsInBins",
+            supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
+            "CyclicPoisson, BallsInBins and FreshBallsInBins",
         )
     return scheme
 
@@ -304,8 +307,24 @@ def _user_poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Ge
     return UserAccountant(release, bounds)
 
 
+def _truncated_poisson(
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
+) -> Accountant:
+    del rng
+    participation, truncation = mechanism.participation, mechanism.participation.truncation
+    if truncation is None or not (method is None or isinstance(method, Pld)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}",
+            supported="TruncatedPoisson, method=None or Pld()",
+        )
+    least, bounds = _least_of_equals(mechanism), mechanism.sensitivity
+    bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
+    return TruncatedAccountant(TruncatedRelease(truncation, participation.releases(mechanism.steps), bounds))
+
+
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(UserPoisson, Scheme(_user_poisson, default=Pld()))
+SCHEMES.add(TruncatedPoisson, Scheme(_truncated_poisson, default=Pld()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))
 SCHEMES.add(FreshBallsInBins, Scheme(_fresh_balls_in_bins, default=Exact(), unsampled=Exact()))

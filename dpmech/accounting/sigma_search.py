@@ -68,7 +68,7 @@ def _certified(accountant: Accountant, sigma: float, eps: float, delta: float, r
         sigma *= 1.0 + 0.02 * rtol
         achieved = accountant.epsilon(sigma, delta, tolerance=tolerance)
     safe = accountant.delta(sigma, eps, tolerance=tolerance).upper <= delta and achieved.upper <= eps
-    below = accountant.delta(sigma / (1.0 + rtol), eps, tolerance=tolerance)
+    below = accountant.bounded_delta(sigma / (1.0 + rtol), eps, tolerance=tolerance)
     # Without a lower bound, sigma is the smallest one that this accountant certifies.
     tight = (below.lower if below.lower > 0.0 else below.upper) > delta
     if not (safe and tight):

@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+# What only a document of this kind has: the wrong file, handed in by mistake, is named.
+_OWN = {"certificate": "claim", "run record": "run", "ledger": "releases"}
 # Bytes of a file that is read without being asked for more.
 LARGEST_FILE = 10_000_000
 _DEEPEST = 64
@@ -178,6 +180,8 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise CertificateError(f"not JSON: {error}") from error
     _check_version(document, kind)
+    if other := next((name for name, entry in _OWN.items() if name != kind and entry in document), None):
+        raise CertificateError(f"a {other}, not a {kind}")
     _check_depth(document)
     _check_lengths(document, "the file")
     # The first few: a large file could have a million.

@@ -75,7 +75,7 @@ class ProfileNodes:
         bins = participation.allocation_bins or participation.epoch_bins
         if bins is not None and not mechanism.certain:
             return ""
-        several = participation.example_prob is not None
+        several = participation.random and participation.release_prob is None and not mechanism.certain
         return "which no second route checks" if several else "whose profile is known everywhere at once"
 
     def profile(self, mechanism: Mechanism, sigma: float, unit: Unit) -> PrivacyProfile:

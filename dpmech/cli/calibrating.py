@@ -113,7 +113,9 @@ def calibrate(
     row |= numbers_of(cal, time.perf_counter() - start)
     failed = None
     if out is not None:
-        certificate = cal.certificate(clip_norm, float(plan.training.batch_size), profile=curve)
+        cut = cal.participation.truncation
+        size = float(plan.training.batch_size) if cut is None else cut.expected_lot_size
+        certificate = cal.certificate(clip_norm, size, profile=curve)
         if certificate.nodes is not None:
             row["profile_nodes"] = sum(
                 len(one.remove.eps) + len(one.add.eps) for one, _ in certificate.nodes.curves

@@ -6,7 +6,7 @@ from dpmech.certificates import Certificate, Document, RunRecord, is_run_record,
 from dpmech.composition import Ledger, is_ledger
 from dpmech.exceptions import CertificateError, InvalidParameterError
 
-__all__ = ["named", "read_certificate", "read_document", "read_ledger", "write_text"]
+__all__ = ["named", "read_certificate", "read_claim", "read_document", "read_ledger", "write_text"]
 
 
 def read_certificate(path: str | Path) -> Certificate:
@@ -42,6 +42,16 @@ def read_document(path: str | Path) -> Document:
         return RunRecord.from_json(text) if is_run_record(text) else Certificate.from_json(text)
     except CertificateError as error:
         raise named(path, error) from error
+
+
+def read_claim(path: str | Path) -> Certificate:
+    """The certificate in a file, or in a run record; errors as for `read_certificate`."""
+    found = read_document(path)
+    if isinstance(found, Certificate):
+        return found
+    if isinstance(found, RunRecord):
+        return found.certificate
+    raise InvalidParameterError("path", str(path), "a certificate or a run record, not a ledger")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -60,6 +60,7 @@ def plan_options(
         click.option(
             "--max-examples-per-user", type=Whole(1), help="user-poisson: most examples of one user."
         ),
+        click.option("--max-lot-size", type=Whole(1), help="truncated-poisson: most examples of one lot."),
         *_budget_options(budget, due, search=search),
         click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
         *([_RTOL] if search else []),
@@ -80,6 +81,7 @@ _ADJACENCIES = tuple(member.value for member in Adjacency)
 _DUE: dict[object, tuple[str, ...]] = {
     "cyclic-poisson": ("cycle",),
     "user-poisson": ("max_examples_per_user",),
+    "truncated-poisson": ("max_lot_size",),
 }
 _RTOL = click.option(
     "--rtol",

@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
 from dpmech.cli.figures import drawable, save_figure
+from dpmech.cli.files import read_claim
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target
 from dpmech.cli.printing import emit, progress_bar
@@ -19,7 +21,7 @@ from dpmech.cli.rows import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.evaluation import profile
 from dpmech.numerics import typed, up
-from dpmech.reports import findings
+from dpmech.reports import Finding, findings
 
 __all__ = ["risk"]
 
@@ -74,14 +76,15 @@ def risk(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Say what an attacker can learn from a run with this certificate, a sentence for every number.
+    """Say what an attacker can learn from a run, a sentence for every number.
 
-    The numbers are of the whole privacy profile of the certificate's mechanism and noise, computed here; its
-    (eps, delta) is one point of that. Under Balls-in-Bins this draws new samples, which takes a minute or
-    more, unless the certificate brings its profile. It does not replace `dpmech verify`. Exit code 2 if the
-    file is none, or a number is out of range.
+    FILE is a certificate, or a run record, of which the certificate inside counts. The numbers are of the
+    whole privacy profile of its mechanism and noise, computed here; its (eps, delta) is one point of that.
+    Under Balls-in-Bins this draws new samples, which takes a minute or more, unless the certificate brings
+    its profile. It does not replace `dpmech verify`. Exit code 1 if the file does not hold together, 2 if
+    there is none, or a number is out of range.
     """
-    certificate = Certificate.load(file)
+    certificate = read_claim(file)
     total = 3 + (figure is not None) + len(fpr) + len(prior) + len(baseline)
     with (
         chosen_executor(workers, dask) as executor,
@@ -114,9 +117,17 @@ def risk(
         if figure is not None:
             content["figure"] = None if failed else str(figure)
         emit(document("risk", content))
-        if failed is not None:
-            raise failed
-        return
+    else:
+        _print_sentences(file, certificate, known, found)
+    if not quiet:
+        click.echo(f"dpmech: note: read, not recomputed: dpmech verify {file}", err=True)
+    if failed is not None:
+        raise failed
+
+
+def _print_sentences(
+    file: str, certificate: Certificate, known: PrivacyProfile, found: Sequence[Finding]
+) -> None:
     budget = certificate.budget
     _print(
         f"{file}: sigma {up(certificate.sigma)}, eps {typed(budget.eps)}, delta {typed(budget.delta)}, "
@@ -125,8 +136,6 @@ def risk(
     for one in found:
         _print(one.words, "- ")
     _print(f"How sure: {known.guarantee}; {known.by}.")
-    if failed is not None:
-        raise failed
 
 
 def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from dpmech.calibration import Calibration
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Participation, Strategy
+from dpmech.numerics import up
 
 __all__ = ["Fit", "FitCache"]
 
@@ -45,6 +46,12 @@ class Fit:
     identity_error: float
     candidates: tuple[tuple[str, float], ...]
     calibration: Calibration | None = None
+
+    def __str__(self) -> str:
+        errors = f"{up(self.error)}, of independent noise {up(self.identity_error)}"
+        unit = "at noise multiplier 1" if self.calibration is None else "at the calibrated sigma"
+        fitted = [repr(self.strategy), repr(self.participation), f"{self.objective} {errors}: {unit}"]
+        return "\n".join(fitted if self.calibration is None else [*fitted, str(self.calibration)])
 
 
 class FitCache:

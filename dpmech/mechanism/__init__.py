@@ -45,6 +45,8 @@ from dpmech.mechanism.strategies import (
     square_root_coefs,
 )
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
+from dpmech.mechanism.truncated_participation import TruncatedPoisson
+from dpmech.mechanism.truncation import Truncation
 from dpmech.mechanism.unsampled_participation import EveryStep, FixedEpochs, MinSep, SingleParticipation
 from dpmech.mechanism.user_participation import UserPoisson
 from dpmech.mechanism.workloads import Workload, check_workload
@@ -77,6 +79,8 @@ __all__ = [
     "SingleParticipation",
     "SquareRoot",
     "Strategy",
+    "TruncatedPoisson",
+    "Truncation",
     "Unit",
     "Unstated",
     "UserPoisson",

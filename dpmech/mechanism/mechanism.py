@@ -36,7 +36,8 @@ class Mechanism:
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
-        UnsupportedCombinationError: for REPLACE_ONE under a random participation.
+        UnsupportedCombinationError: for REPLACE_ONE under a random participation, and for
+            ADD_REMOVE where it is not covered.
 
     Examples:
         >>> import dpmech as dm
@@ -61,6 +62,12 @@ class Mechanism:
                 f"no bound is proved for REPLACE_ONE under {self.participation!r}, where doubling is no "
                 "theorem",
                 supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling",
+            )
+        refused = self.participation.add_remove_refused
+        if self.adjacency is Adjacency.ADD_REMOVE and refused is not None:
+            raise UnsupportedCombinationError(
+                f"no bound is proved for ADD_REMOVE under {self.participation!r}: {refused}",
+                supported="ZERO_OUT",
             )
         if self.participation.unit is not None:
             object.__setattr__(self, "unit", self.participation.unit)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism.budget import Unit
+from dpmech.mechanism.truncation import Truncation
 
 __all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
 
@@ -43,6 +44,8 @@ class Participation(abc.ABC):
         unrestricted: whether it assumes nothing, so that batches may come in any order.
         plan_name: what the command line and TOML files call it.
         plan_settings: what a plan may say about it beside its sizes.
+        plan_sizes: which sizes of a plan it is made from, beside what all are made from.
+        add_remove_refused: why no theorem here covers ADD_REMOVE; None where one does.
         unit: whose participation it says by its own definition; None where that is whoever is sampled, an
             example unless a mechanism says that users are.
 
@@ -57,6 +60,8 @@ class Participation(abc.ABC):
     unrestricted: ClassVar[bool] = False
     plan_name: ClassVar[str]
     plan_settings: ClassVar[tuple[str, ...]] = ()
+    plan_sizes: ClassVar[tuple[str, ...]] = ()
+    add_remove_refused: ClassVar[str | None] = None
     unit: ClassVar[Unit | None] = None
 
     @abc.abstractmethod
@@ -88,7 +93,8 @@ class Participation(abc.ABC):
             epochs: >= 1.
             steps_per_epoch: >= 1.
             sampling_prob: batch size over dataset size, in (0, 1].
-            settings: one entry for each of `plan_settings`; None where the plan says nothing.
+            settings: one entry for each of `plan_settings`; None where the plan says nothing. One for each of
+                `plan_sizes`.
 
         Raises:
             InvalidParameterError: on a setting that is bad, or needed and None.
@@ -133,6 +139,11 @@ class Participation(abc.ABC):
     @property
     def epoch_bins(self) -> int | None:
         """Into how many bins the examples are put anew every epoch, once each; None without that."""
+        return None
+
+    @property
+    def truncation(self) -> Truncation | None:
+        """How large lots are cut down, of a dataset of a stated size; None where they are not."""
         return None
 
     def releases(self, n: int) -> int:

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.participation import Participation, Pattern, register
+from dpmech.mechanism.truncated_participation import TruncatedPoisson
 from dpmech.mechanism.user_participation import UserPoisson
 
 __all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
@@ -21,6 +22,9 @@ class Poisson(Participation):
         sampling_prob: q in (0, 1].
         max_examples_per_user: m for a claim about users, who have at most m examples each: what is made is
             then a `UserPoisson`.
+        max_lot_size: B, for lots of at most so many examples, with `dataset_size`: what is made is then a
+            `TruncatedPoisson`, for `Adjacency.ZERO_OUT` alone.
+        dataset_size: n, with `max_lot_size` alone.
 
     Example:
         >>> import dpmech as dm
@@ -31,18 +35,32 @@ class Poisson(Participation):
 
     sampling_prob: float
     max_examples_per_user: dataclasses.InitVar[int | None] = None
+    max_lot_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
+    dataset_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "poisson"
 
-    def __new__(cls, sampling_prob: float = 1.0, max_examples_per_user: int | None = None) -> Self:
-        """Itself, or a `UserPoisson` where it is said how many examples a user has."""
+    def __new__(
+        cls,
+        sampling_prob: float = 1.0,
+        max_examples_per_user: int | None = None,
+        *,
+        max_lot_size: int | None = None,
+        dataset_size: int | None = None,
+    ) -> Self:
+        """Itself, or what is asked for: a `UserPoisson`, or a `TruncatedPoisson`."""
+        if max_lot_size is not None or dataset_size is not None:
+            _check_truncated(max_examples_per_user, max_lot_size, dataset_size)
+            return TruncatedPoisson(sampling_prob, max_lot_size, dataset_size)  # type: ignore[return-value,arg-type]  # not initialised again; both are there
         if max_examples_per_user is None:
             return super().__new__(cls)
         return UserPoisson(sampling_prob, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
 
-    def __post_init__(self, max_examples_per_user: int | None) -> None:
-        del max_examples_per_user
+    def __post_init__(
+        self, max_examples_per_user: int | None, max_lot_size: int | None, dataset_size: int | None
+    ) -> None:
+        del max_examples_per_user, max_lot_size, dataset_size
         object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
 
     @property
@@ -81,6 +99,7 @@ class Poisson(Participation):
 
 
 register(UserPoisson)
+register(TruncatedPoisson)
 
 
 @register
@@ -280,6 +299,18 @@ class FreshBallsInBins(BallsInBins):
             f"others and of all other epochs, into one of {self.bins} bins; step t trains on bin t mod "
             f"{self.bins} of its epoch. Every allocation is drawn anew and kept secret."
         )
+
+
+def _check_truncated(examples: int | None, most: int | None, size: int | None) -> None:
+    if examples is not None:
+        raise UnsupportedCombinationError(
+            "no theorem here covers lots that are cut down and users with several examples: which of these "
+            "are kept depends on each other",
+            supported="Poisson with max_examples_per_user, or with max_lot_size and dataset_size",
+        )
+    if most is None or size is None:
+        name = "max_lot_size" if most is None else "dataset_size"
+        raise InvalidParameterError(name, None, "given: max_lot_size and dataset_size belong together")
 
 
 def _check_sampling_prob(value: object) -> float:

@@ -1,6 +1,7 @@
 """Numbers on the safe side: bounds, roots, Toeplitz algebra. Nothing here knows of privacy."""
 
 from dpmech.numerics.arrays import FloatArray, IntArray
+from dpmech.numerics.binomial import at_least, at_most
 from dpmech.numerics.bounds import Bounds
 from dpmech.numerics.float_range import within_float64
 from dpmech.numerics.gauss_legendre import gauss_legendre
@@ -76,6 +77,8 @@ __all__ = [
     "Settled",
     "Work",
     "Workers",
+    "at_least",
+    "at_most",
     "best_separated_sum",
     "between",
     "bisect_boundary",

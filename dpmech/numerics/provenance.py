@@ -137,6 +137,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions",
     "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
     "lattice.users": "PLD on a lattice, Poisson q={q}, {examples} examples a user, {steps} steps, both ways",
+    "lattice.truncated": "PLD, Poisson q={q}, at most {most} of {size} kept, {steps} steps, both directions",
     "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
     "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
     "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",

@@ -98,7 +98,7 @@ class ClipNorms:
         """Go on with saved norms."""
         if self._rule is None:
             return
-        found = state["clip_norms"]
+        found = state.get("clip_norms")
         if not isinstance(found, list | tuple) or len(found) != 2:
             raise InvalidParameterError("clip_norms of the state", found, "two numbers")
         self.clipping = FlatClipping(found[0])

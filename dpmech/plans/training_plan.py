@@ -5,6 +5,7 @@ import dataclasses
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
+from dpmech.numerics import short
 from dpmech.plans.names import owners, sampling_kind
 
 __all__ = ["TrainingPlan"]
@@ -48,6 +49,12 @@ class TrainingPlan:
         ):
             object.__setattr__(self, name, value)  # of numpy's integers, whose products overflow
 
+    def __str__(self) -> str:
+        return (
+            f"{self!r}: {self.n} steps, {self.steps_per_epoch} an epoch; expected lot {self.batch_size} "
+            f"under Poisson sampling, {short(self.dataset_size / self.bins)} under Balls-in-Bins"
+        )
+
     @property
     def steps_per_epoch(self) -> int:
         """dataset_size // batch_size; the examples left over are not used in that epoch."""
@@ -84,12 +91,12 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, cyclic-poisson, balls-in-bins.
+                user-poisson, truncated-poisson, cyclic-poisson, balls-in-bins.
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
             cycle: of cyclic-poisson alone: number of groups.
-            **own: `max_examples_per_user` of user-poisson, and settings of participations that were
-                registered from outside.
+            **own: `max_examples_per_user` of user-poisson, `max_lot_size` of truncated-poisson, and settings
+                of participations that were registered from outside.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.
@@ -102,4 +109,5 @@ class TrainingPlan:
                 owner = f" (it belongs to {belongs[name]})" if name in belongs else ""
                 raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
         settings = {name: details.get(name) for name in kind.plan_settings}
+        settings |= {name: getattr(self, name) for name in kind.plan_sizes}
         return kind.planned(self.epochs, self.steps_per_epoch, self.q, settings)

@@ -36,7 +36,7 @@ class RiskTarget(abc.ABC):
 
     @abc.abstractmethod
     def proving_delta(self, log_slope: float) -> float:
-        """The delta at eps = |log_slope|, in both directions, from which the limit follows; to nearest.
+        """The delta at eps = abs(log_slope), in both directions, from which the limit follows; to nearest.
 
         Args:
             log_slope: inside `slopes`.

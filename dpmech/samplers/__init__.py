@@ -8,6 +8,7 @@ from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPo
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
+from dpmech.samplers.truncated import TruncatedPoissonSampler
 
 __all__ = [
     "SAMPLERS",
@@ -19,6 +20,7 @@ __all__ = [
     "PoissonSampler",
     "Sampler",
     "SequentialSampler",
+    "TruncatedPoissonSampler",
     "UserPoissonSampler",
     "padded",
     "sampler_for",

@@ -13,6 +13,7 @@ from dpmech.mechanism import (
     Participation,
     Poisson,
     Registry,
+    TruncatedPoisson,
     UserPoisson,
 )
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
@@ -20,6 +21,7 @@ from dpmech.samplers.base import Sampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sequential import SequentialSampler
+from dpmech.samplers.truncated import TruncatedPoissonSampler
 
 __all__ = ["SAMPLERS", "sampler_for"]
 
@@ -101,6 +103,7 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
 
 SAMPLERS.add(Poisson, PoissonSampler)
 SAMPLERS.add(UserPoisson, UserPoissonSampler)
+SAMPLERS.add(TruncatedPoisson, TruncatedPoissonSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)
 SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dpmech.guards import check_integer, check_rng
 from dpmech.numerics import IntArray
 
-__all__ = ["IntArray", "Use", "check_steps", "coins", "fresh_key", "groups", "order", "words"]
+__all__ = ["IntArray", "Use", "check_steps", "chosen", "coins", "fresh_key", "groups", "order", "words"]
 
 
 KEY_BITS = 128
@@ -32,6 +32,7 @@ class Use(enum.IntEnum):
     COINS = 1
     TIES = 2
     ORDER = 3
+    KEEP = 4
 
 
 def fresh_key(rng: object) -> int:
@@ -100,6 +101,20 @@ def coins(key: int, step: int, prob: float, count: int) -> IntArray:
     tied = np.flatnonzero(~heads)
     heads[tied] = words(key, Use.TIES, step).random_raw(tied.size) < np.uint64(second)
     return possible[heads]
+
+
+def chosen(key: int, step: int, most: int, count: int) -> IntArray:
+    """`most` of `count` numbers, in increasing order, every set of them as likely.
+
+    Each number draws a word, and the smallest words win. Where the last winner and the first loser have the
+    same word, all draw again: that favours nobody, so that the law is exact.
+    """
+    stream = words(key, Use.KEEP, step)
+    while True:
+        drawn = stream.random_raw(count)
+        ranked = np.argpartition(drawn, (most - 1, most))
+        if drawn[ranked[most - 1]] < drawn[ranked[most]]:
+            return np.sort(ranked[:most])
 
 
 def order(key: int, epoch: int, size: int) -> IntArray:

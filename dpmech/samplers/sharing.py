@@ -35,7 +35,8 @@ def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]
     """A lot filled up to the next multiple with example 0, and which entries are real.
 
     For micro-batches of a fixed size. Padding must get weight 0 before gradients are summed; then nothing
-    changes. Cutting a lot to size is another mechanism and is not offered. An empty lot stays empty.
+    changes. Cutting a lot to size is another mechanism: `TruncatedPoissonSampler`. An empty lot
+    stays empty.
 
     Args:
         indices: a lot, shape (m,).

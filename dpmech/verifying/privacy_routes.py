@@ -39,11 +39,13 @@ from dpmech.mechanism import (
     Mechanism,
     Poisson,
     Registry,
+    TruncatedPoisson,
     UserPoisson,
 )
 from dpmech.numerics import BOUND, Bounds, Provenance
 from dpmech.verifying.allocation_transform import fresh_delta
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
+from dpmech.verifying.truncated_integrals import joined_prob, truncated_delta
 from dpmech.verifying.user_integrals import users_delta
 
 __all__ = ["SECOND_ROUTES", "Route", "certified_sensitivity", "repeated_routes", "second_routes"]
@@ -168,6 +170,28 @@ def _user_routes(
     return (Route(f"contour integral of {steps} steps with {examples} examples", contour, _INTEGRAL_ERROR),)
 
 
+def _truncated_routes(
+    certificate: Certificate, sensitivity: Bounds, rng: np.random.Generator | None
+) -> tuple[Route, ...]:
+    """The integral over the law that dominates; below, over that of lots whose other gradients are zero."""
+    del rng
+    lots, cut = certificate.participation, certificate.participation.truncation
+    if cut is None:
+        raise UnsupportedCombinationError(f"{lots!r} truncates no lots", supported="TruncatedPoisson")
+    steps = lots.releases(certificate.mechanism.steps)
+    q, most, size = cut.sampling_prob, cut.max_lot_size, cut.dataset_size
+    joined = joined_prob(q, most, size)
+
+    def contour(sigma: float, eps: float) -> Bounds:
+        multiplier = sigma / sensitivity.upper
+        upper = truncated_delta(q, most, size, multiplier, steps, eps) * (1.0 + _INTEGRAL_ERROR)
+        lower = composed_delta(joined, multiplier, steps, eps) * (1.0 - 2.0 * _INTEGRAL_ERROR)
+        return Bounds(min(lower, upper), min(1.0, upper), BOUND, _BY_INTEGRAL)
+
+    name = f"contour integral of {steps} lots of at most {most} out of {size}"
+    return (Route(name, contour, _INTEGRAL_ERROR),)
+
+
 def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -> tuple[Route, ...]:
     """Routes that give the guarantee of the certificate anew; the first that meets the claim suffices.
 
@@ -287,6 +311,7 @@ def certified_sensitivity(bracket: Bounds, mechanism: Mechanism) -> Bounds:
 
 SECOND_ROUTES.add(Poisson, _poisson_routes)
 SECOND_ROUTES.add(UserPoisson, _user_routes)
+SECOND_ROUTES.add(TruncatedPoisson, _truncated_routes)
 SECOND_ROUTES.add(CyclicPoisson, _poisson_routes)
 SECOND_ROUTES.add(BallsInBins, _sample_routes)
 SECOND_ROUTES.add(FreshBallsInBins, _fresh_routes)

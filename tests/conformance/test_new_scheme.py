@@ -243,8 +243,10 @@ def test_without_a_second_route_no_claim_is_confirmed(registered):
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.random], ids=lambda kind: kind.__name__)
 def test_every_scheme_has_its_lines(kind):
-    schema = kind.planned(2, 3, 0.25, dict.fromkeys(kind.plan_settings, 3))
-    mechanism = dm.Mechanism(dm.Identity(6), schema)
+    sizes = dict.fromkeys(kind.plan_settings, 3) | dict.fromkeys(kind.plan_sizes, 12)
+    schema = kind.planned(2, 3, 0.25, sizes)
+    adjacency = dm.Adjacency.ZERO_OUT if kind.add_remove_refused else dm.Adjacency.ADD_REMOVE
+    mechanism = dm.Mechanism(dm.Identity(6), schema, adjacency)
     assert not mechanism.certain
     scheme = SCHEMES.find(schema)
     for method in filter(None, (scheme.default, scheme.unsampled)):

@@ -18,9 +18,16 @@ from dpmech.certificates.claim import with_checksum
 FOLDER = pathlib.Path(__file__).parents[1] / "certificates"
 
 
-def _sized(strategy, participation, method=None, *, eps=2.0, delta=1e-5, rng=None):
+def _sized(strategy, participation, method=None, *, eps=2.0, delta=1e-5, rng=None, **others):
     return functools.partial(
-        dm.calibrate_sigma, strategy, eps, delta, participation=participation, method=method, rng=rng
+        dm.calibrate_sigma,
+        strategy,
+        eps,
+        delta,
+        participation=participation,
+        method=method,
+        rng=rng,
+        **others,
     )
 
 
@@ -37,6 +44,11 @@ RECIPES = {
     "poisson 30": _sized(dm.Identity(30), dm.Poisson(0.1), eps=1.0, delta=1e-6),
     "poisson 40": _sized(dm.Identity(40), dm.Poisson(0.1)),
     "users": _sized(dm.Identity(12), dm.Poisson(0.2, max_examples_per_user=3)),
+    "cut lots": _sized(
+        dm.Identity(1),
+        dm.Poisson(0.2, max_lot_size=8, dataset_size=30),
+        adjacency=dm.Adjacency.ZERO_OUT,
+    ),
     "cyclic": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
     "cyclic 20": _sized(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)),
     "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Importance(), rng=5),

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dpmech.analysis.muon import heat, newton_schulz
+from verification.figures.drawing import dots, in_style, line
 
 SCALES = np.geomspace(0.01, 0.16, 9)
 POINT = 3.0 * np.array([[0.8, -0.3], [0.2, 0.45]]) / np.linalg.norm([0.8, 0.3, 0.2, 0.45])
@@ -102,32 +103,35 @@ def sampled_errors(norm: float, ratios: np.ndarray, draws: int, seed: int = 0) -
     return errors
 
 
+@in_style
 def draw(exact: Biases, sampled: dict[float, np.ndarray], path: str) -> None:
     """Two panels."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4))
     left, right = figure.subplots(1, 2)
-    for curve, leading, label, color in (
-        (exact.plain, exact.leading[0], "DP-Muon", "C0"),
-        (exact.corrected, exact.leading[1], "DP-MuonBC", "C1"),
+    for index, (curve, leading, label) in enumerate(
+        (
+            (exact.plain, exact.leading[0], "DP-Muon"),
+            (exact.corrected, exact.leading[1], "DP-MuonBC"),
+        )
     ):
-        left.loglog(exact.scales, curve, "o", color=color, label=label)
-        left.loglog(exact.scales, leading, color=color, linewidth=0.8)
+        dots(left, index, exact.scales, curve, label)
+        line(left, index, exact.scales, leading)
+    left.set_xscale("log")
+    left.set_yscale("log")
     left.set_xlabel("noise of one entry, rho")
     left.set_ylabel("norm of the bias (lines: leading terms)")
-    left.set_title("2 x 2, quadrature", fontsize=10)
+    left.set_title("2 x 2, quadrature")
     left.legend()
     for index, (norm, errors) in enumerate(sampled.items()):
-        for style, name, row in (("-o", "DP-Muon", 0), ("--s", "DP-MuonBC", 1)):
-            right.plot(
-                RATIOS, errors[row], style, color=f"C{index}", label=f"{name}, ||H|| = {norm:g}", markersize=4
-            )
+        for style, name, row in (("-", "DP-Muon", 0), ("--", "DP-MuonBC", 1)):
+            dots(right, index, RATIOS, errors[row], f"{name}, ||H|| = {norm:g}", style)
     right.set_xlabel("||noise|| / ||H||")
     right.set_ylabel("relative bias of the mean output")
-    right.set_title("24 x 72, rank 3, q = 5", fontsize=10)
-    right.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    right.set_title("24 x 72, rank 3, q = 5")
+    right.legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

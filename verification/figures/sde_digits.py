@@ -22,6 +22,7 @@ from scipy import optimize, special
 import dpmech as dm
 from dpmech.analysis.sde.bounds import sgd_loss_bound, sign_loss_bound
 from dpmech.analysis.sde.dynamics import GradientNoise
+from verification.figures.drawing import dots, in_style, line
 
 BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
@@ -153,19 +154,22 @@ class Curve:
         return over_sigma, over_eps
 
 
+@in_style
 def draw(curves: dict[str, Curve], path: str) -> None:
     """Excess loss against eps; lines are floors, dots runs."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 4), layout="constrained")
+    figure = Figure(figsize=(5, 4))
     axes = figure.subplots()
     for index, (method, curve) in enumerate(curves.items()):
-        axes.loglog(curve.eps, curve.predicted, color=f"C{index}", label=f"{method}, floor")
-        axes.loglog(curve.eps, curve.simulated, "o", color=f"C{index}", markersize=4)
+        line(axes, index, curve.eps, curve.predicted, f"{method}, floor")
+        dots(axes, index, curve.eps, curve.simulated)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     axes.set_xlabel(f"eps at delta = {DELTA:g}")
     axes.set_ylabel("loss above the minimum")
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    axes.legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

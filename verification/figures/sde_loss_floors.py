@@ -17,6 +17,7 @@ from rich.progress import track
 
 from dpmech.analysis.sde.bounds import sgd_loss_bound, sign_loss_bound
 from dpmech.analysis.sde.dynamics import GradientNoise
+from verification.figures.drawing import dots, in_style, line
 
 CURVATURE = 10.0
 DIMENSION = 1024
@@ -83,20 +84,21 @@ class Floors:
         return float(np.polyfit(*logs, 1)[0])
 
 
+@in_style
 def draw(curves: dict[str, Floors], path: str) -> None:
     """Final loss against the multiplier; lines are floors, dots simulations."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 4), layout="constrained")
+    figure = Figure(figsize=(5, 4))
     axes = figure.subplots()
     for index, (method, curve) in enumerate(curves.items()):
-        axes.plot(MULTIPLIERS, curve.predicted, color=f"C{index}", label=f"{method}, floor")
-        axes.plot(MULTIPLIERS, curve.simulated, "o", color=f"C{index}", markersize=4)
+        line(axes, index, MULTIPLIERS, curve.predicted, f"{method}, floor")
+        dots(axes, index, MULTIPLIERS, curve.simulated)
     axes.set_yscale("log")
     axes.set_xlabel("noise multiplier")
     axes.set_ylabel("final loss")
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    axes.legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

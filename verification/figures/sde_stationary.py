@@ -16,6 +16,7 @@ from rich.progress import track
 
 from dpmech.analysis.sde.dynamics import GradientNoise
 from dpmech.analysis.sde.stationary import Moments, sgd_moments, sign_moments
+from verification.figures.drawing import dots, in_style, line
 
 CURVATURES = np.array([2.0, 1.0])
 START = np.array([0.01, 0.005])
@@ -70,11 +71,12 @@ def simulate(method: str, runs: int, steps: int, points: int = 40, seed: int = 3
     )
 
 
+@in_style
 def draw(curves: dict[str, Curve], path: str) -> None:
     """A row an optimizer: mean and variance; lines are predictions, dots simulations."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(9, 6))
     for axes, (method, curve) in zip(figure.subplots(2, 2), curves.items(), strict=True):
         panels = (
             ("mean", curve.means, curve.predicted_means),
@@ -82,13 +84,12 @@ def draw(curves: dict[str, Curve], path: str) -> None:
         )
         for panel, (title, seen, predicted) in zip(axes, panels, strict=True):
             for place, curvature in enumerate(CURVATURES):
-                color = f"C{place}"
-                panel.plot(curve.steps, predicted[:, place], color=color, label=f"curvature {curvature:g}")
-                panel.plot(curve.steps, seen[:, place], "o", color=color, markersize=3)
-            panel.set_title(f"{method}: {title}", fontsize=10)
+                line(panel, place, curve.steps, predicted[:, place], f"curvature {curvature:g}")
+                dots(panel, place, curve.steps, seen[:, place])
+            panel.set_title(f"{method}: {title}")
             panel.set_xlabel("step")
-    figure.axes[0].legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure.axes[0].legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

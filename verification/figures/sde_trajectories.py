@@ -19,6 +19,7 @@ from rich.progress import track
 from dpmech.analysis.sde.dynamics import GradientNoise, clipped_gain, sgd_diffusion, sgd_drift
 from dpmech.analysis.sde.sign import sign_diffusion, sign_drift
 from dpmech.analysis.sde.simulation import euler_maruyama
+from verification.figures.drawing import in_style
 
 DIMENSION = 1024
 CLIP = 5.0
@@ -148,21 +149,22 @@ def linear_excess(dimension: int = DIMENSION, seed: int = 9) -> float:
     return clipped_gain(noise) / clipped_gain(noise, gradient_norm=norm)
 
 
+@in_style
 def draw(paths: dict[str, Paths], path: str) -> None:
     """A column a panel: loss and gradient norm; lines are equations, dashes iterates."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 6), layout="constrained")
+    figure = Figure(figsize=(14, 6))
     grid = figure.subplots(2, len(paths))
     for column, (name, run) in enumerate(paths.items()):
         for row, title in enumerate(("loss", "gradient norm")):
             axes = grid[row, column]
-            axes.plot(run.equation[:, row], color="C0", label="equation")
-            axes.plot(run.iterates[:, row], "--", color="C1", label="iterates")
-            axes.set_title(f"{name}: {title}", fontsize=9)
+            axes.plot(run.equation[:, row], "-", color="C0", marker="", label="equation")
+            axes.plot(run.iterates[:, row], "--", color="C1", marker="", label="iterates")
+            axes.set_title(f"{name}: {title}")
             axes.set_xscale("symlog")
-    grid[0, 0].legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    grid[0, 0].legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from rich.progress import track
 
 from dpmech.analysis.spectral import denoising
 from dpmech.analysis.spectral import singular_values as spectral
+from verification.figures.drawing import dots, in_style, line
 from verification.oracles import matrices as ref
 
 SHAPES = ((16, 768), (100, 400), (256, 768))
@@ -61,23 +62,23 @@ def simulate(rows: int, columns: int, multiples: np.ndarray, draws: int, seed: i
     return Gains(multiples, simulated, predicted)
 
 
+@in_style
 def draw(curves: dict[tuple[int, int], Gains], path: str) -> None:
     """Mean gain with its spread over draws, and the prediction."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.5, 4.2))
     axes = figure.subplots()
     for index, ((rows, columns), curve) in enumerate(curves.items()):
-        color = f"C{index}"
         low, middle, high = np.quantile(curve.simulated, (0.05, 0.5, 0.95), axis=1)
-        axes.fill_between(curve.multiples, low, high, color=color, alpha=0.2)
-        axes.plot(curve.multiples, middle, "o", color=color, markersize=4)
-        axes.plot(curve.multiples, curve.predicted, color=color, label=f"{rows} x {columns}")
+        axes.fill_between(curve.multiples, low, high, color=f"C{index}", alpha=0.2)
+        dots(axes, index, curve.multiples, middle)
+        line(axes, index, curve.multiples, curve.predicted, f"{rows} x {columns}")
     axes.axhline(0.0, color="grey", linewidth=0.8)
     axes.set_xlabel("largest signal value / detection threshold")
     axes.set_ylabel("gain of the cosine (median, 5-95 %; line: limit)")
     axes.legend()
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dpmech.analysis.spectral import singular_values as spectral
+from verification.figures.drawing import dots, in_style, line
 from verification.oracles import matrices as ref
 
 SHAPES = ((16, 768), (100, 400), (300, 1200))
@@ -68,22 +69,22 @@ def simulate(rows: int, columns: int, multiples: np.ndarray, draws: int, seed: i
     return Transition(multiples, simulated, predicted)
 
 
+@in_style
 def draw(curves: dict[tuple[int, int], Transition], path: str) -> None:
     """Three panels, a colour a shape; lines are predictions, dots simulations."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    figure = Figure(figsize=(12, 3.6))
     titles = ("largest singular value / noise edge", "left cosine, squared", "right cosine, squared")
     for panel, (axes, title) in enumerate(zip(figure.subplots(1, 3), titles, strict=True)):
         for index, ((rows, columns), curve) in enumerate(curves.items()):
-            label, color = f"{rows} x {columns}", f"C{index}"
-            axes.plot(curve.multiples, curve.predicted[panel], color=color, label=label)
-            axes.plot(curve.multiples, curve.simulated[panel], "o", color=color, markersize=4)
+            line(axes, index, curve.multiples, curve.predicted[panel], f"{rows} x {columns}")
+            dots(axes, index, curve.multiples, curve.simulated[panel])
         axes.axvline(1.0, color="grey", linewidth=0.8)
         axes.set_xlabel("signal / detection threshold")
-        axes.set_title(title, fontsize=10)
-    figure.axes[0].legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+        axes.set_title(title)
+    figure.axes[0].legend()
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,8 +13,9 @@ from dpmech.accounting.poisson.direction import Direction
 from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
 from dpmech.accounting.poisson.lattice_route import LatticeRoute
 from dpmech.accounting.poisson.prv import PrvAccountant
-from dpmech.accounting.poisson.release import PoissonRelease, UserRelease
+from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease, UserRelease
 from dpmech.accounting.poisson.transform import transform
+from dpmech.accounting.poisson.truncated_accountant import TruncatedAccountant
 from dpmech.accounting.poisson.user_accountant import UserAccountant
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "PoissonAccountant",
     "PoissonRelease",
     "PrvAccountant",
+    "TruncatedAccountant",
+    "TruncatedRelease",
     "UserAccountant",
     "UserRelease",
     "compose_all",

@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from dpmech.accounting.poisson.step_loss import StepLoss
+from dpmech.accounting.poisson.step_loss import AnyLoss, StepLoss
 from dpmech.numerics import UNIT, FloatArray, IntArray, merge_cells
 
 __all__ = ["LatticeLoss", "Loss", "lower_lattice", "upper_lattice"]
@@ -135,7 +135,7 @@ class Loss(StepLoss):
         return min(0.25 * s, 2.5 * s / self.reach, 0.5 * s * s)
 
 
-def upper_lattice(loss: StepLoss, step: float) -> LatticeLoss:
+def upper_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
     """A lattice loss whose hockey-stick curve, also composed, is nowhere below the true one."""
     first, count = _cells(loss, step)
     edges = (first + np.arange(count + 1, dtype=np.float64)) * step
@@ -154,7 +154,7 @@ def upper_lattice(loss: StepLoss, step: float) -> LatticeLoss:
     return LatticeLoss(step, first, nodes, loss.tail_mass(), 2.0 * above)
 
 
-def lower_lattice(loss: StepLoss, step: float) -> LatticeLoss:
+def lower_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
     """A lattice loss whose hockey-stick curve, also composed, is nowhere above the true one.
 
     The lattice is shifted so that the heaviest cell's merged loss is a node: under a small sampling
@@ -196,7 +196,7 @@ def _by_cell(cells: IntArray, weights: FloatArray | None, count: int) -> FloatAr
     return np.bincount(cells, weights, count).astype(np.float64)
 
 
-def _cells(loss: StepLoss, step: float) -> tuple[int, int]:
+def _cells(loss: AnyLoss, step: float) -> tuple[int, int]:
     low, high = loss.interval()
     first = math.floor(low / step)
     return first, max(1, math.ceil(high / step) - first)

@@ -7,8 +7,8 @@ import scipy
 
 from dpmech.accounting.poisson.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
 from dpmech.accounting.poisson.lattice import lower_lattice, upper_lattice
-from dpmech.accounting.poisson.release import PoissonRelease, UserRelease
-from dpmech.accounting.poisson.step_loss import StepLoss
+from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.accounting.poisson.step_loss import AnyLoss
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, Ladder, bisect_boundary, log_gap, quotient_down, quotient_up
 
@@ -42,7 +42,7 @@ class LatticeRoute:
         release: what is accounted for.
     """
 
-    def __init__(self, release: PoissonRelease | UserRelease) -> None:
+    def __init__(self, release: PoissonRelease | UserRelease | TruncatedRelease) -> None:
         self.release = release
         self.by = release.by_lattice
 
@@ -85,10 +85,12 @@ class LatticeRoute:
 class Side:
     """One direction at one sigma."""
 
-    def __init__(self, release: PoissonRelease | UserRelease, sigma: float, *, remove: bool) -> None:
+    def __init__(
+        self, release: PoissonRelease | UserRelease | TruncatedRelease, sigma: float, *, remove: bool
+    ) -> None:
         # The upper sensitivity never over-states privacy, and the lower one never under-states it.
         self.steps = release.steps
-        self.loss: StepLoss = release.loss(quotient_down(sigma, release.sensitivity.upper), remove=remove)
+        self.loss: AnyLoss = release.loss(quotient_down(sigma, release.sensitivity.upper), remove=remove)
         self.most_noise = quotient_up(sigma, release.sensitivity.lower)
         self.moments = LossMoments(*self.loss.sampled(), self.steps)
 
@@ -110,7 +112,7 @@ class Side:
         for _ in range(_REACHES):
             loss, ladder = self._lattices(theta, log_delta)
 
-            def interval(step: float, loss: StepLoss = loss) -> tuple[float, float]:
+            def interval(step: float, loss: AnyLoss = loss) -> tuple[float, float]:
                 lower, upper = self._composed(loss, step, theta)
                 least, most = lower.delta(eps), upper.delta(eps)
                 return max(min(least, most), min(settled, most)), most
@@ -148,7 +150,7 @@ class Side:
         found = ladder.leap(interval, _gap_in_eps, goal=tolerance, order=2.0, patience=_PATIENCE)
         return found.lower, found.upper
 
-    def _lattices(self, theta: float, log_delta: float) -> tuple[StepLoss, Ladder]:
+    def _lattices(self, theta: float, log_delta: float) -> tuple[AnyLoss, Ladder]:
         """The loss without tails that do not matter, and the steps of its lattices.
 
         The gap between the ends falls like the square of the step once the step resolves the loss, and in
@@ -166,7 +168,7 @@ class Side:
             raise NumericalError(f"the losses of {loss!r} are too large for a lattice")
         return loss, Ladder.down(min(_FIRST * spread, _COARSEST), finest)
 
-    def _composed(self, loss: StepLoss, step: float, theta: float) -> tuple[ComposedLoss, ComposedLoss]:
+    def _composed(self, loss: AnyLoss, step: float, theta: float) -> tuple[ComposedLoss, ComposedLoss]:
         """The composed lower and upper lattice."""
         private = loss.under(self.most_noise)
         return (

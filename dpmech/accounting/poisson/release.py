@@ -4,9 +4,11 @@ import dataclasses
 
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.accounting.poisson.mixture_loss import MixtureLoss
+from dpmech.accounting.poisson.truncated_loss import TruncatedLoss
+from dpmech.mechanism import Truncation
 from dpmech.numerics import Bounds, Provenance
 
-__all__ = ["PoissonRelease", "UserRelease"]
+__all__ = ["PoissonRelease", "TruncatedRelease", "UserRelease"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,3 +64,34 @@ class UserRelease:
     def loss(self, noise_multiplier: float, *, remove: bool) -> MixtureLoss:
         """The loss of one release in one direction."""
         return MixtureLoss(self.sampling_prob, self.examples, noise_multiplier, remove)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedRelease:
+    """T releases, each of a lot of at most B of n examples.
+
+    Args:
+        truncation: what truncation does to one example, with q, B and n.
+        steps: T >= 1.
+        sensitivity: of one release.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    truncation: Truncation
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        own = self.truncation
+        facts = {"q": own.sampling_prob, "most": own.max_lot_size, "size": own.dataset_size}
+        return Provenance("lattice.truncated", facts | {"steps": self.steps})
+
+    def loss(self, noise_multiplier: float, *, remove: bool) -> TruncatedLoss:
+        """The loss of one release in one direction."""
+        odds = self.truncation
+        return TruncatedLoss(
+            odds.sampling_prob, odds.untruncated, odds.truncated, odds.kept, noise_multiplier, remove
+        )

@@ -1,4 +1,4 @@
-"""StepLoss: the privacy loss of one step whose loss is monotone in a single output, by quadrature."""
+"""The privacy loss of one step by quadrature: any one, and one that is monotone in a single output."""
 
 import abc
 import dataclasses
@@ -11,7 +11,7 @@ import scipy
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import UNIT, FloatArray, IntArray, gauss_legendre, spend
 
-__all__ = ["StepLoss"]
+__all__ = ["AnyLoss", "StepLoss"]
 
 # Gauss-Legendre rules for intervals that are wide and narrow against the scales of the densities.
 _WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
@@ -19,23 +19,68 @@ _MAX_CELLS = 5_000_000
 _POINTS = 20_001
 
 
-class StepLoss(abc.ABC):
+class AnyLoss(abc.ABC):
+    """The law of log dP/dQ of one step in one direction, as lattices need it. Subclasses are frozen records.
+
+    Attributes:
+        noise_multiplier: s > 0.
+        reach: outputs beyond this many standard deviations count as tails, in (0, 38].
+        exact_cuts: whether a panel of the quadrature leaves its cell by rounding alone.
+    """
+
+    exact_cuts: ClassVar[bool] = True
+    noise_multiplier: float
+    reach: float
+
+    @abc.abstractmethod
+    def interval(self) -> tuple[float, float]:
+        """The least and the largest loss that is not counted as tail."""
+
+    @abc.abstractmethod
+    def tail_mass(self) -> float:
+        """Upper bound on the P-mass of either tail."""
+
+    @abc.abstractmethod
+    def sampled(self) -> tuple[FloatArray, FloatArray]:
+        """Losses and log P-masses, for moments."""
+
+    @abc.abstractmethod
+    def quadrature(self, edges: FloatArray, *, upwards: bool) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Nodes that resolve the loss cells between the given edges (increasing losses).
+
+        Args:
+            edges: shape (m + 1,).
+            upwards: whether losses and masses are taken for larger, not smaller, by what they may be off by.
+
+        Returns:
+            Losses, P-masses and cell indices (cell i lies between edges i and i + 1) of all nodes.
+        """
+
+    def within(self, reach: float) -> Self:
+        """The same with another reach."""
+        return dataclasses.replace(self, reach=reach)  # type: ignore[type-var]  # all are dataclasses
+
+    def under(self, noise_multiplier: float) -> Self:
+        """The same with another noise multiplier."""
+        return dataclasses.replace(self, noise_multiplier=noise_multiplier)  # type: ignore[type-var]  # as above
+
+    def finest_step(self) -> float:
+        """The smallest lattice step that is affordable over the interval of losses."""
+        low, high = self.interval()
+        return (high - low) / _MAX_CELLS
+
+
+class StepLoss(AnyLoss):
     """Log dP/dQ of one step in one direction, where P or Q is N(0, s^2) and the other one a mixture.
 
     The mixture is one of N(k, s^2) for shifts k >= 0, so that its density over the pure one rises with the
     output. Final subclasses are frozen records.
 
     Attributes:
-        noise_multiplier: s > 0.
         remove: the direction: P is the mixture (True) or the pure noise (False).
-        reach: outputs beyond this many standard deviations count as tails, in (0, 38].
-        exact_cuts: whether `output_at` is a closed form, so that a panel leaves its cell by rounding alone.
     """
 
-    exact_cuts: ClassVar[bool] = True
-    noise_multiplier: float
     remove: bool
-    reach: float
 
     @abc.abstractmethod
     def log_ratio(self, x: FloatArray) -> FloatArray:
@@ -70,17 +115,14 @@ class StepLoss(abc.ABC):
         """Of the panels of the quadrature."""
 
     @property
+    def whole(self) -> float:
+        """The P-mass of all outputs."""
+        return 1.0
+
+    @property
     def points(self) -> int:
         """How many points `sampled` takes."""
         return _POINTS
-
-    def within(self, reach: float) -> Self:
-        """The same with another reach."""
-        return dataclasses.replace(self, reach=reach)  # type: ignore[type-var]  # all are dataclasses
-
-    def under(self, noise_multiplier: float) -> Self:
-        """The same with another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)  # type: ignore[type-var]  # as above
 
     def log_density(self, x: FloatArray) -> FloatArray:
         """Log density of P at output x."""
@@ -155,11 +197,6 @@ class StepLoss(abc.ABC):
             pieces.append((losses.ravel(), masses.ravel(), owners.ravel()))
         losses, masses, owners = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         # Sums of so many terms, in pairs, are off by less than 64 u of themselves.
-        if abs(total - 1.0) > doubt + 64.0 * UNIT + self.tail_mass():
+        if abs(total - self.whole) > doubt + 64.0 * UNIT + self.tail_mass():
             raise NumericalError(f"quadrature of {self!r} lost mass: {total!r}")
         return losses, masses, owners
-
-    def finest_step(self) -> float:
-        """The smallest lattice step that is affordable over the interval of losses."""
-        low, high = self.interval()
-        return (high - low) / _MAX_CELLS

@@ -57,9 +57,10 @@ class Intake:
                     f"parameter {index}, of shape {tuple(param.shape)}, has a gradient but no per-example "
                     "gradients (grad_sample): nothing bounds what one example adds to it",
                     supported="grad_sample on every parameter (Opacus' GradSampleModule), clipped_gradients, "
-                    "or ClippedSum.from_grads where the gradients are sums of clipped ones; other calls of "
-                    "the model under torch.no_grad(); no clip_grad_norm_, clipping is done here; no gradient "
-                    "checkpointing",
+                    "or ClippedSum.from_grads where the gradients are sums of clipped ones; after "
+                    "make_private(loss=...) model.backward(inputs, targets) in place of loss.backward(); "
+                    "other calls of the model under torch.no_grad(); no clip_grad_norm_, clipping is done "
+                    "here; no gradient checkpointing",
                 )
         for param, sample in zip(self._trained, samples, strict=True):
             if sample is not None:

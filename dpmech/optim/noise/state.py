@@ -10,6 +10,13 @@ from dpmech.optim.processes import Key
 
 __all__ = ["FORMAT", "checked_state"]
 
+# What to do where a part of what was described differs.
+_REMEDIES = {
+    "claim": "its strategy, participation, budget or sigma differs. A calibration that draws samples ends at "
+    "another sigma each time: save its certificate before the first step, "
+    "`calibration.certificate().save(path)`, and hand in `dm.Certificate.load(path)` where the run goes on",
+}
+
 FORMAT = 2  # 1 formed rows in float32
 
 
@@ -40,8 +47,11 @@ def checked_state(
         )
     for name, value in described.items():
         if state[name] != value:
+            remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
             raise CertificateError(
-                f"the state has another {name} than this stream", claimed=state[name], recomputed=value
+                f"the state has another {name} than this stream{remedy}",
+                claimed=state[name],
+                recomputed=value,
             )
     step = check_integer("state['step']", state["step"], minimum=0, maximum=n)
     return step, _check_key(state["key"]), _check_vectors(state["state"], like)

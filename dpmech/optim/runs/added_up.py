@@ -69,5 +69,5 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
             "batch: the weights are used beside their layer too (tied by hand, a regulariser), which its "
             "hooks do not see",
             supported="make_private(..., loss=...), which differentiates the whole loss of one example; "
-            "zero_grad() before the backward pass",
+            "zero_grad() before the backward pass; no clip_grad_norm_, clipping is done here",
         )

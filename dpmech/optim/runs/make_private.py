@@ -30,7 +30,7 @@ from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
-from dpmech.optim.runs.user_datasets import check_unit
+from dpmech.optim.runs.user_datasets import check_same_choice, check_unit
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
@@ -166,6 +166,7 @@ def make_private(
     check_dataset(loader)
     _check_order(loader, claim)
     world = processes(process_group)
+    check_same_choice(loader.dataset, process_group)
     sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)
     _check_sizes(claim, loader, sampler, expected_batch_size, world)
     private_loader = PrivateLoader(

@@ -211,6 +211,11 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "DistributedDataParallel averages gradients before they are clipped",
             supported="the module itself: clipped sums are added over processes here",
         )
+    if isinstance(model, nn.DataParallel):
+        raise UnsupportedCombinationError(
+            "DataParallel copies the model to several devices in every call, where no example is seen alone",
+            supported="the module itself, one process a device: torchrun, see the page on training",
+        )
     if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
         raise UnsupportedCombinationError(
             "FullyShardedDataParallel (FSDP1) hides which part of a parameter is here",

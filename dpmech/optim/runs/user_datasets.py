@@ -1,5 +1,6 @@
 """Datasets whose examples belong to users: the examples that are kept of each, or one item a user."""
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
@@ -11,9 +12,10 @@ from torch.utils.data import Dataset, Subset
 from dpmech.certificates import Claim
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Unit
+from dpmech.optim.processes import Group, check_agreement
 from dpmech.samplers import Contributions
 
-__all__ = ["UserDataset", "UserExamples", "check_unit"]
+__all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit"]
 
 
 class UserExamples(Subset[Any]):
@@ -194,3 +196,23 @@ def check_unit(
             supported="a claim of dm.Mechanism(strategy, participation, unit=dm.Unit.USER)",
         )
     return None
+
+
+def check_same_choice(dataset: object, group: Group) -> None:
+    """Refuse processes that keep different examples of users, as where chance chose in each by itself.
+
+    A place in a lot would be another example in every process: one user could add more than certified.
+
+    Args:
+        dataset: of the loader of this process.
+        group: the processes that train together.
+
+    Raises:
+        CertificateError: in all processes, if they differ.
+    """
+    if isinstance(dataset, UserDataset | UserExamples):
+        kept = dataset.contributions
+        places = hashlib.sha256(kept.indices.tobytes() + kept.owners.tobytes()).hexdigest()
+        check_agreement(
+            "which examples of users are kept (keyed=True takes one rng)", {"kept": places}, group
+        )

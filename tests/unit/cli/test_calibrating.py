@@ -88,6 +88,22 @@ def test_calibrate_sampled():
     assert record["sigma"] == expected.sigma
 
 
+def test_lots_of_at_most_so_many_examples(tmp_path):
+    path = tmp_path / "cut.json"
+    small = ["--dataset-size", "40", "--batch-size", "4", "--epochs", "1", "--sampling", "truncated-poisson"]
+    given = [*small, "--eps", "2", "--delta", "1e-5", "--max-lot-size", "9"]
+    result = run("calibrate", "--strategy", "identity", *given, "--adjacency", "zero_out", "--out", path)
+    assert result.exit_code == 0
+    certificate = dm.Certificate.load(path)
+    assert certificate.participation == dm.TruncatedPoisson(0.1, 9, 40)
+    assert certificate.expected_batch_size == certificate.participation.truncation.expected_lot_size < 4.0
+    refused = run("calibrate", "--strategy", "identity", *given)
+    assert refused.exit_code == 2
+    assert "no bound is proved for add_remove" in refused.stderr
+    refused = run("calibrate", "--strategy", "identity", *given[:-2], "--adjacency", "zero_out")
+    assert "missing: --max-lot-size" in refused.stderr
+
+
 def test_cyclic_poisson_and_replace_one_options():
     result = run(
         "calibrate",

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
+from tests.support.reviewed import run_of
 
 
 def run(*arguments):
@@ -59,6 +60,36 @@ def test_bad_input(arguments, words, path):
     assert result.exit_code == 2
     assert words in result.stderr
     assert not result.stdout
+
+
+def test_a_run_record_stands_for_its_certificate_and_a_ledger_for_none(tmp_path):
+    claim = dm.calibrate_sigma(dm.Identity(6), 1.0, 1e-5, participation=dm.MinSep(3))
+    claim.certificate(clip_norm=1.0).save(tmp_path / "certificate.json")
+    run_of(claim).save(tmp_path / "run.json")
+    told = [run("risk", tmp_path / name) for name in ("certificate.json", "run.json")]
+    assert [one.exit_code for one in told] == [0, 0]
+    first, second = (" ".join(one.stdout.split()).partition("sigma ")[2] for one in told)
+    assert first == second
+    assert "read, not recomputed: dpmech verify" in told[0].stderr
+    assert "note" not in run("risk", tmp_path / "run.json", "--quiet").stderr
+    ledger = dm.Ledger()
+    ledger.add("first", claim)
+    ledger.save(tmp_path / "ledger.json")
+    refused = run("risk", tmp_path / "ledger.json")
+    assert refused.exit_code == 2
+    assert "a certificate or a run record, not a ledger" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved"),
+    [(dm.Certificate, "run record"), (dm.RunRecord, "certificate"), (dm.Ledger, "certificate")],
+)
+def test_the_wrong_kind_of_file_is_named(kind, saved, tmp_path):
+    claim = dm.calibrate_sigma(dm.Identity(6), 1.0, 1e-5, participation=dm.MinSep(3))
+    document = run_of(claim) if saved == "run record" else claim.certificate()
+    document.save(tmp_path / "file.json")
+    with pytest.raises(dm.CertificateError, match=f"^a {saved}, not a "):
+        kind.load(tmp_path / "file.json")
 
 
 def test_no_certificate(tmp_path):

@@ -15,6 +15,7 @@ from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import _Programme
 from dpmech.fitting.descent import Problem, fit_family
 from dpmech.fitting.families import BandedFamily, BufferedFamily, InverseFamily
+from dpmech.numerics import up
 from dpmech.numerics.separated_sums import best_separated_sum
 from tests.support.oracles import epoch_sets, sensitivity_ceiling, separated_sets
 
@@ -356,6 +357,15 @@ def test_with_one_participation_all_entries_are_free():
 def test_dense_bands_beyond_the_separation_are_refused():
     with pytest.raises(UnsupportedCombinationError, match="bands"):
         dm.optimize(dm.Dense, dm.MinSep(3, 4), n=12, bands=4)
+
+
+def test_a_fit_is_printed_as_lines():
+    plain = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50)
+    first, second, third = str(plain).splitlines()
+    assert (first, second) == (repr(plain.strategy), "MinSep(min_sep=10, max_participations=5)")
+    assert third.startswith(f"rmse {up(plain.error)}, of independent noise {up(plain.identity_error)}: ")
+    sized = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50, eps=2.0, delta=1e-5)
+    assert str(sized).endswith(f"at the calibrated sigma\n{sized.calibration}")
 
 
 def test_one_step():

@@ -16,6 +16,7 @@ ALL = [
     dm.FixedEpochs(4),
     dm.Poisson(0.1),
     dm.Poisson(0.1, max_examples_per_user=3),
+    dm.Poisson(0.1, max_lot_size=4, dataset_size=20),
     dm.CyclicPoisson(0.1, 3),
     dm.BallsInBins(3),
     dm.FreshBallsInBins(3),
@@ -42,6 +43,7 @@ def test_every_schema_is_listed_here():
         (dm.FreshBallsInBins(6), 6, Pattern(6, 1)),
         (dm.Poisson(0.5), 6, Pattern(6, 1)),
         (dm.UserPoisson(0.5, 3), 6, Pattern(6, 1)),
+        (dm.TruncatedPoisson(0.5, 3, 9), 6, Pattern(6, 1)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
     ],
 )
@@ -84,13 +86,17 @@ def test_which_schemas_are_random():
     assert {type(schema) for schema in ALL if schema.random} == {
         dm.Poisson,
         dm.UserPoisson,
+        dm.TruncatedPoisson,
         dm.CyclicPoisson,
         dm.BallsInBins,
         dm.FreshBallsInBins,
     }
     releases = {type(schema) for schema in ALL if schema.per_release}
-    assert releases == {dm.Poisson, dm.UserPoisson, dm.CyclicPoisson}
+    assert releases == {dm.Poisson, dm.UserPoisson, dm.TruncatedPoisson, dm.CyclicPoisson}
     assert {type(schema) for schema in ALL if schema.unit is not None} == {dm.UserPoisson}
+    cut = [schema for schema in ALL if schema.add_remove_refused]
+    assert [(one.truncation.max_lot_size, one.truncation.dataset_size) for one in cut] == [(4, 20)]
+    assert {one.truncation for one in ALL if one not in cut} == {None}
 
 
 def test_numpy_integers_become_ints():
@@ -209,6 +215,7 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.FixedEpochs, {}, dm.FixedEpochs(10)),
         (dm.Poisson, {}, dm.Poisson(0.25)),
         (dm.UserPoisson, {"max_examples_per_user": 3}, dm.UserPoisson(0.25, 3)),
+        (dm.TruncatedPoisson, {"max_lot_size": 3, "dataset_size": 9}, dm.TruncatedPoisson(0.25, 3, 9)),
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
@@ -216,7 +223,7 @@ def test_every_schema_says_its_duty_in_sentences(schema):
     ],
 )
 def test_a_plan_sizes_every_schema(kind, settings, expected):
-    assert set(settings) == set(kind.plan_settings)
+    assert set(settings) == {*kind.plan_settings, *kind.plan_sizes}
     assert kind.planned(10, 39, 0.25, settings) == expected
 
 
@@ -229,6 +236,7 @@ def test_plans_know_each_schema_by_one_name():
         "epochs",
         "poisson",
         "user-poisson",
+        "truncated-poisson",
         "cyclic-poisson",
         "balls-in-bins",
         "balls-in-bins-fresh",

@@ -235,6 +235,24 @@ def test_a_state_in_the_middle_of_a_lot_holds_its_count():
     assert found[0] == found[1]
 
 
+def test_states_of_another_clipping_are_refused_by_name():
+    for rule, other in ((RULE, 0.8), (0.8, RULE), (RULE, AdaptiveClip(0.8))):
+        _, optimizer = by_hand(rule=rule)
+        state = optimizer.state_dict()
+        optimizer.close()
+        _, optimizer = by_hand(rule=other)
+        with pytest.raises(dm.CertificateError, match="another clipping"):
+            optimizer.load_state_dict(state)
+        optimizer.close()
+    _, optimizer = by_hand()
+    state = optimizer.state_dict()
+    del state["dpmech"]["clip_norms"]
+    optimizer.close()
+    _, optimizer = by_hand()
+    with pytest.raises(dm.InvalidParameterError, match="clip_norms of the state"):
+        optimizer.load_state_dict(state)
+
+
 def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
     cal = saved.calibration("poisson")
     model, optimizer, loader = private_run(

@@ -19,6 +19,13 @@ def test_steps_are_whole_batches():
     assert TrainingPlan(100, 8, 40).steps_per_epoch == 12
 
 
+def test_a_plan_is_printed_with_what_follows_from_it():
+    assert str(TrainingPlan(1497, 150, 20)) == (
+        "TrainingPlan(dataset_size=1497, batch_size=150, epochs=20): 180 steps, 9 an epoch; "
+        "expected lot 150 under Poisson sampling, 166.334 under Balls-in-Bins"
+    )
+
+
 def test_the_plan_is_public_and_its_sizes_agree_with_what_it_plans():
     assert dm.TrainingPlan is TrainingPlan
     assert dm.BallsInBins(PLAN.bins) == PLAN.participation("balls-in-bins")

@@ -1,7 +1,34 @@
+import importlib
+import pkgutil
+
 import numpy as np
 import pytest
 
-from verification.figures import muon_bias, spectral_gains, spectral_transition
+import verification.figures
+from verification.figures import drawing, muon_bias, spectral_gains, spectral_transition
+
+
+def test_every_figure_is_in_the_style_of_dpmech():
+    matplotlib = pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    seen = []
+
+    @drawing.in_style
+    def draw():
+        axes = Figure().subplots()
+        drawing.line(axes, 1, np.arange(3), np.arange(3), "line")
+        drawing.dots(axes, 1, np.arange(3), np.arange(3))
+        seen.extend((one.get_color(), one.get_marker(), one.get_linestyle()) for one in axes.lines)
+
+    draw()
+    assert seen == [("#D55E00", "", "-"), ("#D55E00", "s", "None")]
+    assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"][1] != "#D55E00"
+    names = {one.name for one in pkgutil.iter_modules(verification.figures.__path__)} - {"drawing"}
+    assert len(names) >= 7
+    for name in names:
+        draw = importlib.import_module(f"verification.figures.{name}").draw
+        assert draw.__wrapped__.__module__ == f"verification.figures.{name}"
 
 
 def test_the_transition_agrees_where_the_signal_is_clear():

@@ -519,6 +519,26 @@ def test_data_parallel_models_are_refused(monkeypatch):
             CAL,
             loss=cross_entropy,
         )
+    for functional in (True, False):
+        with pytest.raises(dm.UnsupportedCombinationError, match="DataParallel copies the model"):
+            made(model=torch.nn.DataParallel(classifier()), functional=functional)
+
+
+def test_a_loss_that_goes_backward_by_itself_is_told_what_to_call():
+    model, optimizer, loader = made()
+    inputs, targets = next(iter(loader))
+    F.cross_entropy(model(inputs), targets).backward()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"model\.backward\(inputs, targets\) in place"):
+        optimizer.step()
+
+
+def test_gradients_that_were_clipped_by_the_loop_are_refused_with_the_reason():
+    model, optimizer, loader = made(functional=False)
+    inputs, targets = next(iter(loader))
+    F.cross_entropy(model(inputs), targets).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(dm.UnsupportedCombinationError, match="no clip_grad_norm_, clipping is done here"):
+        optimizer.step()
 
 
 def test_without_opacus(monkeypatch):

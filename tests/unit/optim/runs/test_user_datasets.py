@@ -7,8 +7,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import FlatClipping, UserDataset, UserExamples, make_private
+from dpmech.optim import processes as agreement
 from dpmech.optim.clipping import Batch, ExampleGradients
 from dpmech.optim.runs.example_loss import ExampleLoss
+from dpmech.optim.runs.user_datasets import check_same_choice
 from dpmech.optim.runs.user_loss import UserLoss
 
 N, MOST = 6, 3
@@ -127,6 +129,44 @@ def test_tensors_of_ids_bound_users():
     numbers = torch.tensor([list(dict.fromkeys(IDS)).index(one) for one in IDS])
     assert len(UserDataset(examples(), numbers, MOST)) == 6
     assert len(UserExamples(examples(), list(numbers), MOST)) == len(IDS) - 1
+
+
+class OfTwo:
+    """torch.distributed as one of two processes sees it, where the other one says `other`, or the same."""
+
+    other = None
+
+    def is_available(self):
+        return True
+
+    def is_initialized(self):
+        return True
+
+    def get_world_size(self, group):
+        return 2
+
+    def get_rank(self, group):
+        return 0
+
+    def all_gather_object(self, found, mine, group):
+        if self.other is None:
+            OfTwo.other = mine
+        found[:] = [mine, self.other]
+
+
+@pytest.mark.parametrize("kind", [UserDataset, UserExamples])
+def test_processes_keep_the_same_examples(kind, monkeypatch):
+    """A place in a lot is an example: were it another one elsewhere, a user could add more than certified."""
+    ids, data = ["ann"] * 40, list(range(40))
+    check_same_choice(kind(data, ids, 3, keyed=True), None)  # a single process
+    monkeypatch.setattr(agreement, "dist", OfTwo())
+    monkeypatch.setattr(OfTwo, "other", None)
+    check_same_choice(kind(data, ids, 3, keyed=True, rng=5), None)
+    check_same_choice(kind(data, ids, 3, keyed=True, rng=5), None)
+    with pytest.raises(dm.CertificateError, match="which examples of users are kept"):
+        check_same_choice(kind(data, ids, 3, keyed=True), None)
+    with pytest.raises(dm.CertificateError, match="which examples of users are kept"):
+        made(SEVERAL if kind is UserExamples else USERS, kind(examples(), IDS, 2), generator=7)
 
 
 def test_a_run_of_examples_of_users_takes_its_steps():

@@ -1,0 +1,98 @@
+"""Poisson sampling of lots of at most B examples: T mixtures of what full lots and others lose."""
+
+from dpmech.accounting.accountant import Accountant, Progress, Solution
+from dpmech.accounting.poisson.accountant import PoissonAccountant, saddle_point_sigma
+from dpmech.accounting.poisson.lattice_route import LatticeRoute
+from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease
+from dpmech.accounting.sigma_search import smallest_sigma
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import BOUND, Bounds, next_down, next_up, product_up
+
+__all__ = ["TruncatedAccountant"]
+
+# How much of the tolerance lattices may use up in eps; the rest is for the search around it.
+_OF_EPS = 0.5
+# Bounds on eps wider than this, relative, between lattices of one law, are refused, not returned.
+_WIDEST = 0.01
+_SMALLEST_EPS = 1e-9
+# Where a truncation anywhere in the run is so rare against delta, it counts as a failure.
+_RARE = 1e-4
+
+
+class TruncatedAccountant(Accountant):
+    """Both directions from above by the law that dominates; from below by a run that is one of those allowed.
+
+    From above, a step whose lot could be truncated counts as such with what it loses at most, on lattices;
+    or, where a truncation in the whole run is less likely than a ten-thousandth of delta, its probability is
+    added to the delta of Poisson sampling. From below, the others have gradients of zero: that is Poisson
+    sampling with the probability of being in the lot.
+
+    Args:
+        release: what is accounted for.
+    """
+
+    def __init__(self, release: TruncatedRelease) -> None:
+        self.release = release
+        self.sensitivity = release.sensitivity
+        self.route = LatticeRoute(release)
+        self.by = self.route.by
+        self.guarantee = BOUND
+        odds, steps = release.truncation, release.steps
+        # That any lot of the run is truncated: a bound, not below T tau.
+        self._ever = product_up(odds.truncated[1], steps)
+        self._alone = PoissonAccountant(
+            PoissonRelease(odds.joined[0], steps, release.sensitivity, release.tight)
+        )
+        self._whole = (
+            PoissonAccountant(PoissonRelease(odds.sampling_prob, steps, release.sensitivity))
+            if odds.sampling_prob < 1.0 and self._ever <= _RARE
+            else None
+        )
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        upper = self.bounded_delta(sigma, eps, tolerance=tolerance).upper
+        lower = self._alone.delta(sigma, eps, tolerance=tolerance).lower
+        return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+
+    def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Of the law that dominates; where truncation is a rare failure, of Poisson sampling below."""
+        upper = self._rarely_truncated(sigma, eps, tolerance)
+        if upper is None or self._whole is None:
+            return self.route.delta(sigma, eps, tolerance=tolerance)
+        plain = self._whole.delta(sigma, eps, tolerance=tolerance)
+        return Bounds(plain.lower, upper, self.guarantee, self.by)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        upper = self._rarely_truncated(sigma, eps, tolerance)
+        return self.route.bracket(sigma, eps, tolerance)[1] if upper is None else upper
+
+    def _rarely_truncated(self, sigma: float, eps: float, tolerance: float) -> float | None:
+        """Upper delta where truncation is a rare failure; None where it is not."""
+        if self._whole is None:
+            return None
+        upper = self._whole.upper_delta(sigma, eps, tolerance=tolerance)
+        return min(1.0, next_up(upper + self._ever)) if self._ever <= _RARE * upper else None
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        lower = self._alone.epsilon(sigma, delta, tolerance=tolerance).lower
+        if self._whole is not None and self._ever <= _RARE * delta:
+            upper = self._whole.epsilon(sigma, next_down(delta - self._ever), tolerance=tolerance).upper
+            return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+        least = upper = 0.0
+        for side in self.route.sides(sigma):
+            ends = side.epsilon(delta, _OF_EPS * tolerance, settled=least)
+            least, upper = max(least, ends[0]), max(upper, ends[1])
+        if upper - least > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
+            raise NumericalError(
+                f"eps at sigma={sigma!r} is only known to lie in [{least!r}, {upper!r}] ({self.method}), "
+                "wider than the tolerance"
+            )
+        return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        start = saddle_point_sigma(self._alone.release, eps, delta)
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
