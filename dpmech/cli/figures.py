@@ -1,12 +1,9 @@
 """Figures that commands write: which files they may be, and what is wrong with one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["drawable", "save_figure"]
 
@@ -22,8 +19,8 @@ def drawable() -> frozenset[str]:
     return plots.file_formats()
 
 
-def save_figure(figure: "Figure", path: Path) -> None:
-    """Write it to a file.
+def save_figure(figure: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib is optional
+    """Write a figure of `dpmech.plots` to a file.
 
     Raises:
         InvalidParameterError: if it cannot be written.
