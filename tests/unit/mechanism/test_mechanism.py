@@ -301,3 +301,12 @@ def test_a_prefix_may_be_a_single_step():
     for call in (lambda: own.prefix(0), lambda: dm.EveryStep().prefix(12, 0)):
         with pytest.raises(dm.InvalidParameterError, match="steps"):
             call()
+
+
+@pytest.mark.parametrize(
+    "participation", [dm.MinSep(3), dm.Poisson(0.1), dm.Poisson(0.1, max_examples_per_user=3)]
+)
+def test_a_prefix_hides_whom_the_whole_hides(participation):
+    own = dm.Mechanism(dm.Identity(12), participation, unit=dm.Unit.USER)
+    assert own.prefix(5).unit is dm.Unit.USER
+    assert own.prefix(5).fingerprint() != dm.Mechanism(dm.Identity(5), dm.MinSep(3)).fingerprint()

@@ -219,6 +219,45 @@ def test_each_direction_by_itself(q, m, sigma, eps):
         assert pair.one_step(eps, sign) == pytest.approx(true, rel=1e-9)
 
 
+def test_one_step_is_the_larger_of_both_directions(monkeypatch):
+    for larger in (1.0, -1.0):
+        monkeypatch.setattr(_Pair, "one_step", lambda self, eps, sign, at=larger: 0.4 if sign == at else 0.1)
+        assert users_delta(0.3, 2, 1.3, 1, 0.5) == 0.4
+
+
+class Told:
+    """A direction that says what it is told to; one without ends is not to be looked at."""
+
+    def __init__(self, ceiling, ends=None):
+        self.moments, self.log_ceiling, self.ends = self, math.log(ceiling), ends
+
+    def chernoff_log_delta(self, eps):
+        return self.log_ceiling
+
+    def steepness(self, eps):
+        return 1.0
+
+    def delta(self, eps, tolerance, *, settled=0.0):
+        assert self.ends is not None
+        return self.ends
+
+
+def test_a_direction_is_left_out_only_far_below_the_other(monkeypatch):
+    route = accountant_for(dm.Mechanism(dm.Identity(2), users(0.1, 2)), None).route
+    first = Told(0.9, (0.2, 0.3))
+    for second, expected in [
+        (Told(0.8, (0.4, 0.5)), (0.4, 0.5)),
+        (Told(0.8, (0.1, 0.5)), (0.2, 0.5)),
+        (Told(0.8, (0.1, 0.15)), (0.2, 0.3)),
+        # Chernoff's bound comes from a quadrature: twice of it has to be below.
+        (Told(0.11, (0.1, 0.35)), (0.2, 0.35)),
+        (Told(0.09), (0.2, 0.3)),
+    ]:
+        for both in ((first, second), (second, first)):
+            monkeypatch.setattr(type(route), "sides", lambda self, sigma, both=both: both)
+            assert route.bracket(1.0, 0.5, 1e-3)[:2] == expected
+
+
 def test_the_larger_direction_decides_whichever_comes_first(monkeypatch):
     q, m, sigma, steps, eps = 0.2, 2, 2.0, 8, 1.0
     found = accountant_for(dm.Mechanism(dm.Identity(steps), users(q, m)), None)
