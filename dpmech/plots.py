@@ -20,7 +20,7 @@ from dpmech.numerics import Bounds, FloatArray, typed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["error_by_eps", "file_formats", "matrices", "per_step_errors", "privacy_profile"]
+__all__ = ["error_by_eps", "file_formats", "matrices", "per_step_errors", "privacy_profile", "trade_off"]
 
 _STYLE = "dpmech.figures"
 _MARKED = 24  # at most so many markers on a line
@@ -147,6 +147,36 @@ def privacy_profile(eps: Sequence[float], deltas: Mapping[str, Sequence[Bounds]]
                 grid[shown], lower[shown], upper[shown], color=line.get_color(), alpha=0.25, lw=0
             )
     axes.set(xlabel="eps", ylabel="delta", yscale="log")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    return figure
+
+
+@_styled()
+def trade_off(rates: Sequence[float], powers: Mapping[str, Sequence[float]], *, title: str = "") -> "Figure":
+    """The largest true-positive rates of attacks at false-positive rates, beside guessing.
+
+    Args:
+        rates: false-positive rates, increasing, in (0, 1], shape (m,).
+        powers: for each name, the m true-positive rates.
+        title: above the axes.
+    """
+    grid = np.asarray(rates, dtype=np.float64)
+    if (
+        grid.ndim != 1
+        or grid.size == 0
+        or np.any(np.diff(grid) <= 0.0)
+        or not 0.0 < grid[0] <= grid[-1] <= 1.0
+    ):
+        raise InvalidParameterError("rates", rates, "increasing numbers in (0, 1]")
+    figure = _figure(6.4, 4.0)
+    axes = figure.subplots()
+    for name, power in powers.items():
+        if len(power) != grid.size:
+            raise InvalidParameterError(f"powers[{name!r}]", len(power), f"{grid.size} rates, one each")
+        axes.plot(grid, power, label=name, markevery=_every(grid.size))
+    axes.plot(grid, grid, label="guessing", color="#999999", ls=":", marker="")
+    axes.set(xlabel="false-positive rate", ylabel="true-positive rate, at most", xscale="log", yscale="log")
+    axes.set_title(title)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure
 

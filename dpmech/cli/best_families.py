@@ -8,12 +8,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from dpmech.cli.baseline import BASELINE, Baseline, error_of
+from dpmech.cli.figures import save_figure
 from dpmech.cli.options import ResolvedPlan
 from dpmech.cli.printing import shown, width
 from dpmech.cli.rows import as_data
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
-from dpmech.exceptions import InvalidParameterError
 from dpmech.fitting import Fit
 from dpmech.mechanism import Strategy, noise_cost
 from dpmech.numerics import times, typed
@@ -150,7 +150,4 @@ def draw(
     drawn = plots.error_by_eps(
         errors, label=f"{objective} (clip norms)", title=f"{plan.participation!r}, n = {plan.training.n}"
     )
-    try:
-        drawn.savefig(path)
-    except (OSError, ValueError) as error:
-        raise InvalidParameterError("figure", str(path), f"a file that can be written ({error})") from None
+    save_figure(drawn, path)

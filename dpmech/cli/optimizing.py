@@ -18,6 +18,7 @@ from dpmech.cli.best_families import Found, baseline_of_fits, draw, independent_
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
+from dpmech.cli.figures import drawable
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import OneOf, Reals, Target
@@ -37,12 +38,6 @@ __all__ = ["optimize"]
 
 _DEFAULT = "lambda-cgd,bandmf:bands=16,bandinv:bands=4,blt:buffers=3"
 _OBJECTIVES = ("rmse", "max_se", "last")
-
-
-def _drawable() -> frozenset[str]:
-    from dpmech import plots  # matplotlib is optional
-
-    return plots.file_formats()
 
 
 @click.command(
@@ -70,7 +65,7 @@ def _drawable() -> frozenset[str]:
     help="Error that is made small: root mean square (rmse), worst step (max_se), last step.",
 )
 @click.option("--eps-grid", type=Reals(), help="More budgets for the figure, joined by commas: 8,4,2,1.")
-@click.option("--figure", type=Target(_drawable), help="Draw error against eps into this file.")
+@click.option("--figure", type=Target(drawable), help="Draw error against eps into this file.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of coefficients fitted before.")
 @click.option("--out", type=Target(), help="Write the certificate of the best family at --eps to this file.")
 @click.option("--out-strategy", type=Target(), help="Write the best strategy at --eps to this file.")

@@ -1,18 +1,23 @@
 """`dpmech risk`: what a certificate's noise means for an attacker, in words."""
 
+import math
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
+import numpy as np
 
 from dpmech.accounting import PrivacyProfile
 from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
+from dpmech.cli.figures import drawable, save_figure
 from dpmech.cli.files import read_claim
 from dpmech.cli.options import output_options
-from dpmech.cli.parameters import Real
+from dpmech.cli.parameters import Real, Target
 from dpmech.cli.printing import emit, progress_bar
+from dpmech.cli.rows import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.evaluation import profile
 from dpmech.numerics import typed, up
@@ -21,6 +26,8 @@ from dpmech.reports import Finding, findings
 __all__ = ["risk"]
 
 _WIDTH = 80
+# Of the figure.
+_POINTS = 21
 
 
 @click.command(
@@ -52,6 +59,7 @@ _WIDTH = 80
     "--rel-error", type=Real(minimum=1e-3, maximum=0.5), default=0.01, show_default=True,
     help="How far a curve that needs nodes may be off between them.",
 )  # fmt: skip
+@click.option("--figure", type=Target(drawable), help="Draw the trade-off of attacks into this file.")
 @worker_options
 @output_options
 def risk(
@@ -62,6 +70,7 @@ def risk(
     baseline: tuple[float, ...],
     tail: float,
     rel_error: float,
+    figure: Path | None,
     workers: int | None,
     dask: str | None,
     quiet: bool,
@@ -76,7 +85,7 @@ def risk(
     there is none, or a number is out of range.
     """
     certificate = read_claim(file)
-    total = 3 + len(fpr) + len(prior) + len(baseline)
+    total = 3 + (figure is not None) + len(fpr) + len(prior) + len(baseline)
     with (
         chosen_executor(workers, dask) as executor,
         progress_bar("risk", total=total, quiet=quiet) as report,
@@ -87,6 +96,12 @@ def risk(
         )
         report("")
         found = findings(known, rates=fpr, priors=prior, baselines=baseline, tail=tail, report=report)
+        failed = None
+        if figure is not None:
+            report("figure")
+            target = figure
+            failed = attempted(lambda: _draw(known, certificate, target))
+            report("")
     if as_json:
         content = {
             "certificate": file,
@@ -99,11 +114,15 @@ def risk(
             "profile": str(known.by),
             "risk": [one.to_dict() for one in found],
         }
+        if figure is not None:
+            content["figure"] = None if failed else str(figure)
         emit(document("risk", content))
     else:
         _print_sentences(file, certificate, known, found)
     if not quiet:
         click.echo(f"dpmech: note: read, not recomputed: dpmech verify {file}", err=True)
+    if failed is not None:
+        raise failed
 
 
 def _print_sentences(
@@ -117,6 +136,27 @@ def _print_sentences(
     for one in found:
         _print(one.words, "- ")
     _print(f"How sure: {known.guarantee}; {known.by}.")
+
+
+def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
+    """Attacks that the profile allows, beside those that the budget alone would allow.
+
+    References:
+        Kairouz, Oh and Viswanath 2015 for (eps, delta).
+    """
+    from dpmech import plots  # matplotlib is optional
+
+    rates = np.logspace(-5.0, 0.0, _POINTS).tolist()
+    eps, delta = certificate.budget.eps, certificate.budget.delta
+    lines = {
+        "this run": [known.tpr(rate).upper for rate in rates],
+        f"(eps, delta) = ({typed(eps)}, {typed(delta)}) alone": [
+            min(1.0, delta + math.exp(min(eps, 700.0)) * rate, 1.0 - math.exp(-eps) * (1.0 - delta - rate))
+            for rate in rates
+        ],
+    }
+    title = f"{certificate.strategy!r}, {certificate.participation!r}"
+    save_figure(plots.trade_off(rates, lines, title=title), path)
 
 
 def _print(text: str, mark: str = "") -> None:

@@ -74,6 +74,13 @@ def test_privacy_profile(tmp_path):
     assert len(axes.collections) == 1
 
 
+def test_trade_off(tmp_path):
+    rates, powers = [0.01, 0.1, 1.0], [0.2, 0.5, 1.0]
+    (axes,) = drawn(plots.trade_off(rates, {"a run": powers}, title="of"), tmp_path)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), powers)
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), rates)
+
+
 def test_matrices(tmp_path):
     figure = plots.matrices(dm.LambdaCGD(12, 0.8))
     drawn(figure, tmp_path)
@@ -93,6 +100,8 @@ def test_matrices(tmp_path):
         (lambda: plots.per_step_errors({"a": dm.Identity(3)}, scales={}), "scales"),
         (lambda: plots.privacy_profile([1.0, 1.0], {}), "eps"),
         (lambda: plots.privacy_profile([1.0], {"a": []}), "deltas"),
+        (lambda: plots.trade_off([0.0, 1.0], {}), "rates"),
+        (lambda: plots.trade_off([0.5], {"a": []}), "powers"),
         (lambda: plots.matrices(dm.Identity(500)), "n"),
     ],
 )

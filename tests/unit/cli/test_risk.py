@@ -96,3 +96,18 @@ def test_no_certificate(tmp_path):
     result = run("risk", tmp_path / "none.json")
     assert result.exit_code == 2
     assert "none.json" in result.stderr
+
+
+def test_a_figure_of_attacks(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
+    plain = tmp_path / "plain.json"
+    dm.calibrate_sigma(dm.Identity(30), 1.0, 1e-5).certificate().save(plain)
+    target = tmp_path / "attacks.png"
+    result = run("risk", plain, "--figure", target, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["figure"] == str(target)
+    assert target.read_bytes()[:4] == b"\x89PNG"
+    refused = run("risk", plain, "--figure", tmp_path / "attacks.xls")
+    assert refused.exit_code == 2
+    assert "--figure must be a file that ends in" in refused.stderr
+    assert "figure" not in json.loads(run("risk", plain, "--json").stdout)

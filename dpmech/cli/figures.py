@@ -1,0 +1,31 @@
+"""Figures that commands write: which files they may be, and what is wrong with one."""
+
+from pathlib import Path
+from typing import Any
+
+from dpmech.exceptions import InvalidParameterError
+
+__all__ = ["drawable", "save_figure"]
+
+
+def drawable() -> frozenset[str]:
+    """The endings of files that a figure can be written to.
+
+    Raises:
+        MissingDependencyError: without matplotlib.
+    """
+    from dpmech import plots  # matplotlib is optional
+
+    return plots.file_formats()
+
+
+def save_figure(figure: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib is optional
+    """Write a figure of `dpmech.plots` to a file.
+
+    Raises:
+        InvalidParameterError: if it cannot be written.
+    """
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError("figure", str(path), f"a file that can be written ({error})") from None
