@@ -140,10 +140,8 @@ def _profile(
     cal: Calibration, plan: ResolvedPlan, executor: concurrent.futures.Executor | None
 ) -> PrivacyProfile:
     """The profile by the method that was asked for; its draws have nothing to do with those behind sigma."""
-    rng = None
-    if plan.seed is not None:
-        (seed,) = np.random.SeedSequence(plan.seed).spawn(1)
-        rng = np.random.default_rng(seed)
+    # One word more than the seed of the calibration: other random numbers.
+    rng = None if plan.seed is None else np.random.default_rng([plan.seed, 1])
     return cal.profile(method=plan.method, rng=rng, executor=executor)
 
 

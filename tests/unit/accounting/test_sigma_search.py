@@ -20,7 +20,7 @@ def accountant(*, meets_from, lower, upper):
         assert tolerance == pytest.approx(0.4 * 0.1)
         return dm.Bounds(0.0, 1e-5, BOUND, BY) if sigma >= 2.0 else dm.Bounds(lower, upper, BOUND, BY)
 
-    return types.SimpleNamespace(epsilon=epsilon, delta=delta, method="fake")
+    return types.SimpleNamespace(epsilon=epsilon, delta=delta, bounded_delta=delta, method="fake")
 
 
 def test_sigma_is_raised_by_a_fiftieth_of_rtol_until_eps_is_met():

@@ -183,7 +183,7 @@ def test_every_sampler_is_described(participation, words):
 
 def test_a_schema_of_ones_own_says_its_duty():
     own = mock.MagicMock(spec=dm.Participation)
-    own.duty = "Every {} steps.".format
+    own.duty, own.add_remove_refused = "Every {} steps.".format, None
     duties = trainer_duties(changed(CERTIFICATE, participation=own))
     assert duties["sampler"] == "Every 6 steps."
 
