@@ -123,7 +123,8 @@ def test_intervals_cover_at_their_level():
     assert scipy.stats.binom.sf(faulty - 1, runs, 1.2 * each) < ALPHA
 
 
-@pytest.mark.parametrize("runs", [14, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [14, 40])
 def test_certified_bounds_hold_at_their_level(runs):
     eps, beta = 3.5, 0.1
     truth = max(quadrature(THREE, eps))

@@ -120,6 +120,7 @@ def test_add_stops_at_its_floor():
     assert mixture_delta(gram, 8.0, rel_error=0.05, remove=False, floor=1e-6) == 1e-6
 
 
+@pytest.mark.slow
 def test_a_strategy_that_no_single_exponential_is_like():
     """InverseSquareRoot(16): two exponentials, against importance sampling of the strategy itself."""
     plan = {"participation": dm.BallsInBins(60)}

@@ -188,6 +188,7 @@ def test_eps_below_what_is_sampled():
     assert exact_delta(sigma, 1e-6) <= bounds.upper * (1.0 + 1e-6)
 
 
+@pytest.mark.slow
 def test_where_a_close_proof_takes_many_draws_a_sigma_further_up_is_proved(monkeypatch):
     near = calibrated(accountant())
     assert near.excess <= 0.08

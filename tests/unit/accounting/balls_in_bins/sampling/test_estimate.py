@@ -94,7 +94,7 @@ def test_identity_against_convolution(square, bins, eps):
 @pytest.mark.parametrize(
     "fault",
     [
-        "entry",
+        pytest.param("entry", marks=pytest.mark.slow),
         pytest.param("direction", marks=pytest.mark.slow),
         pytest.param("log bins", marks=pytest.mark.slow),
     ],
