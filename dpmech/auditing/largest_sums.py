@@ -151,5 +151,5 @@ def _added(masses: FloatArray, count: int) -> tuple[FloatArray, float]:
 
 
 def _of_terms(count: int) -> float:
-    """Relative rounding error of a sum of products >= 0, one after the other, and of a few operations more."""
+    """Relative rounding error of a sum of products >= 0, one by one, and of a few operations more."""
     return 1.01 * (count + 8) * UNIT

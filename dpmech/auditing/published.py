@@ -99,7 +99,7 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """Certified upper bound over claim; NaN where there is none. Of `Shuffled` lots it is far from tight."""
+        """Certified upper bound over claim, not tight for `Shuffled` lots; NaN where there is none."""
         return math.nan if self.certified is None else self.certified.upper / self.claim.claimed_eps
 
     @property

@@ -16,8 +16,12 @@ ALPHA = 1e-9
 SIZE, BATCH = 24, 2
 
 
+def _slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def runs(count, epochs, sigma, gradient, rng, *, once=False):
-    """Noisy sums less their public mean, (count, epochs, lots): example 0 has the gradient, others have -1."""
+    """Noisy sums less their public mean, (count, epochs, lots); example 0 has the gradient, others -1."""
     gradients = np.full(SIZE, -1.0)
     gradients[0] = gradient
     orders = rng.permuted(np.tile(np.arange(SIZE), (count * (1 if once else epochs), 1)), axis=1)
@@ -49,7 +53,7 @@ def test_the_largest_sum_is_as_high_as_it_is_said_to_be(gradient, mean):
 
 
 @pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize(("epochs", "sigma"), [(1, 0.7), (6, 1.2), (12, 2.5)])
+@pytest.mark.parametrize(("epochs", "sigma"), [(1, 0.7), _slow(6, 1.2), _slow(12, 2.5)])
 def test_no_lower_end_is_above_the_eps_of_the_run(epochs, sigma, once):
     """The mean of (1 - e^(eps - loss))+ over runs is delta at eps of this pair of datasets; Hoeffding."""
     count, delta = 100_000, 0.05
