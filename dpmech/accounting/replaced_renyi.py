@@ -6,12 +6,13 @@ replaces each other, D(a) at an integer order a >= 2 is at most
 log(1 + q^2 C(a, 2) min(4 (e^E(2) - 1), 2 e^E(2)) + sum_{j >= 3} q^j C(a, j) min(2 e^((j-1) E(j)), 4 m(j)))
 
 over a - 1. There m(j) for even j is the j-th moment of r - 1 under N(0, s^2), r the density of N(1, s^2) over
-it, and for odd j the geometric mean of its neighbours. And D(a) is never more than E(a), as the divergence is quasi-convex in pairs of laws. Between two integers (a - 1) D(a)
-lies below the chord of its bounds there, being convex and 0 at a = 1.
+it, and for odd j the geometric mean of its neighbours. And D(a) is never more than E(a), as the divergence is
+quasi-convex in pairs of laws. Between two integers (a - 1) D(a) lies below the chord of its bounds there,
+being convex and 0 at a = 1.
 
 References:
-    Wang, Balle and Kasiviswanathan 2019 (arXiv:1808.00087v2), Theorems 9 and 27, for mechanisms without a
-    divergence of infinite order; van Erven and Harremoes 2014 (arXiv:1206.2459v2), Theorem 13, for the cap.
+    Wang, Balle and Kasiviswanathan 2019 (arXiv:1808.00087), Theorems 9 and 27, for mechanisms without a
+    divergence of infinite order; van Erven and Harremoes 2014 (arXiv:1206.2459), Theorem 13, for the cap.
     Shown in docs/fixed_size_lots.md.
 """
 

@@ -2,8 +2,8 @@ r"""Delta of steps whose lots are uniform sets of B of n examples, one replaced,
 
 One step: q times the hockey stick of the Gaussian mechanism at e^a = 1 + (e^eps - 1) / q, q = B / n,
 integrated from its definition. T steps: the contour integral of `integrals` over the law with this curve,
-which has mirrored losses on both sides of 0; what lies at 0 is what these leave of 1. The accountant has other
-formulas, and lattices.
+which has mirrored losses on both sides of 0; what lies at 0 is what these leave of 1. The accountant has
+other formulas, and lattices.
 """
 
 import math

@@ -12,6 +12,9 @@ from dpmech.numerics import UNIT, FloatArray, IntArray
 __all__ = ["PartedLoss"]
 
 
+_BEYOND = 1.0 + 1e-9
+
+
 class PartedLoss(AnyLoss):
     """A law that is the sum of weighted laws and of what lies at 0. Subclasses are frozen records.
 
@@ -35,7 +38,9 @@ class PartedLoss(AnyLoss):
     def interval(self) -> tuple[float, float]:
         """Over all parts; 0 lies inside."""
         ends = [part.interval() for _, part in self._weighted(1)]
-        return min(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
+        low, high = min(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
+        # Where both ends are multiples of a step, rounding must not leave a sliver outside the last cell.
+        return low * _BEYOND, high * _BEYOND
 
     def tail_mass(self) -> float:
         """Of all parts, each with its weight."""
