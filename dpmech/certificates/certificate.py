@@ -198,6 +198,7 @@ class Certificate(Claim, Document):
                 self.headline,
                 f"eps {typed(self.budget.eps)}, delta {typed(self.budget.delta)}, {self.adjacency.value}, "
                 f"unit {self.unit.value}",
+                self.attack_words,
                 f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
                 f"{self.strategy!r}",
                 f"{self.participation!r}",

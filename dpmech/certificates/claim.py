@@ -23,7 +23,7 @@ from dpmech.mechanism import (
     decoder_norm,
     decoder_row_norm,
 )
-from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee
+from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee, up
 
 if TYPE_CHECKING:
     from dpmech.certificates.certificate import Certificate
@@ -138,6 +138,15 @@ class Claim(abc.ABC):
     def unit(self) -> Unit:
         """Whose presence is hidden: that of one example, or of a user with all examples."""
         return self.mechanism.unit
+
+    @property
+    def attack_words(self) -> str:
+        """What the budget alone says of an attack, in a sentence; the whole profile says more."""
+        percent = up(100.0 * self.budget.attack_rate(0.01), 4)
+        return (
+            f"at 1 % false positives an attack finds at most {percent} % of the {self.unit.value}s, "
+            "by eps and delta alone"
+        )
 
     @abc.abstractmethod
     def certificate(

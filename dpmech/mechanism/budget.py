@@ -2,9 +2,10 @@
 
 import dataclasses
 import enum
+import math
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_delta, check_eps
+from dpmech.guards import check_delta, check_eps, check_real
 
 __all__ = ["UNSTATED", "Adjacency", "PrivacyBudget", "Unit", "Unstated"]
 
@@ -71,6 +72,9 @@ class Unstated(enum.Enum):
 
 UNSTATED = Unstated.UNSTATED
 
+# Above all rounding of `attack_rate`.
+_ROUNDING = 2.0**-48
+
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
@@ -95,3 +99,29 @@ class PrivacyBudget:
     def __post_init__(self) -> None:
         object.__setattr__(self, "eps", check_eps(self.eps))
         object.__setattr__(self, "delta", check_delta(self.delta))
+
+    def attack_rate(self, fpr: float) -> float:
+        """The largest true-positive rate of an attack that this pair leaves, whatever the mechanism.
+
+        min(e^eps fpr + delta, 1 - e^-eps (1 - delta - fpr)), at most 1. The whole curve of a mechanism
+        (`dm.profile`) leaves less.
+
+        **Guarantee:** upper bound, rounded up, for a budget that holds in both directions.
+
+        Args:
+            fpr: the attack's false-positive rate, in [0, 1].
+
+        Raises:
+            InvalidParameterError: outside that range.
+
+        Example:
+            >>> import dpmech as dm
+            >>> round(dm.PrivacyBudget(1.0, 1e-5).attack_rate(0.01), 4)
+            0.0272
+        """
+        rate = check_real("fpr", fpr, minimum=0.0, maximum=1.0)
+        if self.eps > 700.0:  # e^eps is out of the range of floats, or nearly
+            return 1.0 if rate > 0.0 else self.delta
+        linear = math.exp(self.eps) * rate + self.delta
+        steep = 1.0 - math.exp(-self.eps) * (1.0 - self.delta - rate)
+        return min(1.0, (1.0 + _ROUNDING) * min(linear, steep))
