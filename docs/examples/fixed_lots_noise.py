@@ -18,7 +18,8 @@ def row(lot: int) -> str:
     poisson = dm.calibrate_sigma(dm.Identity(STEPS), EPS, DELTA, participation=dm.Poisson(lot / SIZE)).sigma
     whole = dm.calibrate_sigma(dm.Identity(STEPS), EPS, DELTA, adjacency=dm.Adjacency.REPLACE_ONE).sigma
     lower = dm.epsilon(fixed, cal.sigma, DELTA).lower
-    return f"| {lot} | {poisson:.3f} | {cal.sigma:.3f} | {lower:.2f} | {moments:.3f} | {whole:.1f} | {seconds:.1f} |"
+    figures = f"{poisson:.3f} | {cal.sigma:.3f} | {lower:.2f} | {moments:.3f} | {whole:.1f} | {seconds:.1f}"
+    return f"| {lot} | {figures} |"
 
 
 def main() -> None:

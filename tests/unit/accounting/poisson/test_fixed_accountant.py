@@ -380,7 +380,7 @@ def calibrated(steps, method=None):
     ("steps", "method"),
     [
         (1, None),
-        (12, dm.Rdp()),
+        (1, dm.Rdp()),
         pytest.param(12, None, marks=pytest.mark.slow),
     ],
 )
