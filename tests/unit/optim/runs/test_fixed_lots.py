@@ -23,7 +23,7 @@ def private(size):
     )
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=11)
+    loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=LOT)
     return make_private(
         model, optimizer, loader, claim.certificate(1.0, float(LOT)), loss=nn.CrossEntropyLoss()
     )
