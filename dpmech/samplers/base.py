@@ -10,10 +10,12 @@ from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterEr
 from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
 from dpmech.numerics import IntArray
-from dpmech.samplers.random_words import KEY_BITS, fresh_key
+from dpmech.samplers.random_words import KEY_BITS, SECURE, fresh_key
+from dpmech.samplers.secure_words import NAME, SecureKey
 
 __all__ = ["Sampler"]
 
+_PHILOX = "philox"
 _FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other lots
 _STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
 
@@ -54,9 +56,14 @@ class Sampler(abc.ABC):
         self.steps_per_epoch = steps_per_epoch
         self.expected_batch_size = expected_batch_size
         self.steps_taken = 0
-        self.seeded = rng is not None
+        self.seeded = rng is not None and not (isinstance(rng, str) and rng == SECURE)
         self._key = fresh_key(rng)
         self._prepare()
+
+    @property
+    def generator(self) -> str:
+        """What the random words come from: "philox", or "aes-128-ctr" with `rng="secure"`."""
+        return NAME if isinstance(self._key, SecureKey) else _PHILOX
 
     @property
     def reshuffled(self) -> bool:
@@ -89,6 +96,8 @@ class Sampler(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Configuration, key and steps taken as plain data. Secret: it tells who took part in every step."""
+        # States of Philox are those of versions that had nothing else.
+        generator = {} if self.generator == _PHILOX else {"generator": self.generator}
         return {
             "type": type(self).__name__,
             "format": _FORMAT,
@@ -96,7 +105,7 @@ class Sampler(abc.ABC):
             "key": f"{self._key:032x}",
             "seeded": self.seeded,
             "steps_taken": self.steps_taken,
-        }
+        } | generator
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, with the same lots; only before the first lot.
@@ -109,10 +118,11 @@ class Sampler(abc.ABC):
             raise InvalidParameterError(
                 "state", f"after {self.steps_taken} lots", "loaded before the first lot"
             )
-        if not isinstance(state, dict) or set(state) != _STATE:
+        if not isinstance(state, dict) or set(state) - {"generator"} != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
         mine = self.state_dict()
-        for name in ("type", "format", "configuration"):
+        mine, state = {"generator": _PHILOX} | mine, {"generator": _PHILOX} | state
+        for name in ("type", "format", "configuration", "generator"):
             if state[name] != mine[name]:
                 raise CertificateError(
                     f"the state has another {name} than this sampler: {state[name]!r}, here {mine[name]!r}",
@@ -122,7 +132,7 @@ class Sampler(abc.ABC):
         if not isinstance(state["seeded"], bool):
             raise InvalidParameterError("state['seeded']", state["seeded"], "True or False")
         steps_taken = check_integer("state['steps_taken']", state["steps_taken"], minimum=0, maximum=self.n)
-        self._key = _parsed_key(state["key"])
+        self._key = type(self._key)(_parsed_key(state["key"]))
         self.seeded = state["seeded"]
         self.steps_taken = steps_taken
         self._prepare()
@@ -132,7 +142,8 @@ class Sampler(abc.ABC):
 
         A key from the operating system cannot be guessed from it. One from a seed can (`seeded`).
         """
-        content = {name: self.state_dict()[name] for name in ("type", "format", "configuration", "key")}
+        named = {"type", "format", "configuration", "key", "generator"}
+        content = {name: value for name, value in self.state_dict().items() if name in named}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def __repr__(self) -> str:

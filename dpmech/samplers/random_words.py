@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from dpmech.guards import check_integer, check_rng
 from dpmech.numerics import IntArray
+from dpmech.samplers.secure_words import SecureKey, SecureWords, fresh_secure_key
 
 __all__ = ["IntArray", "Use", "check_steps", "chosen", "coins", "fresh_key", "groups", "order", "words"]
 
 
 KEY_BITS = 128
+SECURE = "secure"
 _WORD = 1 << 64
 _FIRST = 1 << 16  # values of the first part of a coin
 _LARGEST_N = (1 << 31) - 1
@@ -39,11 +41,14 @@ def fresh_key(rng: object) -> int:
     """128 bits from the operating system, or from a generator or seed.
 
     Args:
-        rng: None, a numpy Generator (which moves on) or an integer seed.
+        rng: None, a numpy Generator (which moves on) or an integer seed; or "secure", for a key of AES.
 
     Raises:
         InvalidParameterError: for any other rng.
+        MissingDependencyError: for "secure" without the package `cryptography`.
     """
+    if isinstance(rng, str) and rng == SECURE:
+        return fresh_secure_key()
     generator = check_rng(rng)
     if generator is None:
         return secrets.randbits(KEY_BITS)
@@ -56,8 +61,10 @@ def check_steps(n: object) -> int:
     return check_integer("n", n, minimum=1, maximum=_LARGEST_N)
 
 
-def words(key: int, use: Use, position: int) -> np.random.Philox:
-    """The stream of 64-bit words at a position; streams of two positions cannot meet before 2^130 words."""
+def words(key: int, use: Use, position: int) -> np.random.Philox | SecureWords:
+    """The stream of 64-bit words at a position; streams of two positions cannot meet before 2^65 words."""
+    if isinstance(key, SecureKey):
+        return SecureWords(key, use, position)
     counter = np.array([0, 0, position, use], dtype=np.uint64)
     return np.random.Philox(key=key, counter=counter)
 
