@@ -48,11 +48,12 @@ def sampler_for(
         n: number of steps; needed with a participation, and otherwise None or the claim's or mechanism's.
         batch_size: as for SequentialSampler; None for a random participation, which fixes it.
         drop_last: as for SequentialSampler; False for a random participation.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed. Unused where nothing is drawn.
+        rng: None for entropy of the operating system, as private training must; "secure" for the same with
+            lots from a cipher; or a numpy Generator or a seed. Unused where nothing is drawn.
 
     Raises:
         CertificateError: if n is not the claim's.
+        MissingDependencyError: for "secure" without the package `cryptography`.
         InvalidParameterError: on a bad argument, or one that the participation does not take.
 
     Examples:

@@ -260,13 +260,14 @@ class LotOptimizer(PrivateOptimizer):
                 f"{steps} steps were taken on {seen['steps']} lots", claimed=steps, recomputed=seen["steps"]
             )
         sampler = self._loader.sampler
+        cipher = "" if sampler.generator == "philox" else f", {sampler.generator}"
         return RunRecord(
             certificate=certificate,
             steps=steps,
             executed=executed_epsilon(certificate, steps, rng=rng)
             if stopped_by_plan or steps == 0
             else certificate.achieved,
-            sampler=Randomness(type(sampler).__name__, sampler.fingerprint(), sampler.seeded),
+            sampler=Randomness(type(sampler).__name__ + cipher, sampler.fingerprint(), sampler.seeded),
             noise=Randomness(type(self._stream).__name__, self._stream.fingerprint(), self._stream.seeded),
             smallest_separation=seen.get("smallest_separation"),
             most_participations=seen.get("most_participations"),

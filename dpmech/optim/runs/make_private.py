@@ -98,7 +98,7 @@ def make_private(
         clipping: as for PrivateOptimizer.
         drop_last: as for SequentialSampler; only for participations that are not random.
         generator: of the noise; None for entropy of the operating system, as private training must.
-        rng: of the lots; the same. Unused where nothing is drawn.
+        rng: of the lots; the same, or "secure" for lots from a cipher. Unused where nothing is drawn.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
