@@ -25,8 +25,8 @@ class Sampler(abc.ABC):
 
     Iterating yields the lots of the steps that are left, each once; `indices` gives the lot of any step and
     counts nothing. What a sampler draws is as secret as the training data: amplification by sampling holds
-    only while nobody learns who took part. The key comes from the operating system unless `rng` is given; with
-    "secure" it does too, and AES makes the lots of it instead of Philox.
+    only while nobody learns who took part. The key comes from the operating system unless `rng` is given;
+    with "secure" it does too, and AES makes the lots of it instead of Philox.
 
     **Guarantee:** the realised participations are those of `participation`, with its exact law.
 
