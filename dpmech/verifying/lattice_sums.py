@@ -1,10 +1,10 @@
 r"""Delta of T steps by sums on a lattice, where a contour integral does not settle.
 
 Over a few steps that hardly ever lose anything the integrand of `integrals` does not decay before the grid
-behind it shows. Here the losses, on a finer grid, are tilted as there, each is shared out between the two
-neighbours on a lattice so that its mean stays, and a power of the FFT gives the law of their sum, which is
-read from above eps. The error falls like the square of the lattice's step; the lattice is made finer until two
-of them agree. No bound, as the integrals are none.
+behind it shows. Here the losses, on a finer grid, are tilted as there, each is shared out between its two
+neighbours on a lattice so that the mean stays, and a power of the FFT gives the law of their sum, which is
+read from above eps. The error falls like the square of the lattice's step, which is made finer until two
+lattices agree. No bound, as the integrals are none.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from dpmech.exceptions import NumericalError
 from dpmech.numerics import spend
 from dpmech.verifying.integrals import ComposedLaw, composed_delta, composed_integral, directions
 
-__all__ = ["LATTICE_ERROR", "FINER", "composed", "sampled_delta"]
+__all__ = ["FINER", "LATTICE_ERROR", "composed", "lattice_sum", "sampled_delta"]
 
 # How much finer a grid is that lattices are made of.
 FINER = 10
@@ -43,7 +43,7 @@ def composed(laws: Callable[[int], list[ComposedLaw]]) -> float:
     try:
         return composed_integral([dataclasses.replace(law, most_nodes=_MOST_NODES) for law in laws(1)])
     except NumericalError:
-        return _larger(laws(FINER))
+        return lattice_sum(laws(FINER))
 
 
 def sampled_delta(sampling_prob: float, multiplier: float, steps: int, eps: float) -> float:
@@ -53,8 +53,11 @@ def sampled_delta(sampling_prob: float, multiplier: float, steps: int, eps: floa
     return composed(lambda finer: directions(sampling_prob, multiplier, steps, eps, finer=finer))
 
 
-def _larger(laws: Sequence[ComposedLaw]) -> float:
-    """Delta of T steps, the larger of the directions given, to `LATTICE_ERROR` relative.
+def lattice_sum(laws: Sequence[ComposedLaw]) -> float:
+    """Delta of T steps, the larger of the directions given, to `LATTICE_ERROR` relative: no bound.
+
+    Args:
+        laws: of each direction, on a grid far finer than the contour integral needs.
 
     Raises:
         NumericalError: where lattices of four million points do not agree.
@@ -107,5 +110,7 @@ def _on_lattice(law: ComposedLaw, length: int) -> float:
     tilted = summed[(start + np.arange(1, count + 1)) % length]
     above = float(np.sum(tilted * np.exp(-theta * excess) * -np.expm1(-excess)))
     if above < _LEAST:
-        raise NumericalError(f"a lattice leaves {above:.3g} of {law.steps} sampled steps above eps={law.eps!r}")
+        raise NumericalError(
+            f"a lattice leaves {above:.3g} of {law.steps} sampled steps above eps={law.eps!r}"
+        )
     return above * math.exp(law.steps * log_moment - theta * law.eps)

@@ -12,11 +12,11 @@ import dpmech as dm
 from dpmech.verifying import integrals
 from dpmech.verifying.integrals import (
     ComposedLaw,
-    directions,
     _fading,
     _integrand,
     _one_direction,
     composed_delta,
+    directions,
     gaussian_integral,
 )
 from tests.support.oracles import gaussian_delta, sampled_delta
