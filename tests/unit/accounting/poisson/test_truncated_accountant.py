@@ -497,7 +497,7 @@ def test_an_error_says_what_to_try(monkeypatch):
         raise dm.NumericalError("no lattice")
 
     found = accountant_for(mechanism(0.05, 8, 100, 3), None)
-    for name in ("delta", "bracket", "sides"):
+    for name in ("delta", "bracket", "epsilon"):
         monkeypatch.setattr(LatticeRoute, name, fail)
     for ask in (found.bounded_delta, found.upper_delta, found.epsilon):
         with pytest.raises(dm.NumericalError, match=r"no lattice; .* Try a larger max_lot_size"):
