@@ -8,6 +8,7 @@ from dpmech.accounting.poisson.accountant import PoissonAccountant, saddle_point
 from dpmech.accounting.poisson.lattice_route import LatticeRoute
 from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease
 from dpmech.accounting.sigma_search import smallest_sigma
+from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, next_down, next_up, product_up
 
 __all__ = ["TruncatedAccountant"]
