@@ -39,7 +39,7 @@ _LEVELS, _EXCESS = 6, 1.06
 # By how much mu is moved to see how sigma follows it; by what power mu falls in sigma where that is not
 # known, at least and at most.
 _MOVED, _FALL, _LEAST_FALL, _MOST_FALL = 0.1, 1.0, 0.5, 50.0
-# How far below its limit, in log, mu is aimed at, twice that more for every profile that was above; and how
+# How far below its limit, in log, mu is aimed at, again that much for every profile that was above; and how
 # close in log sigma is close enough: another profile costs more than that is worth.
 _AIM, _CLOSE = 0.003, 0.005
 # No further in one step, in log sigma; no higher, relative to the sigma that needs no sampling.
@@ -134,7 +134,7 @@ def _next_point(probes: list[_Probe], fall: float) -> float:
     """Where to certify next, in log sigma; next to or above the smallest that is proved, there is no need."""
     short = max((one for one in probes if not one.proved), default=None)
     enough = min((one for one in probes if one.proved), default=None)
-    aim = _AIM * (1 + 2 * sum(not one.proved for one in probes))
+    aim = _AIM * (1 + sum(not one.proved for one in probes))
     if short is not None and enough is not None:
         width = enough.log_sigma - short.log_sigma
         if width <= 0.0:

@@ -65,7 +65,7 @@ def test_noise_in_the_proofs_is_stepped_over(searched):
     found, asked = searched(lambda sigma, number: factors[number] * 2.0 / sigma, start=1.98)
     assert found.risk.upper <= 1.0
     assert found.sigma <= 2.0 * 1.04
-    assert found.sigma == min(sigma for sigma, _, _ in asked if sigma == found.sigma)
+    assert found.sigma in [sigma for sigma, _, _ in asked]
 
 
 def test_every_profile_has_a_share_of_beta_that_is_fixed_before(searched):
