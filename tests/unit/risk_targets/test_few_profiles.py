@@ -99,9 +99,11 @@ def test_places_run_down_to_the_tail():
     assert few_profiles._places(dm.GaussianTarget(0.01, tail=0.5)) == [1e-4]
 
 
+@pytest.mark.slow
 def test_a_rough_sigma_is_near_that_of_the_sum_of_two_bins():
     start, fall = few_profiles._rough(BINS, dm.GaussianTarget(1.0, tail=1e-3), None)
-    assert start == pytest.approx(smallest_sigma(1.0, 1e-3), rel=0.08)
+    # It is meant to be what a certified profile needs, a few per cent more than the mechanism itself.
+    assert 0.85 <= exact_mu(start, 1e-3) <= 1.02
     assert 0.5 <= fall <= 2.0
 
 
@@ -121,7 +123,7 @@ def larger_delta(sigma, eps):
     u = np.sqrt(first)
     v = inner / u
     w = np.sqrt(second - v**2)
-    x, step = np.linspace(-12.0, 12.0 + u, 20_001, retstep=True)
+    x, step = np.linspace(-12.0, 12.0 + u, 1201, retstep=True)
 
     def side(level, sign):
         """The integral of (p - e^level q) where that is positive (sign 1), or of its negative part."""
@@ -139,7 +141,7 @@ def larger_delta(sigma, eps):
 def exact_mu(sigma, tail):
     """The smallest mu, from the curve at many eps; sigma = 1 / mu is the scale of it."""
     mus = [0.0]
-    for eps in np.linspace(0.0, 12.0, 121):
+    for eps in np.linspace(0.0, 12.0, 49):
         delta = larger_delta(sigma, eps) - tail
         if delta > 0.0:
             mus.append(brentq(lambda mu, eps=eps, delta=delta: gaussian_curve(mu, eps) - delta, 1e-3, 50.0))
