@@ -158,9 +158,9 @@ def test_two_bins_with_correlated_noise_keep_mu_below_its_limit(tmp_path):
     found = dm.calibrate_sigma_to(BINS, target, rng=1, progress=lines.append)
     assert found.risk.upper <= 1.0
     assert found.risk == target.risk(found.profile)
-    # The certified sample and the hull cost a few per cent of sigma.
+    # At eps near 0 mu is as far above its own as delta is: the draws are aimed 5 % above, and the hull 1 %.
     least = smallest_sigma(1.0, 1e-6)
-    assert least <= found.sigma <= 1.05 * least
+    assert least <= found.sigma <= 1.08 * least
     assert found.risk.lower <= exact_mu(found.sigma, 1e-6) <= found.risk.upper
     # Of a profile beta is outside delta, and the same for all that were drawn.
     assert found.risk.guarantee == found.profile.guarantee == PROBABLE
@@ -183,4 +183,4 @@ def test_draws_find_the_sigma_that_the_law_of_independent_noise_has():
     assert found.risk.guarantee == PROBABLE
     assert exact.risk.guarantee.error == 0.0
     # The exact one is at most 1e-3 above the smallest sigma.
-    assert exact.sigma / 1.001 <= found.sigma <= 1.05 * exact.sigma
+    assert exact.sigma / 1.001 <= found.sigma <= 1.08 * exact.sigma
