@@ -6,8 +6,10 @@ import importlib.util
 _NEED_TORCH = [
     "dpmech/optim/*",
     "tests/support/drawn_noise.py",
+    "tests/support/model_zoo.py",
     "tests/support/trainers.py",
     "tests/support/training.py",
+    "tests/support/transformer_zoo.py",
 ]
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else _NEED_TORCH
 # So are those of trainers.

@@ -7,16 +7,19 @@ gradients that are formed and with factors.
 import copy
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
 import dpmech as dm
-from dpmech.optim import fix
-from tests.support.model_zoo import EXAMPLES, TORCH
-from tests.support.training import private_run
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from dpmech.optim import fix  # noqa: E402
+from tests.support.model_zoo import EXAMPLES, TORCH  # noqa: E402
+from tests.support.training import private_run  # noqa: E402
+
 try:
     from tests.support.transformer_zoo import TRANSFORMERS
 except ImportError:  # without transformers and peft
