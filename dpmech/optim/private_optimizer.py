@@ -287,7 +287,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         return {**self._inner.state_dict(), _KEY: own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, bit for bit; only before the first step. A failure halfway closes it.
+        """Go on where `state_dict` was taken, bit for bit; only before the first step. Failing ends it.
 
         Raises:
             CertificateError: if the state is of another certificate, clipping, normaliser or optimizer class.
