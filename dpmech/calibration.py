@@ -158,7 +158,7 @@ def calibrate_sigma(
         eps: > 0.
         delta: in (0, 1).
         participation: who takes part when; None is EveryStep, which only over-protects.
-        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE (refused under sampling).
+        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE (under sampling for FixedSizeLots alone).
         rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Analytic cases
             ignore it. Where only a bound on the sensitivity is known, or method is Rdp, that is the
             smallest one which the bound certifies.

@@ -17,22 +17,22 @@ from dpmech.accounting.balls_in_bins import (
     check_nonnegative,
     deterministic_accountant,
 )
-from dpmech.accounting.gaussian import GaussianAccountant
-from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
-from dpmech.accounting.poisson import (
-    PoissonAccountant,
-    PoissonRelease,
-    PrvAccountant,
-    TruncatedAccountant,
-    TruncatedRelease,
-    UserAccountant,
-    UserRelease,
+from dpmech.accounting.independent_noise import (
+    CLOSE,
+    fixed_size_lots,
+    least_of_equals,
+    truncated_poisson,
+    unsampled,
+    user_poisson,
 )
+from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, PrvAccountant
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import (
     BallsInBins,
     CyclicPoisson,
+    FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
     Participation,
@@ -41,13 +41,10 @@ from dpmech.mechanism import (
     TruncatedPoisson,
     UserPoisson,
 )
-from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, quotient_up, spend
+from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, spend
 
 __all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "method_among", "unsampled_method"]
 
-# Column norms this close, relative, count as equal. No guarantee rests on it: upper ends take the largest
-# norm, lower ends the smallest.
-_CLOSE = 1e-14
 # Bounds without samples in place of samples: for small delta, where they are needed, so much of it is less
 # than a hundredth of sigma. The work that they may take is as counted; measured it was a third to a quarter.
 
@@ -82,7 +79,7 @@ def accountant_for(
         UnsupportedCombinationError: if no theorem covers it.
     """
     if not (mechanism.participation.random or mechanism.participation.per_release):
-        return _unsampled(mechanism.sensitivity, method)
+        return unsampled(mechanism.sensitivity, method)
     return _scheme(mechanism.participation).accountant(mechanism, method, rng)
 
 
@@ -114,37 +111,9 @@ def _scheme(participation: Participation) -> Scheme:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
-            "CyclicPoisson, BallsInBins and FreshBallsInBins",
+            "FixedSizeLots, CyclicPoisson, BallsInBins and FreshBallsInBins",
         )
     return scheme
-
-
-def _unsampled(bounds: Bounds, method: Method | None) -> Accountant:
-    if method is None or isinstance(method, Exact):
-        return GaussianAccountant(bounds)
-    if isinstance(method, Rdp):
-        return RenyiAccountant(bounds)
-    raise UnsupportedCombinationError(
-        f"{method!r} does not apply without sampling, where the Gaussian mechanism has an exact formula",
-        supported="method=None, Exact() or Rdp()",
-    )
-
-
-def _least_of_equals(mechanism: Mechanism) -> float:
-    """The smallest column norm, as a part of the largest, of a strategy whose noise is independent and equal.
-
-    Raises:
-        UnsupportedCombinationError: if it is not.
-    """
-    strategy = mechanism.strategy
-    norms = strategy.column_norms()
-    if strategy.bands != 1 or norms.min() < norms.max() * (1.0 - _CLOSE):
-        raise UnsupportedCombinationError(
-            f"{mechanism.participation!r} needs independent, equal noise at every step, which {strategy!r} "
-            "has not",
-            supported="Identity; for correlated noise CyclicPoisson with a banded strategy, or BallsInBins",
-        )
-    return quotient_down(float(norms.min()), float(norms.max()))
 
 
 def _least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
@@ -177,12 +146,12 @@ def _poisson_release(mechanism: Mechanism) -> PoissonRelease:
             f"{participation!r} is not sampled release by release", supported="Poisson and CyclicPoisson"
         )
     if participation.groups is None:
-        least = _least_of_equals(mechanism)
+        least = least_of_equals(mechanism)
     else:
         least = _least_of_a_group(mechanism, participation.groups)
     steps = participation.releases(mechanism.steps)
     # Above, every release counts with the largest norm; below, with the smallest one of a group.
-    bounds, tight = mechanism.sensitivity, least >= 1.0 - _CLOSE
+    bounds, tight = mechanism.sensitivity, least >= 1.0 - CLOSE
     if tight:
         bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
     return PoissonRelease(participation.release_prob, steps, bounds, tight=tight)
@@ -199,7 +168,7 @@ def _balls_in_bins(
         )
     if mechanism.certain:
         # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
-        return _unsampled(bounds, method if isinstance(method, Rdp) else None)
+        return unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
     independent = strategy.bands == 1 and bin_gram(strategy, bins).independent
     if isinstance(method, Exact) and independent:
@@ -236,7 +205,7 @@ def _fresh_balls_in_bins(
             f"{mechanism.participation!r} allocates nobody anew every epoch", supported="FreshBallsInBins"
         )
     if mechanism.certain:
-        return _unsampled(bounds, method if isinstance(method, Rdp) else None)
+        return unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
     if strategy.bands != 1:
         raise UnsupportedCombinationError(
@@ -247,7 +216,7 @@ def _fresh_balls_in_bins(
             "starts anew every epoch",
         )
     norms = strategy.column_norms().reshape(-1, bins)
-    if np.any(norms.min(axis=1) < norms.max(axis=1) * (1.0 - _CLOSE)):
+    if np.any(norms.min(axis=1) < norms.max(axis=1) * (1.0 - CLOSE)):
         raise UnsupportedCombinationError(
             f"{mechanism.participation!r} needs equal noise at all steps of an epoch, which "
             f"{strategy!r} has not",
@@ -279,7 +248,7 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
         bounds = release.sensitivity.times_root(release.steps)
         if not release.tight:
             bounds = Bounds.bracket(release.sensitivity.lower, bounds.upper, bounds.by)
-        return _unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
+        return unsampled(bounds, None if isinstance(method, Pld | Prv) else method)
     if method is None or isinstance(method, Pld):
         return PoissonAccountant(release)
     if isinstance(method, Prv):
@@ -289,42 +258,10 @@ def _poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generat
     )
 
 
-def _user_poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None) -> Accountant:
-    del rng
-    participation = mechanism.participation
-    prob = participation.example_prob
-    if prob is None or not (method is None or isinstance(method, Pld)):
-        raise UnsupportedCombinationError(
-            f"{method!r} does not apply to {participation!r}", supported="UserPoisson, method=None or Pld()"
-        )
-    least, bounds, examples = _least_of_equals(mechanism), mechanism.sensitivity, participation.examples
-    low = product_down(bounds.lower, least) if least >= 1.0 - _CLOSE else bounds.lower
-    one = dataclasses.replace(
-        bounds, lower=quotient_down(low, examples), upper=quotient_up(bounds.upper, examples)
-    )
-    steps = participation.releases(mechanism.steps)
-    release = UserRelease(prob, examples, steps, one, tight=least >= 1.0 - _CLOSE)
-    return UserAccountant(release, bounds)
-
-
-def _truncated_poisson(
-    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
-) -> Accountant:
-    del rng
-    participation, truncation = mechanism.participation, mechanism.participation.truncation
-    if truncation is None or not (method is None or isinstance(method, Pld)):
-        raise UnsupportedCombinationError(
-            f"{method!r} does not apply to {participation!r}",
-            supported="TruncatedPoisson, method=None or Pld()",
-        )
-    least, bounds = _least_of_equals(mechanism), mechanism.sensitivity
-    bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
-    return TruncatedAccountant(TruncatedRelease(truncation, participation.releases(mechanism.steps), bounds))
-
-
 SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
-SCHEMES.add(UserPoisson, Scheme(_user_poisson, default=Pld()))
-SCHEMES.add(TruncatedPoisson, Scheme(_truncated_poisson, default=Pld()))
+SCHEMES.add(UserPoisson, Scheme(user_poisson, default=Pld()))
+SCHEMES.add(TruncatedPoisson, Scheme(truncated_poisson, default=Pld()))
+SCHEMES.add(FixedSizeLots, Scheme(fixed_size_lots, default=Pld()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))
 SCHEMES.add(FreshBallsInBins, Scheme(_fresh_balls_in_bins, default=Exact(), unsampled=Exact()))

@@ -15,7 +15,7 @@ from dpmech.accounting.balls_in_bins import (
 from dpmech.accounting.dispatch import accountant_for
 from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta
 from dpmech.accounting.methods import Method
-from dpmech.accounting.poisson import PoissonAccountant, TruncatedAccountant, UserAccountant
+from dpmech.accounting.poisson import FixedAccountant, PoissonAccountant, TruncatedAccountant, UserAccountant
 from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart, curve_of_bounds
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Adjacency, Mechanism
@@ -96,7 +96,7 @@ def _curve(accountant: Accountant, sigma: float, rel_error: float) -> tuple[Curv
     if isinstance(accountant, CertifiedAccountant | IndependentAccountant):
         return accountant.curve(sigma, rel_error=rel_error), accountant
     joined = accountant.sensitivity
-    if isinstance(accountant, TruncatedAccountant | UserAccountant):
+    if isinstance(accountant, TruncatedAccountant | UserAccountant | FixedAccountant):
         # Of one release; all of them, joined by everyone, cost no less.
         joined = joined.times_root(accountant.release.steps)
     multiplier = quotient_down(sigma, joined.upper)

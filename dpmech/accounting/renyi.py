@@ -3,7 +3,7 @@ r"""Renyi accounting: an upper bound on both directions, never a lower one.
 For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov,
 Talwar and Zhang 2019, Theorem 5). That of order a is log E_Q r^a / (a - 1), r the density of the mixture
 over that of the noise: a moment of `poisson.transform`, with a proved error. Every order gives a bound; the
-best one is searched for among all real ones above 1.
+best one is searched for among all real ones above 1. Lots without replacement have a bound of their own.
 """
 
 import functools
@@ -13,8 +13,10 @@ from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.gaussian import gaussian_sigma
 from dpmech.accounting.poisson import Loss, transform
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
+from dpmech.accounting.replaced_renyi import replaced_divergence
 from dpmech.accounting.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
+from dpmech.mechanism import FixedDraw
 from dpmech.numerics import BOUND, UNIT, Bounds, Provenance, next_up, quotient_down, spend
 
 __all__ = ["RenyiAccountant"]
@@ -24,13 +26,29 @@ _SHARE = 1e-14
 
 
 class RenyiAccountant(Accountant):
-    """RDP of `steps` Gaussian releases, each Poisson-sampled with `sampling_prob` (1: not sampled)."""
+    """RDP of `steps` Gaussian releases, each Poisson-sampled with `sampling_prob` (1: not sampled).
 
-    def __init__(self, sensitivity: Bounds, sampling_prob: float = 1.0, steps: int = 1) -> None:
+    With a `draw`, each is of a lot of one size without replacement, and the sensitivity is that to a replaced
+    example.
+    """
+
+    def __init__(
+        self,
+        sensitivity: Bounds,
+        sampling_prob: float = 1.0,
+        steps: int = 1,
+        *,
+        draw: FixedDraw | None = None,
+    ) -> None:
         self.sensitivity = sensitivity
-        self.sampling_prob = sampling_prob
+        self.sampling_prob = sampling_prob if draw is None else draw.joined[1]
         self.steps = steps
-        self.by = Provenance("rdp.releases", {"q": sampling_prob, "releases": steps})
+        self.draw = draw
+        if draw is None:
+            self.by = Provenance("rdp.releases", {"q": sampling_prob, "releases": steps})
+        else:
+            facts = {"lot": draw.lot_size, "size": draw.dataset_size, "releases": steps}
+            self.by = Provenance("rdp.fixed", facts)
         self.guarantee = BOUND
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -59,10 +77,13 @@ class RenyiAccountant(Accountant):
         """Renyi divergence of all releases at an order > 1, rounded up; infinite where float64 has none."""
         multiplier = quotient_down(sigma, self.sensitivity.upper)
         spend(2.0 if self.sampling_prob < 1.0 else 0.1, 1e8, what="Renyi divergences at all orders")
+        replaced = None if self.draw is None else replaced_divergence(self.sampling_prob, multiplier)
 
         @functools.cache
         def found(order: float) -> float:
-            if self.sampling_prob == 1.0:
+            if replaced is not None:
+                value = self.steps * replaced(order)
+            elif self.sampling_prob == 1.0:
                 value = self.steps * (0.5 * order / multiplier / multiplier)
             else:
                 loss = Loss(self.sampling_prob, multiplier, remove=True)

@@ -200,8 +200,7 @@ class Certificate(Claim, Document):
                 f"unit {self.unit.value}",
                 self.attack_words,
                 f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
-                f"{self.strategy!r}",
-                f"{self.participation!r}",
+                *map(repr, (self.strategy, self.participation)),
                 *trainer_duties(self).values(),
             ]
         )

@@ -132,7 +132,7 @@ def optimize(
     schemas = _alternatives(participation)
     for schema in schemas:
         schema.pattern(steps)
-        if schema.unit is not None or schema.truncation is not None:
+        if schema.unit is not None or schema.truncation is not None or schema.fixed_draw is not None:
             raise UnsupportedCombinationError(
                 f"nothing is fitted under {schema!r}, which takes independent noise of one size",
                 supported="Identity there; other participations here",

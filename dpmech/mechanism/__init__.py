@@ -2,6 +2,8 @@
 
 from dpmech.mechanism import workloads
 from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unit, Unstated
+from dpmech.mechanism.fixed_draw import FixedDraw
+from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.mechanism import Mechanism, mechanism_of, sensitivity
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.mechanism.objectives import (
@@ -63,7 +65,9 @@ __all__ = [
     "Dense",
     "Diagonal",
     "EveryStep",
+    "FixedDraw",
     "FixedEpochs",
+    "FixedSizeLots",
     "FreshBallsInBins",
     "Identity",
     "InverseSquareRoot",

@@ -36,8 +36,8 @@ class Mechanism:
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
-        UnsupportedCombinationError: for REPLACE_ONE under a random participation, and for
-            ADD_REMOVE where it is not covered.
+        UnsupportedCombinationError: for REPLACE_ONE under a random participation other than FixedSizeLots,
+            and for ADD_REMOVE and ZERO_OUT where they are not covered.
 
     Examples:
         >>> import dpmech as dm
@@ -57,18 +57,7 @@ class Mechanism:
         check_strategy(self.strategy)
         Unit.check(self.unit)
         check_participation(self.participation).pattern(self.strategy.n)
-        if Adjacency.check(self.adjacency) is Adjacency.REPLACE_ONE and self.participation.random:
-            raise UnsupportedCombinationError(
-                f"no bound is proved for REPLACE_ONE under {self.participation!r}, where doubling is no "
-                "theorem",
-                supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling",
-            )
-        refused = self.participation.add_remove_refused
-        if self.adjacency is Adjacency.ADD_REMOVE and refused is not None:
-            raise UnsupportedCombinationError(
-                f"no bound is proved for ADD_REMOVE under {self.participation!r}: {refused}",
-                supported="ZERO_OUT",
-            )
+        _check_covered(self.participation, Adjacency.check(self.adjacency))
         if self.participation.unit is not None:
             object.__setattr__(self, "unit", self.participation.unit)
 
@@ -161,6 +150,27 @@ class Mechanism:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def _check_covered(participation: Participation, adjacency: Adjacency) -> None:
+    proved = participation.replace_one_proved or not participation.random
+    if adjacency is Adjacency.REPLACE_ONE and not proved:
+        raise UnsupportedCombinationError(
+            f"no bound is proved for REPLACE_ONE under {participation!r}, where doubling is no theorem",
+            supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling, and under "
+            "FixedSizeLots",
+        )
+    reasons = {
+        Adjacency.ADD_REMOVE: participation.add_remove_refused,
+        Adjacency.ZERO_OUT: participation.zero_out_refused,
+    }
+    refused = reasons.get(adjacency)
+    if refused is not None:
+        covered = [one.name for one, reason in reasons.items() if reason is None]
+        raise UnsupportedCombinationError(
+            f"no bound is proved for {adjacency.name} under {participation!r}: {refused}",
+            supported=", ".join([*covered, *(["REPLACE_ONE"] if proved else [])]),
+        )
+
+
 def mechanism_of(
     strategy: Strategy | Mechanism,
     participation: Participation | None,
@@ -194,9 +204,9 @@ def sensitivity(
 ) -> Bounds:
     """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
 
-    For Poisson and CyclicPoisson it is that of one release, the largest column norm; for BallsInBins it
-    is that of its worst-case support, FixedEpochs(n / bins); for UserPoisson that of one release which all
-    examples of a user join.
+    For Poisson, CyclicPoisson and FixedSizeLots it is that of one release, the largest column norm; for
+    BallsInBins it is that of its worst-case support, FixedEpochs(n / bins); for UserPoisson that of one
+    release which all examples of a user join.
 
     Args:
         strategy: C; or a Mechanism, which says the other two as well.

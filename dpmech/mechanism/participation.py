@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism.budget import Unit
+from dpmech.mechanism.fixed_draw import FixedDraw
 from dpmech.mechanism.truncation import Truncation
 
 __all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
@@ -46,6 +47,8 @@ class Participation(abc.ABC):
         plan_settings: what a plan may say about it beside its sizes.
         plan_sizes: which sizes of a plan it is made from, beside what all are made from.
         add_remove_refused: why no theorem here covers ADD_REMOVE; None where one does.
+        zero_out_refused: likewise of ZERO_OUT.
+        replace_one_proved: whether a theorem covers REPLACE_ONE though chance decides who takes part.
         unit: whose participation it says by its own definition; None where that is whoever is sampled, an
             example unless a mechanism says that users are.
 
@@ -62,6 +65,8 @@ class Participation(abc.ABC):
     plan_settings: ClassVar[tuple[str, ...]] = ()
     plan_sizes: ClassVar[tuple[str, ...]] = ()
     add_remove_refused: ClassVar[str | None] = None
+    zero_out_refused: ClassVar[str | None] = None
+    replace_one_proved: ClassVar[bool] = False
     unit: ClassVar[Unit | None] = None
 
     @abc.abstractmethod
@@ -144,6 +149,11 @@ class Participation(abc.ABC):
     @property
     def truncation(self) -> Truncation | None:
         """How large lots are cut down, of a dataset of a stated size; None where they are not."""
+        return None
+
+    @property
+    def fixed_draw(self) -> FixedDraw | None:
+        """How lots of one size are drawn, of a dataset of a stated size; None where they are not."""
         return None
 
     def releases(self, n: int) -> int:

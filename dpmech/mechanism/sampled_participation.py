@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
+from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.participation import Participation, Pattern, register
 from dpmech.mechanism.truncated_participation import TruncatedPoisson
 from dpmech.mechanism.user_participation import UserPoisson
@@ -100,6 +101,7 @@ class Poisson(Participation):
 
 register(UserPoisson)
 register(TruncatedPoisson)
+register(FixedSizeLots)
 
 
 @register

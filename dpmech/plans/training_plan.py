@@ -91,7 +91,7 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, truncated-poisson, cyclic-poisson, balls-in-bins.
+                user-poisson, truncated-poisson, fixed-size-lots, cyclic-poisson, balls-in-bins.
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
             cycle: of cyclic-poisson alone: number of groups.

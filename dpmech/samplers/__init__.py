@@ -4,6 +4,7 @@ from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSa
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.contributions import Contributions
+from dpmech.samplers.fixed import FixedSizeSampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.sharing import padded, shard
@@ -15,6 +16,7 @@ __all__ = [
     "BallsInBinsSampler",
     "Contributions",
     "CyclicPoissonSampler",
+    "FixedSizeSampler",
     "FreshBallsInBinsSampler",
     "ParticipationTracker",
     "PoissonSampler",

@@ -8,6 +8,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.mechanism import (
     BallsInBins,
     CyclicPoisson,
+    FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
     Participation,
@@ -18,6 +19,7 @@ from dpmech.mechanism import (
 )
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
+from dpmech.samplers.fixed import FixedSizeSampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sequential import SequentialSampler
@@ -104,6 +106,7 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
 SAMPLERS.add(Poisson, PoissonSampler)
 SAMPLERS.add(UserPoisson, UserPoissonSampler)
 SAMPLERS.add(TruncatedPoisson, TruncatedPoissonSampler)
+SAMPLERS.add(FixedSizeLots, FixedSizeSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)
 SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

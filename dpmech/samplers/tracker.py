@@ -22,8 +22,8 @@ class ParticipationTracker:
     It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
     participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. With a new
     allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example
-    must stay in its group, and a lot with a largest size must keep to it. That a random participation was
-    drawn with the right law cannot be seen from its lots.
+    must stay in its group, and a lot with a largest size, or with one size, must keep to it. That a random
+    participation was drawn with the right law cannot be seen from its lots.
 
     **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
     those of the pattern. Eight bytes an example are held, none for Poisson. They are as secret as the lots.
@@ -50,9 +50,10 @@ class ParticipationTracker:
         self._participation = check_participation(participation)
         self._n = check_steps(n)
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
-        self._cut = participation.truncation
-        if self._cut is not None and self._size != self._cut.dataset_size:
-            stated = f"{self._cut.dataset_size}, which the claim rests on"
+        self._cut, self._fixed = participation.truncation, participation.fixed_draw
+        sized = self._cut or self._fixed
+        if sized is not None and self._size != sized.dataset_size:
+            stated = f"{sized.dataset_size}, which the claim rests on"
             raise InvalidParameterError("dataset_size", self._size, stated)
         self._pattern = participation.pattern(self._n)
         self._cycle = participation.groups
@@ -102,6 +103,9 @@ class ParticipationTracker:
             raise _refusal(index, "an example is in the lot more than once", self._participation)
         if self._cut is not None and lot.size > self._cut.max_lot_size:
             rule = f"the lot has more than {self._cut.max_lot_size} examples"
+            raise _refusal(index, rule, self._participation)
+        if self._fixed is not None and lot.size != self._fixed.lot_size:
+            rule = f"the lot has not exactly {self._fixed.lot_size} examples"
             raise _refusal(index, rule, self._participation)
         if self._last.size:
             self._check_pattern(index, lot)

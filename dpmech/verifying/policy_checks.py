@@ -126,8 +126,9 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
 def _implied_size(own: Certificate) -> float | None:
     """How many examples the expected batch size stands for; None where nothing says so."""
     size, participation = own.expected_batch_size, own.participation
-    if participation.truncation is not None:
-        return float(participation.truncation.dataset_size)
+    sized = participation.truncation or participation.fixed_draw
+    if sized is not None:
+        return float(sized.dataset_size)
     if size is None:
         return None
     if participation.allocation_bins is not None:

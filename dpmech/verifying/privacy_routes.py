@@ -35,6 +35,7 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import (
     BallsInBins,
     CyclicPoisson,
+    FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
     Poisson,
@@ -44,6 +45,7 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import BOUND, Bounds, Provenance
 from dpmech.verifying.allocation_transform import fresh_delta
+from dpmech.verifying.fixed_integrals import replaced_delta
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
 from dpmech.verifying.truncated_integrals import joined_prob, truncated_delta
 from dpmech.verifying.user_integrals import users_delta
@@ -192,6 +194,25 @@ def _truncated_routes(
     return (Route(name, contour, _INTEGRAL_ERROR),)
 
 
+def _fixed_routes(
+    certificate: Certificate, sensitivity: Bounds, rng: np.random.Generator | None
+) -> tuple[Route, ...]:
+    """The integral over the law that dominates; below, over that of one run that is possible."""
+    del rng
+    lots, draw = certificate.participation, certificate.participation.fixed_draw
+    if draw is None:
+        raise UnsupportedCombinationError(f"{lots!r} has no lots of one size", supported="FixedSizeLots")
+    steps, lot, size = lots.releases(certificate.mechanism.steps), draw.lot_size, draw.dataset_size
+
+    def contour(sigma: float, eps: float) -> Bounds:
+        multiplier = sigma / sensitivity.upper
+        upper = replaced_delta(lot, size, multiplier, steps, eps) * (1.0 + _INTEGRAL_ERROR)
+        lower = composed_delta(lot / size, multiplier, steps, eps) * (1.0 - 2.0 * _INTEGRAL_ERROR)
+        return Bounds(min(lower, upper), min(1.0, upper), BOUND, _BY_INTEGRAL)
+
+    return (Route(f"contour integral of {steps} lots of {lot} out of {size}", contour, _INTEGRAL_ERROR),)
+
+
 def repeated_routes(certificate: Certificate, rng: np.random.Generator | None) -> tuple[Route, ...]:
     """Routes that give the guarantee of the certificate anew; the first that meets the claim suffices.
 
@@ -312,6 +333,7 @@ def certified_sensitivity(bracket: Bounds, mechanism: Mechanism) -> Bounds:
 SECOND_ROUTES.add(Poisson, _poisson_routes)
 SECOND_ROUTES.add(UserPoisson, _user_routes)
 SECOND_ROUTES.add(TruncatedPoisson, _truncated_routes)
+SECOND_ROUTES.add(FixedSizeLots, _fixed_routes)
 SECOND_ROUTES.add(CyclicPoisson, _poisson_routes)
 SECOND_ROUTES.add(BallsInBins, _sample_routes)
 SECOND_ROUTES.add(FreshBallsInBins, _fresh_routes)

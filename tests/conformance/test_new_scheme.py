@@ -241,11 +241,19 @@ def test_without_a_second_route_no_claim_is_confirmed(registered):
 # ---- the schemes that dpmech has
 
 
+PLAN_SIZES = {"dataset_size": 12, "batch_size": 3}
+
+
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.random], ids=lambda kind: kind.__name__)
 def test_every_scheme_has_its_lines(kind):
-    sizes = dict.fromkeys(kind.plan_settings, 3) | dict.fromkeys(kind.plan_sizes, 12)
+    sizes = dict.fromkeys(kind.plan_settings, 3) | {name: PLAN_SIZES[name] for name in kind.plan_sizes}
     schema = kind.planned(2, 3, 0.25, sizes)
-    adjacency = dm.Adjacency.ZERO_OUT if kind.add_remove_refused else dm.Adjacency.ADD_REMOVE
+    covered = {
+        dm.Adjacency.ADD_REMOVE: not kind.add_remove_refused,
+        dm.Adjacency.ZERO_OUT: not kind.zero_out_refused,
+        dm.Adjacency.REPLACE_ONE: kind.replace_one_proved,
+    }
+    adjacency = next(one for one, proved in covered.items() if proved)
     mechanism = dm.Mechanism(dm.Identity(6), schema, adjacency)
     assert not mechanism.certain
     scheme = SCHEMES.find(schema)

@@ -10,10 +10,11 @@ from dpmech.accounting.poisson.convolution import (
     compose_all,
 )
 from dpmech.accounting.poisson.direction import Direction
+from dpmech.accounting.poisson.fixed_accountant import FixedAccountant
 from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
 from dpmech.accounting.poisson.lattice_route import LatticeRoute
 from dpmech.accounting.poisson.prv import PrvAccountant
-from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.accounting.poisson.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
 from dpmech.accounting.poisson.transform import transform
 from dpmech.accounting.poisson.truncated_accountant import TruncatedAccountant
 from dpmech.accounting.poisson.user_accountant import UserAccountant
@@ -23,6 +24,8 @@ __all__ = [
     "MAX_LENGTH",
     "ComposedLoss",
     "Direction",
+    "FixedAccountant",
+    "FixedRelease",
     "JointMoments",
     "LatticeLoss",
     "LatticeRoute",

@@ -7,7 +7,7 @@ import scipy
 
 from dpmech.accounting.poisson.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
 from dpmech.accounting.poisson.lattice import lower_lattice, upper_lattice
-from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.accounting.poisson.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
 from dpmech.accounting.poisson.step_loss import AnyLoss
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, Ladder, bisect_boundary, log_gap, quotient_down, quotient_up
@@ -16,8 +16,10 @@ __all__ = ["LatticeRoute", "Side"]
 
 # The first and the finest step, in standard deviations of one tilted loss.
 _FIRST, _FINEST = 0.04, 1e-6
-# How much of the tolerance a lattice may use up.
-_OF_DELTA = 0.5
+# How much of the tolerance a lattice may use up; the rest is for the search around it.
+_OF_DELTA = _OF_EPS = 0.5
+# Bounds on eps wider than this, relative, are refused, not returned.
+_WIDEST = 0.01
 # Below this delta no lattice is needed: Chernoff's bound says enough.
 _NOTHING = 1e-300
 # Beyond this step e^step nears the end of float64.
@@ -32,6 +34,8 @@ _CHERNOFF_SLACK = math.log(2.0)
 # Where a search for eps starts at least, and how closely it ends.
 _SMALLEST_EPS, _RESOLUTION = 1e-9, 1e-10
 
+AnyRelease = PoissonRelease | UserRelease | TruncatedRelease | FixedRelease
+
 
 class LatticeRoute:
     """Privacy loss distributions of both directions on a lattice tied to the loss at hand.
@@ -42,7 +46,7 @@ class LatticeRoute:
         release: what is accounted for.
     """
 
-    def __init__(self, release: PoissonRelease | UserRelease | TruncatedRelease) -> None:
+    def __init__(self, release: AnyRelease) -> None:
         self.release = release
         self.by = release.by_lattice
 
@@ -67,27 +71,45 @@ class LatticeRoute:
 
     def bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
         """Lower and upper delta as close as could be had, and how fast log delta falls with log sigma."""
-        first, second = sorted(self.sides(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps))
+        first, *others = sorted(self.sides(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps))
         if math.exp(first.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK) <= _NOTHING:
             return 0.0, _NOTHING, 1.0
         lower, upper = first.delta(eps, tolerance)
-        ceiling = math.exp(second.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK)
-        if ceiling > lower:
-            other = second.delta(eps, tolerance, settled=lower)
-            lower, ceiling = max(lower, other[0]), other[1]
-        return lower, max(upper, ceiling), first.steepness(eps)
+        for second in others:
+            ceiling = math.exp(second.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK)
+            if ceiling > lower:
+                other = second.delta(eps, tolerance, settled=lower)
+                lower, ceiling = max(lower, other[0]), other[1]
+            upper = max(upper, ceiling)
+        return lower, upper, first.steepness(eps)
 
-    def sides(self, sigma: float) -> "tuple[Side, Side]":
-        """REMOVE and ADD at one sigma."""
-        return Side(self.release, sigma, remove=True), Side(self.release, sigma, remove=False)
+    def epsilon(self, sigma: float, delta: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper eps of the law at hand.
+
+        Raises:
+            NumericalError: where no lattice is fine enough for `tolerance`, relative, or a hundredth.
+        """
+        lower = upper = 0.0
+        for side in self.sides(sigma):
+            ends = side.epsilon(delta, _OF_EPS * tolerance, settled=lower)
+            lower, upper = max(lower, ends[0]), max(upper, ends[1])
+        if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
+            raise NumericalError(
+                f"eps at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
+                "wider than the tolerance"
+            )
+        return lower, upper
+
+    def sides(self, sigma: float) -> "tuple[Side, ...]":
+        """REMOVE and ADD at one sigma; one of them where they are alike."""
+        ways = (True,) if self.release.symmetric else (True, False)
+        return tuple(Side(self.release, sigma, remove=remove) for remove in ways)
 
 
 class Side:
     """One direction at one sigma."""
 
-    def __init__(
-        self, release: PoissonRelease | UserRelease | TruncatedRelease, sigma: float, *, remove: bool
-    ) -> None:
+    def __init__(self, release: AnyRelease, sigma: float, *, remove: bool) -> None:
         # The upper sensitivity never over-states privacy, and the lower one never under-states it.
         self.steps = release.steps
         self.loss: AnyLoss = release.loss(quotient_down(sigma, release.sensitivity.upper), remove=remove)

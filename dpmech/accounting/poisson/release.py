@@ -1,14 +1,16 @@
 """What is accounted for under Poisson sampling: T releases, each of a random lot."""
 
 import dataclasses
+from typing import ClassVar
 
+from dpmech.accounting.poisson.fixed_loss import FixedLoss
 from dpmech.accounting.poisson.lattice import Loss
 from dpmech.accounting.poisson.mixture_loss import MixtureLoss
 from dpmech.accounting.poisson.truncated_loss import TruncatedLoss
-from dpmech.mechanism import Truncation
+from dpmech.mechanism import FixedDraw, Truncation
 from dpmech.numerics import Bounds, Provenance
 
-__all__ = ["PoissonRelease", "TruncatedRelease", "UserRelease"]
+__all__ = ["FixedRelease", "PoissonRelease", "TruncatedRelease", "UserRelease"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,7 @@ class PoissonRelease:
     steps: int
     sensitivity: Bounds
     tight: bool = True
+    symmetric: ClassVar[bool] = False
 
     @property
     def by_lattice(self) -> Provenance:
@@ -54,6 +57,7 @@ class UserRelease:
     steps: int
     sensitivity: Bounds
     tight: bool = True
+    symmetric: ClassVar[bool] = False
 
     @property
     def by_lattice(self) -> Provenance:
@@ -81,6 +85,7 @@ class TruncatedRelease:
     steps: int
     sensitivity: Bounds
     tight: bool = True
+    symmetric: ClassVar[bool] = False
 
     @property
     def by_lattice(self) -> Provenance:
@@ -95,3 +100,32 @@ class TruncatedRelease:
         return TruncatedLoss(
             odds.sampling_prob, odds.untruncated, odds.truncated, odds.kept, noise_multiplier, remove
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedRelease:
+    """T releases, each of a uniform set of exactly B of n examples, one of which is replaced by another one.
+
+    Args:
+        draw: B and n.
+        steps: T >= 1.
+        sensitivity: of one release, to the replacement.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    draw: FixedDraw
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+    symmetric: ClassVar[bool] = True
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        facts = {"lot": self.draw.lot_size, "size": self.draw.dataset_size, "steps": self.steps}
+        return Provenance("lattice.fixed", facts)
+
+    def loss(self, noise_multiplier: float, *, remove: bool) -> FixedLoss:
+        """The loss of one release, in either direction."""
+        del remove
+        return FixedLoss(self.draw.joined, noise_multiplier)

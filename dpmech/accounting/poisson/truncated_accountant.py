@@ -5,16 +5,10 @@ from dpmech.accounting.poisson.accountant import PoissonAccountant, saddle_point
 from dpmech.accounting.poisson.lattice_route import LatticeRoute
 from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease
 from dpmech.accounting.sigma_search import smallest_sigma
-from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, next_down, next_up, product_up
 
 __all__ = ["TruncatedAccountant"]
 
-# How much of the tolerance lattices may use up in eps; the rest is for the search around it.
-_OF_EPS = 0.5
-# Bounds on eps wider than this, relative, between lattices of one law, are refused, not returned.
-_WIDEST = 0.01
-_SMALLEST_EPS = 1e-9
 # Where a truncation anywhere in the run is so rare against delta, it counts as a failure.
 _RARE = 1e-4
 
@@ -81,15 +75,7 @@ class TruncatedAccountant(Accountant):
         if self._whole is not None and self._ever <= _RARE * delta:
             upper = self._whole.epsilon(sigma, next_down(delta - self._ever), tolerance=tolerance).upper
             return Bounds(min(lower, upper), upper, self.guarantee, self.by)
-        least = upper = 0.0
-        for side in self.route.sides(sigma):
-            ends = side.epsilon(delta, _OF_EPS * tolerance, settled=least)
-            least, upper = max(least, ends[0]), max(upper, ends[1])
-        if upper - least > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
-            raise NumericalError(
-                f"eps at sigma={sigma!r} is only known to lie in [{least!r}, {upper!r}] ({self.method}), "
-                "wider than the tolerance"
-            )
+        upper = self.route.epsilon(sigma, delta, tolerance)[1]
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:

@@ -10,16 +10,10 @@ from dpmech.accounting.poisson.convolution import LossMoments
 from dpmech.accounting.poisson.lattice_route import LatticeRoute
 from dpmech.accounting.poisson.release import UserRelease
 from dpmech.accounting.sigma_search import smallest_sigma
-from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import BOUND, Bounds, quotient_down
 
 __all__ = ["UserAccountant"]
-
-# How much of the tolerance lattices may use up in eps; the rest is for the search around it.
-_OF_EPS = 0.5
-# Bounds on eps wider than this, relative, are refused, not returned.
-_WIDEST = 0.01
-_SMALLEST_EPS = 1e-9
 
 
 class UserAccountant(Accountant):
@@ -47,15 +41,7 @@ class UserAccountant(Accountant):
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
-        lower = upper = 0.0
-        for side in self.route.sides(sigma):
-            least, most = side.epsilon(delta, _OF_EPS * tolerance, settled=lower)
-            lower, upper = max(lower, least), max(upper, most)
-        if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
-            raise NumericalError(
-                f"eps at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
-                "wider than the tolerance"
-            )
+        lower, upper = self.route.epsilon(sigma, delta, tolerance)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:

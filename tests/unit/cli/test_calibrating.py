@@ -104,6 +104,20 @@ def test_lots_of_at_most_so_many_examples(tmp_path):
     assert "missing: --max-lot-size" in refused.stderr
 
 
+def test_lots_of_one_size(tmp_path):
+    path = tmp_path / "fixed.json"
+    small = ["--dataset-size", "40", "--batch-size", "4", "--epochs", "1", "--sampling", "fixed-size-lots"]
+    given = ["--strategy", "identity", *small, "--eps", "2", "--delta", "1e-5"]
+    result = run("calibrate", *given, "--adjacency", "replace_one", "--method", "rdp", "--out", path)
+    assert result.exit_code == 0
+    certificate = dm.Certificate.load(path)
+    assert certificate.participation == dm.FixedSizeLots(40, 4)
+    assert certificate.expected_batch_size == 4.0
+    refused = run("calibrate", *given)
+    assert refused.exit_code == 2
+    assert "no bound is proved for add_remove" in refused.stderr
+
+
 def test_cyclic_poisson_and_replace_one_options():
     result = run(
         "calibrate",

@@ -17,6 +17,7 @@ ALL = [
     dm.Poisson(0.1),
     dm.Poisson(0.1, max_examples_per_user=3),
     dm.Poisson(0.1, max_lot_size=4, dataset_size=20),
+    dm.FixedSizeLots(20, 4),
     dm.CyclicPoisson(0.1, 3),
     dm.BallsInBins(3),
     dm.FreshBallsInBins(3),
@@ -44,6 +45,7 @@ def test_every_schema_is_listed_here():
         (dm.Poisson(0.5), 6, Pattern(6, 1)),
         (dm.UserPoisson(0.5, 3), 6, Pattern(6, 1)),
         (dm.TruncatedPoisson(0.5, 3, 9), 6, Pattern(6, 1)),
+        (dm.FixedSizeLots(9, 3), 6, Pattern(6, 1)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
     ],
 )
@@ -87,14 +89,25 @@ def test_which_schemas_are_random():
         dm.Poisson,
         dm.UserPoisson,
         dm.TruncatedPoisson,
+        dm.FixedSizeLots,
         dm.CyclicPoisson,
         dm.BallsInBins,
         dm.FreshBallsInBins,
     }
     releases = {type(schema) for schema in ALL if schema.per_release}
-    assert releases == {dm.Poisson, dm.UserPoisson, dm.TruncatedPoisson, dm.CyclicPoisson}
+    assert releases == {
+        dm.Poisson,
+        dm.UserPoisson,
+        dm.TruncatedPoisson,
+        dm.FixedSizeLots,
+        dm.CyclicPoisson,
+    }
     assert {type(schema) for schema in ALL if schema.unit is not None} == {dm.UserPoisson}
-    cut = [schema for schema in ALL if schema.add_remove_refused]
+    sized = [schema for schema in ALL if schema.add_remove_refused]
+    fixed = [schema for schema in sized if schema.replace_one_proved]
+    assert [(one.fixed_draw.lot_size, one.fixed_draw.dataset_size) for one in fixed] == [(4, 20)]
+    assert fixed == [schema for schema in ALL if schema.zero_out_refused or schema.fixed_draw]
+    cut = [schema for schema in sized if schema not in fixed]
     assert [(one.truncation.max_lot_size, one.truncation.dataset_size) for one in cut] == [(4, 20)]
     assert {one.truncation for one in ALL if one not in cut} == {None}
 
@@ -216,6 +229,7 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.Poisson, {}, dm.Poisson(0.25)),
         (dm.UserPoisson, {"max_examples_per_user": 3}, dm.UserPoisson(0.25, 3)),
         (dm.TruncatedPoisson, {"max_lot_size": 3, "dataset_size": 9}, dm.TruncatedPoisson(0.25, 3, 9)),
+        (dm.FixedSizeLots, {"dataset_size": 9, "batch_size": 3}, dm.FixedSizeLots(9, 3)),
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
@@ -237,6 +251,7 @@ def test_plans_know_each_schema_by_one_name():
         "poisson",
         "user-poisson",
         "truncated-poisson",
+        "fixed-size-lots",
         "cyclic-poisson",
         "balls-in-bins",
         "balls-in-bins-fresh",

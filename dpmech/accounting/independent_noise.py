@@ -1,0 +1,123 @@
+"""Schemes whose noise is independent and equal at every step; and what is not sampled at all."""
+
+import dataclasses
+
+import numpy as np
+
+from dpmech.accounting.accountant import Accountant
+from dpmech.accounting.gaussian import GaussianAccountant
+from dpmech.accounting.methods import Exact, Method, Pld, Rdp
+from dpmech.accounting.poisson import (
+    FixedAccountant,
+    FixedRelease,
+    TruncatedAccountant,
+    TruncatedRelease,
+    UserAccountant,
+    UserRelease,
+)
+from dpmech.accounting.renyi import RenyiAccountant
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Mechanism
+from dpmech.numerics import Bounds, product_down, quotient_down, quotient_up
+
+__all__ = [
+    "CLOSE",
+    "fixed_size_lots",
+    "least_of_equals",
+    "truncated_poisson",
+    "unsampled",
+    "user_poisson",
+]
+
+# Column norms this close, relative, count as equal. No guarantee rests on it: upper ends take the largest
+# norm, lower ends the smallest.
+CLOSE = 1e-14
+
+
+def unsampled(bounds: Bounds, method: Method | None) -> Accountant:
+    """The Gaussian mechanism, by its formula or its divergences.
+
+    Raises:
+        UnsupportedCombinationError: for any other method.
+    """
+    if method is None or isinstance(method, Exact):
+        return GaussianAccountant(bounds)
+    if isinstance(method, Rdp):
+        return RenyiAccountant(bounds)
+    raise UnsupportedCombinationError(
+        f"{method!r} does not apply without sampling, where the Gaussian mechanism has an exact formula",
+        supported="method=None, Exact() or Rdp()",
+    )
+
+
+def least_of_equals(mechanism: Mechanism) -> float:
+    """The smallest column norm, as a part of the largest, of a strategy whose noise is independent and equal.
+
+    Raises:
+        UnsupportedCombinationError: if it is not.
+    """
+    strategy = mechanism.strategy
+    norms = strategy.column_norms()
+    if strategy.bands != 1 or norms.min() < norms.max() * (1.0 - CLOSE):
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} needs independent, equal noise at every step, which {strategy!r} "
+            "has not",
+            supported="Identity; for correlated noise CyclicPoisson with a banded strategy, or BallsInBins",
+        )
+    return quotient_down(float(norms.min()), float(norms.max()))
+
+
+def user_poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None) -> Accountant:
+    """Users with several examples, each of which tosses a coin of its own."""
+    del rng
+    participation = mechanism.participation
+    prob = participation.example_prob
+    if prob is None or not (method is None or isinstance(method, Pld)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}", supported="UserPoisson, method=None or Pld()"
+        )
+    least, bounds, examples = least_of_equals(mechanism), mechanism.sensitivity, participation.examples
+    low = product_down(bounds.lower, least) if least >= 1.0 - CLOSE else bounds.lower
+    one = dataclasses.replace(
+        bounds, lower=quotient_down(low, examples), upper=quotient_up(bounds.upper, examples)
+    )
+    steps = participation.releases(mechanism.steps)
+    release = UserRelease(prob, examples, steps, one, tight=least >= 1.0 - CLOSE)
+    return UserAccountant(release, bounds)
+
+
+def truncated_poisson(
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
+) -> Accountant:
+    """Poisson sampling of lots that are cut down to B examples."""
+    del rng
+    participation, truncation = mechanism.participation, mechanism.participation.truncation
+    if truncation is None or not (method is None or isinstance(method, Pld)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}",
+            supported="TruncatedPoisson, method=None or Pld()",
+        )
+    least, bounds = least_of_equals(mechanism), mechanism.sensitivity
+    bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
+    return TruncatedAccountant(TruncatedRelease(truncation, participation.releases(mechanism.steps), bounds))
+
+
+def fixed_size_lots(
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
+) -> Accountant:
+    """Lots of exactly B of n examples, one of which is replaced."""
+    del rng
+    participation, draw = mechanism.participation, mechanism.participation.fixed_draw
+    least, bounds = least_of_equals(mechanism), mechanism.sensitivity
+    bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
+    steps = participation.releases(mechanism.steps)
+    if mechanism.certain:
+        return unsampled(bounds.times_root(steps), None if isinstance(method, Pld) else method)
+    if draw is None or not (method is None or isinstance(method, Pld | Rdp)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}",
+            supported="FixedSizeLots, method=None, Pld() or Rdp()",
+        )
+    if isinstance(method, Rdp):
+        return RenyiAccountant(bounds, steps=steps, draw=draw)
+    return FixedAccountant(FixedRelease(draw, steps, bounds))
