@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpmech.accounting import Method, Prv, Rdp
+from dpmech.auditing.shuffled import Shuffled, shuffled_epsilon
 from dpmech.composition import Join
 from dpmech.evaluation import epsilon
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps, check_integer, check_name, check_real, check_sigma
-from dpmech.mechanism import Adjacency, Participation, Strategy
+from dpmech.mechanism import Adjacency, Identity, Participation, Strategy
 from dpmech.numerics import Bounds
 
 __all__ = ["Finding", "PublishedClaim", "audit"]
@@ -27,7 +28,7 @@ class PublishedClaim:
     Args:
         name: what to call it.
         strategy: C; Identity for independent noise.
-        participation: who takes part when, as the claim has it.
+        participation: who takes part when, as the claim has it; or `Shuffled` lots, as the run was trained.
         sigma: noise of every block of the lot over its own clip norm, sensitivity of C included.
         delta: in (0, 1).
         claimed_eps: what was claimed, > 0.
@@ -41,7 +42,7 @@ class PublishedClaim:
     name: str
     # Three entries, not a Mechanism: people claim what no theorem covers, and are told so by the audit.
     strategy: Strategy
-    participation: Participation
+    participation: Participation | Shuffled
     sigma: float
     delta: float
     claimed_eps: float
@@ -98,7 +99,7 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """Certified upper bound over claim; NaN where there is none."""
+        """Certified upper bound over claim, not tight for `Shuffled` lots; NaN where there is none."""
         return math.nan if self.certified is None else self.certified.upper / self.claim.claimed_eps
 
     @property
@@ -129,12 +130,13 @@ def audit(
 
     Args:
         claims: what to audit.
-        method: as for `epsilon`; None falls back on Prv() and Rdp() where the default finds no number.
+        method: as for `epsilon`; None falls back on Prv() and Rdp() where the default finds no number. For
+            `Shuffled` lots there is one alone, `shuffled_epsilon`.
         rng: as for `epsilon`.
         progress: called with each claim before it is audited.
 
     Returns:
-        A Finding for each claim, in order, with the bounds of `epsilon`.
+        A Finding for each claim, in order, with the bounds of `epsilon` or `shuffled_epsilon`.
 
     Raises:
         InvalidParameterError: if a claim's participation does not fit its number of steps.
@@ -156,6 +158,8 @@ def _certified(
     claim: PublishedClaim, method: Method | None, rng: np.random.Generator | int | None
 ) -> Bounds | str:
     """Bounds by the method asked for; by default, by the first that yields any. Or why there are none."""
+    if isinstance(claim.participation, Shuffled):
+        return _of_shuffled(claim, claim.participation)
     reasons = []
     for attempt in (None, Prv(), Rdp()) if method is None else (method,):
         try:
@@ -171,3 +175,14 @@ def _certified(
         except (NumericalError, UnsupportedCombinationError) as error:
             reasons.append(str(error))
     return reasons[0]
+
+
+def _of_shuffled(claim: PublishedClaim, lots: Shuffled) -> Bounds | str:
+    if not isinstance(claim.strategy, Identity):
+        return f"{claim.strategy!r} correlates noise: for shuffled lots bounds are known for Identity alone"
+    try:
+        return shuffled_epsilon(
+            claim.strategy.n, claim.joint_sigma, claim.delta, lots, adjacency=claim.adjacency
+        )
+    except NumericalError as error:
+        return str(error)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from dpmech.auditing import Finding, PublishedClaim
+from dpmech.auditing import Finding, PublishedClaim, Shuffled
 from dpmech.auditing import audit as audit_claims
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
@@ -17,7 +17,7 @@ from dpmech.cli.printing import emit, progress_bar, width
 from dpmech.cli.rows import as_data
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
-from dpmech.numerics import typed, up
+from dpmech.numerics import down, typed, up
 from dpmech.plans import METHODS, read_claims
 
 __all__ = ["audit"]
@@ -109,7 +109,7 @@ def _table(findings: list[Finding]) -> list[RenderableType]:
     failed = sum(not finding.passed for finding in findings)
     rows = []
     for finding in findings:
-        claim, certified = finding.claim, finding.certified
+        claim = finding.claim
         recorded = claim.recorded_eps
         off = "" if finding.on_record or recorded is None else f" (on record: {typed(recorded)})"
         cells = {
@@ -118,8 +118,8 @@ def _table(findings: list[Finding]) -> list[RenderableType]:
             "blocks": str(claim.blocks),
             "delta": typed(claim.delta),
             "claimed eps": typed(claim.claimed_eps),
-            "certified eps": "" if certified is None else up(certified.upper, 4),
-            "ratio": "" if certified is None else up(finding.ratio, 3),
+            "certified eps": _certified(finding),
+            "ratio": _ratio(finding),
             "verdict": finding.verdict + off,
         }
         rows.append(Row(cells, None if finding.passed else "bold red"))
@@ -128,16 +128,46 @@ def _table(findings: list[Finding]) -> list[RenderableType]:
         rows,
         width(),
         title=f"{len(findings)} claims, {failed} not shown to hold",
-        caption="certified: an upper bound, blocks joined per lot",
+        caption="certified: an upper bound, of shuffled lots both; blocks joined per lot",
     )
+
+
+def _certified(finding: Finding) -> str:
+    """The upper end; of shuffled lots both, as they may be far apart."""
+    if finding.certified is None:
+        return ""
+    least = f"{down(finding.certified.lower, 4)} to " if _shuffled(finding) else ""
+    return least + up(finding.certified.upper, 4)
+
+
+def _ratio(finding: Finding) -> str:
+    if finding.certified is None:
+        return ""
+    least = finding.certified.lower / finding.claim.claimed_eps
+    return (f"{down(least, 3)} to " if _shuffled(finding) else "") + up(finding.ratio, 3)
+
+
+def _shuffled(finding: Finding) -> bool:
+    return isinstance(finding.claim.participation, Shuffled)
 
 
 def _notes(findings: list[Finding]) -> dict[str, list[str]]:
     """Every note once, with the claims that it speaks of."""
     notes: dict[str, list[str]] = {}
     for finding in findings:
-        for text in filter(None, (finding.claim.note, finding.reason)):
+        for text in filter(None, (finding.claim.note, finding.reason, _of_shuffling(finding))):
             names = notes.setdefault(plain(text), [])
             if finding.claim.name not in names:
                 names.append(finding.claim.name)
     return notes
+
+
+def _of_shuffling(finding: Finding) -> str:
+    """What the two ends of a shuffled claim are."""
+    certified = finding.certified
+    if certified is None or not _shuffled(finding):
+        return ""
+    return (
+        f"{finding.claim.participation}: some data have eps of at least {down(certified.lower, 4)}, "
+        f"and no data of more than {up(certified.upper, 4)}"
+    )

@@ -164,6 +164,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "release.none": "nothing was released",
     "release.executed": "holds only if the number of steps was decided without looking at results",
     "audit.one_run": _one_run,
+    "audit.shuffled": "{lots} shuffled lots an epoch, {epochs} epochs, {order} order",
     "audit.many_runs": "likelihood-ratio test, {runs} runs in each world, {direction}, Clopper-Pearson",
 }
 # What stands before the words of what a route rests on.

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from dpmech.auditing import PublishedClaim
+from dpmech.auditing import PublishedClaim, Shuffled
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
@@ -20,6 +20,8 @@ from dpmech.plans.training_plan import TrainingPlan
 
 __all__ = ["read_claims"]
 
+# How a run was trained, not what can be calibrated: known to claims alone.
+_SHUFFLES = {"shuffle": False, "shuffle-once": True}
 _PLAN_KEYS = ("dataset_size", "batch_size", "epochs")
 _OWN_KEYS = {
     "name", "sampling", "steps", "sigma", "noise_multiplier", "delta", "claimed_eps", "rounding", "blocks",
@@ -31,7 +33,8 @@ def read_claims(path: str | Path) -> list[PublishedClaim]:
     """Read a TOML file of [[claim]] tables; sigma, claimed_eps and recorded_eps may be lists.
 
     A claim gives `steps` and what its sampling needs (see the documentation), or a plan: dataset_size,
-    batch_size and epochs.
+    batch_size and epochs. The sampling `shuffle` or `shuffle-once` says that the run was trained so, whatever
+    it was accounted as.
 
     Raises:
         InvalidParameterError: if the file cannot be read, or an entry is missing, unknown or out of range.
@@ -111,7 +114,7 @@ def _claim(table: dict[str, Any]) -> PublishedClaim:
     )
 
 
-def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participation) -> float:
+def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participation | Shuffled) -> float:
     """Sigma as given, or a noise multiplier times the sensitivity at add-remove."""
     if ("sigma" in given) == ("noise_multiplier" in given):
         raise InvalidParameterError(
@@ -120,12 +123,16 @@ def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participati
     if "sigma" in given:
         return check_sigma(given["sigma"])
     multiplier = check_real("noise_multiplier", given["noise_multiplier"], minimum=0.0, open_minimum=True)
+    if isinstance(participation, Shuffled):
+        return multiplier  # of one release, as for Poisson sampling
     return multiplier * sensitivity(strategy, participation).lower
 
 
-def _schedule(given: dict[str, Any]) -> tuple[int, Participation, set[str]]:
+def _schedule(given: dict[str, Any]) -> tuple[int, Participation | Shuffled, set[str]]:
     """Number of steps, participation, and the keys that say so."""
     sampling = given["sampling"]
+    if isinstance(sampling, str) and sampling in _SHUFFLES:
+        return _shuffled(given, once=_SHUFFLES[sampling])
     sampling_kind(sampling)
     if "steps" not in given:
         missing = [key for key in _PLAN_KEYS if key not in given]
@@ -149,6 +156,18 @@ def _schedule(given: dict[str, Any]) -> tuple[int, Participation, set[str]]:
             keys | {"batch_size", "dataset_size"},
         )
     return n, _participation(sampling, given), keys
+
+
+def _shuffled(given: dict[str, Any], *, once: bool) -> tuple[int, Shuffled, set[str]]:
+    """Steps as given, or those of the epochs."""
+    span = "epochs" if "steps" not in given else "steps"
+    for key in ("dataset_size", "batch_size", span):
+        if key not in given:
+            raise InvalidParameterError(key, None, f"given with sampling {given['sampling']}")
+    lots = Shuffled(given["dataset_size"], given["batch_size"], given.get("drop_last", True), once)
+    count = check_integer(span, given[span], minimum=1)
+    steps = count if span == "steps" else count * lots.lots_per_epoch
+    return steps, lots, {"dataset_size", "batch_size", "drop_last", span}
 
 
 def _participation(sampling: str, given: dict[str, Any]) -> Participation:
