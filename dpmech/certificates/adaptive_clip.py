@@ -64,6 +64,10 @@ class AdaptiveClip:
     rate: float = 0.2
     count_share: float = 0.01
 
+    def __init_subclass__(cls) -> None:
+        # Another rule would run under the words of this one, which certificates state.
+        raise TypeError("AdaptiveClip is the one rule that is certified, and has no subclasses")
+
     def __post_init__(self) -> None:
         for name, most in (("initial", 1e30), ("quantile", 1.0), ("rate", 100.0), ("count_share", 1.0)):
             value = getattr(self, name)

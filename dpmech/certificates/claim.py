@@ -112,7 +112,7 @@ class Claim(abc.ABC):
         object.__setattr__(self, "sigma", check_sigma(self.sigma))
         for name in ("clip_norm", "expected_batch_size"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, AdaptiveClip):
+            if value is not None and not (name == "clip_norm" and isinstance(value, AdaptiveClip)):
                 checked = check_real(name, value, minimum=0.0, open_minimum=True)
                 object.__setattr__(self, name, checked)
 

@@ -282,16 +282,12 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
         As secret as the data: it holds the key of the noise, and between `accumulate` and `step` bare sums.
         """
-        own = {
-            "stream": self._stream.state_dict(),
-            **self._fixed(),
-            **self._norms.state_dict(),
-            "lot": self._lot.state_dict(),
-        }
+        own = {"stream": self._stream.state_dict(), "lot": self._lot.state_dict()}
+        own |= self._fixed() | self._norms.state_dict()
         return {**self._inner.state_dict(), _KEY: own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, bit for bit; only before the first step.
+        """Go on where `state_dict` was taken, bit for bit; only before the first step. Failing ends it.
 
         Raises:
             CertificateError: if the state is of another certificate, clipping, normaliser or optimizer class.
@@ -309,11 +305,15 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
                     f"the state has another {name} than this optimizer", claimed=own[name], recomputed=mine
                 )
         self._stream.load_state_dict(own["stream"])
-        self._guard.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
-        self._share()
-        self._norms.load_state_dict(own)
-        self._lot.reclip(self.clipping)
-        self._lot.load_state_dict(own["lot"])
+        try:
+            self._guard.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
+            self._share()
+            self._norms.load_state_dict(own)
+            self._lot.reclip(self.clipping)
+            self._lot.load_state_dict(own["lot"])
+        except BaseException:
+            self.close()  # it has the rows of the state, and not what they belong to
+            raise
 
     def close(self) -> None:
         """End the optimizer: no more steps, and another one may go on from its state or its seed."""

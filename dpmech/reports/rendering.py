@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from dpmech.certificates import AdaptiveClip, trainer_duties
@@ -90,6 +91,7 @@ def _known(review: Review) -> dict[str, Any]:
         "limits": LIMITS,
         "checklists": checklists(review),
         "fingerprints": review.fingerprints(),
+        "command_files": shlex.join(subject.names.values()),  # a name may hold what a shell would run
         "versions": dict(own.versions) | {"machine": own.evidence.machine},
     }
 

@@ -23,7 +23,8 @@ class Review:
         attacks: None where something was refused: nobody should read numbers off a claim that does not hold.
 
     Raises:
-        InvalidParameterError: if the verifications are not those of the subject.
+        InvalidParameterError: if the verifications are not those of the subject, or a file changed between
+            them.
     """
 
     subject: Subject
@@ -34,8 +35,20 @@ class Review:
         found = tuple(one.source for one in self.verifications)
         if found != self.subject.to_verify:
             raise InvalidParameterError("verifications", found, f"those of {self.subject.to_verify}")
+        for one in self.verifications:
+            if one.ok and not self._is_about(one):
+                raise InvalidParameterError(
+                    "files", one.source, "left as it is while it is read and verified"
+                )
         if self.attacks is not None and not self.ok:
             raise InvalidParameterError("attacks", self.attacks, "None where a check failed")
+
+    def _is_about(self, found: Verification) -> bool:
+        """Whether what was verified is what is shown, as a file is read twice."""
+        subject = self.subject
+        if found.ledger is not None:
+            return subject.ledger is not None and found.ledger.to_json() == subject.ledger.to_json()
+        return found.certificate == subject.certificate and found.run == subject.run
 
     @property
     def certificate(self) -> Certificate:

@@ -18,8 +18,9 @@ from dpmech.accounting import (
     Progress,
     accountant_for,
     effective_method,
+    unsampled_method,
 )
-from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import Evidence, with_checksum
 from dpmech.evaluation import delta, epsilon, profile
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
@@ -35,8 +36,9 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, between, next_up, safe_root, signed, typed, up
+from dpmech.risk_targets.few_profiles import by_few_profiles
 from dpmech.risk_targets.one_point import proved_profile, proving_budget
-from dpmech.risk_targets.targets import LARGEST_MU, RiskTarget
+from dpmech.risk_targets.targets import LARGEST_MU, GaussianTarget, RiskTarget
 
 __all__ = ["RiskCalibration", "calibrate_sigma_to"]
 
@@ -60,8 +62,8 @@ class RiskCalibration:
         target: what was asked for.
         sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1.
         sensitivity: of the mechanism, as for a Calibration.
-        profile: of the mechanism at this sigma; under one allocation to bins with correlated noise what the
-            budget of `proof` says alone.
+        profile: of the mechanism at this sigma; under one allocation to bins with correlated noise the one
+            that was certified, or for an attack or an advantage what the budget of `proof` says alone.
         risk: what was asked for, at this sigma; `risk.upper` is at most `target.limit`.
         rtol: how far the search was allowed to end above the smallest sigma.
         proof: the certified (eps, delta) that the risk follows from where the curve takes samples, else None.
@@ -95,7 +97,8 @@ class RiskCalibration:
     def calibration(self, delta: float | None = None) -> Calibration:
         """The same noise scale with the budget that it meets at a delta: to certify, and to train with.
 
-        The budget says less than the profile does; the noise scale stays that of the target.
+        The budget says less than the profile does; the noise scale stays that of the target. Where the
+        profile was drawn, the budget rests on no draws, as that of `certify_sigma`.
 
         Args:
             delta: in (0, 1); None for that of `proof`, where there is one.
@@ -124,6 +127,9 @@ class RiskCalibration:
         if delta is None:
             raise InvalidParameterError("delta", delta, "in (0, 1): nothing here has one of its own")
         at = check_delta(delta)
+        if _drawn(self.mechanism):
+            unsampled = unsampled_method(self.mechanism.participation)
+            return certify_sigma(self.mechanism, self.sigma, delta=at, method=unsampled)
         achieved = epsilon(self.mechanism, self.sigma, at)
         if not achieved.upper > 0.0:
             raise InvalidParameterError("delta", at, "below what this mechanism has at eps 0")
@@ -195,13 +201,15 @@ def calibrate_sigma_to(
         strategy: C; or a Mechanism, which says participation and adjacency as well.
         target: an AttackTarget, an AdvantageTarget or a GaussianTarget.
         participation: who takes part when, without sampling, Poisson-sampled, or in bins (every probe then
-            takes seconds); None is EveryStep.
+            takes seconds, or with correlated noise more); None is EveryStep.
         adjacency: as for `calibrate_sigma`.
         rtol: sigma is at most (1 + rtol) times the smallest one whose risk is shown to be so low, in [1e-3,
             0.5]. Where `risk.lower` is, says how much of that the proof costs. Where samples prove one
-            (eps, delta), as `proof` says, they decide instead, as for `calibrate_sigma`.
+            (eps, delta), as `proof` says, they decide instead, as for `calibrate_sigma`; so they do for the
+            mu of correlated noise in bins, where the search ends once it would move sigma by half a percent.
         rng: for correlated noise in bins: None takes entropy from the operating system, and only then the
-            error of the certified sample is inside the delta of `proof`.
+            error of the certified sample is inside the delta of `proof`. Of a mu it is outside, as that of
+            every profile: at most five are drawn, and one beta holds for all of them together.
         progress: called with one line of text for every probe.
         executor: where samples are drawn, as for `calibrate_sigma`.
 
@@ -210,8 +218,7 @@ def calibrate_sigma_to(
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: if no theorem covers the combination, and for a GaussianTarget with
-            correlated noise in bins, where every probe would draw a profile of its own.
+        UnsupportedCombinationError: if no theorem covers the combination, or no search is built for it.
         NumericalError: if the search finds no such sigma below 1e15, or the target is out of reach of proof.
 
     Examples:
@@ -233,14 +240,17 @@ def calibrate_sigma_to(
     allocated = mechanism.participation.allocation_bins is not None and not mechanism.certain
     if start is None and allocated and target.slopes is not None:
         return _by_one_point(mechanism, target, tolerance, check_rng(rng), progress, executor)
+    if start is None and allocated and isinstance(target, GaussianTarget):
+        drawn = by_few_profiles(
+            mechanism, target, rtol=tolerance, rng=check_rng(rng), progress=progress, executor=executor
+        )
+        return RiskCalibration(mechanism, target, drawn.sigma, accountant.sensitivity, *drawn[1:], tolerance)
     if start is None:
         raise UnsupportedCombinationError(
-            f"a search for sigma by {target!r} takes a profile at every probe, which {mechanism!r} has at "
-            "the cost of a sample",
-            supported="participation without sampling, Poisson-sampled, and bins with independent noise; "
-            "for correlated noise in bins an AttackTarget or an AdvantageTarget, which one certified "
-            "(eps, delta) proves; else target.risk(dm.profile(strategy, sigma, participation=...)) at two or "
-            "three sigma: the mu of a Gaussian release of that risk falls about as 1 / sigma",
+            f"no search for sigma by {target!r} is built for {mechanism!r}",
+            supported="participation without sampling, Poisson-sampled, or in bins; else "
+            "target.risk(dm.profile(strategy, sigma, participation=...)) at two or three sigma: the mu of a "
+            "Gaussian release of that risk falls about as 1 / sigma",
         )
     known: dict[float, tuple[PrivacyProfile, Bounds]] = {}
 
@@ -287,6 +297,11 @@ def _exact(mechanism: Mechanism) -> Method | None:
     """For independent noise under one allocation to bins what needs no draws; else the default."""
     allocated = mechanism.participation.allocation_bins is not None and not mechanism.certain
     return Exact() if allocated and mechanism.strategy.bands == 1 else None
+
+
+def _drawn(mechanism: Mechanism) -> bool:
+    """Whether profiles of this mechanism are drawn in a search for sigma."""
+    return _start(accountant_for(mechanism, _exact(mechanism)), 1.0) is None
 
 
 def _start(accountant: Accountant, mu: float) -> float | None:

@@ -105,14 +105,34 @@ def _numbered(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[I
     known: dict[Hashable, int] = {}
     try:
         # Of arrays, tensors and columns `tolist` gives what is compared by value.
-        values = list(user_ids.tolist() if hasattr(user_ids, "tolist") else user_ids)
-        numbers = [known.setdefault(_by_value(value), len(known)) for value in values]
+        listed = user_ids.tolist() if hasattr(user_ids, "tolist") else user_ids
+        values = [_by_value(value) for value in listed]
+        _check_text(values)
+        numbers = [known.setdefault(value, len(known)) for value in values]
         length = len(user_ids)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise InvalidParameterError("user_ids", type(user_ids).__name__, f"{accepted} ({error})") from error
     if not numbers or len(numbers) != length:
         raise InvalidParameterError("user_ids", f"{len(numbers)} ids", accepted)
     return np.array(numbers, dtype=np.int64), len(known)
+
+
+def _check_text(values: list[Hashable]) -> None:
+    """Refuse ids that are text in some examples and something else in others, as 1 and "1" are.
+
+    Tables that are read in pieces hold one user's id as either, who would then be two users.
+
+    Raises:
+        TypeError: if there are such ids, or such parts at one place of ids of several parts.
+    """
+    kinds = {
+        str if isinstance(value, str) else bytes if isinstance(value, bytes) else None for value in values
+    }
+    if len(kinds) > 1:
+        raise TypeError("some are text and others are not: 1 and '1' would be two users")
+    parts = [value for value in values if isinstance(value, tuple)]
+    for place in range(max(map(len, parts), default=0)):
+        _check_text([value[place] for value in parts if place < len(value)])
 
 
 def _by_value(value: Hashable) -> Hashable:
@@ -126,6 +146,8 @@ def _by_value(value: Hashable) -> Hashable:
     """
     if isinstance(value, tuple):
         return tuple(_by_value(part) for part in value)
+    if isinstance(value, frozenset):
+        return frozenset(_by_value(part) for part in value)
     if not isinstance(value, np.generic) and hasattr(value, "item"):
         value = value.item()
     # NaN differs from itself, and would make every such example a user of its own; None is nobody.

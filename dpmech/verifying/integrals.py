@@ -28,7 +28,14 @@ from dpmech.numerics import FloatArray, spend
 
 ComplexArray: TypeAlias = npt.NDArray[np.complex128]
 
-__all__ = ["ComposedLaw", "composed_delta", "composed_integral", "gaussian_integral", "one_step_delta"]
+__all__ = [
+    "ComposedLaw",
+    "composed_delta",
+    "composed_integral",
+    "directions",
+    "gaussian_integral",
+    "one_step_delta",
+]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _PANELS = 192
@@ -132,17 +139,17 @@ def composed_delta(sampling_prob: float, multiplier: float, steps: int, eps: flo
     """
     if steps == 1:
         return one_step_delta(sampling_prob, multiplier, eps)
-    return composed_integral(_directions(sampling_prob, multiplier, steps, eps))
+    return composed_integral(directions(sampling_prob, multiplier, steps, eps))
 
 
-def composed_integral(directions: "list[ComposedLaw]") -> float:
+def composed_integral(laws: "list[ComposedLaw]") -> float:
     """Delta of T steps, the larger of the directions given; errors as for `composed_delta`."""
-    steps, eps = directions[0].steps, directions[0].eps
+    steps, eps = laws[0].steps, laws[0].eps
     if steps > _MOST_STEPS:
         raise NumericalError(f"the contour integral of {steps} sampled steps would round visibly")
     lines: list[tuple[float, float]] = []
     found = 0.0
-    for one in directions:
+    for one in laws:
         # A direction whose Chernoff bound is below half of another one's delta decides nothing. Close to the
         # largest loss of ADD, which is near T q, its integral would be rounding and nothing else.
         if one.chernoff <= 0.5 * found:
@@ -156,9 +163,9 @@ def composed_integral(directions: "list[ComposedLaw]") -> float:
     return found
 
 
-def _directions(q: float, s: float, steps: int, eps: float) -> "list[ComposedLaw]":
-    """REMOVE, and ADD where its loss may exceed eps."""
-    x = np.linspace(-_REACH * s, _REACH * s + 1.0, _GRID)
+def directions(q: float, s: float, steps: int, eps: float, *, finer: int = 1) -> "list[ComposedLaw]":
+    """REMOVE, and ADD where its loss may exceed eps, on a grid so many times as fine."""
+    x = np.linspace(-_REACH * s, _REACH * s + 1.0, finer * (_GRID - 1) + 1)
     ratio = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s**2)
     pure = -0.5 * (x / s) ** 2 + math.log((x[1] - x[0]) / (s * math.sqrt(2.0 * math.pi)))
     found = [ComposedLaw(ratio, pure + ratio, steps, eps)]
@@ -176,19 +183,21 @@ class ComposedLaw:
         log_masses: their log probabilities, shape (m,).
         steps: T.
         eps: the privacy loss level.
+        most_nodes: on a line; where more are needed, it does not settle.
     """
 
     losses: FloatArray
     log_masses: FloatArray
     steps: int
     eps: float
+    most_nodes: int = _MOST_NODES
 
     def on_line(self, shift: float) -> float:
         """The integral of the module docstring along one line; `shift` in (0, 1] moves it to the left."""
         saddle = self.saddle
         if saddle is None:
             return 0.0
-        theta = shift * self._real_part(saddle)
+        theta = shift * self.real_part
         mesh = self._mesh(theta)
         total = self._trapezoidal_sum(theta, mesh)
         found = float(math.exp(self._rise(theta, saddle)) * total * mesh / math.pi)
@@ -236,8 +245,17 @@ class ComposedLaw:
         """How far the exponent at theta is above that at the saddle point."""
         return self._exponent(theta) - self._exponent(saddle)
 
-    def _real_part(self, saddle: float) -> float:
-        """Where the line crosses the real axis: at the saddle point, but not close to the pole at 0."""
+    def log_moment(self, theta: float) -> float:
+        """Log M(theta) of one step."""
+        return self._cumulants(theta)[0]
+
+    @functools.cached_property
+    def real_part(self) -> float:
+        """Where the line crosses the real axis: at the saddle point, but not close to the pole at 0.
+
+        Of a law that has a saddle point.
+        """
+        saddle = 0.0 if self.saddle is None else self.saddle
         theta = max(saddle, 0.5 / math.sqrt(self.steps * self._cumulants(saddle)[2]))
         while theta > saddle + 1e-300 and self._rise(theta, saddle) > _ABOVE_SADDLE:
             theta = 0.5 * (theta + saddle) if saddle > 0.25 * theta else 0.5 * theta
@@ -249,15 +267,19 @@ class ComposedLaw:
         The sum over a mesh h adds e^(theta e) delta(e) at e = eps + 2 pi k / h: far above, Chernoff's bound
         makes that small, far below the factor e^(theta e) does.
         """
+        low, high = self.window(theta)
+        return float(2.0 * math.pi / max(high - self.eps, self.eps - low + _ALIAS / theta))
+
+    def window(self, theta: float) -> tuple[float, float]:
+        """Ends beyond which the sum of T tilted losses is with a chance of e^-40, by Chernoff's bound."""
         log_moment, _, variance = self._cumulants(theta)
         rises = np.geomspace(0.1, 100.0, 16) / math.sqrt(self.steps * variance)
 
         def grown(t: float) -> float:
             return self.steps * (self._cumulants(theta + t)[0] - log_moment)
 
-        above = min((grown(t) + _ALIAS) / t for t in rises) - self.eps
-        below = self.eps - max((-grown(-t) - _ALIAS) / t for t in rises)
-        return float(2.0 * math.pi / max(above, below + _ALIAS / theta))
+        high = min((grown(t) + _ALIAS) / t for t in rises)
+        return float(max((-grown(-t) - _ALIAS) / t for t in rises)), float(high)
 
     def _trapezoidal_sum(self, theta: float, mesh: float) -> float:
         """Half the sum of the real part of the integrand over the line, with as many nodes as it takes.
@@ -274,7 +296,7 @@ class ComposedLaw:
         masses, losses = tilted[keep], self.losses[keep]
         values = np.zeros(0, dtype=np.complex128)
         last = math.inf
-        while values.size < _MOST_NODES:
+        while values.size < self.most_nodes:
             count = max(2 * values.size, _CHUNK)
             y = mesh * np.arange(values.size, count)
             spend(
@@ -291,7 +313,7 @@ class ComposedLaw:
             last = total
         raise NumericalError(
             f"the contour integral of {self.steps} sampled steps at eps={self.eps!r} did not settle in "
-            f"{_MOST_NODES} nodes"
+            f"{self.most_nodes} nodes"
         )
 
 

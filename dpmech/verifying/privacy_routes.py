@@ -47,6 +47,7 @@ from dpmech.numerics import BOUND, Bounds, Provenance
 from dpmech.verifying.allocation_transform import fresh_delta
 from dpmech.verifying.fixed_integrals import replaced_delta
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
+from dpmech.verifying.lattice_sums import LATTICE_ERROR, sampled_delta
 from dpmech.verifying.truncated_integrals import joined_prob, truncated_delta
 from dpmech.verifying.user_integrals import users_delta
 
@@ -76,12 +77,14 @@ class Route:
         delta: (sigma, eps) to Bounds.
         slack: how much of sigma, relative, it leaves open: its upper end may exceed the claim by that.
         decides: whether its upper end has to meet the claim; if not, only its lower end can refuse.
+        apart: whether its lower end is by a law of its own, which a stated lower eps has to meet.
     """
 
     name: str
     delta: Callable[[float, float], Bounds]
     slack: float
     decides: bool = True
+    apart: bool = False
 
 
 # Of a certificate whose participation is of one kind, given its recomputed sensitivity.
@@ -165,11 +168,11 @@ def _user_routes(
     tight = certificate.achieved.lower > 0.0
 
     def contour(sigma: float, eps: float) -> Bounds:
-        upper = users_delta(q, examples, sigma / largest, steps, eps) * (1.0 + _INTEGRAL_ERROR)
-        lower = upper * (1.0 - 3.0 * _INTEGRAL_ERROR) if tight else 0.0
+        upper = users_delta(q, examples, sigma / largest, steps, eps) * (1.0 + LATTICE_ERROR)
+        lower = upper * (1.0 - 3.0 * LATTICE_ERROR) if tight else 0.0
         return Bounds(lower, min(1.0, upper), BOUND, _BY_INTEGRAL)
 
-    return (Route(f"contour integral of {steps} steps with {examples} examples", contour, _INTEGRAL_ERROR),)
+    return (Route(f"contour integral of {steps} steps with {examples} examples", contour, LATTICE_ERROR),)
 
 
 def _truncated_routes(
@@ -186,12 +189,12 @@ def _truncated_routes(
 
     def contour(sigma: float, eps: float) -> Bounds:
         multiplier = sigma / sensitivity.upper
-        upper = truncated_delta(q, most, size, multiplier, steps, eps) * (1.0 + _INTEGRAL_ERROR)
-        lower = composed_delta(joined, multiplier, steps, eps) * (1.0 - 2.0 * _INTEGRAL_ERROR)
+        upper = truncated_delta(q, most, size, multiplier, steps, eps) * (1.0 + LATTICE_ERROR)
+        lower = sampled_delta(joined, multiplier, steps, eps) * (1.0 - 2.0 * LATTICE_ERROR)
         return Bounds(min(lower, upper), min(1.0, upper), BOUND, _BY_INTEGRAL)
 
     name = f"contour integral of {steps} lots of at most {most} out of {size}"
-    return (Route(name, contour, _INTEGRAL_ERROR),)
+    return (Route(name, contour, LATTICE_ERROR, apart=True),)
 
 
 def _fixed_routes(

@@ -36,6 +36,8 @@ __all__ = ["Recomputation"]
 _ROUNDING = 1e-9
 # What the integrals leave open, relative in delta.
 _RESOLUTION = 1e-6
+# By how much delta may fall short at a stated lower eps, where a law of its own gives it.
+_OF_LOWER = 1e-4
 # An interval whose ends are further apart than this says nothing about a claim inside it.
 _RESOLVED = 0.5
 # Above this delta a change of sigma hardly changes it, and nothing can be said about tightness.
@@ -263,11 +265,12 @@ class Recomputation:
         for eps, side in ends:
             self.progress(f"{self.source}: achieved eps {typed(eps)}")
             bounds = route.delta(own.sigma, eps)
-            off = (
-                self._missed(route, bounds)
-                if side == "above"
-                else bounds.upper < self.delta * (1.0 - _RESOLUTION)
-            )
+            if side == "above":
+                off = self._missed(route, bounds)
+            elif route.apart:
+                off = bounds.lower < self.delta * (1.0 - _OF_LOWER)
+            else:
+                off = bounds.upper < self.delta * (1.0 - _RESOLUTION)
             detail = (
                 f"stated {side} by {typed(eps)}; delta there in {between(bounds.lower, bounds.upper)}, "
                 f"claimed {typed(self.delta)}"

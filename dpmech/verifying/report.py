@@ -155,6 +155,8 @@ class Verification:
         margin = "" if self.margin is None else f"; sigma margin {_percent(self.margin)}"
         proved = "" if self.draw is None else f"; {self.draw}"
         signed = "" if self.signed is None else f"; {self.signed}"
+        if self.signed is None and any(check.name == "signature" for check in self.checks):
+            signed = "; not signed"  # whoever named a key should not take silence for a signature
         return f"{self.source}: VERIFIED: {headline}{margin}{proved}{signed}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import FloatArray, spend
-from dpmech.verifying.integrals import ComposedLaw, composed_delta, composed_integral
+from dpmech.verifying.integrals import ComposedLaw
+from dpmech.verifying.lattice_sums import composed, sampled_delta
 
 __all__ = ["joined_prob", "truncated_delta"]
 
@@ -55,11 +56,13 @@ def truncated_delta(
         return max(law.one_step(eps, remove=remove) for remove in (True, False))
     ever = steps * law.full
     if ever <= _RARE and sampling_prob < 1.0:
-        plain = composed_delta(sampling_prob, multiplier, steps, eps)
+        plain = sampled_delta(sampling_prob, multiplier, steps, eps)
         if ever <= _RARE * plain:
             return plain + ever
-    return composed_integral(
-        [ComposedLaw(*law.losses(remove=remove), steps, eps) for remove in (True, False)]
+    return composed(
+        lambda finer: [
+            ComposedLaw(*law.losses(remove=remove, finer=finer), steps, eps) for remove in (True, False)
+        ]
     )
 
 
@@ -97,22 +100,22 @@ class _Law:
     def _log_noise(self, x: FloatArray) -> FloatArray:
         return np.asarray(-0.5 * (x / self.s) ** 2 - math.log(self.s * math.sqrt(2.0 * math.pi)))
 
-    def _nodes(self, low: float, high: float) -> tuple[FloatArray, FloatArray]:
+    def _nodes(self, low: float, high: float, finer: int = 1) -> tuple[FloatArray, FloatArray]:
         """Outputs and log widths of panels no wider than densities and ratios allow."""
         count = max(_PANELS, math.ceil((high - low) / min(0.25 * self.s, self.s**2)))
         if count > _MOST_PANELS:
             raise NumericalError(f"a grid of {count} panels for the outputs of a step")
-        edges = np.linspace(low, high, count + 1)
+        edges = np.linspace(low, high, finer * count + 1)
         half = 0.5 * np.diff(edges)[:, None]
         x = edges[:-1, None] + half * (1.0 + _NODES)
         return x.ravel(), np.log(half * _WEIGHTS).ravel()
 
-    def losses(self, *, remove: bool) -> tuple[FloatArray, FloatArray]:
-        """Losses and log masses under the first law of the pair."""
+    def losses(self, *, remove: bool, finer: int = 1) -> tuple[FloatArray, FloatArray]:
+        """Losses and log masses under the first law of the pair, on so many more panels."""
         losses, logs = [], []
         top = _REACH * self.s
         if self.free > 0.0:
-            x, widths = self._nodes(-top, top + 1.0)
+            x, widths = self._nodes(-top, top + 1.0, finer)
             ratio = self._log_mixture(self.q, 1.0, x)
             losses.append(ratio if remove else -ratio)
             logs.append(math.log(self.free) + self._log_noise(x) + widths + (ratio if remove else 0.0))
@@ -120,7 +123,7 @@ class _Law:
             left = 1.0
             # Displaced examples lose above 1.5, plain ones above 0.5, where the sign is that of their law.
             for shift, positive in ((2.0, remove), (1.0, not remove)):
-                x, widths = self._nodes(shift - 0.5, top + shift)
+                x, widths = self._nodes(shift - 0.5, top + shift, finer)
                 above, below = (self._log_mixture(self.p, at, x) for at in (shift, shift - 1.0))
                 own = self._log_noise(x) + widths + (above if positive else below)
                 left -= float(np.exp(own).sum())

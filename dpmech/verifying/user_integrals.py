@@ -12,7 +12,8 @@ import scipy
 
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import FloatArray, spend
-from dpmech.verifying.integrals import ComposedLaw, composed_integral
+from dpmech.verifying.integrals import ComposedLaw
+from dpmech.verifying.lattice_sums import composed
 
 __all__ = ["users_delta"]
 
@@ -38,13 +39,17 @@ def users_delta(sampling_prob: float, examples: int, multiplier: float, steps: i
     law = _Pair(sampling_prob, examples, multiplier)
     if steps == 1:
         return max(law.one_step(eps, sign) for sign in (1.0, -1.0))
-    x, width = law.grid()
-    ratio = law.log_ratio(x)
-    pure = -0.5 * (x / multiplier) ** 2 + math.log(width / (multiplier * math.sqrt(2.0 * math.pi)))
-    found = [ComposedLaw(ratio, pure + ratio, steps, eps)]
-    if eps < -steps * examples * math.log1p(-sampling_prob):  # where the loss of ADD ends
-        found.append(ComposedLaw(-ratio, pure, steps, eps))
-    return composed_integral(found)
+
+    def laws(finer: int) -> list[ComposedLaw]:
+        x, width = law.grid(finer)
+        ratio = law.log_ratio(x)
+        pure = -0.5 * (x / multiplier) ** 2 + math.log(width / (multiplier * math.sqrt(2.0 * math.pi)))
+        found = [ComposedLaw(ratio, pure + ratio, steps, eps)]
+        if eps < -steps * examples * math.log1p(-sampling_prob):  # where the loss of ADD ends
+            found.append(ComposedLaw(-ratio, pure, steps, eps))
+        return found
+
+    return composed(laws)
 
 
 class _Pair:
@@ -62,10 +67,11 @@ class _Pair:
             total = np.logaddexp(total, weight + count * (x - 0.5 * count) / self.s**2)
         return total
 
-    def grid(self) -> tuple[FloatArray, float]:
-        """Outputs, evenly spaced, and how far they are apart."""
+    def grid(self, finer: int = 1) -> tuple[FloatArray, float]:
+        """Outputs, evenly spaced and so many times as many as needed, and how far they are apart."""
         low, high = -_REACH * self.s, _REACH * self.s + self.m
         count = max(_LEAST_POINTS, math.ceil(_POINTS * (high - low) / min(self.s, self.s**2 / self.m)))
+        count *= finer
         values = float(count) * (self.m + 1)
         if values > _MOST_VALUES:
             raise NumericalError(f"a grid of {count} outputs for {self.m} examples of a user")

@@ -208,6 +208,7 @@ GROUPS: dict[str, list[str]] = {
         "verifying.allocation_transform",
         "verifying.documents",
         "verifying.integrals",
+        "verifying.lattice_sums",
         "verifying.user_integrals",
         "verifying.truncated_integrals",
         "verifying.fixed_integrals",

@@ -1,16 +1,32 @@
 """Poisson sampling of lots of at most B examples: T mixtures of what full lots and others lose."""
 
+import contextlib
+from collections.abc import Iterator
+
 from dpmech.accounting.accountant import Accountant, Progress, Solution
 from dpmech.accounting.poisson.accountant import PoissonAccountant, saddle_point_sigma
 from dpmech.accounting.poisson.lattice_route import LatticeRoute
 from dpmech.accounting.poisson.release import PoissonRelease, TruncatedRelease
 from dpmech.accounting.sigma_search import smallest_sigma
+from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, next_down, next_up, product_up
 
 __all__ = ["TruncatedAccountant"]
 
 # Where a truncation anywhere in the run is so rare against delta, it counts as a failure.
 _RARE = 1e-4
+
+
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    """Say what to do where lattices end in an error."""
+    try:
+        yield
+    except NumericalError as error:
+        raise NumericalError(
+            f"{error}; a full lot loses far more than others do. Try a larger max_lot_size (six standard "
+            "deviations above the mean size cost nothing) or a smaller sampling_prob"
+        ) from error
 
 
 class TruncatedAccountant(Accountant):
@@ -53,14 +69,18 @@ class TruncatedAccountant(Accountant):
         """Of the law that dominates; where truncation is a rare failure, of Poisson sampling below."""
         upper = self._rarely_truncated(sigma, eps, tolerance)
         if upper is None or self._whole is None:
-            return self.route.delta(sigma, eps, tolerance=tolerance)
+            with _advised():
+                return self.route.delta(sigma, eps, tolerance=tolerance)
         plain = self._whole.delta(sigma, eps, tolerance=tolerance)
         return Bounds(plain.lower, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
         """The upper end, however far the lower one may be."""
         upper = self._rarely_truncated(sigma, eps, tolerance)
-        return self.route.bracket(sigma, eps, tolerance)[1] if upper is None else upper
+        if upper is not None:
+            return upper
+        with _advised():
+            return self.route.bracket(sigma, eps, tolerance)[1]
 
     def _rarely_truncated(self, sigma: float, eps: float, tolerance: float) -> float | None:
         """Upper delta where truncation is a rare failure; None where it is not."""
@@ -75,7 +95,8 @@ class TruncatedAccountant(Accountant):
         if self._whole is not None and self._ever <= _RARE * delta:
             upper = self._whole.epsilon(sigma, next_down(delta - self._ever), tolerance=tolerance).upper
             return Bounds(min(lower, upper), upper, self.guarantee, self.by)
-        upper = self.route.epsilon(sigma, delta, tolerance)[1]
+        with _advised():
+            upper = self.route.epsilon(sigma, delta, tolerance)[1]
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:

@@ -139,7 +139,11 @@ def load_checkpoint(
     loader.set_up.continuity = continuity
     loader.load_state_dict(state["loader"])
     optimizer.load_state_dict(state["optimizer"])
-    model.load_state_dict(state["model"])
+    try:
+        model.load_state_dict(state["model"])
+    except BaseException:
+        optimizer.close()  # with other weights it would release the rows of the checkpoint again
+        raise
     torch.set_rng_state(state["torch_rng"])
     if torch.cuda.is_available() and state["cuda_rng"]:
         torch.cuda.set_rng_state_all(state["cuda_rng"])

@@ -95,6 +95,11 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                 UnsupportedCombinationError: if a layer changes in place what a hooked one gave, or, at the
                     first call with several examples, if these are mixed.
             """
+            if getattr(self, "_is_replica", False) and torch.is_grad_enabled():
+                raise UnsupportedCombinationError(
+                    "DataParallel copies a model of make_private to several devices, where no hooks are",
+                    supported="the model itself, one process a device: torchrun, see the page on training",
+                )
             count = self._examples()
             if not self._checked and torch.is_grad_enabled() and count is not None and count > 1:
                 self._checked = True
@@ -118,6 +123,7 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             """As that of GradSampleModule: a layer may be called several times."""
             if not module.training or not torch.is_grad_enabled() or not self.hooks_enabled:
                 return
+            self._check_no_copy()
             trained = self._trained(module)
             own = module._parameters.values()
             if not any(param.requires_grad for param in own if param is not None):
@@ -146,6 +152,14 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             """Keep factors, or form gradients, of one call of a layer."""
             if not self.hooks_enabled:
                 return
+            self._check_no_copy()
+            if not getattr(module, "activations", None):
+                raise UnsupportedCombinationError(
+                    f"a backward pass goes through {self._shown(module)}, of whose call nothing was kept",
+                    supported="model.train() before the forward pass (eval mode is for calls without a "
+                    "backward pass), and one backward pass for every forward pass; for gradients of "
+                    "gradients make_private(..., loss=...)",
+                )
             activations, backprops = self.rearrange_grad_samples(
                 module=module,
                 backprops=forward_output[0].detach(),
@@ -169,6 +183,15 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                     self._finish(param)
             if not module.activations and hasattr(module, "max_batch_len"):
                 del module.max_batch_len
+
+        def _check_no_copy(self) -> None:
+            if getattr(self._examples, "copied", False):
+                raise UnsupportedCombinationError(
+                    "a copy of a model of make_private is trained: nobody clips its gradients or adds noise "
+                    "to them",
+                    supported="calls of the copy in eval mode or under torch.no_grad(); to train on, its "
+                    "state_dict() in an ordinary model",
+                )
 
         def _formed(self, module: nn.Module, activations: list[Tensor], backprops: Tensor) -> Any:  # noqa: ANN401 - Opacus'
             by_autograd = module in self._by_autograd

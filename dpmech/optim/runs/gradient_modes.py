@@ -96,6 +96,11 @@ class OpacusHooks(GradientMode):
         given: Any = model
         if not _is_grad_sample_module(model):
             return model
+        if getattr(getattr(model, "_examples", None), "copied", False):
+            raise UnsupportedCombinationError(
+                "a copy of a model of make_private, whose hooks are those of another run",
+                supported="an ordinary model with the state_dict() of the copy",
+            )
         if self.clipping_mode == "ghost" and not hasattr(model, "max_grad_norm"):
             raise UnsupportedCombinationError(
                 "a GradSampleModule forms the gradient of every example",
@@ -112,6 +117,9 @@ class OpacusHooks(GradientMode):
         if _is_grad_sample_module(model):
             # Opacus' fast gradient clipping leaves no gradients of single examples; it alone has this.
             hooked, ghost = model, hasattr(model, "max_grad_norm")
+            handed = getattr(model, "_examples", None)
+            if isinstance(handed, _Handed):
+                handed.follow(private)
         elif any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
             raise UnsupportedCombinationError(
                 "the model has Opacus' hooks already, of an earlier GradSampleModule",
@@ -133,9 +141,18 @@ class _Handed:
     def __init__(self, private: LotOptimizer | None = None) -> None:
         self._private = None if private is None else weakref.ref(private)
 
+    def follow(self, private: LotOptimizer) -> None:
+        """From now on count for this run: the model was made private again."""
+        self._private = weakref.ref(private)
+
     def __call__(self) -> int | None:
         private = None if self._private is None else self._private()
         return None if private is None else private.handed_examples
+
+    @property
+    def copied(self) -> bool:
+        """Whether it belongs to a copy of a model, which no optimizer trains."""
+        return self._private is None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Handed, ()

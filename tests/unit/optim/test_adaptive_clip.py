@@ -253,6 +253,27 @@ def test_states_of_another_clipping_are_refused_by_name():
         optimizer.load_state_dict(state)
 
 
+def test_what_takes_up_half_a_state_takes_no_step():
+    param, optimizer = by_hand()
+    param.grad_sample = torch.tensor(gradients(0))
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.close()
+    state["dpmech"]["clip_norms"] = [0.7]
+    _, optimizer = by_hand()
+    with pytest.raises(dm.InvalidParameterError, match="clip_norms of the state"):
+        optimizer.load_state_dict(state)
+    with pytest.raises(dm.UnsupportedCombinationError, match="was closed"):
+        optimizer.step()  # row 1 of the state, under another norm
+
+
+def test_what_runs_is_the_rule_that_is_stated():
+    with pytest.raises(TypeError, match="no subclasses"):
+        type("Other", (AdaptiveClip,), {"after": lambda self, clip_norm, count, **_: clip_norm})
+    with pytest.raises(dm.InvalidParameterError, match="expected_batch_size"):
+        CAL.certificate(RULE, RULE)
+
+
 def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
     cal = saved.calibration("poisson")
     model, optimizer, loader = private_run(

@@ -55,6 +55,12 @@ def test_file_names_are_free_text_too(plain):
     assert Page(as_html(review, made=MADE)).elements == Page(as_html(plain, made=MADE)).elements
 
 
+def test_the_command_that_is_shown_runs_nothing_else(plain):
+    names = {"certificate": "a b.json", "run record": "x;touch y.json", "ledger": "--policy=z.json"}
+    text = " ".join("".join(Page(as_html(review_with(plain, names), made=MADE)).text).split())
+    assert "dpmech verify --details -- 'a b.json' 'x;touch y.json' --policy=z.json" in text
+
+
 def review_with(review, names):
     subject = dataclasses.replace(review.subject, names=names)
     found = tuple(

@@ -30,6 +30,15 @@ def test_verifications_have_to_be_those_of_the_files():
         Review(review.subject, (), review.attacks)
 
 
+def test_a_file_that_changed_between_reading_and_verifying_is_no_review():
+    review, other = review_of(small()), review_of(small("poisson"))
+    with pytest.raises(InvalidParameterError, match="left as it is while it is read"):
+        Review(review.subject, other.verifications, None)
+    run = review_of(run_of(small()))
+    with pytest.raises(InvalidParameterError, match="left as it is while it is read"):
+        Review(review.subject, run.verifications, None)
+
+
 def test_an_early_stop_by_plan_costs_what_was_executed():
     own = small().certificate(1.0, 10.0)
     executed = dm.executed_epsilon(own, 6)

@@ -77,9 +77,10 @@ def test_bad_input(make, name):
         make()
 
 
-def test_mu_of_correlated_noise_in_bins_is_refused_with_what_to_do():
+def test_where_no_search_is_built_the_refusal_says_what_to_do():
+    lots = dm.UserPoisson(0.1, 3)
     with pytest.raises(UnsupportedCombinationError, match=r"target\.risk\(dm\.profile\(.*about as 1 / sigma"):
-        dm.calibrate_sigma_to(dm.LambdaCGD(40, 0.5), TARGETS[2], participation=dm.BallsInBins(8))
+        dm.calibrate_sigma_to(dm.Identity(40), TARGETS[2], participation=lots)
 
 
 BINS = dm.Mechanism(dm.LambdaCGD(6, 0.5), dm.BallsInBins(2))

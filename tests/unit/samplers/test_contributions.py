@@ -1,5 +1,6 @@
 """Which examples of every user are kept: against a count by hand, and what may decide it."""
 
+import decimal
 import enum
 import math
 from collections import Counter
@@ -63,6 +64,9 @@ def test_a_table_is_no_list_of_ids():
         np.array([1, 1, 2, 1]),
         [np.int64(1), 1, np.int32(2), np.array(1)],
         [("a", np.array(1)), ("a", 1), ("a", 2), ("a", np.int8(1))],
+        [frozenset([np.int64(1)]), frozenset([1]), frozenset([2]), frozenset([np.int8(1)])],
+        [("a",), ("a",), ("a", 2), ("a",)],
+        [True, 1, 2, 1.0],
         [Colour.RED, Colour.RED, Colour.BLUE, Colour.RED],
     ],
 )
@@ -108,6 +112,13 @@ def test_chance_prefers_no_example():
         ((["a", None], 1), "user_ids"),
         ((np.array([1.0, np.nan]), 1), "user_ids"),
         (([["a"], ["b"]], 1), "user_ids"),
+        # One user's id, read as text in one place and as a number in another, would be two users.
+        (([1, 2, "1"], 1), "some are text and others are not"),
+        (([b"1", "1"], 1), "some are text and others are not"),
+        (([("a", 1), ("b", "1")], 1), "some are text and others are not"),
+        (([("a", ("x", 1)), ("b", ("y", "1"))], 1), "some are text and others are not"),
+        (([frozenset([np.nan]), frozenset([np.nan])], 1), "nan is nobody"),
+        (([decimal.Decimal("sNaN"), 1], 1), "user_ids"),
         (([object(), object()], 1), "two of object are equal only if they are one object"),
         (([("a", np.nan), ("a", np.nan)], 1), "nan is nobody"),
         (([np.zeros(2), np.zeros(2)], 1), "user_ids"),

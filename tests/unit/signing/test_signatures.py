@@ -104,6 +104,8 @@ def test_without_keys_nobody_looks_at_signatures(signed, keys):
 
 def test_an_unsigned_file_passes_unless_a_signature_is_required(signed, keys):
     other = signed.parent / "single.json"
+    assert str(verified(other, keys)).endswith("; not signed")
+    assert not str(dm.verify(other)).endswith("signed")  # nobody asked
     assert verified(other, keys).ok
     found = verified(other, keys, require_signature=True)
     assert found.failures == ("signature: not signed, a signature is required",)

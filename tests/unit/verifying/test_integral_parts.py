@@ -12,11 +12,11 @@ import dpmech as dm
 from dpmech.verifying import integrals
 from dpmech.verifying.integrals import (
     ComposedLaw,
-    _directions,
     _fading,
     _integrand,
     _one_direction,
     composed_delta,
+    directions,
     gaussian_integral,
 )
 from tests.support.oracles import gaussian_delta, sampled_delta
@@ -111,7 +111,7 @@ def test_either_direction_of_two_steps(q, s, eps):
     ratio = np.log1p(q * np.expm1((x - 0.5) / s**2))
     pure = np.exp(-0.5 * (x / s) ** 2) * (x[1] - x[0]) / (s * math.sqrt(2.0 * math.pi))
     ndtr = scipy.special.ndtr
-    remove, add = ([one.on_line(shift) for shift in (1.0, 0.7)] for one in _directions(q, s, 2, eps))
+    remove, add = ([one.on_line(shift) for shift in (1.0, 0.7)] for one in directions(q, s, 2, eps))
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.exp(eps - ratio)
         cut = 0.5 + s**2 * np.log((level - 1.0 + q) / q)
@@ -128,8 +128,8 @@ def test_either_direction_of_two_steps(q, s, eps):
 def test_add_is_left_out_where_its_loss_has_ended():
     q, s, steps = 0.7, 1.0, 6
     last = -steps * math.log1p(-q)
-    assert len(_directions(q, s, steps, last * (1.0 - 1e-6))) == 2
-    assert len(_directions(q, s, steps, last)) == 1
+    assert len(directions(q, s, steps, last * (1.0 - 1e-6))) == 2
+    assert len(directions(q, s, steps, last)) == 1
 
 
 @pytest.mark.parametrize("share", [0.99, 0.998, 0.9999])
@@ -145,10 +145,10 @@ def test_a_line_keeps_off_the_pole_but_rises_no_further_than_is_safe():
     """Rare sampling: half a standard deviation of the loss is far beyond where its cumulants grow."""
     raised = []
     for q, s, steps, eps in ((0.0096, 1.1, 2, 0.002), (0.0096, 1.1, 2, 0.02), (0.01, 1.4, 1000, 1.0)):
-        for one in _directions(q, s, steps, eps):
+        for one in directions(q, s, steps, eps):
             saddle = one.saddle
             start = max(saddle, 0.5 / math.sqrt(steps * one._cumulants(saddle)[2]))
-            theta = one._real_part(saddle)
+            theta = one.real_part
             raised.append(one._rise(start, saddle) > 2.0)
             assert saddle <= theta <= start
             if raised[-1]:

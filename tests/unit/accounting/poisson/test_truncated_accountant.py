@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
+from dpmech.accounting import LatticeRoute, accountant_for
 from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
 from dpmech.accounting.poisson.one_sided_loss import OneSidedLoss
 from dpmech.accounting.poisson.truncated_loss import TruncatedLoss
@@ -489,3 +490,15 @@ def test_what_is_not_covered_is_refused(call, words):
 def test_every_sigma_meets_a_delta_above_the_chance_to_take_part():
     with pytest.raises(dm.UnattainableBudgetError, match=r"takes part with probability 0\.1 only"):
         dm.calibrate_sigma(mechanism(1.0, 2, 20), 1.0, 0.2)
+
+
+def test_an_error_says_what_to_try(monkeypatch):
+    def fail(self, *given, **options):
+        raise dm.NumericalError("no lattice")
+
+    found = accountant_for(mechanism(0.05, 8, 100, 3), None)
+    for name in ("delta", "bracket", "epsilon"):
+        monkeypatch.setattr(LatticeRoute, name, fail)
+    for ask in (found.bounded_delta, found.upper_delta, found.epsilon):
+        with pytest.raises(dm.NumericalError, match=r"no lattice; .* Try a larger max_lot_size"):
+            ask(1.0, 0.5, tolerance=1e-3)

@@ -273,7 +273,7 @@ def test_the_larger_direction_decides_whichever_comes_first(monkeypatch):
     assert at.lower <= again.upper <= 1.001 * at.upper
     # The second route as well.
     laws = []
-    monkeypatch.setattr(user_integrals, "composed_integral", lambda given: laws.extend(given) or 0.5)
+    monkeypatch.setattr(user_integrals, "composed", lambda given: laws.extend(given(1)) or 0.5)
     user_integrals.users_delta(q, m, sigma, steps, eps)
     monkeypatch.undo()
     values = [composed_integral([law]) for law in laws]

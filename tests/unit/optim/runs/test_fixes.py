@@ -1,5 +1,7 @@
 """Layers that are refused by name, and what dpmech.optim.fix puts in their place."""
 
+import copy
+import pickle
 import sys
 
 import pytest
@@ -198,11 +200,11 @@ def test_what_cannot_be_fixed(monkeypatch):
 # ---- other refusals before the first step
 
 
-def linear_run(*, model=None, optimizer=None, data=None):
+def linear_run(*, model=None, optimizer=None, data=None, **options):
     model = nn.Linear(4, 3) if model is None else model
     sgd = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer
     examples = TensorDataset(torch.randn(6, 4), torch.randint(3, (6,))) if data is None else data
-    return make_private(model, sgd, DataLoader(examples), CAL, loss=nn.CrossEntropyLoss())
+    return make_private(model, sgd, DataLoader(examples), CAL, **{"loss": nn.CrossEntropyLoss()} | options)
 
 
 def test_several_optimizers_and_parts():
@@ -227,12 +229,54 @@ def test_streams_are_refused_by_name():
 
 
 def test_copies_of_a_private_model_are_refused():
-    import copy
-
     private, _, _ = linear_run()
     with pytest.raises(dm.UnsupportedCombinationError, match=r"copy\.deepcopy\(model\.module\)"):
         copy.deepcopy(private)
     copy.deepcopy(private.module)
+
+
+@pytest.mark.parametrize("mode", ["per_example", "ghost"])
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        lambda model: copy.deepcopy(model._module),
+        lambda model: pickle.loads(pickle.dumps(model)),
+    ],
+    ids=["copy", "copy of the inside", "pickle"],
+)
+def test_copies_under_hooks_are_called_and_not_trained(mode, copied):
+    private, optimizer, loader = linear_run(loss=None, clipping_mode=mode)
+    twin = copied(private)
+    x, y = next(iter(loader))
+    with torch.no_grad():
+        torch.testing.assert_close(twin(x), private(x))
+    for training in (True, False):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"a copy .* is trained: nobody clips"):
+            F.cross_entropy(twin.train(training)(x), y).backward()
+    F.cross_entropy(private(x), y).backward()  # the original goes on, and counts no call of the copy
+    optimizer.step()
+    assert optimizer.record.steps == 1
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"of another run|hooks already"):
+        linear_run(model=twin, loss=None)
+
+
+def test_a_backward_pass_through_a_call_of_which_nothing_was_kept():
+    private, _, loader = linear_run(loss=None)
+    x, y = next(iter(loader))
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"\(Linear\).*model\.train\(\) before"):
+        F.cross_entropy(private.eval()(x), y).backward()
+    value = F.cross_entropy(private.train()(x), y)
+    value.backward(retain_graph=True)
+    with pytest.raises(dm.UnsupportedCombinationError, match="one backward pass for every forward pass"):
+        value.backward()
+
+
+def test_what_data_parallel_copies_is_refused():
+    private, _, loader = linear_run(loss=None)
+    replica = private._replicate_for_data_parallel()
+    with pytest.raises(dm.UnsupportedCombinationError, match="DataParallel copies a model of make_private"):
+        replica(next(iter(loader))[0])
 
 
 @pytest.mark.parametrize("hooks", [True, False])
