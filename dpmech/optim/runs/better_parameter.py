@@ -20,7 +20,7 @@ class BetterParameterWarning(UserWarning):
 
 
 def warn_of_better(claim: Claim) -> None:
-    """Warn where `better_member` knows a much better parameter; takes a second at most, once a mechanism."""
+    """Warn where `better_member` knows a much better parameter; two seconds at most, once a mechanism."""
     found = _found(claim.mechanism, claim.budget)
     if found is None:
         return
