@@ -31,7 +31,7 @@ class FixedSizeLots(Participation):
         ...     dm.Identity(1), 2.0, 1e-5, participation=lots, adjacency=dm.Adjacency.REPLACE_ONE
         ... )
         >>> f"{found.upper:.4f}"
-        '0.1994'
+        '0.1995'
     """
 
     dataset_size: int

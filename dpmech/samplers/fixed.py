@@ -32,7 +32,7 @@ class FixedSizeSampler(Sampler):
     Examples:
         >>> sampler = FixedSizeSampler(100, 100, 3, 4, rng=1)
         >>> [lot.tolist() for lot in sampler][:2], sampler.expected_batch_size, sampler.steps_per_epoch
-        ([[32, 48, 59], [11, 14, 97]], 3.0, 33)
+        ([[16, 36, 70], [2, 35, 37]], 3.0, 33)
     """
 
     def __init__(

@@ -104,7 +104,7 @@ def _on_lattice(law: ComposedLaw, length: int) -> float:
     one += np.bincount((indices + 1) % length, masses * share, length)
     summed = scipy.fft.irfft(scipy.fft.rfft(one) ** law.steps, length)
     # Point k of the sum lies at eps, if k is `start`, and at as many steps above as it is further on.
-    start = round((law.eps - law.steps * offset) / step)
+    start = int(np.rint((law.eps - law.steps * offset) / step))
     count = math.floor((high - law.eps) / step)
     excess = step * np.arange(1, count + 1)
     tilted = summed[(start + np.arange(1, count + 1)) % length]

@@ -399,7 +399,7 @@ def test_bad_arguments_are_named(call, words):
         ),
         (
             lambda at: dm.calibrate_sigma_to(dm.Identity(8), dm.AdvantageTarget(0.1), participation=at),
-            "a profile at every probe",
+            "no search for sigma by",
         ),
     ],
 )
