@@ -78,6 +78,15 @@ def test_what_lattices_do_not_resolve_is_refused(monkeypatch):
         lattice_sum([gaussian(9, 1.0)])
 
 
+def test_what_is_too_fine_for_lattices_is_integrated_on_more_nodes(monkeypatch):
+    true = float(gaussian_delta(1.0 / 0.9, 1.0))
+    monkeypatch.setattr(lattice_sums, "_MOST_NODES", 1)
+    monkeypatch.setattr(lattice_sums, "_LAST", lattice_sums._FIRST)
+    assert composed(lambda finer: [gaussian(9, 1.0)]) == pytest.approx(true, rel=1e-7)
+    with pytest.raises(NumericalError, match="did not settle in 16384 nodes"):
+        composed(lambda finer: directions(1e-4, 1.0, 2, 0.1))
+
+
 def test_two_rare_steps_against_the_accountant():
     q, s, eps = 0.001, 0.7, 0.2
     laws = [dataclasses.replace(one, most_nodes=lattice_sums._MOST_NODES) for one in directions(q, s, 2, eps)]
