@@ -5,13 +5,17 @@ for n blocks of 16 bytes: they do not give away others of the same key.
 """
 
 import secrets
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmech.exceptions import MissingDependencyError
 
-__all__ = ["NAME", "SecureKey", "SecureWords", "fresh_secure_key"]
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
+
+__all__ = ["NAME", "SecureKey", "SecureWords", "fresh_secure_key", "keystream"]
 
 NAME = "aes-128-ctr"
 _BYTES = 16
@@ -39,18 +43,30 @@ class SecureWords:
     """
 
     def __init__(self, key: int, use: int, position: int) -> None:
-        try:
-            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-        except ImportError as error:
-            raise MissingDependencyError("cryptography", "sign") from error
         start = use.to_bytes(2, "big") + position.to_bytes(6, "big") + bytes(8)
-        key_bytes = int(key).to_bytes(_BYTES, "big")
-        self._stream = Cipher(algorithms.AES128(key_bytes), modes.CTR(start)).encryptor()
+        self._stream = keystream(int(key).to_bytes(_BYTES, "big"), start)
 
     def random_raw(self, size: int) -> npt.NDArray[np.uint64]:
         """The next `size` words, little-endian in the stream on every machine."""
         drawn = self._stream.update(bytes(8 * size))
         return np.frombuffer(bytearray(drawn), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def keystream(key: bytes, start: bytes) -> "CipherContext":
+    """What turns zeros into the ciphertexts of `start`, `start` + 1, ..., under AES-128.
+
+    Args:
+        key: 16 bytes.
+        start: the first counter, 16 bytes, highest first.
+
+    Raises:
+        MissingDependencyError: without the package `cryptography`.
+    """
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    except ImportError as error:
+        raise MissingDependencyError("cryptography", "sign") from error
+    return Cipher(algorithms.AES128(key), modes.CTR(start)).encryptor()
 
 
 def fresh_secure_key() -> SecureKey:

@@ -103,6 +103,26 @@ def test_the_generator_alone(benchmark):
     print(f"numpy Philox, float32 normals: CPU {processor / (200 * chunk.size) * 1e9:.2f} ns")
 
 
+@pytest.mark.parametrize("name", ["independent", "lambda-cgd", "blt d=4"])
+def test_noise_from_a_cipher(benchmark, name):
+    """One step for 5 million values from AES beside Philox, in turns."""
+    params, sums = [torch.empty(5_000_000)], [torch.zeros(5_000_000)]
+    cal = dm.calibrate_sigma(STRATEGIES[name], 8.0, 1e-5)
+    found = {"philox": [], "aes-128-ctr": []}
+    streams = [NoiseStream(cal, params), NoiseStream(cal, params, generator="secure")]
+    for stream in streams:
+        stream.add_step(sums)
+
+    def both():
+        for stream in streams:
+            start = time.process_time()
+            stream.add_step(sums)
+            found[stream.generator].append((time.process_time() - start) / 5e6 * 1e9)
+
+    benchmark.pedantic(both, rounds=5)
+    print(f"{name}: " + ", ".join(f"{key} {min(times):.1f} ns a value" for key, times in found.items()))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_memory_alone(benchmark, device):
     """The sum is read and written and one vector is read: what adding finished noise would cost."""

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from contextlib import nullcontext
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -48,6 +50,7 @@ class Case:
         world: processes.
         harm: "" for nothing; what a faulty checkpoint would get wrong; or "newest": the last process was
             killed before it wrote its newest checkpoint.
+        secure: lots and noise from a cipher, with the same keys in every run.
     """
 
     strategy: dm.Strategy
@@ -57,6 +60,7 @@ class Case:
     functional: bool = True
     world: int = 1
     harm: str = ""
+    secure: bool = False
 
 
 BINS = {"strategy": dm.LambdaCGD(N, 0.5), "participation": dm.BallsInBins(EPOCH)}
@@ -65,6 +69,8 @@ CASES = {
     "Balls-in-Bins, physical batches": Case(**BINS, trials=10, most=2),
     "separated, Opacus": Case(dm.SquareRoot(N, 3), dm.MinSep(EPOCH), 3, functional=False),
     "Poisson, Opacus, physical batches": Case(dm.Identity(N), dm.Poisson(0.2), 3, 3, functional=False),
+    "Balls-in-Bins, from a cipher": Case(**BINS, trials=3, secure=True),
+    "correlated by a recursion, from a cipher": Case(dm.SquareRoot(N, 3), dm.MinSep(EPOCH), 2, secure=True),
     "two processes": Case(**BINS, trials=4, world=2),
     "two processes, one checkpoint behind": Case(**BINS, trials=2, world=2, harm="newest"),
 }
@@ -92,17 +98,18 @@ def train(case, cal, folder, rank, tell):
     model = network(case)
     checkpoint = folder / f"checkpoint-{rank}.pt"
     fresh = not checkpoint.exists()  # otherwise the keys have to come from there
-    parts = private, optimizer, lots = make_private(
-        model,
-        torch.optim.Adam(model.parameters(), lr=0.1),
-        DataLoader(dataset),
-        cal,
-        1.0,
-        loss=loss if case.functional else None,
-        max_physical_batch_size=case.most,
-        generator=7 if fresh else None,
-        rng=8 if fresh else None,
-    )
+    seeds = {"generator": 7, "rng": 8} if fresh else {}
+    with mock.patch("secrets.randbits", return_value=9) if case.secure and fresh else nullcontext():
+        parts = private, optimizer, lots = make_private(
+            model,
+            torch.optim.Adam(model.parameters(), lr=0.1),
+            DataLoader(dataset),
+            cal,
+            1.0,
+            loss=loss if case.functional else None,
+            max_physical_batch_size=case.most,
+            **({"rng": "secure"} if case.secure else seeds),
+        )
     load_checkpoint(checkpoint, *parts, missing_ok=True)
     if lots.steps_taken == 0:
         save_checkpoint(checkpoint, *parts)

@@ -27,24 +27,30 @@ class NoiseRows:
         recursion: how rows are formed.
         slots: the parameters.
         factors: the standard deviation of Z for each of them.
+        normals: dtype of the normal numbers; None for that of each slot.
 
     Attributes:
         vectors: what the recursion remembers, a list a parameter.
     """
 
-    def __init__(self, recursion: Recursion, slots: Sequence[Slot], factors: Sequence[float]) -> None:
+    def __init__(
+        self,
+        recursion: Recursion,
+        slots: Sequence[Slot],
+        factors: Sequence[float],
+        normals: torch.dtype | None = None,
+    ) -> None:
         self._recursion = recursion
         self._slots = slots
         self._factors = factors
+        self._normals = [normals or slot.dtype for slot in slots]
         self._scales: Sequence[float] | None = None
         self.vectors = [
             [
-                torch.zeros(
-                    slot.size, dtype=torch.float64 if recursion.wide else slot.dtype, device=slot.forms_on
-                )
+                torch.zeros(slot.size, dtype=torch.float64 if recursion.wide else drawn, device=slot.forms_on)
                 for _ in range(recursion.vectors)
             ]
-            for slot in slots
+            for slot, drawn in zip(slots, self._normals, strict=True)
         ]
 
     def form(
@@ -97,7 +103,7 @@ class NoiseRows:
                 functools.partial(_draw, sources[slot.device], slot, number),
                 [vector[start:end] for vector in self.vectors[slot.index]],
                 out,
-                scratch("normals", slot.dtype, slot.forms_on)[: end - start],
+                scratch("normals", self._normals[slot.index], slot.forms_on)[: end - start],
             )
             emit(slot, start, out)
 

@@ -10,7 +10,7 @@ import hashlib
 import numbers
 import secrets
 import threading
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from dpmech.optim.processes import Key
 
 __all__ = ["CudaNormals", "Generator", "HostNormals", "NormalSource", "noise_key"]
 
-Generator: TypeAlias = np.random.Generator | torch.Generator | int
+Generator: TypeAlias = np.random.Generator | torch.Generator | int | Literal["secure"]
 
 _WORD = 64
 _MAX_WORD = 2**_WORD - 1
@@ -60,7 +60,7 @@ def noise_key(generator: Generator | None) -> Key:
         raise InvalidParameterError(
             "generator",
             generator,
-            "None, a numpy.random.Generator, a seeded torch.Generator or an integer >= 0",
+            'None, "secure", a numpy.random.Generator, a seeded torch.Generator or an integer >= 0',
         )
     return int(words[0]), int(words[1])
 

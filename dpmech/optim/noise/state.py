@@ -8,7 +8,9 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.optim.processes import Key
 
-__all__ = ["FORMAT", "checked_state"]
+__all__ = ["FORMAT", "PHILOX", "checked_state"]
+
+PHILOX = "philox"
 
 # What to do where a part of what was described differs.
 _REMEDIES = {
@@ -36,7 +38,8 @@ def checked_state(
         InvalidParameterError: if it is malformed.
     """
     expected = {"format", *described, "step", "key", "seeded", "fingerprints", "state"}
-    if not isinstance(state, dict) or set(state) != expected:
+    named = {"generator"}  # by states of other generators than Philox
+    if not isinstance(state, dict) or set(state) - named != expected - named:
         raise InvalidParameterError("state", type(state).__name__, f"a dict with keys {sorted(expected)}")
     if state["format"] != FORMAT:
         raise CertificateError(
@@ -44,6 +47,13 @@ def checked_state(
             "precision, so that steps taken again would not repeat what they released; start the run anew",
             claimed=state["format"],
             recomputed=FORMAT,
+        )
+    used, mine = state.get("generator", PHILOX), described.get("generator", PHILOX)
+    if used != mine:
+        raise CertificateError(
+            f"the state has another generator than this stream: noise from {used!r}, here from {mine!r}",
+            claimed=used,
+            recomputed=mine,
         )
     for name, value in described.items():
         if state[name] != value:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpmech.certificates import AdaptiveClip, Claim
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -18,15 +18,17 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
 )
 from dpmech.guards import check_real
-from dpmech.numerics import UNIT, typed
-from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
+from dpmech.numerics import typed
+from dpmech.optim.certified_settings import check_claim
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.local_parts import Slot, like_param, make_slots
 from dpmech.optim.noise.chunks import NoiseRows, add_row
 from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
 from dpmech.optim.noise.rows import NoiseMode, correlate
+from dpmech.optim.noise.scales import resolved_norms
+from dpmech.optim.noise.secure_normals import NAME, SECURE, SecureNormals, secure_key
 from dpmech.optim.noise.single_use import Uncopied, check_process_id, hold_key, release_key
-from dpmech.optim.noise.state import FORMAT, checked_state
+from dpmech.optim.noise.state import FORMAT, PHILOX, checked_state
 from dpmech.optim.processes import Group, Key, check_agreement, check_processes, processes, shared_key
 
 __all__ = ["NoiseStream"]
@@ -36,9 +38,9 @@ class NoiseStream(Uncopied):
     """The noise of a calibrated mechanism: row t of sigma clip_norm C^-1 Z, Z independent standard normal.
 
     It is what step t adds to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
-    are formed in float64 from normal numbers in float32 (float64 for float64 parameters). They follow from a
-    128-bit key (64 bits on CUDA) and their position alone: whoever knows the key can take the noise away, so
-    `state_dict` is as secret as the training data.
+    are formed in float64 from normal numbers in float32 (float64 for float64 parameters, and with "secure").
+    They follow from a 128-bit key (64 bits on CUDA, but for "secure") and their position alone: whoever knows
+    the key can take the noise away, so `state_dict` is as secret as the training data.
 
     What roundings of float64 can take from the noise has a proved bound (see the page), by which all of it is
     enlarged; a strategy for which that is above 1e-6 is refused.
@@ -56,14 +58,16 @@ class NoiseStream(Uncopied):
         clip_norm: > 0, in units of the gradient; or the Clipping that is used; or one number a parameter, to
             which its noise is scaled, none below the clip norm that a certificate fixes; or an AdaptiveClip,
             with which the last of `params` is the count, and every step says its own clip norm.
-        generator: None for entropy of the operating system, as private training must; otherwise a
-            numpy or torch generator or an integer, for runs that must repeat.
+        generator: None for entropy of the operating system, as private training must; "secure" for the same
+            with numbers from a cipher (AES-128, made on the CPU) instead of Philox; otherwise a numpy or
+            torch generator or an integer, for runs that must repeat.
         mode: how rows are formed; None for the best one.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
         mode: the NoiseMode in use.
         n: the number of steps.
+        generator: what the numbers come from: "philox" or "aes-128-ctr".
         seeded: whether the caller supplied the generator.
 
     Raises:
@@ -71,6 +75,7 @@ class NoiseStream(Uncopied):
         CertificateError: if processes disagree.
         NumericalError: if roundings may leave more than 1e-6 less noise than certified.
         UnsupportedCombinationError: if a live stream of this process draws from an equal generator.
+        MissingDependencyError: for "secure" without the package `cryptography`.
 
     References:
         noise_share section 2 and lambda_cgd eq. 9, for a general C^-1.
@@ -97,10 +102,13 @@ class NoiseStream(Uncopied):
         self._claim = check_claim(calibration)
         self._params, self._slots = make_slots(params)
         self._adaptive = isinstance(clip_norm, AdaptiveClip)
-        self._clip_norms = _resolved_norms(self._claim, clip_norm, len(self._slots))
+        self._clip_norms = resolved_norms(self._claim, clip_norm, len(self._slots))
         self.mode, recursion = correlate(self._claim.strategy, mode)
         whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
-        self._rows = NoiseRows(recursion, self._slots, [whole * norm for norm in self._clip_norms])
+        secure = isinstance(generator, str) and generator == SECURE
+        self.generator = NAME if secure else PHILOX
+        factors = [whole * norm for norm in self._clip_norms]
+        self._rows = NoiseRows(recursion, self._slots, factors, torch.float64 if secure else None)
         self.n = self._claim.strategy.n
         self._group = process_group
         self._world = processes(process_group)
@@ -109,8 +117,8 @@ class NoiseStream(Uncopied):
         self._closed = False
         self._process = os.getpid()
         check_agreement("the noise", self._describe(local=False), process_group)
-        self.seeded = generator is not None
-        key = shared_key(noise_key(generator), process_group)
+        self.seeded = generator is not None and not secure
+        key = shared_key(secure_key() if secure else noise_key(generator), process_group)
         self._set_sources(key)
         hold_key(key, self)
 
@@ -297,6 +305,8 @@ class NoiseStream(Uncopied):
         }
 
     def _source(self, device: torch.device, key: Key) -> NormalSource:
+        if self.generator == NAME:
+            return SecureNormals(key)
         if device.type != "cuda":
             return HostNormals(key)
         return CudaNormals(
@@ -317,32 +327,6 @@ class NoiseStream(Uncopied):
             "clip_norms": self._clip_norms,
             "mode": self.mode.value,
             "layout": [slot.describe() if local else list(slot.shape) for slot in self._slots],
+            # States of Philox are those of versions that had nothing else.
+            **({} if self.generator == PHILOX else {"generator": self.generator}),
         }
-
-
-def _resolved_norms(
-    claim: Claim, value: float | Sequence[float] | Clipping | AdaptiveClip, count: int
-) -> list[float]:
-    """To what the noise of every parameter is scaled; refused where it is less than certified."""
-    if isinstance(value, AdaptiveClip):
-        check_rule(claim, value)
-        scales = [value.gradient_sigma(claim.sigma)] * (count - 1) + [value.count_stddev(claim.sigma)]
-        return [scale / claim.sigma * (1.0 + 4.0 * UNIT) for scale in scales]
-    if isinstance(value, Clipping):
-        check_certified(claim, "clip_norm", value.joint_norm)
-        return list(value.noise_norms(count, claim.sigma))
-    norms = _check_clip_norms(value, count)
-    if isinstance(value, Sequence):
-        # How gradients are clipped is not known here: noise of the whole norm serves for any way.
-        check_reaches(claim, "clip_norm", min(norms))
-    else:
-        check_certified(claim, "clip_norm", norms[0])
-    return norms
-
-
-def _check_clip_norms(value: float | Sequence[float], count: int) -> list[float]:
-    if not isinstance(value, Sequence):
-        return [check_real("clip_norm", value, minimum=0.0, open_minimum=True)] * count
-    if len(value) != count:
-        raise InvalidParameterError("clip_norm", value, f"a number, or {count} numbers, one a parameter")
-    return [check_real("clip_norm", one, minimum=0.0, open_minimum=True) for one in value]

@@ -11,10 +11,12 @@ from dpmech.composition import RunningEpsilon, executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.numerics import Bounds
 from dpmech.optim.clipping import ClippedSum, ClippingMode
+from dpmech.optim.noise import NoiseStream
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.added_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.unchanged import Unchanged
+from dpmech.samplers import Sampler
 
 __all__ = ["LotOptimizer"]
 
@@ -260,15 +262,14 @@ class LotOptimizer(PrivateOptimizer):
                 f"{steps} steps were taken on {seen['steps']} lots", claimed=steps, recomputed=seen["steps"]
             )
         sampler = self._loader.sampler
-        cipher = "" if sampler.generator == "philox" else f", {sampler.generator}"
         return RunRecord(
             certificate=certificate,
             steps=steps,
             executed=executed_epsilon(certificate, steps, rng=rng)
             if stopped_by_plan or steps == 0
             else certificate.achieved,
-            sampler=Randomness(type(sampler).__name__ + cipher, sampler.fingerprint(), sampler.seeded),
-            noise=Randomness(type(self._stream).__name__, self._stream.fingerprint(), self._stream.seeded),
+            sampler=_randomness(sampler),
+            noise=_randomness(self._stream),
             smallest_separation=seen.get("smallest_separation"),
             most_participations=seen.get("most_participations"),
             processes=self._loader.processes,
@@ -280,6 +281,12 @@ class LotOptimizer(PrivateOptimizer):
     def _certificate(self) -> Certificate:
         """The certificate with what this run fixed."""
         return self.claim.certificate(self._norms.terms, self.expected_batch_size)
+
+
+def _randomness(source: Sampler | NoiseStream) -> Randomness:
+    """What lots or noise were made from."""
+    cipher = "" if source.generator == "philox" else f", {source.generator}"
+    return Randomness(type(source).__name__ + cipher, source.fingerprint(), source.seeded)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter

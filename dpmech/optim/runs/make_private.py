@@ -97,8 +97,10 @@ def make_private(
             run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
         clipping: as for PrivateOptimizer.
         drop_last: as for SequentialSampler; only for participations that are not random.
-        generator: of the noise; None for entropy of the operating system, as private training must.
-        rng: of the lots; the same, or "secure" for lots from a cipher. Unused where nothing is drawn.
+        generator: of the noise; None for entropy of the operating system, as private training must; "secure"
+            for the same with numbers from a cipher.
+        rng: of the lots; the same; with "secure" the noise is from a cipher too, unless `generator` is given.
+            Unused by lots where nothing is drawn.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
@@ -189,7 +191,7 @@ def make_private(
         clip_norm,
         normaliser if expected_batch_size is None else expected_batch_size,
         clipping=clipping,
-        generator=generator,
+        generator=_secured(generator, rng),
         mode=mode,
         process_group=process_group,
         unchanged=unchanged,
@@ -205,6 +207,11 @@ def make_private(
     if is_first(process_group):
         warn_of_better(claim)
     return wrapped, private, private_loader
+
+
+def _secured(generator: Generator | None, rng: object) -> Generator | None:
+    """The generator of the noise: from a cipher too, where lots are and nothing else was said."""
+    return "secure" if generator is None and isinstance(rng, str) and rng == "secure" else generator
 
 
 def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
