@@ -11,6 +11,7 @@ from dpmech import samplers
 from dpmech.accounting import (
     Certified,
     Deterministic,
+    DiscreteGaussian,
     Exact,
     Importance,
     NegativeBinomialRuns,
@@ -131,6 +132,7 @@ __all__ = [
     "Dense",
     "Deterministic",
     "Diagonal",
+    "DiscreteGaussian",
     "DpmechError",
     "EveryStep",
     "Evidence",

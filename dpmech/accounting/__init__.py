@@ -31,6 +31,7 @@ from dpmech.accounting.balls_in_bins import (
     sampling_gram,
     stage_seed,
 )
+from dpmech.accounting.discrete_gaussian import DiscreteGaussian, check_variance
 from dpmech.accounting.dispatch import (
     SCHEMES,
     Scheme,
@@ -88,6 +89,7 @@ __all__ = [
     "Curve",
     "CurveEstimate",
     "Deterministic",
+    "DiscreteGaussian",
     "Divergence",
     "Exact",
     "FreshEpochsAccountant",
@@ -126,6 +128,7 @@ __all__ = [
     "bin_gram",
     "budget_at",
     "check_method",
+    "check_variance",
     "delta_at",
     "draw_entropy",
     "effective_method",

@@ -140,6 +140,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "lattice.users": "PLD on a lattice, Poisson q={q}, {examples} examples a user, {steps} steps, both ways",
     "lattice.truncated": "PLD, Poisson q={q}, at most {most} of {size} kept, {steps} steps, both directions",
     "lattice.fixed": "PLD, lots of {lot} out of {size} without replacement, {steps} steps",
+    "lattice.counts": "discrete Gaussian noise on {releases} integers, on the lattice of its loss",
     "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
     "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
     "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",

@@ -4,6 +4,7 @@ from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSa
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.contributions import Contributions
+from dpmech.samplers.discrete_gaussian import discrete_gaussian
 from dpmech.samplers.fixed import FixedSizeSampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.sequential import SequentialSampler
@@ -24,6 +25,7 @@ __all__ = [
     "SequentialSampler",
     "TruncatedPoissonSampler",
     "UserPoissonSampler",
+    "discrete_gaussian",
     "padded",
     "sampler_for",
     "shard",

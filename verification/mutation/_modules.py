@@ -45,6 +45,8 @@ GROUPS: dict[str, list[str]] = {
         "accounting.gaussian",
         "numerics.roots",
         "accounting.renyi",
+        "accounting.discrete_gaussian",
+        "samplers.discrete_gaussian",
         "accounting.balls_in_bins.sampling.results",
         "accounting.sigma_search",
         "accounting.poisson.lattice",
