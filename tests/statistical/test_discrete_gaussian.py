@@ -27,10 +27,11 @@ def p_value(values, sigma):
 
 
 @pytest.mark.parametrize(
-    "sigma", [0.8, pytest.param(2.5, marks=pytest.mark.slow), pytest.param(40.25, marks=pytest.mark.slow)]
+    ("sigma", "draws"),
+    [(0.8, 4000), *(pytest.param(sigma, DRAWS, marks=pytest.mark.slow) for sigma in (0.8, 2.5, 40.25))],
 )
-def test_draws_have_their_law(sigma):
-    values = discrete_gaussian(sigma, DRAWS, rng=5)
+def test_draws_have_their_law(sigma, draws):
+    values = discrete_gaussian(sigma, draws, rng=5)
     assert p_value(values, sigma) > ALPHA
 
 
