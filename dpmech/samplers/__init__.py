@@ -7,12 +7,14 @@ from dpmech.samplers.contributions import Contributions
 from dpmech.samplers.discrete_gaussian import discrete_gaussian
 from dpmech.samplers.fixed import FixedSizeSampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
+from dpmech.samplers.secure_words import CIPHER, keystream
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
 from dpmech.samplers.truncated import TruncatedPoissonSampler
 
 __all__ = [
+    "CIPHER",
     "SAMPLERS",
     "BallsInBinsSampler",
     "Contributions",
@@ -26,6 +28,7 @@ __all__ = [
     "TruncatedPoissonSampler",
     "UserPoissonSampler",
     "discrete_gaussian",
+    "keystream",
     "padded",
     "sampler_for",
     "shard",

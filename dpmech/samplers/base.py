@@ -11,7 +11,7 @@ from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
 from dpmech.numerics import IntArray
 from dpmech.samplers.random_words import KEY_BITS, SECURE, fresh_key
-from dpmech.samplers.secure_words import NAME, SecureKey
+from dpmech.samplers.secure_words import CIPHER, SecureKey
 
 __all__ = ["Sampler"]
 
@@ -64,7 +64,7 @@ class Sampler(abc.ABC):
     @property
     def generator(self) -> str:
         """What the random words come from: "philox", or "aes-128-ctr" with `rng="secure"`."""
-        return NAME if isinstance(self._key, SecureKey) else _PHILOX
+        return CIPHER if isinstance(self._key, SecureKey) else _PHILOX
 
     @property
     def reshuffled(self) -> bool:

@@ -15,9 +15,9 @@ from dpmech.exceptions import MissingDependencyError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
 
-__all__ = ["NAME", "SecureKey", "SecureWords", "fresh_secure_key", "keystream"]
+__all__ = ["CIPHER", "SecureKey", "SecureWords", "fresh_secure_key", "keystream"]
 
-NAME = "aes-128-ctr"
+CIPHER = "aes-128-ctr"
 _BYTES = 16
 
 

@@ -11,9 +11,9 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.noise.box_muller import PairMaker
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.optim.processes import Key
-from dpmech.samplers.secure_words import NAME, keystream
+from dpmech.samplers import CIPHER, keystream
 
-__all__ = ["NAME", "SECURE", "SecureNormals", "secure_key"]
+__all__ = ["CIPHER", "SECURE", "SecureNormals", "secure_key"]
 
 SECURE = "secure"
 _BYTES = 16  # of a block of AES

@@ -26,7 +26,7 @@ from dpmech.optim.noise.chunks import NoiseRows, add_row
 from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
 from dpmech.optim.noise.rows import NoiseMode, correlate
 from dpmech.optim.noise.scales import resolved_norms
-from dpmech.optim.noise.secure_normals import NAME, SECURE, SecureNormals, secure_key
+from dpmech.optim.noise.secure_normals import CIPHER, SECURE, SecureNormals, secure_key
 from dpmech.optim.noise.single_use import Uncopied, check_process_id, hold_key, release_key
 from dpmech.optim.noise.state import FORMAT, PHILOX, checked_state
 from dpmech.optim.processes import Group, Key, check_agreement, check_processes, processes, shared_key
@@ -106,7 +106,7 @@ class NoiseStream(Uncopied):
         self.mode, recursion = correlate(self._claim.strategy, mode)
         whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
         secure = isinstance(generator, str) and generator == SECURE
-        self.generator = NAME if secure else PHILOX
+        self.generator = CIPHER if secure else PHILOX
         factors = [whole * norm for norm in self._clip_norms]
         self._rows = NoiseRows(recursion, self._slots, factors, torch.float64 if secure else None)
         self.n = self._claim.strategy.n
@@ -305,7 +305,7 @@ class NoiseStream(Uncopied):
         }
 
     def _source(self, device: torch.device, key: Key) -> NormalSource:
-        if self.generator == NAME:
+        if self.generator == CIPHER:
             return SecureNormals(key)
         if device.type != "cuda":
             return HostNormals(key)
