@@ -10,6 +10,7 @@ import hashlib
 import numbers
 import secrets
 import threading
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.optim.processes import Key
 
-__all__ = ["CudaNormals", "Generator", "HostNormals", "NormalSource", "noise_key"]
+__all__ = ["CudaNormals", "Generator", "HostNormals", "NormalSource", "fill_by_host", "noise_key"]
 
 Generator: TypeAlias = np.random.Generator | torch.Generator | int | Literal["secure"]
 
@@ -128,12 +129,7 @@ class HostNormals(NormalSource):
     def fill(self, out: torch.Tensor, step: int, parameter: int, shard: int, chunk: int) -> None:
         """As in the base class; safe to call from several threads."""
         words = self.counter(step, parameter, shard, chunk)
-        if out.device.type == "cpu":
-            self._draw(out.numpy(), words)
-            return
-        host = torch.empty(out.shape, dtype=out.dtype)
-        self._draw(host.numpy(), words)
-        out.copy_(host)
+        fill_by_host(out, lambda host: self._draw(host, words))
 
     def _draw(self, out: np.ndarray[Any, Any], words: tuple[int, int, int, int]) -> None:
         try:
@@ -220,6 +216,16 @@ class CudaNormals(NormalSource):
         out = torch.empty(1 << 22, dtype=torch.float32, device=self._generator.device)
         self._draw(out, 0)
         return out
+
+
+def fill_by_host(out: torch.Tensor, draw: Callable[[np.ndarray[Any, Any]], None]) -> None:
+    """Have a tensor of the CPU filled by `draw`, and copied to `out` where that is elsewhere."""
+    if out.device.type == "cpu":
+        draw(out.numpy())
+        return
+    host = torch.empty(out.shape, dtype=out.dtype)
+    draw(host.numpy())
+    out.copy_(host)
 
 
 def fill_normal(out: torch.Tensor, generator: torch.Generator) -> None:

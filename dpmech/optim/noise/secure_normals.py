@@ -9,7 +9,7 @@ import torch
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.noise.box_muller import PairMaker
-from dpmech.optim.noise.normals import NormalSource
+from dpmech.optim.noise.normals import NormalSource, fill_by_host
 from dpmech.optim.processes import Key
 from dpmech.samplers import CIPHER, keystream
 
@@ -77,12 +77,7 @@ class SecureNormals(NormalSource):
         if parameter == _RESERVED:
             raise InvalidParameterError("parameter", parameter, f"below {_RESERVED}")
         start = self.counter(step, parameter, shard, chunk)
-        if out.device.type == "cpu":
-            self._draw(out.numpy(), start)
-            return
-        host = torch.empty(out.shape, dtype=out.dtype)
-        self._draw(host.numpy(), start)
-        out.copy_(host)
+        fill_by_host(out, lambda host: self._draw(host, start))
 
     def _draw(self, out: np.ndarray[Any, Any], start: bytes) -> None:
         try:
