@@ -19,7 +19,7 @@ from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, curve
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_delta, check_integer, check_real
 from dpmech.mechanism import Adjacency
-from dpmech.numerics import BOUND, UNIT, Bounds, Provenance, bisect_boundary, rounded_up
+from dpmech.numerics import BOUND, UNIT, Bounds, Provenance, bisect_boundary, rounded_up, typed
 
 __all__ = ["DiscreteGaussian", "check_variance"]
 
@@ -155,7 +155,7 @@ class DiscreteGaussian:
         while self._end(high, upper=upper) > delta:
             high *= 4.0
             if high > _LARGEST_EPS:
-                raise NumericalError(f"no eps up to {_LARGEST_EPS:g} is known to have delta {delta:g}")
+                raise NumericalError(f"no eps up to {_LARGEST_EPS:g} is known to have delta {typed(delta)}")
         return bisect_boundary(
             lambda eps: self._end(eps, upper=upper) > delta, 0.0, high, safe=upper, rtol=_RTOL
         )
