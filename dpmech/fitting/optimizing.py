@@ -133,9 +133,15 @@ def optimize(
     for schema in schemas:
         schema.pattern(steps)
         if schema.unit is not None or schema.truncation is not None or schema.fixed_draw is not None:
+            alike = (
+                f"a fit under CyclicPoisson(q, {schema.groups}): sigma is proportional to the largest column "
+            )
             raise UnsupportedCombinationError(
-                f"nothing is fitted under {schema!r}, which takes independent noise of one size",
-                supported="Identity there; other participations here",
+                f"nothing is fitted under {schema!r}"
+                + (", which takes independent noise of one size" if schema.groups is None else ""),
+                supported="Identity there; other participations here"
+                if schema.groups is None
+                else f"{alike}norm under both, so that coefficients which are best there are best here",
             )
         if schema.random and request.budget is None:
             raise InvalidParameterError("eps", eps, f"given, with delta, for {schema!r}")

@@ -9,7 +9,7 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.participation import Participation, Pattern, register
 from dpmech.mechanism.truncated_participation import TruncatedPoisson
-from dpmech.mechanism.user_participation import UserPoisson
+from dpmech.mechanism.user_participation import UserCyclicPoisson, UserPoisson
 
 __all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
 
@@ -112,6 +112,8 @@ class CyclicPoisson(Participation):
     Args:
         sampling_prob: q in (0, 1].
         cycle: number of groups, at least the number of bands of the strategy.
+        max_examples_per_user: m for a claim about users, who have at most m examples each, all of them in one
+            group: what is made is then a `UserCyclicPoisson`.
 
     Example:
         >>> import dpmech as dm
@@ -122,12 +124,22 @@ class CyclicPoisson(Participation):
 
     sampling_prob: float
     cycle: int
+    max_examples_per_user: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "cyclic-poisson"
     plan_settings: ClassVar[tuple[str, ...]] = ("cycle",)
 
-    def __post_init__(self) -> None:
+    def __new__(
+        cls, sampling_prob: float = 1.0, cycle: int = 1, *, max_examples_per_user: int | None = None
+    ) -> Self:
+        """Itself, or a `UserCyclicPoisson`."""
+        if max_examples_per_user is None:
+            return super().__new__(cls)
+        return UserCyclicPoisson(sampling_prob, cycle, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
+
+    def __post_init__(self, max_examples_per_user: int | None) -> None:
+        del max_examples_per_user
         object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
         object.__setattr__(self, "cycle", check_integer("cycle", self.cycle, minimum=1))
 
@@ -174,6 +186,9 @@ class CyclicPoisson(Participation):
         if cycle is None:
             raise InvalidParameterError("cycle", cycle, f"given with sampling {cls.plan_name}")
         return cls(min(1.0, sampling_prob * cycle), cycle)
+
+
+register(UserCyclicPoisson)
 
 
 @register

@@ -149,7 +149,7 @@ def sampling_kind(name: object) -> type[Participation]:
 
 
 def owners() -> dict[str, str]:
-    """Which sampling takes a setting that one alone takes: `cycle` -> `cyclic-poisson`, and so on."""
+    """Which sampling a setting is of: `cycle` -> `cyclic-poisson`, and so on; others may share it."""
     return {setting: kind.plan_name for kind in kinds() for setting in kind.plan_settings}
 
 

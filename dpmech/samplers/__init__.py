@@ -5,7 +5,12 @@ from dpmech.samplers.base import Sampler
 from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.contributions import Contributions
 from dpmech.samplers.fixed import FixedSizeSampler
-from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
+from dpmech.samplers.poisson import (
+    CyclicPoissonSampler,
+    PoissonSampler,
+    UserCyclicPoissonSampler,
+    UserPoissonSampler,
+)
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
@@ -23,6 +28,7 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "TruncatedPoissonSampler",
+    "UserCyclicPoissonSampler",
     "UserPoissonSampler",
     "padded",
     "sampler_for",

@@ -13,7 +13,7 @@ from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
 from dpmech.samplers.random_words import Use, fresh_key, words
 
-__all__ = ["Contributions"]
+__all__ = ["Contributions", "numbered_users"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Contributions:
             raise InvalidParameterError(
                 "rng", rng, "None where the first examples are kept: nothing is drawn"
             )
-        owners, users = _numbered(user_ids)
+        owners, users = numbered_users(user_ids)
         count = owners.size
         order = np.arange(count)
         if keyed:
@@ -95,7 +95,7 @@ class Contributions:
         )
 
 
-def _numbered(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[IntArray, int]:
+def numbered_users(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[IntArray, int]:
     """A number for each user, by first appearance, and how many there are."""
     accepted = "one hashable id for every example, at least one, without NaN, equal to that of the same user"
     # Of a mapping the keys would be taken, and what is unordered belongs to no example.

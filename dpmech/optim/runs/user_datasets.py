@@ -19,7 +19,9 @@ __all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit"]
 
 
 class UserExamples(Subset[Any]):
-    """The examples of a dataset, at most m of every user: for claims under `dm.UserPoisson(q, m)`.
+    """The examples of a dataset, at most m of every user: for claims about users whose examples are sampled.
+
+    That is under `UserPoisson` and `UserCyclicPoisson`.
 
     Args:
         dataset: with a length and indices.

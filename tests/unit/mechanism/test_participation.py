@@ -19,6 +19,7 @@ ALL = [
     dm.Poisson(0.1, max_lot_size=4, dataset_size=20),
     dm.FixedSizeLots(20, 4),
     dm.CyclicPoisson(0.1, 3),
+    dm.CyclicPoisson(0.1, 3, max_examples_per_user=3),
     dm.BallsInBins(3),
     dm.FreshBallsInBins(3),
 ]
@@ -47,6 +48,7 @@ def test_every_schema_is_listed_here():
         (dm.TruncatedPoisson(0.5, 3, 9), 6, Pattern(6, 1)),
         (dm.FixedSizeLots(9, 3), 6, Pattern(6, 1)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
+        (dm.UserCyclicPoisson(0.5, 2, 3), 6, Pattern(6, 1)),
     ],
 )
 def test_patterns(schema, n, pattern):
@@ -91,6 +93,7 @@ def test_which_schemas_are_random():
         dm.TruncatedPoisson,
         dm.FixedSizeLots,
         dm.CyclicPoisson,
+        dm.UserCyclicPoisson,
         dm.BallsInBins,
         dm.FreshBallsInBins,
     }
@@ -101,8 +104,11 @@ def test_which_schemas_are_random():
         dm.TruncatedPoisson,
         dm.FixedSizeLots,
         dm.CyclicPoisson,
+        dm.UserCyclicPoisson,
     }
-    assert {type(schema) for schema in ALL if schema.unit is not None} == {dm.UserPoisson}
+    of_users = {dm.UserPoisson, dm.UserCyclicPoisson}
+    assert {type(schema) for schema in ALL if schema.unit is not None} == of_users
+    assert {type(schema) for schema in ALL if schema.users_together} == {dm.UserCyclicPoisson}
     sized = [schema for schema in ALL if schema.add_remove_refused]
     fixed = [schema for schema in sized if schema.replace_one_proved]
     assert [(one.fixed_draw.lot_size, one.fixed_draw.dataset_size) for one in fixed] == [(4, 20)]
@@ -232,12 +238,17 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.FixedSizeLots, {"dataset_size": 9, "batch_size": 3}, dm.FixedSizeLots(9, 3)),
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
+        (
+            dm.UserCyclicPoisson,
+            {"cycle": 3, "max_examples_per_user": 2},
+            dm.UserCyclicPoisson(0.75, 3, 2),
+        ),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
         (dm.FreshBallsInBins, {}, dm.FreshBallsInBins(39)),
     ],
 )
 def test_a_plan_sizes_every_schema(kind, settings, expected):
-    assert set(settings) == {*kind.plan_settings, *kind.plan_sizes}
+    assert set(settings) == {*kind.plan_settings, *kind.plan_shares, *kind.plan_sizes}
     assert kind.planned(10, 39, 0.25, settings) == expected
 
 
@@ -253,6 +264,7 @@ def test_plans_know_each_schema_by_one_name():
         "truncated-poisson",
         "fixed-size-lots",
         "cyclic-poisson",
+        "user-cyclic-poisson",
         "balls-in-bins",
         "balls-in-bins-fresh",
     ]

@@ -39,6 +39,9 @@ def calibration(participation=None, **options):
 
 USERS = calibration(unit=dm.Unit.USER)
 SEVERAL = calibration(dm.Poisson(0.5, max_examples_per_user=MOST))
+TOGETHER = dm.calibrate_sigma(
+    dm.SquareRoot(N, 2), 8.0, 1e-5, participation=dm.CyclicPoisson(0.5, 2, max_examples_per_user=MOST)
+)
 EXAMPLES = calibration()
 
 
@@ -179,6 +182,20 @@ def test_a_run_of_examples_of_users_takes_its_steps():
     made(SEVERAL, UserExamples(examples(), IDS, MOST - 1), generator=5)
 
 
+def test_all_examples_of_a_user_go_into_one_group():
+    kept = UserExamples(examples(), IDS, MOST)
+    model, optimizer, loader = made(TOGETHER, kept, unit="user")
+    owners, groups = kept.contributions.owners, {}
+    for step in range(N):
+        for user in owners[loader.sampler.indices(step)]:
+            groups.setdefault(user, set()).add(step % 2)
+    assert set(map(len, groups.values())) == {1}
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+    assert dm.verify(optimizer.run_record()).ok
+
+
 @pytest.mark.parametrize(
     ("cal", "dataset", "options", "error", "words"),
     [
@@ -215,6 +232,7 @@ def test_a_run_of_examples_of_users_takes_its_steps():
             "are users, and the claim",
         ),
         (EXAMPLES, examples(), {"unit": "user"}, dm.CertificateError, "hides one example"),
+        (TOGETHER, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (SEVERAL, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (
             SEVERAL,
