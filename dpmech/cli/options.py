@@ -56,11 +56,11 @@ def plan_options(
             "--min-sep", type=Whole(1), help="min-sep: least distance of two participations [one epoch]."
         ),
         click.option("--max-participations", type=Whole(1), help="min-sep: most participations [epochs]."),
-        click.option("--cycle", type=Whole(1), help="cyclic-poisson, user-cyclic-poisson: number of groups."),
+        click.option("--cycle", type=Whole(1), help="cyclic-poisson, user-cyclic: number of groups."),
         click.option(
             "--max-examples-per-user",
             type=Whole(1),
-            help="user-poisson, user-cyclic-poisson: most examples of one user.",
+            help="user-poisson, user-cyclic: most examples of one user.",
         ),
         click.option("--max-lot-size", type=Whole(1), help="truncated-poisson: most examples of one lot."),
         *_budget_options(budget, due, search=search),
@@ -83,7 +83,7 @@ _ADJACENCIES = tuple(member.value for member in Adjacency)
 _DUE: dict[object, tuple[str, ...]] = {
     "cyclic-poisson": ("cycle",),
     "user-poisson": ("max_examples_per_user",),
-    "user-cyclic-poisson": ("cycle", "max_examples_per_user"),
+    "user-cyclic": ("cycle", "max_examples_per_user"),
     "truncated-poisson": ("max_lot_size",),
 }
 _RTOL = click.option(

@@ -108,7 +108,7 @@ class UserCyclicPoisson(Participation):
     per_release: ClassVar[bool] = True
     unit: ClassVar[Unit | None] = Unit.USER
     users_together: ClassVar[bool] = True
-    plan_name: ClassVar[str] = "user-cyclic-poisson"
+    plan_name: ClassVar[str] = "user-cyclic"
     plan_shares: ClassVar[tuple[str, ...]] = ("cycle", "max_examples_per_user")
 
     def __post_init__(self) -> None:

@@ -91,12 +91,12 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, truncated-poisson, fixed-size-lots, cyclic-poisson, user-cyclic-poisson,
+                user-poisson, truncated-poisson, fixed-size-lots, cyclic-poisson, user-cyclic,
                 balls-in-bins, balls-in-bins-fresh.
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
-            cycle: of cyclic-poisson and user-cyclic-poisson: number of groups.
-            **own: `max_examples_per_user` of user-poisson and user-cyclic-poisson, `max_lot_size` of
+            cycle: of cyclic-poisson and user-cyclic: number of groups.
+            **own: `max_examples_per_user` of user-poisson and user-cyclic, `max_lot_size` of
                 truncated-poisson, and settings of participations that were registered from outside.
 
         Raises:

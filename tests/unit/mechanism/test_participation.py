@@ -264,7 +264,7 @@ def test_plans_know_each_schema_by_one_name():
         "truncated-poisson",
         "fixed-size-lots",
         "cyclic-poisson",
-        "user-cyclic-poisson",
+        "user-cyclic",
         "balls-in-bins",
         "balls-in-bins-fresh",
     ]

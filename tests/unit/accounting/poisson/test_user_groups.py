@@ -158,13 +158,13 @@ def test_from_calibration_to_verdict(tmp_path):
         ),
         (
             lambda: dm.TrainingPlan(100, 50, 1).participation(
-                "user-cyclic-poisson", cycle=2, max_examples_per_user=2
+                "user-cyclic", cycle=2, max_examples_per_user=2
             ),
             dm.InvalidParameterError,
             r"cycle must be below 1 / 0\.5",
         ),
         (
-            lambda: dm.TrainingPlan(100, 10, 1).participation("user-cyclic-poisson", cycle=2),
+            lambda: dm.TrainingPlan(100, 10, 1).participation("user-cyclic", cycle=2),
             dm.InvalidParameterError,
             "max_examples_per_user must be given",
         ),
