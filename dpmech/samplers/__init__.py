@@ -12,6 +12,7 @@ from dpmech.samplers.poisson import (
     UserPoissonSampler,
 )
 from dpmech.samplers.sequential import SequentialSampler
+from dpmech.samplers.shared_contributions import SharedContributions
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
 from dpmech.samplers.truncated import TruncatedPoissonSampler
@@ -27,6 +28,7 @@ __all__ = [
     "PoissonSampler",
     "Sampler",
     "SequentialSampler",
+    "SharedContributions",
     "TruncatedPoissonSampler",
     "UserCyclicPoissonSampler",
     "UserPoissonSampler",

@@ -53,7 +53,7 @@ class Contributions:
         Args:
             user_ids: whose each example is: one hashable id for each, shape (examples,); a list, an array, a
                 tensor, a column. Ids are compared by value. An example of several people belongs to none of
-                them alone, and this bounds nothing for it.
+                them alone, and this bounds nothing for it; `SharedContributions` does.
             max_examples_per_user: m >= 1.
             keyed: whether chance chooses among the examples of a user, all choices equally likely; else the
                 first m are kept.
@@ -144,6 +144,8 @@ def _by_value(value: Hashable) -> Hashable:
         TypeError: if it is no id, or if equal ids cannot be told.
         RuntimeError: for a tensor with several elements, as a ValueError is raised for an array.
     """
+    if isinstance(value, list | set):
+        raise TypeError("a list of owners: SharedContributions.bounded bounds what each of several owns")
     if isinstance(value, tuple):
         return tuple(_by_value(part) for part in value)
     if isinstance(value, frozenset):

@@ -32,7 +32,7 @@ from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.optim.runs.user_datasets import UserExamples, check_same_choice, check_unit
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
-from dpmech.samplers import Sampler, SequentialSampler, sampler_for
+from dpmech.samplers import Contributions, Sampler, SequentialSampler, sampler_for
 
 __all__ = ["make_private"]
 
@@ -274,7 +274,8 @@ def _sampler(
         )
     else:
         data, together = loader.dataset, claim.participation.users_together
-        owners = data.contributions.owners if together and isinstance(data, UserExamples) else None
+        kept = data.contributions if together and isinstance(data, UserExamples) else None
+        owners = kept.owners if isinstance(kept, Contributions) else None
         sampler = sampler_for(claim, count, drop_last=drop_last, user_ids=owners, rng=rng)
     if world > 1:
         states: list[Any] = [None] * world
