@@ -1,7 +1,7 @@
 """Datasets whose examples belong to users: the examples that are kept of each, or one item a user."""
 
 import hashlib
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -47,7 +47,7 @@ class UserExamples(Subset[Any]):
     def __init__(
         self,
         dataset: Any,  # noqa: ANN401 - any dataset
-        user_ids: Sequence[Hashable] | Sequence[Collection[Hashable]],
+        user_ids: Sequence[Any],
         max_examples_per_user: int,
         *,
         keyed: bool = False,
