@@ -157,6 +157,7 @@ def _canary(mechanism: Mechanism) -> _Canary:
     gradients = np.zeros((starts, n))
     for start, row in enumerate(gradients):
         row[start :: pattern.min_sep][: pattern.max_participations] = 1.0
+    gradients *= participation.examples  # of a user, all in the same lots
     images = strategy.matmul(gradients.T).T
     if bins is not None:
         return Mixture(gradients, images, replaced=False)

@@ -57,7 +57,7 @@ def _drawn_anew(plan: ResolvedPlan) -> Participation:
     own = plan.participation
     if own.unit is None:
         return plan.training.participation("poisson")
-    if own.groups is None:
+    if (own.example_prob is not None and own.groups is None) or plan.training.q == 1.0:
         return own
     return plan.training.participation("user-poisson", max_examples_per_user=own.examples)
 

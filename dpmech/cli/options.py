@@ -53,14 +53,20 @@ def plan_options(
             help=f"How batches are drawn{': ' + names if several else ', see below'}.{due}",
         ),
         click.option(
-            "--min-sep", type=Whole(1), help="min-sep: least distance of two participations [one epoch]."
+            "--min-sep",
+            type=Whole(1),
+            help="min-sep, user-min-sep: least distance of two participations [one epoch].",
         ),
-        click.option("--max-participations", type=Whole(1), help="min-sep: most participations [epochs]."),
+        click.option(
+            "--max-participations",
+            type=Whole(1),
+            help="min-sep, user-min-sep: most participations [epochs].",
+        ),
         click.option("--cycle", type=Whole(1), help="cyclic-poisson, user-cyclic: number of groups."),
         click.option(
             "--max-examples-per-user",
             type=Whole(1),
-            help="user-poisson, user-cyclic: most examples of one user.",
+            help="user-poisson, user-cyclic, user-min-sep: most examples of one user.",
         ),
         click.option("--max-lot-size", type=Whole(1), help="truncated-poisson: most examples of one lot."),
         *_budget_options(budget, due, search=search),
@@ -83,6 +89,7 @@ _ADJACENCIES = tuple(member.value for member in Adjacency)
 _DUE: dict[object, tuple[str, ...]] = {
     "cyclic-poisson": ("cycle",),
     "user-poisson": ("max_examples_per_user",),
+    "user-min-sep": ("max_examples_per_user",),
     "user-cyclic": ("cycle", "max_examples_per_user"),
     "truncated-poisson": ("max_lot_size",),
 }

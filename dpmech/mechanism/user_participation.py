@@ -1,4 +1,4 @@
-"""Examples sampled by independent coins, in claims about users who have several of them."""
+"""Participations of examples in claims about users who have several of them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.participation import Participation, Pattern
 
-__all__ = ["UserCyclicPoisson", "UserPoisson"]
+__all__ = ["UserCyclicPoisson", "UserMinSep", "UserPoisson"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +167,83 @@ class UserCyclicPoisson(Participation):
                 "cycle", cycle, f"below 1 / {sampling_prob:g}, so that examples of a group are sampled"
             )
         return cls(sampling_prob * cycle, cycle, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class UserMinSep(Participation):
+    """Every example takes part as under `MinSep`, and a user has at most so many of them, placed anyhow.
+
+    It is what `MinSep(b, k, max_examples_per_user=m)` makes. Nothing is sampled. The sensitivity is m times
+    that of one example, which all m reach if they are in the same lots.
+
+    Args:
+        min_sep: b, an integer in [1, n]: least distance of two participations of one example.
+        max_participations: k >= 1, of one example, or None for as many as fit, ceil(n / b).
+        max_examples_per_user: m >= 1, at most 1000.
+
+    Example:
+        >>> import dpmech as dm
+        >>> three = dm.MinSep(4, max_examples_per_user=3)
+        >>> three
+        UserMinSep(min_sep=4, max_participations=None, max_examples_per_user=3)
+        >>> f"{dm.sensitivity(dm.Identity(12), three).upper:.3f}"  # 3 sqrt(3)
+        '5.196'
+    """
+
+    min_sep: int
+    max_participations: int | None
+    max_examples_per_user: int
+    unit: ClassVar[Unit | None] = Unit.USER
+    plan_name: ClassVar[str] = "user-min-sep"
+    plan_shares: ClassVar[tuple[str, ...]] = ("min_sep", "max_participations", "max_examples_per_user")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))
+        if self.max_participations is not None:
+            most = check_integer("max_participations", self.max_participations, minimum=1)
+            object.__setattr__(self, "max_participations", most)
+        object.__setattr__(self, "max_examples_per_user", _check_count(self.max_examples_per_user))
+
+    @property
+    def examples(self) -> int:
+        """All m may be in one lot."""
+        return self.max_examples_per_user
+
+    def pattern(self, n: int) -> Pattern:
+        """Of one example: b-separated sets of at most min(k, ceil(n / b)) steps."""
+        if self.min_sep > n:
+            raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
+        fitting = -(-n // self.min_sep)
+        most = self.max_participations
+        return Pattern(self.min_sep, fitting if most is None else min(most, fitting))
+
+    def duty(self, n: int) -> str:
+        """At most so many examples a user; separation and number of the participations of each."""
+        pattern = self.pattern(n)
+        return (
+            f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training and "
+            "without regard to the data of others; an example belongs to one user. Participations of one "
+            f"example are at least {pattern.min_sep} steps apart, and at most {pattern.max_participations} "
+            "in number; where the examples of a user stand to each other does not matter."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """One epoch apart and once an epoch, unless the plan says otherwise."""
+        del sampling_prob
+        count = _given(cls, settings, "max_examples_per_user")
+        min_sep, most = settings["min_sep"], settings["max_participations"]
+        if min_sep is None:
+            return cls(steps_per_epoch, epochs if most is None else most, count)
+        return cls(min_sep, most, count)
+
+    def prefix(self, n: int, steps: int) -> tuple["UserMinSep", int]:
+        """The same separation, or `steps` where that is less."""
+        self.pattern(n)
+        count = check_integer("steps", steps, minimum=1, maximum=n)
+        return dataclasses.replace(self, min_sep=min(self.min_sep, count)), count
 
 
 def _given(kind: type[Participation], settings: Mapping[str, int | None], name: str) -> int:

@@ -274,7 +274,8 @@ def test_every_scheme_has_its_lines(kind):
     "kind", [kind for kind in kinds() if not kind.random], ids=lambda kind: kind.__name__
 )
 def test_what_is_not_random_needs_no_lines(kind):
-    schema = kind.planned(2, 3, 0.25, dict.fromkeys(kind.plan_settings))
+    settings = dict.fromkeys((*kind.plan_settings, *kind.plan_shares))
+    schema = kind.planned(2, 3, 0.25, settings | ({} if kind.unit is None else {"max_examples_per_user": 3}))
     mechanism = dm.Mechanism(dm.Identity(6), schema)
     assert mechanism.certain
     assert SCHEMES.find(schema) is SECOND_ROUTES.find(schema) is SAMPLERS.find(schema) is None

@@ -13,6 +13,7 @@ ALL = [
     dm.SingleParticipation(),
     dm.MinSep(3),
     dm.MinSep(3, 2),
+    dm.MinSep(3, 2, max_examples_per_user=4),
     dm.FixedEpochs(4),
     dm.Poisson(0.1),
     dm.Poisson(0.1, max_examples_per_user=3),
@@ -39,6 +40,8 @@ def test_every_schema_is_listed_here():
         (dm.MinSep(2, 2), 5, Pattern(2, 2)),
         (dm.MinSep(2, 99), 5, Pattern(2, 3)),
         (dm.MinSep(5), 5, Pattern(5, 1)),
+        (dm.UserMinSep(2, None, 4), 5, Pattern(2, 3)),
+        (dm.UserMinSep(2, 2, 4), 5, Pattern(2, 2)),
         (dm.FixedEpochs(3), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.BallsInBins(2), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.FreshBallsInBins(2), 6, Pattern(1, 3)),
@@ -106,7 +109,7 @@ def test_which_schemas_are_random():
         dm.CyclicPoisson,
         dm.UserCyclicPoisson,
     }
-    of_users = {dm.UserPoisson, dm.UserCyclicPoisson}
+    of_users = {dm.UserPoisson, dm.UserCyclicPoisson, dm.UserMinSep}
     assert {type(schema) for schema in ALL if schema.unit is not None} == of_users
     assert {type(schema) for schema in ALL if schema.users_together} == {dm.UserCyclicPoisson}
     sized = [schema for schema in ALL if schema.add_remove_refused]
@@ -231,6 +234,16 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.MinSep, {"min_sep": 5, "max_participations": None}, dm.MinSep(5)),
         (dm.MinSep, {"min_sep": None, "max_participations": 3}, dm.MinSep(39, 3)),
         (dm.MinSep, {"min_sep": 5, "max_participations": 3}, dm.MinSep(5, 3)),
+        (
+            dm.UserMinSep,
+            {"min_sep": None, "max_participations": None, "max_examples_per_user": 4},
+            dm.UserMinSep(39, 10, 4),
+        ),
+        (
+            dm.UserMinSep,
+            {"min_sep": 5, "max_participations": None, "max_examples_per_user": 4},
+            dm.UserMinSep(5, None, 4),
+        ),
         (dm.FixedEpochs, {}, dm.FixedEpochs(10)),
         (dm.Poisson, {}, dm.Poisson(0.25)),
         (dm.UserPoisson, {"max_examples_per_user": 3}, dm.UserPoisson(0.25, 3)),
@@ -258,6 +271,7 @@ def test_plans_know_each_schema_by_one_name():
         "every-step",
         "single",
         "min-sep",
+        "user-min-sep",
         "epochs",
         "poisson",
         "user-poisson",

@@ -196,6 +196,20 @@ def test_all_examples_of_a_user_go_into_one_group():
     assert dm.verify(optimizer.run_record()).ok
 
 
+def test_unsampled_examples_of_users_take_their_steps():
+    cal = calibration(dm.MinSep(2, max_examples_per_user=MOST))
+    model, optimizer, loader = made(cal, UserExamples(examples(), IDS, MOST), unit="user", rng=None)
+    while optimizer.steps_left:
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+    record = optimizer.run_record()
+    assert (record.smallest_separation, record.most_participations) == (2, 3)
+    assert dm.verify(record).ok
+    with pytest.raises(dm.UnsupportedCombinationError, match="nothing bounds those of a TensorDataset"):
+        made(cal, examples(), rng=None, generator=7)
+
+
 @pytest.mark.parametrize(
     ("cal", "dataset", "options", "error", "words"),
     [
