@@ -9,7 +9,7 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.participation import Participation, Pattern, register
 from dpmech.mechanism.truncated_participation import TruncatedPoisson
-from dpmech.mechanism.user_participation import UserCyclicPoisson, UserPoisson
+from dpmech.mechanism.user_participation import UserCyclicPoisson, UserPoisson, users_in_bins
 
 __all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
 
@@ -199,6 +199,7 @@ class BallsInBins(Participation):
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
         fresh: True for a new allocation every epoch: what is made is then a `FreshBallsInBins`.
+        max_examples_per_user: None. A number is refused, with what there is in its place.
 
     Example:
         >>> import dpmech as dm
@@ -211,19 +212,28 @@ class BallsInBins(Participation):
 
     bins: int
     fresh: dataclasses.InitVar[bool] = False
+    max_examples_per_user: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     _anew: ClassVar[bool] = False
     random: ClassVar[bool] = True
     plan_name: ClassVar[str] = "balls-in-bins"
 
-    def __new__(cls, bins: int = 1, fresh: bool = False) -> Self:  # noqa: FBT001, FBT002 - as __init__
+    def __new__(
+        cls,
+        bins: int = 1,
+        fresh: bool = False,  # noqa: FBT001, FBT002 - as __init__
+        *,
+        max_examples_per_user: int | None = None,
+    ) -> Self:
         """An allocation for the run, or with `fresh` one for every epoch."""
-        del bins
+        if max_examples_per_user is not None:
+            raise users_in_bins(bins, max_examples_per_user)
         if not isinstance(fresh, bool):
             raise InvalidParameterError("fresh", fresh, "True or False")
         kind = FreshBallsInBins if fresh and cls is BallsInBins else cls
         return super().__new__(kind)  # type: ignore[return-value]  # a kind of what was called
 
-    def __post_init__(self, fresh: bool) -> None:
+    def __post_init__(self, fresh: bool, max_examples_per_user: int | None) -> None:
+        del max_examples_per_user
         if fresh is not self._anew:
             raise InvalidParameterError("fresh", fresh, f"{self._anew} for a {type(self).__name__}")
         object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))
@@ -289,9 +299,15 @@ class FreshBallsInBins(BallsInBins):
     _anew: ClassVar[bool] = True
     plan_name: ClassVar[str] = "balls-in-bins-fresh"
 
-    def __new__(cls, bins: int = 1, fresh: bool = True) -> Self:  # noqa: FBT001, FBT002 - as __init__
+    def __new__(
+        cls,
+        bins: int = 1,
+        fresh: bool = True,  # noqa: FBT001, FBT002 - as __init__
+        *,
+        max_examples_per_user: int | None = None,
+    ) -> Self:
         """Itself."""
-        return super().__new__(cls, bins, fresh)
+        return super().__new__(cls, bins, fresh, max_examples_per_user=max_examples_per_user)
 
     @property
     def allocation_bins(self) -> None:

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.participation import Participation, Pattern
 
-__all__ = ["UserCyclicPoisson", "UserMinSep", "UserPoisson"]
+__all__ = ["UserCyclicPoisson", "UserMinSep", "UserPoisson", "users_in_bins"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,6 +244,18 @@ class UserMinSep(Participation):
         self.pattern(n)
         count = check_integer("steps", steps, minimum=1, maximum=n)
         return dataclasses.replace(self, min_sep=min(self.min_sep, count)), count
+
+
+def users_in_bins(bins: object, examples: object) -> UnsupportedCombinationError:
+    """Why `BallsInBins(b, max_examples_per_user=m)` is no participation, and what there is in its place."""
+    return UnsupportedCombinationError(
+        f"no theorem here covers users with {examples} examples, each put into one of {bins} bins by itself: "
+        "they may meet in one bin, or share noise in several",
+        supported=f"Mechanism(strategy, BallsInBins({bins}), unit=Unit.USER), where users are put into bins "
+        "as wholes (dpmech.optim.UserDataset); Poisson and CyclicPoisson with max_examples_per_user; or "
+        f"group privacy: a claim of eps / {examples} about one example is one of eps about {examples} of "
+        f"them, with a delta that is (e^eps - 1) / (e^(eps / {examples}) - 1) times as large",
+    )
 
 
 def _given(kind: type[Participation], settings: Mapping[str, int | None], name: str) -> int:

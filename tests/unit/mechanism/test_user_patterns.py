@@ -142,6 +142,19 @@ def test_what_is_not_covered_is_refused(call, error, words):
         call()
 
 
+def test_examples_of_users_in_bins_are_refused_with_what_there_is():
+    for call in (
+        lambda: dm.BallsInBins(4, max_examples_per_user=2),
+        lambda: dm.BallsInBins(4, fresh=True, max_examples_per_user=2),
+        lambda: dm.FreshBallsInBins(4, max_examples_per_user=2),
+    ):
+        with pytest.raises(
+            dm.UnsupportedCombinationError, match=r"UserDataset.*group privacy: a claim of eps / 2"
+        ):
+            call()
+    assert dm.BallsInBins(4, max_examples_per_user=None) == dm.BallsInBins(4)
+
+
 def test_files_from_before_users_still_load():
     old = '{"max_participations": 2, "min_sep": 3, "type": "MinSep"}'
     assert dm.Participation.from_json(old) == dm.MinSep(3, 2)
