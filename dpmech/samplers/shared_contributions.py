@@ -1,11 +1,10 @@
 """SharedContributions: which records are kept where one record may belong to several people."""
 
 import dataclasses
-from collections.abc import Collection, Hashable, Sequence
-from typing import Self
+from collections.abc import Hashable, Sequence
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
@@ -41,7 +40,7 @@ class SharedContributions:
     @classmethod
     def bounded(
         cls,
-        owner_ids: Sequence[Collection[Hashable] | npt.NDArray[np.generic]],
+        owner_ids: Sequence[Any],
         max_examples_per_user: int,
     ) -> Self:
         """At most m records of everyone, greedily: a record is kept if each of its owners still has room.
