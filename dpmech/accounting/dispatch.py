@@ -20,7 +20,7 @@ from dpmech.accounting.balls_in_bins import (
 from dpmech.accounting.independent_noise import (
     CLOSE,
     fixed_size_lots,
-    least_of_equals,
+    least_of_releases,
     truncated_poisson,
     unsampled,
     user_poisson,
@@ -39,9 +39,10 @@ from dpmech.mechanism import (
     Poisson,
     Registry,
     TruncatedPoisson,
+    UserCyclicPoisson,
     UserPoisson,
 )
-from dpmech.numerics import Bounds, Provenance, product_down, quotient_down, spend
+from dpmech.numerics import Bounds, Provenance, product_down
 
 __all__ = ["SCHEMES", "Scheme", "accountant_for", "effective_method", "method_among", "unsampled_method"]
 
@@ -111,32 +112,9 @@ def _scheme(participation: Participation) -> Scheme:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
-            "FixedSizeLots, CyclicPoisson, BallsInBins and FreshBallsInBins",
+            "FixedSizeLots, CyclicPoisson, UserCyclicPoisson, BallsInBins and FreshBallsInBins",
         )
     return scheme
-
-
-def _least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
-    """The smallest column norm, as a part of the largest of all, of the group that comes closest to it.
-
-    0 where no group has as many releases as one may have: then none costs what they may.
-
-    Columns a multiple of `cycle` apart are orthogonal, so that the releases of one group compose.
-    """
-    strategy = mechanism.strategy
-    bands = strategy.n if strategy.bands is None else strategy.bands
-    if bands > cycle:
-        raise UnsupportedCombinationError(
-            f"{mechanism.participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} "
-            f"has {bands}",
-            supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= cycle",
-        )
-    norms = strategy.column_norms()
-    spend(1e-5 * min(cycle, strategy.n), what=f"looking at {cycle} groups")
-    turns = mechanism.participation.releases(strategy.n)
-    groups = (norms[start::cycle] for start in range(min(cycle, strategy.n)))
-    least = max((float(group.min()) for group in groups if group.size == turns), default=0.0)
-    return quotient_down(least, float(norms.max()))
 
 
 def _poisson_release(mechanism: Mechanism) -> PoissonRelease:
@@ -145,10 +123,7 @@ def _poisson_release(mechanism: Mechanism) -> PoissonRelease:
         raise UnsupportedCombinationError(
             f"{participation!r} is not sampled release by release", supported="Poisson and CyclicPoisson"
         )
-    if participation.groups is None:
-        least = least_of_equals(mechanism)
-    else:
-        least = _least_of_a_group(mechanism, participation.groups)
+    least = least_of_releases(mechanism)
     steps = participation.releases(mechanism.steps)
     # Above, every release counts with the largest norm; below, with the smallest one of a group.
     bounds, tight = mechanism.sensitivity, least >= 1.0 - CLOSE
@@ -263,5 +238,6 @@ SCHEMES.add(UserPoisson, Scheme(user_poisson, default=Pld()))
 SCHEMES.add(TruncatedPoisson, Scheme(truncated_poisson, default=Pld()))
 SCHEMES.add(FixedSizeLots, Scheme(fixed_size_lots, default=Pld()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
+SCHEMES.add(UserCyclicPoisson, Scheme(user_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))
 SCHEMES.add(FreshBallsInBins, Scheme(_fresh_balls_in_bins, default=Exact(), unsampled=Exact()))

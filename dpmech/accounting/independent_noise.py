@@ -1,4 +1,4 @@
-"""Schemes whose noise is independent and equal at every step; and what is not sampled at all."""
+"""Schemes whose noise is independent at every step that one unit may join; and what is not sampled at all."""
 
 import dataclasses
 
@@ -18,12 +18,12 @@ from dpmech.accounting.poisson import (
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
-from dpmech.numerics import Bounds, product_down, quotient_down, quotient_up
+from dpmech.numerics import Bounds, product_down, quotient_down, quotient_up, spend
 
 __all__ = [
     "CLOSE",
     "fixed_size_lots",
-    "least_of_equals",
+    "least_of_releases",
     "truncated_poisson",
     "unsampled",
     "user_poisson",
@@ -50,7 +50,40 @@ def unsampled(bounds: Bounds, method: Method | None) -> Accountant:
     )
 
 
-def least_of_equals(mechanism: Mechanism) -> float:
+def least_of_releases(mechanism: Mechanism) -> float:
+    """The smallest column norm, as a part of the largest of all, of the releases that one unit may join.
+
+    Where groups take turns: of the group that comes closest to it.
+
+    Raises:
+        UnsupportedCombinationError: if these releases share noise, or none share any and it is not equal.
+    """
+    groups = mechanism.participation.groups
+    return _least_of_equals(mechanism) if groups is None else _least_of_a_group(mechanism, groups)
+
+
+def _least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
+    """The same for one group; 0 where no group has as many releases as one may: none costs what they may.
+
+    Columns a multiple of `cycle` apart are orthogonal, so that the releases of one group compose.
+    """
+    strategy = mechanism.strategy
+    bands = strategy.n if strategy.bands is None else strategy.bands
+    if bands > cycle:
+        raise UnsupportedCombinationError(
+            f"{mechanism.participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} "
+            f"has {bands}",
+            supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= cycle",
+        )
+    norms = strategy.column_norms()
+    spend(1e-5 * min(cycle, strategy.n), what=f"looking at {cycle} groups")
+    turns = mechanism.participation.releases(strategy.n)
+    groups = (norms[start::cycle] for start in range(min(cycle, strategy.n)))
+    least = max((float(group.min()) for group in groups if group.size == turns), default=0.0)
+    return quotient_down(least, float(norms.max()))
+
+
+def _least_of_equals(mechanism: Mechanism) -> float:
     """The smallest column norm, as a part of the largest, of a strategy whose noise is independent and equal.
 
     Raises:
@@ -74,9 +107,10 @@ def user_poisson(mechanism: Mechanism, method: Method | None, rng: np.random.Gen
     prob = participation.example_prob
     if prob is None or not (method is None or isinstance(method, Pld)):
         raise UnsupportedCombinationError(
-            f"{method!r} does not apply to {participation!r}", supported="UserPoisson, method=None or Pld()"
+            f"{method!r} does not apply to {participation!r}",
+            supported="UserPoisson and UserCyclicPoisson, method=None or Pld()",
         )
-    least, bounds, examples = least_of_equals(mechanism), mechanism.sensitivity, participation.examples
+    least, bounds, examples = least_of_releases(mechanism), mechanism.sensitivity, participation.examples
     low = product_down(bounds.lower, least) if least >= 1.0 - CLOSE else bounds.lower
     one = dataclasses.replace(
         bounds, lower=quotient_down(low, examples), upper=quotient_up(bounds.upper, examples)
@@ -97,7 +131,7 @@ def truncated_poisson(
             f"{method!r} does not apply to {participation!r}",
             supported="TruncatedPoisson, method=None or Pld()",
         )
-    least, bounds = least_of_equals(mechanism), mechanism.sensitivity
+    least, bounds = _least_of_equals(mechanism), mechanism.sensitivity
     bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
     return TruncatedAccountant(TruncatedRelease(truncation, participation.releases(mechanism.steps), bounds))
 
@@ -108,7 +142,7 @@ def fixed_size_lots(
     """Lots of exactly B of n examples, one of which is replaced."""
     del rng
     participation, draw = mechanism.participation, mechanism.participation.fixed_draw
-    least, bounds = least_of_equals(mechanism), mechanism.sensitivity
+    least, bounds = _least_of_equals(mechanism), mechanism.sensitivity
     bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
     steps = participation.releases(mechanism.steps)
     if mechanism.certain:

@@ -66,32 +66,35 @@ class Mixture:
 
 @dataclasses.dataclass(frozen=True)
 class SeveralExamples:
-    """A user whose examples, all with one gradient, join every step independently; steps share no noise.
+    """A user whose examples, all with one gradient, join steps independently; their columns are orthogonal.
 
     Args:
+        steps: which, shape (s,).
         sampling_prob: q in (0, 1), of each example.
         examples: m >= 1.
-        norms: of the columns of C, orthogonal, shape (n,).
+        columns: of C, for these steps, shape (s, n).
     """
 
+    steps: npt.NDArray[np.intp]
     sampling_prob: float
     examples: int
-    norms: FloatArray
+    columns: FloatArray
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
         """Gradients of that many runs, shape (runs, n)."""
-        shape = (runs, self.norms.size)
-        if not present:
-            return np.zeros(shape)
-        return generator.binomial(self.examples, self.sampling_prob, shape).astype(np.float64)
+        gradients = np.zeros((runs, self.columns.shape[1]))
+        if present:
+            shape = (runs, len(self.steps))
+            gradients[:, self.steps] = generator.binomial(self.examples, self.sampling_prob, shape)
+        return gradients
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
-        """As for a mixture, C diagonal."""
-        total = np.full(outputs.shape, -np.inf)
+        """As for a mixture."""
+        inner, energies = outputs @ self.columns.T, np.sum(self.columns**2, axis=1)
+        total = np.full(inner.shape, -np.inf)
         for count in range(self.examples + 1):
             weight = scipy.stats.binom.logpmf(count, self.examples, self.sampling_prob)
-            mean = count * self.norms
-            total = np.logaddexp(total, weight + mean * (outputs - 0.5 * mean) / sigma**2)
+            total = np.logaddexp(total, weight + count * (inner - 0.5 * count * energies) / sigma**2)
         return np.asarray(total.sum(axis=1))
 
 

@@ -119,19 +119,23 @@ def _canary(mechanism: Mechanism) -> _Canary:
     strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
     replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
     prob, bins = participation.release_prob, participation.allocation_bins
-    if prob is not None:
+    of_users = participation.example_prob
+    if prob is not None or of_users is not None:
         cycle = participation.groups or 1
+        bands = n if strategy.bands is None else strategy.bands
+        if of_users is not None and bands > cycle:
+            raise UnsupportedCombinationError(
+                f"no test of {strategy!r} under {participation!r}",
+                supported="independent noise, or at most as many bands as groups take turns",
+            )
         norms = strategy.column_norms() ** 2
         group = max(range(min(cycle, n)), key=lambda start: float(norms[start::cycle].sum()))
         steps = np.arange(group, n, cycle)
         columns = strategy.matmul(np.eye(n)[:, steps]).T
-        return Independent(steps, prob, columns)
-    if participation.example_prob is not None:
-        if strategy.bands != 1:
-            raise UnsupportedCombinationError(
-                f"no test of {strategy!r} under {participation!r}", supported="independent noise"
-            )
-        return SeveralExamples(participation.example_prob, participation.examples, strategy.column_norms())
+        if of_users is not None:
+            return SeveralExamples(steps, of_users, participation.examples, columns)
+        if prob is not None:
+            return Independent(steps, prob, columns)
     if participation.epoch_bins == 1:
         bins = 1  # everybody joins every step
     elif participation.epoch_bins is not None:
@@ -139,7 +143,8 @@ def _canary(mechanism: Mechanism) -> _Canary:
     if participation.random and bins is None:
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",
-            supported="participations that are not random, Poisson, UserPoisson, CyclicPoisson, BallsInBins",
+            supported="participations that are not random, Poisson, UserPoisson, CyclicPoisson, "
+            "UserCyclicPoisson, BallsInBins",
         )
     pattern = mechanism.pattern
     if pattern.evenly_spaced:
@@ -152,6 +157,7 @@ def _canary(mechanism: Mechanism) -> _Canary:
     gradients = np.zeros((starts, n))
     for start, row in enumerate(gradients):
         row[start :: pattern.min_sep][: pattern.max_participations] = 1.0
+    gradients *= participation.examples  # of a user, all in the same lots
     images = strategy.matmul(gradients.T).T
     if bins is not None:
         return Mixture(gradients, images, replaced=False)

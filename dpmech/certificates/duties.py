@@ -2,7 +2,7 @@
 
 from dpmech.certificates.adaptive_clip import AdaptiveClip
 from dpmech.certificates.claim import Claim
-from dpmech.mechanism import Unit
+from dpmech.mechanism import Adjacency, Unit
 
 __all__ = ["trainer_duties"]
 
@@ -33,6 +33,13 @@ def trainer_duties(claim: Claim) -> dict[str, str]:
             f"mean of the gradients, and scale it down to an L2 norm of at most {clip} before summing."
         )
         duties["normaliser"] = f"Divide by {size}, never by the number of users that a step happened to draw."
+    sampled = claim.unit is Unit.USER and claim.participation.unit is not None
+    if sampled and claim.adjacency is Adjacency.ZERO_OUT and not claim.participation.users_together:
+        duties["sampler"] += (
+            " An example may also belong to several users, if then for each of them at most so many are "
+            "kept, chosen by who owns what alone: both datasets have the same examples and owners, and "
+            "gradients of zero stand for those of the user that one of them lacks."
+        )
     if adaptive is not None:
         duties["clipping"] += _norm_of_the_step(adaptive, size)
         duties["noise"] = _noise_of_both(adaptive, claim.sigma)

@@ -7,7 +7,7 @@ from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.cli.options import ResolvedPlan
 from dpmech.cli.printing import Report
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
-from dpmech.mechanism import Identity, per_step_error
+from dpmech.mechanism import Identity, Participation, per_step_error
 
 __all__ = ["BASELINE", "Baseline", "baseline_of", "error_of"]
 
@@ -41,11 +41,7 @@ def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
         cal = calibrate_sigma(
             Identity(plan.training.n),
             *plan.budget,
-            participation=(
-                plan.training.participation("poisson")
-                if plan.participation.unit is None
-                else plan.participation
-            ),
+            participation=_drawn_anew(plan),
             adjacency=plan.adjacency,
             rtol=plan.rtol,
             progress=lambda line: report(f"{BASELINE}: {line}"),
@@ -54,6 +50,16 @@ def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
         reason = str(error)
     report("")
     return Baseline(cal, reason, time.perf_counter() - start)
+
+
+def _drawn_anew(plan: ResolvedPlan) -> Participation:
+    """Poisson sampling of all examples at every step, of the unit of the plan."""
+    own = plan.participation
+    if own.unit is None:
+        return plan.training.participation("poisson")
+    if (own.example_prob is not None and own.groups is None) or plan.training.q == 1.0:
+        return own
+    return plan.training.participation("user-poisson", max_examples_per_user=own.examples)
 
 
 def error_of(cal: Calibration, objective: str) -> float:

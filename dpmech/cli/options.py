@@ -53,12 +53,20 @@ def plan_options(
             help=f"How batches are drawn{': ' + names if several else ', see below'}.{due}",
         ),
         click.option(
-            "--min-sep", type=Whole(1), help="min-sep: least distance of two participations [one epoch]."
+            "--min-sep",
+            type=Whole(1),
+            help="min-sep, user-min-sep: least distance of two participations [one epoch].",
         ),
-        click.option("--max-participations", type=Whole(1), help="min-sep: most participations [epochs]."),
-        click.option("--cycle", type=Whole(1), help="cyclic-poisson: number of groups."),
         click.option(
-            "--max-examples-per-user", type=Whole(1), help="user-poisson: most examples of one user."
+            "--max-participations",
+            type=Whole(1),
+            help="min-sep, user-min-sep: most participations [epochs].",
+        ),
+        click.option("--cycle", type=Whole(1), help="cyclic-poisson, user-cyclic: number of groups."),
+        click.option(
+            "--max-examples-per-user",
+            type=Whole(1),
+            help="user-poisson, user-cyclic, user-min-sep: most examples of one user.",
         ),
         click.option("--max-lot-size", type=Whole(1), help="truncated-poisson: most examples of one lot."),
         *_budget_options(budget, due, search=search),
@@ -81,6 +89,8 @@ _ADJACENCIES = tuple(member.value for member in Adjacency)
 _DUE: dict[object, tuple[str, ...]] = {
     "cyclic-poisson": ("cycle",),
     "user-poisson": ("max_examples_per_user",),
+    "user-min-sep": ("max_examples_per_user",),
+    "user-cyclic": ("cycle", "max_examples_per_user"),
     "truncated-poisson": ("max_lot_size",),
 }
 _RTOL = click.option(
@@ -260,15 +270,16 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
         raise InvalidParameterError("sampling", given, "named once each")
     if len(names) == 1:
         return [resolve({**settings, "sampling": names[0]}, missing=missing)]
-    belongs = owners()
+    belongs, kinds = owners(), samplings()
+    takes = {name: {*kinds[name].plan_settings, *kinds[name].plan_shares} for name in names}
     for key, owner in belongs.items():
-        if key in settings and owner not in names:
+        if key in settings and not any(key in own for own in takes.values()):
             raise InvalidParameterError(key, settings[key], f"left out without sampling {owner}")
     return [
         resolve(
-            {key: value for key, value in settings.items() if belongs.get(key, name) == name}
+            {key: value for key, value in settings.items() if key not in belongs or key in own}
             | {"sampling": name},
             missing=missing,
         )
-        for name in names
+        for name, own in takes.items()
     ]

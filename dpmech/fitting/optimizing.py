@@ -133,10 +133,7 @@ def optimize(
     for schema in schemas:
         schema.pattern(steps)
         if schema.unit is not None or schema.truncation is not None or schema.fixed_draw is not None:
-            raise UnsupportedCombinationError(
-                f"nothing is fitted under {schema!r}, which takes independent noise of one size",
-                supported="Identity there; other participations here",
-            )
+            raise _not_fitted(schema)
         if schema.random and request.budget is None:
             raise InvalidParameterError("eps", eps, f"given, with delta, for {schema!r}")
     store = None if cache is None else FitCache(cache)
@@ -230,3 +227,18 @@ def _checked_buffers(family: type[Strategy], value: int | None) -> int:
 
 def _silent(line: str) -> None:
     del line
+
+
+def _not_fitted(schema: Participation) -> UnsupportedCombinationError:
+    """What to do in place of a fit under a participation of users' examples, or of lots of limited size."""
+    if schema.groups is not None or not schema.random:
+        alike = "MinSep" if schema.groups is None else "CyclicPoisson"
+        return UnsupportedCombinationError(
+            f"nothing is fitted under {schema!r}",
+            supported=f"a fit under {alike} with the same numbers: sigma is a multiple of that of one "
+            "example, so that coefficients which are best there are best here",
+        )
+    return UnsupportedCombinationError(
+        f"nothing is fitted under {schema!r}, which takes independent noise of one size",
+        supported="Identity there; other participations here",
+    )

@@ -50,7 +50,7 @@ from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.mechanism.truncated_participation import TruncatedPoisson
 from dpmech.mechanism.truncation import Truncation
 from dpmech.mechanism.unsampled_participation import EveryStep, FixedEpochs, MinSep, SingleParticipation
-from dpmech.mechanism.user_participation import UserPoisson
+from dpmech.mechanism.user_participation import UserCyclicPoisson, UserMinSep, UserPoisson
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [
@@ -87,6 +87,8 @@ __all__ = [
     "Truncation",
     "Unit",
     "Unstated",
+    "UserCyclicPoisson",
+    "UserMinSep",
     "UserPoisson",
     "Workload",
     "check_participation",

@@ -32,7 +32,7 @@ class Mechanism:
         adjacency: between which datasets.
         unit: whose presence is hidden. Under `Unit.USER` it is users who take part as the participation says,
             each with one contribution of norm at most the clip norm. A participation that says how examples
-            of a user are sampled (`UserPoisson`) makes it `Unit.USER`.
+            of a user take part (`UserPoisson`, `UserMinSep`) makes it `Unit.USER`.
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
@@ -205,8 +205,9 @@ def sensitivity(
     """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
 
     For Poisson, CyclicPoisson and FixedSizeLots it is that of one release, the largest column norm; for
-    BallsInBins it is that of its worst-case support, FixedEpochs(n / bins); for UserPoisson that of one
-    release which all examples of a user join.
+    BallsInBins it is that of its worst-case support, FixedEpochs(n / bins); for UserPoisson and
+    UserCyclicPoisson that of one release which all examples of a user join, and for UserMinSep that of m
+    examples which are all in the same lots.
 
     Args:
         strategy: C; or a Mechanism, which says the other two as well.

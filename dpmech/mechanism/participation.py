@@ -45,12 +45,15 @@ class Participation(abc.ABC):
         unrestricted: whether it assumes nothing, so that batches may come in any order.
         plan_name: what the command line and TOML files call it.
         plan_settings: what a plan may say about it beside its sizes.
+        plan_shares: settings of other participations that it takes as well, with the same meaning.
         plan_sizes: which sizes of a plan it is made from, beside what all are made from.
         add_remove_refused: why no theorem here covers ADD_REMOVE; None where one does.
         zero_out_refused: likewise of ZERO_OUT.
         replace_one_proved: whether a theorem covers REPLACE_ONE though chance decides who takes part.
         unit: whose participation it says by its own definition; None where that is whoever is sampled, an
             example unless a mechanism says that users are.
+        users_together: whether all examples of a user have to be in one group, so that a sampler needs to
+            know whose each example is.
 
     Example:
         >>> import dpmech as dm
@@ -63,11 +66,13 @@ class Participation(abc.ABC):
     unrestricted: ClassVar[bool] = False
     plan_name: ClassVar[str]
     plan_settings: ClassVar[tuple[str, ...]] = ()
+    plan_shares: ClassVar[tuple[str, ...]] = ()
     plan_sizes: ClassVar[tuple[str, ...]] = ()
     add_remove_refused: ClassVar[str | None] = None
     zero_out_refused: ClassVar[str | None] = None
     replace_one_proved: ClassVar[bool] = False
     unit: ClassVar[Unit | None] = None
+    users_together: ClassVar[bool] = False
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -98,8 +103,8 @@ class Participation(abc.ABC):
             epochs: >= 1.
             steps_per_epoch: >= 1.
             sampling_prob: batch size over dataset size, in (0, 1].
-            settings: one entry for each of `plan_settings`; None where the plan says nothing. One for each of
-                `plan_sizes`.
+            settings: one entry for each of `plan_settings` and `plan_shares`; None where the plan says
+                nothing. One for each of `plan_sizes`.
 
         Raises:
             InvalidParameterError: on a setting that is bad, or needed and None.

@@ -9,7 +9,7 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.participation import Participation, Pattern, register
 from dpmech.mechanism.truncated_participation import TruncatedPoisson
-from dpmech.mechanism.user_participation import UserPoisson
+from dpmech.mechanism.user_participation import UserCyclicPoisson, UserPoisson, users_in_bins
 
 __all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
 
@@ -112,6 +112,8 @@ class CyclicPoisson(Participation):
     Args:
         sampling_prob: q in (0, 1].
         cycle: number of groups, at least the number of bands of the strategy.
+        max_examples_per_user: m for a claim about users, who have at most m examples each, all of them in one
+            group: what is made is then a `UserCyclicPoisson`.
 
     Example:
         >>> import dpmech as dm
@@ -122,12 +124,22 @@ class CyclicPoisson(Participation):
 
     sampling_prob: float
     cycle: int
+    max_examples_per_user: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "cyclic-poisson"
     plan_settings: ClassVar[tuple[str, ...]] = ("cycle",)
 
-    def __post_init__(self) -> None:
+    def __new__(
+        cls, sampling_prob: float = 1.0, cycle: int = 1, *, max_examples_per_user: int | None = None
+    ) -> Self:
+        """Itself, or a `UserCyclicPoisson`."""
+        if max_examples_per_user is None:
+            return super().__new__(cls)
+        return UserCyclicPoisson(sampling_prob, cycle, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
+
+    def __post_init__(self, max_examples_per_user: int | None) -> None:
+        del max_examples_per_user
         object.__setattr__(self, "sampling_prob", _check_sampling_prob(self.sampling_prob))
         object.__setattr__(self, "cycle", check_integer("cycle", self.cycle, minimum=1))
 
@@ -176,6 +188,9 @@ class CyclicPoisson(Participation):
         return cls(min(1.0, sampling_prob * cycle), cycle)
 
 
+register(UserCyclicPoisson)
+
+
 @register
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(Participation):
@@ -184,6 +199,7 @@ class BallsInBins(Participation):
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
         fresh: True for a new allocation every epoch: what is made is then a `FreshBallsInBins`.
+        max_examples_per_user: None. A number is refused, with what there is in its place.
 
     Example:
         >>> import dpmech as dm
@@ -196,19 +212,28 @@ class BallsInBins(Participation):
 
     bins: int
     fresh: dataclasses.InitVar[bool] = False
+    max_examples_per_user: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     _anew: ClassVar[bool] = False
     random: ClassVar[bool] = True
     plan_name: ClassVar[str] = "balls-in-bins"
 
-    def __new__(cls, bins: int = 1, fresh: bool = False) -> Self:  # noqa: FBT001, FBT002 - as __init__
+    def __new__(
+        cls,
+        bins: int = 1,
+        fresh: bool = False,  # noqa: FBT001, FBT002 - as __init__
+        *,
+        max_examples_per_user: int | None = None,
+    ) -> Self:
         """An allocation for the run, or with `fresh` one for every epoch."""
-        del bins
+        if max_examples_per_user is not None:
+            raise users_in_bins(bins, max_examples_per_user)
         if not isinstance(fresh, bool):
             raise InvalidParameterError("fresh", fresh, "True or False")
         kind = FreshBallsInBins if fresh and cls is BallsInBins else cls
         return super().__new__(kind)  # type: ignore[return-value]  # a kind of what was called
 
-    def __post_init__(self, fresh: bool) -> None:
+    def __post_init__(self, fresh: bool, max_examples_per_user: int | None) -> None:
+        del max_examples_per_user
         if fresh is not self._anew:
             raise InvalidParameterError("fresh", fresh, f"{self._anew} for a {type(self).__name__}")
         object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))
@@ -274,9 +299,15 @@ class FreshBallsInBins(BallsInBins):
     _anew: ClassVar[bool] = True
     plan_name: ClassVar[str] = "balls-in-bins-fresh"
 
-    def __new__(cls, bins: int = 1, fresh: bool = True) -> Self:  # noqa: FBT001, FBT002 - as __init__
+    def __new__(
+        cls,
+        bins: int = 1,
+        fresh: bool = True,  # noqa: FBT001, FBT002 - as __init__
+        *,
+        max_examples_per_user: int | None = None,
+    ) -> Self:
         """Itself."""
-        return super().__new__(cls, bins, fresh)
+        return super().__new__(cls, bins, fresh, max_examples_per_user=max_examples_per_user)
 
     @property
     def allocation_bins(self) -> None:

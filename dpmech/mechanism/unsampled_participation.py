@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism.participation import Participation, Pattern, register
+from dpmech.mechanism.user_participation import UserMinSep
 
 __all__ = ["EveryStep", "FixedEpochs", "MinSep", "SingleParticipation"]
 
@@ -82,6 +83,8 @@ class MinSep(Participation):
     Args:
         min_sep: b, an integer in [1, n].
         max_participations: k >= 1, or None for as many as fit, ceil(n / b).
+        max_examples_per_user: m for a claim about users, who have at most m examples each: what is made is
+            then a `UserMinSep`.
 
     Example:
         >>> import dpmech as dm
@@ -92,10 +95,24 @@ class MinSep(Participation):
 
     min_sep: int
     max_participations: int | None = None
+    max_examples_per_user: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     plan_name: ClassVar[str] = "min-sep"
     plan_settings: ClassVar[tuple[str, ...]] = ("min_sep", "max_participations")
 
-    def __post_init__(self) -> None:
+    def __new__(
+        cls,
+        min_sep: int = 1,
+        max_participations: int | None = None,
+        *,
+        max_examples_per_user: int | None = None,
+    ) -> Self:
+        """Itself, or a `UserMinSep`."""
+        if max_examples_per_user is None:
+            return super().__new__(cls)
+        return UserMinSep(min_sep, max_participations, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
+
+    def __post_init__(self, max_examples_per_user: int | None) -> None:
+        del max_examples_per_user
         object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))
         if self.max_participations is not None:
             k = check_integer("max_participations", self.max_participations, minimum=1)
@@ -133,6 +150,9 @@ class MinSep(Participation):
         self.pattern(n)
         count = check_integer("steps", steps, minimum=1, maximum=n)
         return MinSep(min(self.min_sep, count), self.max_participations), count
+
+
+register(UserMinSep)
 
 
 @register

@@ -127,8 +127,8 @@ STRATEGIES: dict[str, StrategyName] = {
 
 # Of samplings that people look for.
 _WITHOUT_THEOREM = (
-    "no theorem here amplifies by shuffling: an example that ends one epoch may begin the next; "
-    "balls-in-bins is amplified, min-sep and epochs hold for one fixed order, every-step for any"
+    "no theorem here amplifies by shuffling: who ends one epoch may begin the next; "
+    "balls-in-bins is amplified, min-sep and epochs hold for one order, every-step for any"
 )
 NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuffling": _WITHOUT_THEOREM}
 
@@ -149,7 +149,7 @@ def sampling_kind(name: object) -> type[Participation]:
 
 
 def owners() -> dict[str, str]:
-    """Which sampling takes a setting that one alone takes: `cycle` -> `cyclic-poisson`, and so on."""
+    """Which sampling a setting is of: `cycle` -> `cyclic-poisson`, and so on; others may share it."""
     return {setting: kind.plan_name for kind in kinds() for setting in kind.plan_settings}
 
 

@@ -91,23 +91,24 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, truncated-poisson, fixed-size-lots, cyclic-poisson, balls-in-bins.
-            min_sep: of min-sep alone: least distance of two participations.
-            max_participations: of min-sep alone.
-            cycle: of cyclic-poisson alone: number of groups.
-            **own: `max_examples_per_user` of user-poisson, `max_lot_size` of truncated-poisson, and settings
-                of participations that were registered from outside.
+                user-poisson, truncated-poisson, fixed-size-lots, cyclic-poisson, user-cyclic,
+                balls-in-bins, balls-in-bins-fresh.
+            min_sep: of min-sep and user-min-sep: least distance of two participations.
+            max_participations: of the same.
+            cycle: of cyclic-poisson and user-cyclic: number of groups.
+            **own: `max_examples_per_user` of user-poisson, user-cyclic and user-min-sep, `max_lot_size` of
+                truncated-poisson, and settings of participations that were registered from outside.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.
         """
         kind = sampling_kind(sampling)
         details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle, **own}
-        belongs = owners()
+        belongs, taken = owners(), (*kind.plan_settings, *kind.plan_shares)
         for name, value in details.items():
-            if value is not None and name not in kind.plan_settings:
+            if value is not None and name not in taken:
                 owner = f" (it belongs to {belongs[name]})" if name in belongs else ""
                 raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
-        settings = {name: details.get(name) for name in kind.plan_settings}
+        settings = {name: details.get(name) for name in taken}
         settings |= {name: getattr(self, name) for name in kind.plan_sizes}
         return kind.planned(self.epochs, self.steps_per_epoch, self.q, settings)

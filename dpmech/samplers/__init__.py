@@ -6,9 +6,15 @@ from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.contributions import Contributions
 from dpmech.samplers.discrete_gaussian import discrete_gaussian
 from dpmech.samplers.fixed import FixedSizeSampler
-from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
+from dpmech.samplers.poisson import (
+    CyclicPoissonSampler,
+    PoissonSampler,
+    UserCyclicPoissonSampler,
+    UserPoissonSampler,
+)
 from dpmech.samplers.secure_words import CIPHER, keystream
 from dpmech.samplers.sequential import SequentialSampler
+from dpmech.samplers.shared_contributions import SharedContributions
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
 from dpmech.samplers.truncated import TruncatedPoissonSampler
@@ -25,7 +31,9 @@ __all__ = [
     "PoissonSampler",
     "Sampler",
     "SequentialSampler",
+    "SharedContributions",
     "TruncatedPoissonSampler",
+    "UserCyclicPoissonSampler",
     "UserPoissonSampler",
     "discrete_gaussian",
     "keystream",

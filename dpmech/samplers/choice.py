@@ -1,7 +1,10 @@
 """sampler_for: the sampler that realises what a calibration or a certificate assumes."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from dpmech.certificates import Claim
 from dpmech.exceptions import CertificateError, InvalidParameterError
@@ -15,19 +18,26 @@ from dpmech.mechanism import (
     Poisson,
     Registry,
     TruncatedPoisson,
+    UserCyclicPoisson,
     UserPoisson,
 )
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.fixed import FixedSizeSampler
-from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
+from dpmech.samplers.poisson import (
+    CyclicPoissonSampler,
+    PoissonSampler,
+    UserCyclicPoissonSampler,
+    UserPoissonSampler,
+)
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.truncated import TruncatedPoissonSampler
 
 __all__ = ["SAMPLERS", "sampler_for"]
 
-# Called with the size of the dataset, the fields of the participation in order, n, and rng=.
+# Called with the size of the dataset, the fields of the participation in order, n, and rng=; with user_ids=
+# too where the participation keeps the examples of a user together.
 SAMPLERS: Registry[Callable[..., Sampler]] = Registry("a sampler")
 
 
@@ -38,6 +48,7 @@ def sampler_for(
     n: int | None = None,
     batch_size: int | None = None,
     drop_last: bool = False,
+    user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None = None,
     rng: object = None,
 ) -> Sampler:
     """The sampler whose lots are what the participation says.
@@ -48,6 +59,8 @@ def sampler_for(
         n: number of steps; needed with a participation, and otherwise None or the claim's or mechanism's.
         batch_size: as for SequentialSampler; None for a random participation, which fixes it.
         drop_last: as for SequentialSampler; False for a random participation.
+        user_ids: whose each example is, for a participation that keeps those of a user together
+            (UserCyclicPoisson); None for all others.
         rng: None for entropy of the operating system, as private training must; "secure" for the same with
             lots from a cipher; or a numpy Generator or a seed. Unused where nothing is drawn.
 
@@ -63,6 +76,10 @@ def sampler_for(
         128.2051282051282
     """
     participation, steps = _resolved(claim_or_participation, n)
+    if user_ids is not None and not participation.users_together:
+        raise InvalidParameterError(
+            "user_ids", type(user_ids).__name__, f"None: lots of {participation!r} do not depend on them"
+        )
     kind = SAMPLERS.find(participation)
     if kind is None and not participation.random:
         return SequentialSampler(
@@ -76,7 +93,8 @@ def sampler_for(
     if kind is None:
         raise InvalidParameterError("participation", participation, "one that dpmech has a sampler for")
     fields = [getattr(participation, field.name) for field in dataclasses.fields(participation)]  # type: ignore[arg-type]  # all are dataclasses
-    return kind(dataset_size, *fields, steps, rng=rng)
+    whose = {"user_ids": user_ids} if participation.users_together else {}
+    return kind(dataset_size, *fields, steps, **whose, rng=rng)
 
 
 def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
@@ -109,5 +127,6 @@ SAMPLERS.add(UserPoisson, UserPoissonSampler)
 SAMPLERS.add(TruncatedPoisson, TruncatedPoissonSampler)
 SAMPLERS.add(FixedSizeLots, FixedSizeSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
+SAMPLERS.add(UserCyclicPoisson, UserCyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)
 SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

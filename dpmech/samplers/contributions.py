@@ -13,7 +13,7 @@ from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
 from dpmech.samplers.random_words import Use, fresh_key, words
 
-__all__ = ["Contributions"]
+__all__ = ["Contributions", "numbered_users"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Contributions:
         Args:
             user_ids: whose each example is: one hashable id for each, shape (examples,); a list, an array, a
                 tensor, a column. Ids are compared by value. An example of several people belongs to none of
-                them alone, and this bounds nothing for it.
+                them alone, and this bounds nothing for it; `SharedContributions` does.
             max_examples_per_user: m >= 1.
             keyed: whether chance chooses among the examples of a user, all choices equally likely; else the
                 first m are kept.
@@ -74,7 +74,7 @@ class Contributions:
             raise InvalidParameterError(
                 "rng", rng, "None where the first examples are kept: nothing is drawn"
             )
-        owners, users = _numbered(user_ids)
+        owners, users = numbered_users(user_ids)
         count = owners.size
         order = np.arange(count)
         if keyed:
@@ -95,7 +95,7 @@ class Contributions:
         )
 
 
-def _numbered(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[IntArray, int]:
+def numbered_users(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[IntArray, int]:
     """A number for each user, by first appearance, and how many there are."""
     accepted = "one hashable id for every example, at least one, without NaN, equal to that of the same user"
     # Of a mapping the keys would be taken, and what is unordered belongs to no example.
@@ -144,6 +144,8 @@ def _by_value(value: Hashable) -> Hashable:
         TypeError: if it is no id, or if equal ids cannot be told.
         RuntimeError: for a tensor with several elements, as a ValueError is raised for an array.
     """
+    if isinstance(value, list | set):
+        raise TypeError("a list of owners: SharedContributions.bounded bounds what each of several owns")
     if isinstance(value, tuple):
         return tuple(_by_value(part) for part in value)
     if isinstance(value, frozenset):

@@ -41,6 +41,7 @@ from dpmech.mechanism import (
     Poisson,
     Registry,
     TruncatedPoisson,
+    UserCyclicPoisson,
     UserPoisson,
 )
 from dpmech.numerics import BOUND, Bounds, Provenance
@@ -338,5 +339,6 @@ SECOND_ROUTES.add(UserPoisson, _user_routes)
 SECOND_ROUTES.add(TruncatedPoisson, _truncated_routes)
 SECOND_ROUTES.add(FixedSizeLots, _fixed_routes)
 SECOND_ROUTES.add(CyclicPoisson, _poisson_routes)
+SECOND_ROUTES.add(UserCyclicPoisson, _user_routes)
 SECOND_ROUTES.add(BallsInBins, _sample_routes)
 SECOND_ROUTES.add(FreshBallsInBins, _fresh_routes)

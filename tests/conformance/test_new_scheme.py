@@ -246,7 +246,9 @@ PLAN_SIZES = {"dataset_size": 12, "batch_size": 3}
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.random], ids=lambda kind: kind.__name__)
 def test_every_scheme_has_its_lines(kind):
-    sizes = dict.fromkeys(kind.plan_settings, 3) | {name: PLAN_SIZES[name] for name in kind.plan_sizes}
+    sizes = dict.fromkeys((*kind.plan_settings, *kind.plan_shares), 3) | {
+        name: PLAN_SIZES[name] for name in kind.plan_sizes
+    }
     schema = kind.planned(2, 3, 0.25, sizes)
     covered = {
         dm.Adjacency.ADD_REMOVE: not kind.add_remove_refused,
@@ -262,7 +264,8 @@ def test_every_scheme_has_its_lines(kind):
         assert bound.guarantee.rigorous
     assert bound.guarantee.error == 0.0
     assert SECOND_ROUTES.find(schema) is not None
-    sampler = sampler_for(mechanism, 12, rng=1)
+    whose = {"user_ids": [example // 2 for example in range(12)]} if kind.users_together else {}
+    sampler = sampler_for(mechanism, 12, rng=1, **whose)
     assert type(sampler) is SAMPLERS.find(schema)
     assert (sampler.participation, sampler.n) == (schema, 6)
 
@@ -271,7 +274,8 @@ def test_every_scheme_has_its_lines(kind):
     "kind", [kind for kind in kinds() if not kind.random], ids=lambda kind: kind.__name__
 )
 def test_what_is_not_random_needs_no_lines(kind):
-    schema = kind.planned(2, 3, 0.25, dict.fromkeys(kind.plan_settings))
+    settings = dict.fromkeys((*kind.plan_settings, *kind.plan_shares))
+    schema = kind.planned(2, 3, 0.25, settings | ({} if kind.unit is None else {"max_examples_per_user": 3}))
     mechanism = dm.Mechanism(dm.Identity(6), schema)
     assert mechanism.certain
     assert SCHEMES.find(schema) is SECOND_ROUTES.find(schema) is SAMPLERS.find(schema) is None

@@ -107,6 +107,8 @@ def test_the_canary_is_as_bad_as_the_sensitivity_allows(participation):
         (dm.Identity(3), dm.Poisson(0.3)),
         (dm.Identity(2), dm.Poisson(1.0)),
         (dm.BandedToeplitz(4, [1.0, 0.5]), dm.CyclicPoisson(0.4, 2)),
+        (dm.Diagonal([1.0, 1.5]), dm.Poisson(0.3, max_examples_per_user=2)),
+        (dm.BandedToeplitz(4, [1.0, 0.5]), dm.CyclicPoisson(0.4, 2, max_examples_per_user=3)),
         (dm.LambdaCGD(4, 0.6), dm.BallsInBins(2)),
         (dm.LambdaCGD(4, 0.6), dm.MinSep(2, 2)),
     ],
@@ -120,10 +122,11 @@ def test_the_score_is_the_log_likelihood_ratio(strategy, participation):
     patterns, counts = np.unique(draws, axis=0, return_counts=True)
     inverse = np.linalg.inv(strategy.to_dense())
     law = scipy.stats.multivariate_normal(np.zeros(n), sigma**2 * inverse @ inverse.T)
-    if isinstance(participation, dm.Poisson | dm.CyclicPoisson):
-        q = participation.sampling_prob
-        size = len(canary.steps)
-        weights = np.array([q ** row.sum() * (1.0 - q) ** (size - row.sum()) for row in patterns])
+    if participation.per_release:
+        q, most = participation.sampling_prob, participation.examples
+        each = scipy.stats.binom.pmf(patterns[:, canary.steps], most, q)
+        weights = each.prod(axis=1)
+        assert not np.any(np.delete(patterns, canary.steps, axis=1))
     else:
         weights = np.full(len(patterns), 1.0 / len(patterns))
     assert weights.sum() == pytest.approx(1.0)

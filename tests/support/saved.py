@@ -38,6 +38,7 @@ RECIPES = {
     "min-sep": _sized(dm.LambdaCGD(12, 0.8), dm.MinSep(4)),
     "min-sep normalized": _sized(dm.ColumnNormalized(dm.LambdaCGD(12, 0.8)), dm.MinSep(4)),
     "min-sep eps 8": _sized(dm.LambdaCGD(12, 0.5), dm.MinSep(4), eps=8.0),
+    "min-sep of users": _sized(dm.LambdaCGD(12, 0.8), dm.MinSep(4, max_examples_per_user=3)),
     "epochs": _sized(dm.LambdaCGD(12, 0.8), dm.FixedEpochs(3)),
     "poisson": _sized(dm.Identity(12), dm.Poisson(0.2)),
     "poisson prv": _sized(dm.Identity(12), dm.Poisson(0.2), dm.Prv()),
@@ -52,6 +53,7 @@ RECIPES = {
     "fixed lots": _sized(
         dm.Identity(12), dm.FixedSizeLots(30, 5), adjacency=dm.Adjacency.REPLACE_ONE
     ),
+    "users in groups": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4, max_examples_per_user=2)),
     "cyclic": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
     "cyclic 20": _sized(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)),
     "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Importance(), rng=5),

@@ -30,9 +30,9 @@ from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
-from dpmech.optim.runs.user_datasets import check_same_choice, check_unit
+from dpmech.optim.runs.user_datasets import UserExamples, check_same_choice, check_unit
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
-from dpmech.samplers import Sampler, SequentialSampler, sampler_for
+from dpmech.samplers import Contributions, Sampler, SequentialSampler, sampler_for
 
 __all__ = ["make_private"]
 
@@ -114,7 +114,8 @@ def make_private(
         loss_takes: "auto", "batch_of_one" or "example": whether the loss gets its example with a first
             dimension of 1, as models expect it, or bare. "auto" tries both on the first example.
         unit: None, or the unit of the claim, "example" or "user"; another one is refused. For a claim about
-            users the dataset is a `UserDataset`, or under `UserPoisson` a `UserExamples`.
+            users the dataset is a `UserDataset`, or under `UserPoisson` and `UserCyclicPoisson` a
+            `UserExamples`.
         user_loss: where users are sampled, whether the gradient that is clipped is that of the "mean" or of
             the "sum" of the losses of a user's examples.
 
@@ -279,7 +280,10 @@ def _sampler(
             rng=rng if shuffled else None,
         )
     else:
-        sampler = sampler_for(claim, count, drop_last=drop_last, rng=rng)
+        data, together = loader.dataset, claim.participation.users_together
+        kept = data.contributions if together and isinstance(data, UserExamples) else None
+        owners = kept.owners if isinstance(kept, Contributions) else None
+        sampler = sampler_for(claim, count, drop_last=drop_last, user_ids=owners, rng=rng)
     if world > 1:
         states: list[Any] = [None] * world
         dist.all_gather_object(states, sampler.state_dict(), group=group)

@@ -11,25 +11,29 @@ from torch.utils.data import Dataset, Subset
 
 from dpmech.certificates import Claim
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.mechanism import Unit
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.optim.processes import Group, check_agreement
-from dpmech.samplers import Contributions
+from dpmech.samplers import Contributions, SharedContributions
 
 __all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit"]
 
 
 class UserExamples(Subset[Any]):
-    """The examples of a dataset, at most m of every user: for claims under `dm.UserPoisson(q, m)`.
+    """The examples of a dataset, at most m of every user: for claims about users whose examples are sampled.
+
+    That is under `UserPoisson` and `UserCyclicPoisson`.
 
     Args:
         dataset: with a length and indices.
-        user_ids: whose each example is, shape (examples,).
+        user_ids: whose each example is, shape (examples,). With `several_owners` a collection of ids each.
         max_examples_per_user: m >= 1.
-        keyed: as for `Contributions.bounded`.
+        keyed: as for `Contributions.bounded`; False with `several_owners`.
         rng: the same.
+        several_owners: whether an example may belong to several users: of each at most m are kept, as by
+            `SharedContributions.bounded`, for claims under `Adjacency.ZERO_OUT` alone.
 
     Attributes:
-        contributions: what was kept.
+        contributions: what was kept; with `several_owners` a `SharedContributions`.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -43,13 +47,24 @@ class UserExamples(Subset[Any]):
     def __init__(
         self,
         dataset: Any,  # noqa: ANN401 - any dataset
-        user_ids: Sequence[Hashable],
+        user_ids: Sequence[Any],
         max_examples_per_user: int,
         *,
         keyed: bool = False,
         rng: object = None,
+        several_owners: bool = False,
     ) -> None:
-        self.contributions = _bounded(dataset, user_ids, max_examples_per_user, keyed=keyed, rng=rng)
+        if not isinstance(several_owners, bool):
+            raise InvalidParameterError("several_owners", several_owners, "True or False")
+        if several_owners and (keyed is not False or rng is not None):
+            raise InvalidParameterError(
+                "keyed", keyed, "False, without rng, with several_owners: nothing is drawn there"
+            )
+        self.contributions = (
+            _shared(dataset, user_ids, max_examples_per_user)
+            if several_owners
+            else _bounded(dataset, user_ids, max_examples_per_user, keyed=keyed, rng=rng)
+        )
         super().__init__(dataset, self.contributions.indices.tolist())
 
 
@@ -122,11 +137,25 @@ def _bounded(
     rng: object,
 ) -> Contributions:
     found = Contributions.bounded(user_ids, max_examples_per_user, keyed=keyed, rng=rng)
+    _check_length(dataset, user_ids)
+    return found
+
+
+def _shared(
+    dataset: Any,  # noqa: ANN401 - any dataset
+    owner_ids: Sequence[Any],
+    max_examples_per_user: int,
+) -> SharedContributions:
+    found = SharedContributions.bounded(owner_ids, max_examples_per_user)
+    _check_length(dataset, owner_ids)
+    return found
+
+
+def _check_length(dataset: Any, user_ids: Sequence[object]) -> None:  # noqa: ANN401 - any dataset
     if not hasattr(dataset, "__len__") or len(user_ids) != len(dataset):
         raise InvalidParameterError(
             "user_ids", f"{len(user_ids)} ids", "one for every example of the dataset"
         )
-    return found
 
 
 def _parts(example: Any) -> list[Tensor]:  # noqa: ANN401 - what a dataset gives
@@ -172,6 +201,8 @@ def check_unit(
                 f"{type(dataset).__name__}",
                 supported=f"dpmech.optim.UserExamples(dataset, user_ids, {most}) as the loader's dataset",
             )
+        if isinstance(dataset.contributions, SharedContributions):
+            _check_shared(claim)
         held = dataset.contributions.max_examples_per_user
         if held > most:
             raise CertificateError(
@@ -198,6 +229,22 @@ def check_unit(
     return None
 
 
+def _check_shared(claim: Claim) -> None:
+    """Refuse claims that do not hold where which records are kept depends on several people."""
+    if claim.adjacency is not Adjacency.ZERO_OUT:
+        raise UnsupportedCombinationError(
+            f"records have several owners, and the claim is for {claim.adjacency.name}: without the records "
+            "of one person others would be kept, also of people who share none with that person",
+            supported="adjacency=dm.Adjacency.ZERO_OUT, whose neighbours have the same records and owners",
+        )
+    if claim.participation.users_together:
+        raise UnsupportedCombinationError(
+            "records have several owners, and the claim puts all records of a person into one group: people "
+            "who are linked by records would all be in one",
+            supported="dm.Poisson(q, max_examples_per_user=m)",
+        )
+
+
 def check_same_choice(dataset: object, group: Group) -> None:
     """Refuse processes that keep different examples of users, as where chance chose in each by itself.
 
@@ -212,7 +259,9 @@ def check_same_choice(dataset: object, group: Group) -> None:
     """
     if isinstance(dataset, UserDataset | UserExamples):
         kept = dataset.contributions
-        places = hashlib.sha256(kept.indices.tobytes() + kept.owners.tobytes()).hexdigest()
+        # Owners of shared records have no numbers: which records are kept says all.
+        owners = kept.owners.tobytes() if isinstance(kept, Contributions) else b""
+        places = hashlib.sha256(kept.indices.tobytes() + owners).hexdigest()
         check_agreement(
             "which examples of users are kept (keyed=True takes one rng)", {"kept": places}, group
         )

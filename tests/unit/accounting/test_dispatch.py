@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import dispatch
+from dpmech.accounting import independent_noise
 from dpmech.accounting.dispatch import (
     SCHEMES,
     accountant_for,
@@ -279,7 +279,7 @@ def test_where_no_group_has_as_many_releases_as_one_may_have_none_is_told_to_cos
     for releases, least in ((3, 1.0), (4, 0.0)):
         participation = types.SimpleNamespace(releases=lambda n, releases=releases: releases)
         mechanism = types.SimpleNamespace(strategy=strategy, participation=participation)
-        assert dispatch._least_of_a_group(mechanism, 3) == pytest.approx(least, rel=1e-12, abs=0.0)
+        assert independent_noise._least_of_a_group(mechanism, 3) == pytest.approx(least, rel=1e-12, abs=0.0)
 
 
 def test_of_several_calls_each_has_a_share_of_what_is_left_to_chance():

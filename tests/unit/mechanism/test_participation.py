@@ -13,12 +13,14 @@ ALL = [
     dm.SingleParticipation(),
     dm.MinSep(3),
     dm.MinSep(3, 2),
+    dm.MinSep(3, 2, max_examples_per_user=4),
     dm.FixedEpochs(4),
     dm.Poisson(0.1),
     dm.Poisson(0.1, max_examples_per_user=3),
     dm.Poisson(0.1, max_lot_size=4, dataset_size=20),
     dm.FixedSizeLots(20, 4),
     dm.CyclicPoisson(0.1, 3),
+    dm.CyclicPoisson(0.1, 3, max_examples_per_user=3),
     dm.BallsInBins(3),
     dm.FreshBallsInBins(3),
 ]
@@ -38,6 +40,8 @@ def test_every_schema_is_listed_here():
         (dm.MinSep(2, 2), 5, Pattern(2, 2)),
         (dm.MinSep(2, 99), 5, Pattern(2, 3)),
         (dm.MinSep(5), 5, Pattern(5, 1)),
+        (dm.UserMinSep(2, None, 4), 5, Pattern(2, 3)),
+        (dm.UserMinSep(2, 2, 4), 5, Pattern(2, 2)),
         (dm.FixedEpochs(3), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.BallsInBins(2), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.FreshBallsInBins(2), 6, Pattern(1, 3)),
@@ -47,6 +51,7 @@ def test_every_schema_is_listed_here():
         (dm.TruncatedPoisson(0.5, 3, 9), 6, Pattern(6, 1)),
         (dm.FixedSizeLots(9, 3), 6, Pattern(6, 1)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
+        (dm.UserCyclicPoisson(0.5, 2, 3), 6, Pattern(6, 1)),
     ],
 )
 def test_patterns(schema, n, pattern):
@@ -91,6 +96,7 @@ def test_which_schemas_are_random():
         dm.TruncatedPoisson,
         dm.FixedSizeLots,
         dm.CyclicPoisson,
+        dm.UserCyclicPoisson,
         dm.BallsInBins,
         dm.FreshBallsInBins,
     }
@@ -101,8 +107,11 @@ def test_which_schemas_are_random():
         dm.TruncatedPoisson,
         dm.FixedSizeLots,
         dm.CyclicPoisson,
+        dm.UserCyclicPoisson,
     }
-    assert {type(schema) for schema in ALL if schema.unit is not None} == {dm.UserPoisson}
+    of_users = {dm.UserPoisson, dm.UserCyclicPoisson, dm.UserMinSep}
+    assert {type(schema) for schema in ALL if schema.unit is not None} == of_users
+    assert {type(schema) for schema in ALL if schema.users_together} == {dm.UserCyclicPoisson}
     sized = [schema for schema in ALL if schema.add_remove_refused]
     fixed = [schema for schema in sized if schema.replace_one_proved]
     assert [(one.fixed_draw.lot_size, one.fixed_draw.dataset_size) for one in fixed] == [(4, 20)]
@@ -225,6 +234,16 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.MinSep, {"min_sep": 5, "max_participations": None}, dm.MinSep(5)),
         (dm.MinSep, {"min_sep": None, "max_participations": 3}, dm.MinSep(39, 3)),
         (dm.MinSep, {"min_sep": 5, "max_participations": 3}, dm.MinSep(5, 3)),
+        (
+            dm.UserMinSep,
+            {"min_sep": None, "max_participations": None, "max_examples_per_user": 4},
+            dm.UserMinSep(39, 10, 4),
+        ),
+        (
+            dm.UserMinSep,
+            {"min_sep": 5, "max_participations": None, "max_examples_per_user": 4},
+            dm.UserMinSep(5, None, 4),
+        ),
         (dm.FixedEpochs, {}, dm.FixedEpochs(10)),
         (dm.Poisson, {}, dm.Poisson(0.25)),
         (dm.UserPoisson, {"max_examples_per_user": 3}, dm.UserPoisson(0.25, 3)),
@@ -232,12 +251,17 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.FixedSizeLots, {"dataset_size": 9, "batch_size": 3}, dm.FixedSizeLots(9, 3)),
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
+        (
+            dm.UserCyclicPoisson,
+            {"cycle": 3, "max_examples_per_user": 2},
+            dm.UserCyclicPoisson(0.75, 3, 2),
+        ),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
         (dm.FreshBallsInBins, {}, dm.FreshBallsInBins(39)),
     ],
 )
 def test_a_plan_sizes_every_schema(kind, settings, expected):
-    assert set(settings) == {*kind.plan_settings, *kind.plan_sizes}
+    assert set(settings) == {*kind.plan_settings, *kind.plan_shares, *kind.plan_sizes}
     assert kind.planned(10, 39, 0.25, settings) == expected
 
 
@@ -247,12 +271,14 @@ def test_plans_know_each_schema_by_one_name():
         "every-step",
         "single",
         "min-sep",
+        "user-min-sep",
         "epochs",
         "poisson",
         "user-poisson",
         "truncated-poisson",
         "fixed-size-lots",
         "cyclic-poisson",
+        "user-cyclic",
         "balls-in-bins",
         "balls-in-bins-fresh",
     ]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.cli.options import resolve
+from dpmech.cli.baseline import baseline_of
+from dpmech.cli.options import resolve, resolve_each
 from dpmech.mechanism import forget, register
 from dpmech.plans.entries import Entry, build_strategy, parse_entries, read_plan
 from dpmech.plans.names import STRATEGIES, owners, samplings
@@ -125,6 +126,46 @@ def test_a_participation_registered_late_with_a_setting_of_its_own():
         dm.InvalidParameterError, match="halves must be left out with sampling poisson, got 3"
     ):
         PLAN.participation("poisson", halves=3)
+
+
+def test_a_setting_goes_to_every_sampling_that_takes_it():
+    settings = {"dataset_size": 100, "batch_size": 10, "epochs": 1, "eps": 4.0, "delta": 1e-5}
+    names = ["cyclic-poisson", "user-cyclic", "user-poisson", "user-min-sep", "poisson"]
+    plans = resolve_each(settings | {"sampling": names, "cycle": 4, "max_examples_per_user": 2})
+    assert [plan.participation for plan in plans] == [
+        dm.CyclicPoisson(0.4, 4),
+        dm.UserCyclicPoisson(0.4, 4, 2),
+        dm.UserPoisson(0.1, 2),
+        dm.UserMinSep(10, 1, 2),
+        dm.Poisson(0.1),
+    ]
+    with pytest.raises(
+        dm.InvalidParameterError, match="cycle must be left out without sampling cyclic-poisson"
+    ):
+        resolve_each(settings | {"sampling": ["poisson", "user-poisson"], "cycle": 4})
+    with pytest.raises(
+        dm.InvalidParameterError, match=r"cycle must be left out with .* \(it belongs to cyclic"
+    ):
+        PLAN.participation("user-poisson", cycle=3, max_examples_per_user=2)
+
+
+@pytest.mark.parametrize(
+    ("own", "batch_size", "expected"),
+    [
+        pytest.param(
+            {"sampling": "user-cyclic", "cycle": 2}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow
+        ),
+        pytest.param({"sampling": "user-poisson"}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow),
+        ({"sampling": "user-min-sep"}, 10, dm.UserPoisson(0.1, 2)),
+        # Whole lots: nothing to draw.
+        ({"sampling": "user-min-sep"}, 100, dm.UserMinSep(1, 1, 2)),
+    ],
+)
+def test_the_baseline_is_of_the_same_unit(own, batch_size, expected):
+    sizes = {"dataset_size": 100, "batch_size": batch_size, "epochs": 1, "max_examples_per_user": 2}
+    plan = resolve(sizes | own | {"eps": 4.0, "delta": 1e-5})
+    found = baseline_of(plan, lambda line: None).calibration
+    assert found.participation == expected
 
 
 def test_a_participation_without_a_name_in_plans_is_not_registered():

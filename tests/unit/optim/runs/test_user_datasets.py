@@ -39,6 +39,9 @@ def calibration(participation=None, **options):
 
 USERS = calibration(unit=dm.Unit.USER)
 SEVERAL = calibration(dm.Poisson(0.5, max_examples_per_user=MOST))
+TOGETHER = dm.calibrate_sigma(
+    dm.SquareRoot(N, 2), 8.0, 1e-5, participation=dm.CyclicPoisson(0.5, 2, max_examples_per_user=MOST)
+)
 EXAMPLES = calibration()
 
 
@@ -179,6 +182,34 @@ def test_a_run_of_examples_of_users_takes_its_steps():
     made(SEVERAL, UserExamples(examples(), IDS, MOST - 1), generator=5)
 
 
+def test_all_examples_of_a_user_go_into_one_group():
+    kept = UserExamples(examples(), IDS, MOST)
+    model, optimizer, loader = made(TOGETHER, kept, unit="user")
+    owners, groups = kept.contributions.owners, {}
+    for step in range(N):
+        for user in owners[loader.sampler.indices(step)]:
+            groups.setdefault(user, set()).add(step % 2)
+    assert set(map(len, groups.values())) == {1}
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+    assert dm.verify(optimizer.run_record()).ok
+
+
+def test_unsampled_examples_of_users_take_their_steps():
+    cal = calibration(dm.MinSep(2, max_examples_per_user=MOST))
+    model, optimizer, loader = made(cal, UserExamples(examples(), IDS, MOST), unit="user", rng=None)
+    while optimizer.steps_left:
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+    record = optimizer.run_record()
+    assert (record.smallest_separation, record.most_participations) == (2, 3)
+    assert dm.verify(record).ok
+    with pytest.raises(dm.UnsupportedCombinationError, match="nothing bounds those of a TensorDataset"):
+        made(cal, examples(), rng=None, generator=7)
+
+
 @pytest.mark.parametrize(
     ("cal", "dataset", "options", "error", "words"),
     [
@@ -215,6 +246,7 @@ def test_a_run_of_examples_of_users_takes_its_steps():
             "are users, and the claim",
         ),
         (EXAMPLES, examples(), {"unit": "user"}, dm.CertificateError, "hides one example"),
+        (TOGETHER, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (SEVERAL, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (
             SEVERAL,
@@ -228,6 +260,82 @@ def test_a_run_of_examples_of_users_takes_its_steps():
 def test_data_of_another_unit_are_refused(cal, dataset, options, error, words):
     with pytest.raises(error, match=words):
         made(cal, dataset, **options)
+
+
+OWNERS = [[one, "zoe"] if place % 4 == 0 else [one] for place, one in enumerate(IDS)]
+ZEROED = calibration(dm.Poisson(0.5, max_examples_per_user=MOST), adjacency=dm.Adjacency.ZERO_OUT)
+
+
+def test_records_of_several_owners_are_trained_on_under_zero_out():
+    kept = UserExamples(examples(), OWNERS, MOST, several_owners=True)
+    counts = {one: sum(one in OWNERS[place] for place in kept.indices) for one in (*IDS, "zoe")}
+    assert max(counts.values()) == counts["zoe"] == MOST
+    assert "belong to several users" in str(ZEROED.certificate())
+    assert "belong to several users" not in str(SEVERAL.certificate())
+    model, optimizer, loader = made(ZEROED, kept, unit="user")
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+    assert dm.verify(optimizer.run_record()).ok
+
+
+@pytest.mark.parametrize(
+    ("cal", "dataset", "error", "words"),
+    [
+        (
+            SEVERAL,
+            UserExamples(examples(), OWNERS, MOST, several_owners=True),
+            dm.UnsupportedCombinationError,
+            "records have several owners, and the claim is for ADD_REMOVE",
+        ),
+        (
+            ZEROED,
+            UserExamples(examples(), OWNERS, MOST + 1, several_owners=True),
+            dm.CertificateError,
+            "up to 4 examples, 3 are",
+        ),
+        (
+            dm.calibrate_sigma(
+                dm.SquareRoot(N, 2),
+                8.0,
+                1e-5,
+                participation=dm.CyclicPoisson(0.5, 2, max_examples_per_user=MOST),
+                adjacency=dm.Adjacency.ZERO_OUT,
+            ),
+            UserExamples(examples(), OWNERS, MOST, several_owners=True),
+            dm.UnsupportedCombinationError,
+            "puts all records of a person into one group",
+        ),
+    ],
+    ids=["add remove", "too many", "groups"],
+)
+def test_shared_records_are_refused_where_no_claim_covers_them(cal, dataset, error, words):
+    with pytest.raises(error, match=words):
+        made(cal, dataset)
+
+
+def test_shared_records_are_the_same_in_all_processes(monkeypatch):
+    monkeypatch.setattr(agreement, "dist", OfTwo())
+    monkeypatch.setattr(OfTwo, "other", None)
+    check_same_choice(UserExamples(examples(), OWNERS, 2, several_owners=True), None)
+    check_same_choice(UserExamples(examples(), list(map(set, OWNERS)), 2, several_owners=True), None)
+    with pytest.raises(dm.CertificateError, match="which examples of users are kept"):
+        check_same_choice(UserExamples(examples(), OWNERS, 1, several_owners=True), None)
+
+
+def test_lists_of_owners_are_asked_for_by_name():
+    for kind in (UserExamples, UserDataset):
+        with pytest.raises(dm.InvalidParameterError, match="SharedContributions"):
+            kind(examples(), OWNERS, MOST)
+    for options, words in (
+        ({"keyed": True}, "nothing is drawn"),
+        ({"rng": 1}, "nothing is drawn"),
+        ({"several_owners": 1}, "several_owners must be True or False"),
+    ):
+        with pytest.raises(dm.InvalidParameterError, match=words):
+            UserExamples(examples(), OWNERS, MOST, **{"several_owners": True} | options)
+    with pytest.raises(dm.InvalidParameterError, match="one for every example of the dataset"):
+        UserExamples(examples(), OWNERS[:-1], MOST, several_owners=True)
 
 
 @pytest.mark.parametrize("kind", [UserDataset, UserExamples])

@@ -1,0 +1,99 @@
+"""SharedContributions: which records are kept where one record may belong to several people."""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.numerics import IntArray
+from dpmech.samplers.contributions import numbered_users
+
+__all__ = ["SharedContributions"]
+
+_ACCEPTED = "for every record a list, tuple, set or array of the ids of its owners, of at least one"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SharedContributions:
+    """The records that are kept so that nobody owns more than m of them; made by `bounded`.
+
+    **Guarantee:** for claims under `Adjacency.ZERO_OUT` alone. What is kept depends on who owns what, and so
+    on other people: without the records of one person others would be kept. Datasets are neighbours if they
+    have the same records with the same owners, and the gradients of all records of one person are zero in
+    one of them.
+
+    Attributes:
+        indices: of the records that are kept, increasing, shape (k,).
+        users: how many owners there are.
+        max_examples_per_user: m, the most records that are kept of one.
+        dropped: how many records were left out.
+    """
+
+    indices: IntArray
+    users: int
+    max_examples_per_user: int
+    dropped: int
+
+    @classmethod
+    def bounded(
+        cls,
+        owner_ids: Sequence[Any],
+        max_examples_per_user: int,
+    ) -> Self:
+        """At most m records of everyone, greedily: a record is kept if each of its owners still has room.
+
+        Records are gone through in their order, and nothing is drawn. None that was left out could be added.
+
+        Args:
+            owner_ids: whose each record is: the ids of its owners, at least one, shape (records,) of
+                collections. An owner who is named twice is one. Ids are compared by value.
+            max_examples_per_user: m >= 1.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+
+        Examples:
+            >>> kept = SharedContributions.bounded([["ann", "bob"], ["bob", "cem"], ["cem"], ["ann"]], 1)
+            >>> kept.indices.tolist(), kept.users, kept.dropped
+            ([0, 2], 3, 2)
+        """
+        most = check_integer("max_examples_per_user", max_examples_per_user, minimum=1)
+        lists = _listed(owner_ids)
+        numbers, users = numbered_users([one for owners in lists for one in owners])
+        ends = np.cumsum([len(owners) for owners in lists]).tolist()
+        room, kept, start = [most] * users, [], 0
+        for record, end in enumerate(ends):
+            owners = set(numbers[start:end].tolist())
+            start = end
+            if all(room[one] for one in owners):
+                kept.append(record)
+                for one in owners:
+                    room[one] -= 1
+        return cls(np.array(kept, dtype=np.int64), users, most, len(lists) - len(kept))
+
+    def __repr__(self) -> str:
+        return (
+            f"SharedContributions({self.users} owners, at most {self.max_examples_per_user} records each; "
+            f"{self.indices.size} kept)"
+        )
+
+
+def _listed(owner_ids: object) -> list[list[Hashable]]:
+    """The ids of each record's owners.
+
+    Of text the letters would be taken, and of a mapping the keys. Who has no owner is protected by nothing.
+    """
+    records = owner_ids.tolist() if hasattr(owner_ids, "tolist") else owner_ids
+    if not isinstance(records, list | tuple) or not records:
+        raise InvalidParameterError("owner_ids", type(owner_ids).__name__, _ACCEPTED)
+    found = []
+    for place, given in enumerate(records):
+        owners = given.tolist() if hasattr(given, "tolist") else given
+        if not isinstance(owners, list | tuple | set | frozenset) or not owners:
+            what = f"{given!r}" if isinstance(given, list | tuple | set | frozenset) else type(given).__name__
+            raise InvalidParameterError(f"owner_ids[{place}]", what, _ACCEPTED)
+        found.append(list(owners))
+    return found
