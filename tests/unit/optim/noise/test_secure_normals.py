@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.optim import NoiseMode, NoiseStream
+from dpmech.optim import NoiseMode, NoiseStream, processes
 from dpmech.optim.noise.box_muller import LARGEST, PairMaker
 from dpmech.optim.noise.normals import HostNormals
 from dpmech.optim.noise.secure_normals import SecureNormals, secure_key
@@ -217,6 +217,39 @@ def test_states_of_another_generator_are_refused():
     for one, other in ((secure, philox), (philox, secure)):
         with pytest.raises(dm.CertificateError, match=r"another generator.*noise from"):
             one.load_state_dict(other.state_dict())
+
+
+class World:
+    """torch.distributed as rank 1 of two sees it, where the first has the key (3, 4) and says the same."""
+
+    def is_available(self):
+        return True
+
+    is_initialized = is_available
+
+    def get_world_size(self, group):
+        return 2
+
+    def get_rank(self, group):
+        return 1
+
+    def all_gather_object(self, found, mine, group):
+        found[:] = [(3, 4) if isinstance(mine, tuple) else mine, mine]
+
+
+def test_processes_share_the_key_of_the_first(monkeypatch):
+    monkeypatch.setattr(processes, "dist", World())
+    stream = stream_of(dm.Identity(2))
+    expected = torch.empty(6, dtype=torch.float64)
+    SecureNormals((3, 4)).fill(expected, 0, 0, 0, 0)
+    row = stream.step()[0].flatten()
+    np.testing.assert_allclose(row, stream._claim.sigma * 0.5 * expected, rtol=1e-8)
+
+
+def test_processes_with_two_generators_disagree():
+    secure, philox = stream_of(dm.Identity(2)), stream_of(dm.Identity(2), generator=1)
+    described = [stream._describe(local=False) for stream in (secure, philox)]
+    assert described[0] == described[1] | {"generator": "aes-128-ctr"}
 
 
 def test_it_needs_cryptography_at_once(monkeypatch):
