@@ -26,6 +26,7 @@ from dpmech.accounting.independent_noise import (
     user_poisson,
 )
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.accounting.min_sep import min_sep_sampling
 from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, PrvAccountant
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
@@ -35,6 +36,7 @@ from dpmech.mechanism import (
     FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
+    MinSepSampling,
     Participation,
     Poisson,
     Registry,
@@ -111,7 +113,7 @@ def _scheme(participation: Participation) -> Scheme:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
-            "FixedSizeLots, CyclicPoisson, BallsInBins and FreshBallsInBins",
+            "FixedSizeLots, MinSepSampling, CyclicPoisson, BallsInBins and FreshBallsInBins",
         )
     return scheme
 
@@ -262,6 +264,7 @@ SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(UserPoisson, Scheme(user_poisson, default=Pld()))
 SCHEMES.add(TruncatedPoisson, Scheme(truncated_poisson, default=Pld()))
 SCHEMES.add(FixedSizeLots, Scheme(fixed_size_lots, default=Pld()))
+SCHEMES.add(MinSepSampling, Scheme(min_sep_sampling, default=Certified()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))
 SCHEMES.add(FreshBallsInBins, Scheme(_fresh_balls_in_bins, default=Exact(), unsampled=Exact()))

@@ -5,6 +5,7 @@ from dpmech.samplers.base import Sampler
 from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.contributions import Contributions
 from dpmech.samplers.fixed import FixedSizeSampler
+from dpmech.samplers.min_sep import MinSepSampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.sequential import SequentialSampler
 from dpmech.samplers.sharing import padded, shard
@@ -18,6 +19,7 @@ __all__ = [
     "CyclicPoissonSampler",
     "FixedSizeSampler",
     "FreshBallsInBinsSampler",
+    "MinSepSampler",
     "ParticipationTracker",
     "PoissonSampler",
     "Sampler",

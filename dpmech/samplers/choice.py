@@ -11,6 +11,7 @@ from dpmech.mechanism import (
     FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
+    MinSepSampling,
     Participation,
     Poisson,
     Registry,
@@ -20,6 +21,7 @@ from dpmech.mechanism import (
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.fixed import FixedSizeSampler
+from dpmech.samplers.min_sep import MinSepSampler
 from dpmech.samplers.poisson import CyclicPoissonSampler, PoissonSampler, UserPoissonSampler
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sequential import SequentialSampler
@@ -108,6 +110,7 @@ SAMPLERS.add(Poisson, PoissonSampler)
 SAMPLERS.add(UserPoisson, UserPoissonSampler)
 SAMPLERS.add(TruncatedPoisson, TruncatedPoissonSampler)
 SAMPLERS.add(FixedSizeLots, FixedSizeSampler)
+SAMPLERS.add(MinSepSampling, MinSepSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)
 SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

@@ -57,6 +57,10 @@ class AddProposal(Proposal):
         parts = tilts.size + (collective is not None)
         return cls(gram, eps, point, tilts, collective, np.full(parts, 1.0 / parts))
 
+    def losses(self, values: FloatArray) -> FloatArray:
+        """Log dP/dQ of rows y, shape (m,)."""
+        return log_mean_exp(values - 0.5 * self.gram.diagonal)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The parts."""
@@ -120,7 +124,7 @@ class AddProposal(Proposal):
             values[together] = self.collective.draw(only, values[together], tilt)
         payoffs = np.full(count, -np.inf)
         densities = np.zeros((count, self.alphas.size))
-        losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
+        losses = self.losses(values)
         hits = np.flatnonzero(losses < -self.eps)
         payoffs[hits] = np.log(-np.expm1(self.eps + losses[hits]))
         along = -(values[hits] @ self.point.direction)
