@@ -186,4 +186,5 @@ class ChainDraws:
             top = weights.max(axis=0)
             weights /= top
             scale += np.log(top)
-        return scale + np.log(weights.sum(axis=0))
+        out: FloatArray = scale + np.log(weights.sum(axis=0))
+        return out

@@ -22,7 +22,7 @@ from dpmech.numerics import FloatArray
 
 __all__ = ["ChainAdd"]
 
-_STEPS, _SETTLED = 40, 1e-9
+_STEPS, _SETTLED, _FAR = 40, 1e-9, 1e4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +47,8 @@ class ChainAdd(AddProposal):
 
 def _point(gram: ChainGram, eps: float) -> AddPoint:
     half = 0.5 * gram.diagonal
-    gains = np.zeros(gram.bins)
-    best, height = None, -math.inf
+    gains, height = np.zeros(gram.bins), -math.inf
+    best = AddPoint(gains, gains, 1.0, 0.0)
     for _ in range(_STEPS):
         law = gram.tilt(gains)
         direction = law.marginals()
@@ -56,9 +56,10 @@ def _point(gram: ChainGram, eps: float) -> AddPoint:
         square = float(image @ direction)
         depth = eps - float(direction @ half) - (float(direction @ gains) - law.log_total)
         found = math.copysign(depth**2, depth) / square
-        if found > height or best is None:
+        if found > height:
             best = AddPoint(direction, image, square, depth)
-        if depth <= 0.0 or found - height < _SETTLED * abs(found):
+        # Where nobody joins with more than e^-eps the set is empty, and the distance has no end.
+        if depth <= 0.0 or found > _FAR or found - height < _SETTLED * abs(found):
             break
         height = max(height, found)
         gains = 0.5 * gains + 0.5 * (-(depth / square) * image - half)

@@ -217,10 +217,8 @@ def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower:
     columns = _columns(strategy, bands)
     hidden = 1.01 * strategy.error * np.sqrt(np.einsum("tk,tk->t", columns, columns))[:, None]
     inside = np.arange(strategy.n)[:, None] + np.arange(bands) < strategy.n
-    if lower:
-        moved = np.maximum(columns * (1.0 - _ENTRY) - hidden, 0.0)
-    else:
-        moved = columns * (1.0 + _ENTRY) + hidden
+    sign = -1.0 if lower else 1.0
+    moved = np.maximum(columns * (1.0 + sign * _ENTRY) + sign * hidden, 0.0)
     return ChainGram(np.ascontiguousarray(np.where(inside, moved, 0.0)), min_sep, sampling_prob)
 
 
