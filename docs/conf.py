@@ -6,7 +6,7 @@ import pathlib
 import sys
 from importlib import metadata
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # mathml, command_pages
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # mathml, command_pages, and others
 
 project = "dpmech"
 author = "the dpmech authors"
@@ -23,6 +23,7 @@ extensions = [
     "mathml",
     "command_pages",
     "cross_references",
+    "whole_numbers",
 ]
 # One notebook runs where pages are built between two changes, all of them before a release (`make docs-all`).
 nb_execution_mode = "force"

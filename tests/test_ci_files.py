@@ -107,6 +107,7 @@ def test_the_action_verifies_what_it_finds(folder):
     assert len(result.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_action_takes_every_input(folder):
     public = dm.new_key("key.pem")
     dm.sign("certificates/good.json", "key.pem", "somebody")

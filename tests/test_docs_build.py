@@ -50,6 +50,18 @@ def test_what_is_no_formula_is_named(mathml):
         mathml("a & b", display=False)
 
 
+def test_a_number_is_one_box_but_not_in_code():
+    pytest.importorskip("sphinx")
+    nodes = pytest.importorskip("docutils.nodes")
+    document = pytest.importorskip("docutils.utils").new_document("page")
+    code = nodes.literal("", "1e-5")
+    document += nodes.paragraph("", "", nodes.Text("delta 1.5e-06, then 2e-9; e-mail"), code)
+    loaded(DOCS / "whole_numbers.py").WholeNumbers(document).run()
+    boxes = [box.astext() for box in document.findall(nodes.inline) if box["classes"] == ["number"]]
+    assert boxes == ["1.5e-06", "2e-9"]
+    assert document.astext() == "delta 1.5e-06, then 2e-9; e-mail1e-5"
+
+
 def test_no_setting_names_a_host():
     assert "://" not in (DOCS / "conf.py").read_text(encoding="utf-8")
     assert "://" not in (DOCS / "static" / "dpmech.css").read_text(encoding="utf-8")

@@ -224,6 +224,7 @@ def test_every_group_names_modules_that_exist_once():
         assert module in MODULES or not all_mutants(module), module
 
 
+@pytest.mark.slow
 def test_a_sample_is_drawn_over_the_group():
     group = GROUPS["clipping"]
     parts = {module: drawn(module, 50, 14) for module in group}

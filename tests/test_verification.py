@@ -138,6 +138,7 @@ def test_references_of_the_analysis_name_checked_statements(path):
             assert not found or CITATION.search(references.partition("Examples:")[0]), node.name
 
 
+@pytest.mark.slow
 def test_the_runner_from_the_shell():
     done = subprocess.run(
         [sys.executable, "-m", "verification", "--id", "ov.kappa"],

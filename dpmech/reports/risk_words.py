@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpmech.accounting import PrivacyProfile, Progress
-from dpmech.mechanism import Unit
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Bounds, percent, product_up, typed, up
 
 __all__ = ["Finding", "findings"]
@@ -22,7 +22,8 @@ class _Subject:
         rest: the others.
         used: the same by themselves.
         secret: what is guessed of one of them.
-        one: a single one, in two words.
+        hidden: what noise hides.
+        mover: what makes the difference that it hides.
         record: what would be rebuilt of one.
     """
 
@@ -30,17 +31,19 @@ class _Subject:
     rest: str
     used: str
     secret: str
-    one: str
+    hidden: str
+    mover: str
     record: str
 
 
-_SUBJECTS = {
+_PRESENT = {
     Unit.EXAMPLE: _Subject(
         unused="examples that were not used",
         rest="those that were",
         used="used examples",
         secret="an example was used",
-        one="an example",
+        hidden="an example",
+        mover="the example",
         record="a record",
     ),
     Unit.USER: _Subject(
@@ -48,7 +51,29 @@ _SUBJECTS = {
         rest="those whose data were",
         used="users whose data were used",
         secret="a user's data were used",
-        one="a user",
+        hidden="a user",
+        mover="the user",
+        record="a user's data",
+    ),
+}
+# Neighbours have the same number of examples: one is in the place of another.
+_EXCHANGED = {
+    Unit.EXAMPLE: _Subject(
+        unused="examples in whose place another one was used",
+        rest="those that were used",
+        used="used examples",
+        secret="one example was used and not a certain other one in its place",
+        hidden="which of two examples was used",
+        mover="their exchange",
+        record="a record",
+    ),
+    Unit.USER: _Subject(
+        unused="users in whose place another one's data were used",
+        rest="those whose data were used",
+        used="users whose data were used",
+        secret="one user's data were used and not a certain other one's in their place",
+        hidden="whose data were used, of two users,",
+        mover="their exchange",
         record="a user's data",
     ),
 }
@@ -100,7 +125,7 @@ def findings(
         NumericalError: where a number could not be bounded.
     """
     found: list[Finding] = []
-    about = _SUBJECTS[known.unit]
+    about = (_EXCHANGED if known.adjacency is Adjacency.REPLACE_ONE else _PRESENT)[known.unit]
 
     def add(name: str, given: dict[str, float], bounds: Bounds, words: str) -> None:
         found.append(Finding(name, given, bounds, words))
@@ -154,8 +179,8 @@ def findings(
         "gaussian_mu",
         {"tail": tail},
         mu,
-        f"But for {typed(tail)} in probability it hides {about.one} as well as one number with Gaussian "
-        f"noise that the {about.one.split()[1]} moves by {up(mu.upper, _DIGITS)} standard deviations (mu).",
+        f"But for {typed(tail)} in probability it hides {about.hidden} as well as one number with "
+        f"Gaussian noise that {about.mover} moves by {up(mu.upper, _DIGITS)} standard deviations (mu).",
     )
     return found
 

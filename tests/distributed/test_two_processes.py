@@ -185,6 +185,18 @@ def fully_sharded():
         dm.UnsupportedCombinationError, match="parameters are sharded over processes"
     ) as error:
         make_private(model, torch.optim.SGD(params), torch.utils.data.DataLoader([x[:1]]), calibration())
+    late = torch.nn.Linear(3, 2)
+    private, _, loader = make_private(
+        late,
+        torch.optim.SGD(late.parameters()),
+        torch.utils.data.DataLoader(list(x)),
+        calibration(),
+        clip_norm=1.0,
+        loss=lambda model, row: model(row).square().sum(),
+    )
+    fully_shard(late)
+    with pytest.raises(dm.UnsupportedCombinationError, match="parameters are sharded over processes"):
+        private.backward(next(iter(loader)))
     return {
         "refused": str(error.value),
         "start": start,

@@ -51,6 +51,7 @@ def test_unsampled_monotone(sigma, factor, eps, delta):
 
 @given(PROBS, st.integers(20, 300), SAMPLED_EPS, SAMPLED_DELTAS)
 @FEW
+@pytest.mark.slow
 def test_sampled_calibration_is_safe_and_tight(q, steps, eps, delta):
     strategy, schema = dm.Identity(steps), dm.Poisson(q)
     calibration = dm.calibrate_sigma(strategy, eps, delta, participation=schema)

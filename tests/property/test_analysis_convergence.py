@@ -143,6 +143,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.slow
 def test_floor_at_a_budget_uses_the_accountant():
     found = budgeted.floor_at_budget(3.0, 1e-5, dataset_size=42061, batch_size=512, steps=150, **ARGUMENTS)
     # A tight accountant asks for 0.6975 where Renyi accounting asks for 0.7589.

@@ -118,6 +118,7 @@ def test_three_bins_no_grid_falls_below_quadrature(seed):
 
 @settings(max_examples=5)
 @given(st.lists(st.floats(0.05, 1.2), min_size=3, max_size=3), st.floats(0.2, 1.5))
+@pytest.mark.slow
 def test_a_dominating_ring_bounds_a_matrix_that_is_no_ring(roots, eps):
     rows = np.diag(roots) + 0.2 * np.outer(roots, roots[::-1])
     matrix = rows @ rows.T

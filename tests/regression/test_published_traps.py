@@ -254,6 +254,7 @@ def test_trap_15_the_identity_strategy_knows_its_participation():
         assert dm.epsilon(strategy, 5.0, 1e-5, participation=SINGLE).upper == pytest.approx(0.726, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_trap_16_prv_models_both_directions_in_a_bounded_domain():
     """The package has the direction mixture against Gaussian only, and a domain that can outgrow memory."""
     q, sigma, eps = 0.3, 1.0, 0.2

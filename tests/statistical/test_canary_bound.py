@@ -390,6 +390,7 @@ def exact_p_value(right, guesses, canaries, eps, delta):
         return tail + canaries * mp.mpf(delta) * tail / first * (1 - tail) / right
 
 
+@pytest.mark.slow
 def test_the_p_value_is_rounded_up_to_a_million_guesses():
     rng = np.random.default_rng(21)
     seen = []

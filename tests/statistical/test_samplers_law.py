@@ -225,6 +225,7 @@ def next_to_the_bin_before(rng):
     return run_of(bins, (bins + rng.integers(1, BINS, size=EXAMPLES)) % BINS)
 
 
+@pytest.mark.slow
 def test_fresh_balls_in_bins_has_the_joint_law_of_independent_allocations():
     rng = np.random.default_rng(206)
     outcomes = [
@@ -237,6 +238,7 @@ def test_fresh_balls_in_bins_has_the_joint_law_of_independent_allocations():
 @pytest.mark.parametrize(
     "fault", [an_allocation_for_the_run, next_to_the_bin_before, bins_of_equal_size, a_favoured_bin]
 )
+@pytest.mark.slow
 def test_other_fresh_allocations_are_rejected(fault):
     rng = np.random.default_rng(207)
     assert p_value([bins_of_two(fault(rng)) for _ in range(ALLOCATIONS)], FRESH_LAW) < ALPHA
@@ -328,6 +330,7 @@ def new_groups_each_cycle(rng):
     return in_groups(np.repeat(rng.integers(2, size=(2, 2)), 2, axis=0), rng)
 
 
+@pytest.mark.slow
 def test_cyclic_lots_have_the_joint_law_of_groups_and_coins():
     assert p_value(cyclic_outcomes(np.random.default_rng(110), 0.5), cyclic_law(0.5)) > ALPHA
 

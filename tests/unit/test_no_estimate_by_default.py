@@ -113,6 +113,7 @@ def test_no_command_prints_one(command, options, rows):
     assert not any("an estimate" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_rows_that_are_compared_share_what_is_left_to_chance(monkeypatch):
     asked = []
     kind = CertifiedAccountant

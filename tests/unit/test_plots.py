@@ -116,6 +116,7 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
         plots.matrices(dm.Identity(3))
 
 
+@pytest.mark.slow
 def test_a_profile_draws_itself(tmp_path):
     """Both directions where they differ; down to the delta that was asked for, or to what never falls."""
     once = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())

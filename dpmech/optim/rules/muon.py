@@ -251,7 +251,8 @@ class Muon(Rule):
             raise UnsupportedCombinationError(
                 f"the noise variance changed from {state['phi']:.6g} to {phi:.6g}, so the noise is not "
                 "independent and identical at every step, as probes without noise_ratios take it to be",
-                supported="Muon(noise_ratios=momentum_noise_ratios(strategy, momentum))",
+                supported="Muon(noise_ratios=momentum_noise_ratios(strategy, momentum)) where noise is "
+                "correlated; where the clip norm moves (AdaptiveClip), a fixed one, or probes=0",
             )
         beta = group["momentum"]
         ratio = _independent_ratio(beta, step)

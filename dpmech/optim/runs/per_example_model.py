@@ -107,8 +107,10 @@ class PerExampleModel(nn.Module):
         Raises:
             InvalidParameterError: if the loss fails on an example, or a batch holds something else.
             UnsupportedCombinationError: if the loss changed what the model holds, or as
-                `PrivateOptimizer.accumulate`; if a clipping mode was asked for that the model cannot have.
+                `PrivateOptimizer.accumulate`; if a clipping mode was asked for that the model cannot have; if
+                parameters were sharded since `make_private`.
         """
+        _refuse_sharded(self.module)
         taken = None if self._is_empty_lot() else Batch(batch, named)
         if taken is None or taken.examples == 0:
             trained = [param for param in self.module.parameters() if param.requires_grad]
@@ -221,15 +223,7 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "FullyShardedDataParallel (FSDP1) hides which part of a parameter is here",
             supported="PrivateOptimizer with fully_shard (FSDP2), see the page on PrivateOptimizer",
         )
-    sharded = [name for name, param in model.named_parameters() if is_sharded(param)]
-    if sharded:
-        shown = ", ".join([*sharded[:3], *["..."] * (len(sharded) > 3)])
-        raise UnsupportedCombinationError(
-            f"parameters are sharded over processes ({shown}): torch.func takes no DTensor beside a "
-            "tensor, and under Opacus' hooks no process sees the whole gradient of an example",
-            supported="the module before fully_shard, whole in every process; or PrivateOptimizer with sums "
-            "that were clipped elsewhere, ClippedSum.from_grads(..., reduced=True)",
-        )
+    _refuse_sharded(model)
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):
             _refuse_statistics(layer)
@@ -248,6 +242,19 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "requires_grad_(False) before make_private, and what fix(model) gives an optimizer of its own",
         )
     return model
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    """Refuse parameters of which every process holds a part."""
+    sharded = [name for name, param in model.named_parameters() if is_sharded(param)]
+    if sharded:
+        shown = ", ".join([*sharded[:3], *["..."] * (len(sharded) > 3)])
+        raise UnsupportedCombinationError(
+            f"parameters are sharded over processes ({shown}): torch.func takes no DTensor beside a "
+            "tensor, and under Opacus' hooks no process sees the whole gradient of an example",
+            supported="the module before fully_shard, whole in every process; or PrivateOptimizer with sums "
+            "that were clipped elsewhere, ClippedSum.from_grads(..., reduced=True)",
+        )
 
 
 def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = None) -> None:

@@ -124,6 +124,7 @@ def audits(count, sigma, mu, *, canaries, guesses, confidence):
     return np.array([one.refuted for one in found])
 
 
+@pytest.mark.slow
 def test_honest_runs_are_refuted_as_seldom_as_promised():
     refuted = audits(200, 1.0, 1.0, canaries=300, guesses=[(20, 20)], confidence=0.8)
     assert scipy.stats.binomtest(int(refuted.sum()), 200, 0.2, alternative="greater").pvalue > 1e-6

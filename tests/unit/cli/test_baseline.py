@@ -61,6 +61,7 @@ def test_the_table_shows_it_first_and_marks_it():
         assert column in text
 
 
+@pytest.mark.slow
 def test_several_samplings_stand_in_one_table():
     document = compared(
         *("--strategies", "identity,bandmf:coefs=1/0.5"),
@@ -185,6 +186,7 @@ def test_the_table_of_optimize_compares_with_it():
     assert f"no number for {BASELINE}: no bound" in " ".join(refused.split())
 
 
+@pytest.mark.slow
 def test_the_figure_of_optimize_has_a_line_for_it(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
     from dpmech import plots

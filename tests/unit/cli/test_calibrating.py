@@ -160,6 +160,7 @@ def test_balls_in_bins_refuses_or_calibrates_but_never_crashes():
 BINS = ["--strategy", "identity", *SMALL, "--sampling", "balls-in-bins"]
 
 
+@pytest.mark.slow
 def test_the_profile_is_kept_and_serves_risk(tmp_path, monkeypatch):
     path = tmp_path / "certificate.json"
     result = run("calibrate", *BINS, *BUDGET, "--with-profile", "--out", str(path), "--json")

@@ -64,6 +64,7 @@ def test_bad_input_of_calibrate(arguments, words, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_only_a_bound_is_rigorous():
     estimate, bound = saved.path_of("bins"), saved.path_of("bins moments")
     assert run("verify", estimate, bound, "--seed", 1).exit_code == 0

@@ -73,6 +73,7 @@ def timeless(value):
     return [timeless(one) for one in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 def test_every_command_follows_its_schema_and_changes_in_seconds_alone(folder):
     for name, call in calls().items():
         first = told(*call)

@@ -18,6 +18,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_announced_list_is_that_of_the_library(folder):
     done("ledger", "add", "ledger.json", "sampled.json", "--name", "run 1", "--lot", "run 1", "--new")
     text = done("ledger", "add", "ledger.json", "plain.json", "--name", "run 2", "--close").stdout

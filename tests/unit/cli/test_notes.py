@@ -145,6 +145,7 @@ def of_identity(command, **options):
     return CliRunner().invoke(cli.main, [command, *parts, "--json"])
 
 
+@pytest.mark.slow
 def test_identity_under_one_allocation_is_told_what_a_new_one_would_need():
     result = of_identity("calibrate")
     assert result.exit_code == 0, result.output

@@ -57,6 +57,7 @@ def test_json_holds_the_coefficients_and_their_error():
     assert rows["identity"]["rmse"] == pytest.approx(identity.rmse(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_table_and_figure(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
     path = tmp_path / "errors.png"
@@ -90,6 +91,7 @@ def test_bad_input_ends_with_2_and_names_it(arguments, named):
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 def test_an_unsampled_strategy_is_fitted_once_and_is_the_best_at_every_eps(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
     fitted = []
@@ -111,6 +113,7 @@ def test_an_unsampled_strategy_is_fitted_once_and_is_the_best_at_every_eps(tmp_p
         assert identity["rmse"] == pytest.approx(again.identity_error, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_winner_is_written_and_can_be_used(tmp_path):
     certificate, fit = tmp_path / "certificate.json", tmp_path / "fit.json"
     files = ["--out", str(certificate), "--out-strategy", str(fit), "--clip-norm", "0.5"]

@@ -8,6 +8,7 @@ PLAN = ("plan", "--dataset-size", "120", "--delta", "1e-4", "--epochs", "2", "--
 RANGE = ("--min-eps", "1", "--max-eps", "1.05")
 
 
+@pytest.mark.slow
 def test_a_page_is_written_with_each_plan_once(tmp_path):
     path = tmp_path / "planner.html"
     result = done(*PLAN, *RANGE, "--out", path)

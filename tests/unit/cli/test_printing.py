@@ -113,6 +113,7 @@ def python(code, *, piped="", **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error():
     call = " ".join(TABLES["compare"])
     result = python(call, piped=" | head -1")

@@ -98,6 +98,7 @@ def test_no_certificate(tmp_path):
     assert "none.json" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_figure_of_attacks(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
     plain = tmp_path / "plain.json"

@@ -55,6 +55,7 @@ def told(*arguments):
     ],
     ids=lambda command: command[0],
 )
+@pytest.mark.slow
 def test_two_processes_say_what_one_says(command):
     assert told(*command, "--workers", "2") == told(*command)
     assert told(*command, "--workers", "1") == told(*command)

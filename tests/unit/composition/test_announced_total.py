@@ -105,6 +105,7 @@ def test_moments_of_nothing_but_claims_say_nothing_below_their_sum():
 # ---- profiles
 
 
+@pytest.mark.slow
 def test_the_profiles_of_a_list_compose_below_its_claims():
     one, other = drawn(), dm.calibrate_sigma(dm.Identity(100), 1.0, 1e-6, participation=dm.Poisson(0.05))
     ledger = ledger_of(one, one, other)
@@ -129,6 +130,7 @@ def test_a_single_release_stays_with_its_claim_unless_asked():
     assert ledger.epsilon(1e-6, profiles=True).upper > found.upper
 
 
+@pytest.mark.slow
 def test_a_profile_is_computed_once_a_mechanism_and_noise(monkeypatch):
     from dpmech.composition import release_profiles
 
@@ -169,6 +171,7 @@ def test_what_runs_is_mechanism_and_noise():
     assert claimed(1.0, 1e-6, adjacency) is claimed(1.0, 1e-6, adjacency)
 
 
+@pytest.mark.slow
 def test_a_budget_pays_for_what_profiles_leave_to_chance(monkeypatch):
     ledger = ledger_of(drawn(), dm.calibrate_sigma(dm.Identity(1), 1.0, 1e-6))
     eps = 3.0
@@ -217,6 +220,7 @@ def test_mixtures_are_those_of_dp_accounting():
     assert found.upper == pytest.approx(peer.get_epsilon_for_delta(1e-5), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_deltas_that_float64_distributions_do_not_resolve():
     mixed = whole((1.0, 1.0), (SampledPart(0.01, 1.0, 2000, tight=True),))
     found, moments = (mixed.epsilon(1e-11, renyi=renyi) for renyi in (False, True))

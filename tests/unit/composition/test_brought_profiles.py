@@ -37,6 +37,7 @@ def _nothing_is_computed(monkeypatch):
     monkeypatch.setattr(release_profiles, "profile", refuse)
 
 
+@pytest.mark.slow
 def test_a_list_composes_what_its_certificates_bring():
     ledger = ledger_of(brought(), brought())
     assert ledger.waiting == ()

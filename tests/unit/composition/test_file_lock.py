@@ -45,6 +45,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_two_processes_lose_no_entry(folder):
     both = [subprocess.Popen([sys.executable, "-c", ADDING, name]) for name in ("a", "b")]
     assert [one.wait(timeout=300) for one in both] == [0, 0]

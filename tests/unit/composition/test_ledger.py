@@ -92,6 +92,7 @@ def test_runs_of_one_kind_are_one_longer_run():
     assert str(ledger.guarantee) == "deterministic upper bound"
 
 
+@pytest.mark.slow
 def test_cyclic_sampling_counts_the_releases_of_one_group():
     cal = dm.calibrate_sigma(
         dm.BandedToeplitz(9, [1.0, 0.5]), 1.0, 1e-6, participation=dm.CyclicPoisson(0.2, 3)
@@ -133,6 +134,7 @@ def test_a_sampled_and_a_plain_release_against_quadrature():
     assert less.lower > exact * 1.006
 
 
+@pytest.mark.slow
 def test_a_mixed_ledger_against_a_fine_grid_and_moments():
     training, other, test = sampled(), sampled(n=10, q=0.3, eps=0.7), gaussian(0.5)
     ledger = dm.Ledger()
@@ -188,6 +190,7 @@ def test_one_claim_costs_what_it_claims():
         ledger.epsilon(0.9e-5)
 
 
+@pytest.mark.slow
 def test_claims_join_other_releases():
     ledger = dm.Ledger()
     ledger.add("a", allocated(), lot="a")
@@ -242,6 +245,7 @@ def test_adjacencies_do_not_mix():
     assert replaced.epsilon(1e-6).upper == pytest.approx(cal.achieved.upper, rel=1e-11)
 
 
+@pytest.mark.slow
 def test_a_sampled_release_names_lots_that_are_new():
     ledger = dm.Ledger()
     with pytest.raises(dm.InvalidParameterError, match="batches are sampled"):

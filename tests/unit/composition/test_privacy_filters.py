@@ -110,6 +110,7 @@ def best_adversary(budget, unit, *, prices=(1, 2, 4), eps=2.0):
     return lattice.at_zero(values[budget])
 
 
+@pytest.mark.slow
 def test_no_choice_on_the_way_beats_the_sum_of_squares():
     delta = 1e-3
     filtering = dm.GdpCurrency().filter(dm.PrivacyBudget(2.0, delta))

@@ -114,6 +114,7 @@ def test_the_direction_that_decides_is_named():
     ],
     ids=repr,
 )
+@pytest.mark.slow
 def test_rough_sigma_is_close_to_the_calibrated_one(strategy, eps):
     cal = dm.calibrate_sigma(
         strategy, eps, DELTA, participation=dm.BallsInBins(8), method=dm.Importance(), rng=2
@@ -197,6 +198,7 @@ class TestSearch:
         )
 
     @pytest.mark.parametrize("eps", [pytest.param(6.0, marks=pytest.mark.slow), 0.5])
+    @pytest.mark.slow
     def test_a_path_ends_at_its_minimum(self, eps):
         search = self.search(eps)
         best = search.along(dm.LambdaCGD(12, 0.99))
@@ -314,6 +316,7 @@ class TestSearch:
 )
 @settings(max_examples=2)
 @given(data=st.data())
+@pytest.mark.slow
 def test_never_worse_than_the_identity_or_the_start(family, options, normalized, data):
     """Judged by the moment accountant, whose errors nobody has to trust a sample for."""
     bins, epochs = data.draw(st.sampled_from([(1, 6), (3, 1), (2, 4), (4, 2)]))
@@ -394,6 +397,7 @@ def test_one_bin_is_fitted_as_what_it_is():
     assert fit.error <= fit.identity_error
 
 
+@pytest.mark.slow
 def test_a_candidate_that_cannot_be_calibrated_is_passed_over(monkeypatch):
     real, refused = request.calibrate_sigma, []
 

@@ -231,6 +231,7 @@ def test_every_error_survives_a_pickle():
         assert vars(again) == vars(error)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_refused(monkeypatch):
     monkeypatch.setattr("dpmech.numerics.workers._ANSWER", 0.2)
     with pytest.raises(

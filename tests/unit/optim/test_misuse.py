@@ -452,6 +452,7 @@ def sums_of_lots(parts):
     return float(optimizer._lot.take()[0])
 
 
+@pytest.mark.slow
 def test_roundings_of_many_micro_batches_stay_below_one_example():
     """In float32 numbers near 8192 are 2^-10 apart: 0.0004 is lost every time, or counts 2.4 times."""
     base, many = [1.0] * 8192, [0.0006] * 8192
@@ -463,6 +464,7 @@ def test_roundings_of_many_micro_batches_stay_below_one_example():
     assert abs(float(total) - truth) > 1.0  # what float32 makes of it
 
 
+@pytest.mark.slow
 def test_micro_batches_of_torch_func_are_added_in_float64():
     model = linear()
     nn.init.zeros_(model.weight)

@@ -55,6 +55,7 @@ def test_paper_has_the_page_in_the_colours_of_paper(opened, folder):
         assert 3 <= page.pdf(format="A4").count(b"/Type /Page\n") <= 10
 
 
+@pytest.mark.slow
 def test_the_test_of_layouts_can_fail(opened, tmp_path):
     path = tmp_path / "bad.html"
     path.write_text(

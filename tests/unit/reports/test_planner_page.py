@@ -33,6 +33,7 @@ def script(text):
     return context
 
 
+@pytest.mark.slow
 def test_the_script_says_what_python_says(preview, script):
     chance = random.Random(1)
     edges = [preview.low, preview.high, *preview.shared.eps[1:5], 0.5, 2.0]

@@ -30,6 +30,7 @@ def strategy_of(row, plan):
     return kind.build(plan.training.n, values)
 
 
+@pytest.mark.slow
 def test_plans_are_all_pairs_and_rows_begin_with_dp_sgd(small):
     assert [(one.training.epochs, one.training.batch_size) for one in small.plans] == [(3, 20), (3, 30)]
     for plan in small.plans:

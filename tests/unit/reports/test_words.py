@@ -75,6 +75,19 @@ def test_attacks_on_users_find_users():
     )
 
 
+@pytest.mark.parametrize("unit", dm.Unit)
+def test_where_one_stands_in_the_place_of_another_attacks_tell_which(unit):
+    mechanism = dm.Mechanism(dm.Identity(12), dm.MinSep(4), dm.Adjacency.REPLACE_ONE, unit)
+    found = findings(
+        dm.profile(mechanism, 6.0), rates=[0.01], priors=[0.3], baselines=[0.001], tail=1e-9, report=str
+    )
+    said = {one.name: one.words for one in found}
+    assert "in whose place another" in said["tpr"]
+    assert "and not a certain other one" in said["bayes_success"]
+    assert "of two" in said["gaussian_mu"]
+    assert "not used finds" not in said["tpr"]
+
+
 def test_a_large_eps_is_left_as_a_power():
     for eps in (20.0, 1000.0):
         own = changed(small(), budget=dm.PrivacyBudget(eps, 1e-5))

@@ -28,6 +28,7 @@ def forged(certificate, factor):
     return with_checksum(dataclasses.replace(certificate, sigma=factor * certificate.sigma))
 
 
+@pytest.mark.slow
 def test_an_honest_file_is_verified_and_says_what_was_proved(default):
     found = dm.verify(default, rigorous=True)
     assert found.ok, found.failures

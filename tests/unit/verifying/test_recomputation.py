@@ -135,6 +135,7 @@ def test_resealed_forgeries_are_refused(tmp_path, name, forgery):
     assert len(str(found).splitlines()) == len(found.failures)
 
 
+@pytest.mark.slow
 def test_a_looser_claim_is_true_and_its_margin_is_told():
     own, looser = (
         dm.verify(dataclasses.replace(PROGRAMME, sigma=factor * PROGRAMME.sigma), rng=3)
@@ -291,6 +292,7 @@ def test_files(tmp_path):
         dm.verify(EXACT, rng=-1)
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_the_sample_and_progress_is_told():
     lines = []
     one = dm.verify(BINS, rng=3, progress=lines.append)

@@ -162,6 +162,7 @@ def test_shares_of_beta_do_not_add_up_to_more(beta, trials):
 
 
 @pytest.mark.parametrize("budget", slow_but([None, dm.PrivacyBudget(20.0, 1e-2)], 0))
+@pytest.mark.slow
 def test_a_total_is_held_to_what_a_certificate_is_held_to(budget):
     own, supplied = (
         dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-3, participation=dm.BallsInBins(2), rng=rng)

@@ -235,6 +235,7 @@ class TestMethods:
     @pytest.mark.parametrize(
         "factor", [pytest.param(1.0, marks=pytest.mark.slow), pytest.param(0.97, marks=pytest.mark.slow), 0.5]
     )
+    @pytest.mark.slow
     def test_epsilon_near_its_floor(self, factor):
         """No eps below 1e-4 is looked at, and none is claimed without its own interval."""
         sigma = 2000.0

@@ -175,6 +175,7 @@ def test_what_is_too_long_is_refused_and_not_begun(monkeypatch):
         contour.smoothed(contour.line.width)
 
 
+@pytest.mark.slow
 def test_far_from_its_eps_a_line_still_bounds():
     loss = Loss(0.3, 2.0, True)
     found = Contour(loss, 2, Sketch(loss, 2).line(1.0)).smoothed(0.01)

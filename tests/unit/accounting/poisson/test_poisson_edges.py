@@ -60,6 +60,7 @@ def test_a_delta_below_every_number_is_known_to_be_so(steps):
     assert 0.0 < bounds.upper <= 1e-300
 
 
+@pytest.mark.slow
 def test_prv_brackets_are_close():
     sigma, release = 0.8, PoissonRelease(0.01, 500, ONE)
     exact = PoissonAccountant(release).delta(sigma, 1.0, tolerance=1e-4)

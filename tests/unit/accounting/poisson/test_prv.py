@@ -48,6 +48,7 @@ def test_prv_against_closed_form_and_quadrature(q, sigma, eps, steps):
     assert bounds.upper <= 1.3 * truth + 1e-12
 
 
+@pytest.mark.slow
 def test_both_directions():
     # The ADD direction alone: its delta is above 0 at eps < -log(1 - q) only.
     bounds = dm.delta(dm.Identity(1), 1.0, 0.0, participation=dm.Poisson(0.5), method=dm.Prv())
@@ -77,6 +78,7 @@ def test_below_its_resolution_it_raises(call, sigma, level):
         call(dm.Identity(1000), sigma, level, participation=dm.Poisson(0.01), method=dm.Prv())
 
 
+@pytest.mark.slow
 def test_a_fault_of_two_percent_is_seen():
     strategy, schema = dm.Identity(1000), dm.Poisson(0.01)
     sigma = dm.calibrate_sigma(strategy, 1.0, 1e-6, participation=schema).sigma

@@ -167,6 +167,7 @@ def test_compositions_against_another_package(q, m, sigma, steps, eps):
     assert users_delta(q, m, sigma, steps, eps) <= found.upper * (1.0 + 1e-7)
 
 
+@pytest.mark.slow
 def test_one_example_is_poisson_sampling_and_a_user_costs_less_than_a_group():
     plan = dm.Identity(100)
     one = dm.calibrate_sigma(plan, 2.0, 1e-5, participation=users(0.02, 1))

@@ -135,6 +135,7 @@ def test_mu_of_nodes_between_them():
 
 @settings(max_examples=60, deadline=None)
 @given(pairs(), st.floats(0.0, 1.0))
+@pytest.mark.slow
 def test_no_test_of_a_finite_mechanism_is_better(pair, fpr):
     p, q = pair
     known = finite(p, q)
@@ -165,6 +166,7 @@ def test_no_guess_about_a_finite_mechanism_is_better(pair, prior):
 
 @settings(max_examples=30, deadline=None)
 @given(pairs(least=1), st.sampled_from([1e-3, 1e-6]))
+@pytest.mark.slow
 def test_mu_is_above_a_finite_mechanism_everywhere(pair, tail):
     p, q = pair
     known = finite(p, q)

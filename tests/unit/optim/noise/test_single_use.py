@@ -224,6 +224,7 @@ def test_streams_on_operating_system_entropy_never_meet():
     assert len({tuple(one.state_dict()["key"]) for one in [stream(None) for _ in range(20)]}) == 20
 
 
+@pytest.mark.slow
 def test_two_threads_cannot_take_one_seed():
     made, refused = [], []
 

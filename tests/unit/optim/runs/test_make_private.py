@@ -173,6 +173,7 @@ def test_wrapped_models_are_themselves():
 # ---- stopping early
 
 
+@pytest.mark.slow
 def test_early_stopping_and_its_price():
     model, optimizer, loader = made(CALS["poisson"])
     train(model, optimizer, loader, steps=5)

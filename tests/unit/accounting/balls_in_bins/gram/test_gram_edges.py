@@ -79,6 +79,7 @@ def test_no_gram_entry_is_below_the_exact_one(monkeypatch):
     assert any(below(*case)[0] > 0.0 for case in cases)
 
 
+@pytest.mark.slow
 def test_sums_over_many_epochs_are_inside_what_is_counted():
     """Rows of C^T C are added one after the other."""
     n, bins = 600, 2

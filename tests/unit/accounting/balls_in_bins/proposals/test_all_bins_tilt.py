@@ -110,6 +110,7 @@ def test_no_factor_is_an_error():
             read()
 
 
+@pytest.mark.slow
 def test_a_fault_of_two_percent_in_the_gram_matrix_is_seen():
     remove, add = identity_delta(0.25, 12, 0.6)
     right, wrong = (

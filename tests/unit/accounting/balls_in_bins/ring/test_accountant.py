@@ -20,6 +20,7 @@ def calibrated(**options):
 
 
 class TestCalibration:
+    @pytest.mark.slow
     def test_a_fresh_evaluation_confirms_sigma_and_it_is_tight(self):
         lines = []
         cal = calibrated(progress=lines.append)

@@ -364,6 +364,7 @@ print(repr(float(result.delta_remove)), repr(float(result.delta_add)))
 """
 
 
+@pytest.mark.slow
 def test_without_compilation_the_result_is_the_same_and_numba_is_imported_late():
     values = []
     for disabled in ("0", "1"):

@@ -36,6 +36,7 @@ def test_dominating_rings_dominate(eps):
             assert found.diagonal <= profile[0] * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_the_ring_costs_little_delta():
     """32 bands have no single exponential: importance sampling of the ring and of the strategy."""
     bins, eps, scale = 78, 8.0, 2.2**-2

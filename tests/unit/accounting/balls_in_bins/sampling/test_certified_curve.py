@@ -31,6 +31,7 @@ def contradicted(found):
     return wrong, total
 
 
+@pytest.mark.slow
 def test_nodes_hold_against_quadrature_and_are_close():
     found = profile(3)
     assert found.guarantee == dm.Guarantee(dm.Kind.PROBABLE, 1e-9)

@@ -123,6 +123,7 @@ def test_gram_monotonicity():
         assert one.remove.upper < two.remove.lower
 
 
+@pytest.mark.slow
 def test_the_three_grams_agree():
     row = np.array([1.0, 0.5, 0.2, 0.2, 0.5])
     matrix = np.array([np.roll(row, i) for i in range(5)])
@@ -157,6 +158,7 @@ def test_result_does_not_depend_on_processes():
         assert certify_delta(gram, 2.0, rng=rng(5), executor=pool) == sure
 
 
+@pytest.mark.slow
 def test_result_does_not_depend_on_dask_workers():
     distributed = pytest.importorskip(
         "dask.distributed", reason="several machines are driven through dask, an optional extra"
