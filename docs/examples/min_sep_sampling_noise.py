@@ -4,8 +4,8 @@ import time
 
 import dpmech as dm
 
-STEPS, BANDS, DELTA = 512, 16, 1e-6
-RATES = (1 / 128, 1 / 32)
+STEPS, BANDS, DELTA = 256, 16, 1e-6
+RATES = (1 / 64, 1 / 32)
 LEVELS = (1.0, 8.0)
 
 
@@ -28,9 +28,7 @@ def row(eps: float, rate: float) -> str:
 
 def main() -> None:
     """Print the table."""
-    print(
-        "| eps | part of the data in a lot | b-min-sep | cyclic Poisson | Balls-in-Bins | not sampled | seconds |"
-    )
+    print("| eps | part in a lot | b-min-sep | cyclic Poisson | Balls-in-Bins | not sampled | seconds |")
     print("|---|---|---|---|---|---|---|")
     for eps in LEVELS:
         for rate in RATES:
