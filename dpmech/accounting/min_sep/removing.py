@@ -19,15 +19,17 @@ other g gives less for this a.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection
 
 import numpy as np
+import scipy
 
 from dpmech.accounting.balls_in_bins import Proposal, RemoveDraw, chosen_parts, generator, log_largest_weight
 from dpmech.accounting.min_sep.gram import ChainGram, Tilt
 from dpmech.numerics import FloatArray
 
-__all__ = ["ChainPart", "ChainRemove"]
+__all__ = ["ChainPart", "ChainRemove", "PowerPart"]
 
 # Draws that say where a part reaches eps, always the same ones; and their entries at most.
 _TRIALS, _ENTRIES, _SEED = 64, 2**16, 20
@@ -35,6 +37,8 @@ _SCALES = 1.0 + np.geomspace(1e-3, 300.0, 160)
 _HALVINGS, _FARTHEST = 12, 2.0**20
 # Of the way that larger means alone would go, where all steps go the rest of it.
 _PARTLY = 0.4
+# The largest power, and the largest odds of joining that it takes for true.
+_POWERS, _ODDS = 12.0, 1e3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,6 +79,52 @@ class ChainPart:
             return straight
         offsets = self.tilt.gains - self.scale * self.image - 0.5 * self.scale**2 * gram.diagonal
         return straight + gram.log_sums(values, self.scale, offsets) - self.tilt.log_total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PowerPart(ChainPart):
+    r"""A part that draws how large the mean of each step joined is: j times as large, j = 1, 2, ....
+
+    With steps that are independent and a whole power a it is `(dP/dQ)^a dQ`, up to a factor: there j of a
+    copies of the example join, with binomial odds. Each j has gains of its own, and a step joined counts as
+    much as all of them together.
+
+    Attributes:
+        logs: gains of each j, shape (J, n).
+    """
+
+    logs: FloatArray
+
+    @classmethod
+    def made(cls, gram: ChainGram, power: float, shift: FloatArray) -> "PowerPart":
+        """The part of a power, with all steps moved by a shift as well."""
+        odds = math.log(min(gram.sampling_prob / max(1.0 - gram.sampling_prob, 1e-300), _ODDS))
+        count = np.arange(1, math.ceil(power) + 1)
+        # Of a power that is no whole number, all binomial coefficients up to there are positive.
+        ways = np.cumsum(np.log((power - count + 1.0) / count))
+        most = (ways + (count - 1) * odds)[:, None]
+        logs = most + 0.5 * (count * (count - 1))[:, None] * gram.diagonal
+        gains: FloatArray = scipy.special.logsumexp(logs, axis=0)
+        return cls("powers", 1.0, gram.tilt(gains), shift, gram.matvec(shift), logs)
+
+    def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
+        """v + j pi, shape (count, n)."""
+        joined = gram.patterns(self.tilt, rng, count)
+        rows, steps = np.nonzero(joined)
+        bounds = np.cumsum(np.exp(self.logs - self.tilt.gains), axis=0)[:, steps]
+        drawn = rng.random(rows.size) * bounds[-1]
+        joined[rows, steps] = 1.0 + np.minimum((drawn >= bounds).sum(axis=0), len(bounds) - 1)
+        return self.shift + joined
+
+    def log_density(self, gram: ChainGram, values: FloatArray) -> FloatArray:
+        """Log D of rows w, shape (m,)."""
+        terms = np.full(values.shape, -np.inf)
+        moved = values - self.image
+        for j, logs in enumerate(self.logs, 1):
+            np.logaddexp(terms, j * moved + (logs - 0.5 * j * j * gram.diagonal), out=terms)
+        sums = gram.log_sums(terms, 1.0, np.zeros(gram.bins))
+        found: FloatArray = values @ self.shift - 0.5 * float(self.shift @ self.image) + sums
+        return found - self.tilt.log_total
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -222,6 +272,13 @@ def _aimed(gram: ChainGram, eps: float, names: Collection[str] | None) -> list[C
         parts.append(solved(lambda h: ChainPart.at(gram, "all steps", 0.0, none, h * level)))
     if wanted("joined, all steps"):
         parts.append(solved(lambda h: ChainPart.at(gram, "joined, all steps", 1.0, none, h * level)))
+    if wanted("powers"):
+        powers = PowerPart.made(gram, _POWERS, none)
+        if loss(powers) >= eps:
+            powers = solved(lambda a: PowerPart.made(gram, min(1.0 + a, _POWERS), none))
+        else:
+            powers = solved(lambda h: PowerPart.made(gram, _POWERS, h * level))
+        parts.append(powers)
     if wanted("scaled") or wanted("scaled, all steps"):
         scaled = solved(lambda a: _scaled(gram, "scaled", 1.0 + a))
         if wanted("scaled"):
