@@ -56,9 +56,7 @@ def plan_options(
             "--min-sep", type=Whole(1), help="min-sep: least distance of two participations [one epoch]."
         ),
         click.option("--max-participations", type=Whole(1), help="min-sep: most participations [epochs]."),
-        click.option(
-            "--separation", type=Whole(1), help="min-sep-sampling: least distance of two participations."
-        ),
+        click.option("--separation", type=Whole(1), help="b-min-sep: least distance of two participations."),
         click.option("--cycle", type=Whole(1), help="cyclic-poisson: number of groups."),
         click.option(
             "--max-examples-per-user", type=Whole(1), help="user-poisson: most examples of one user."
@@ -83,7 +81,7 @@ _ADJACENCIES = tuple(member.value for member in Adjacency)
 # What some samplings cannot do without.
 _DUE: dict[object, tuple[str, ...]] = {
     "cyclic-poisson": ("cycle",),
-    "min-sep-sampling": ("separation",),
+    "b-min-sep": ("separation",),
     "user-poisson": ("max_examples_per_user",),
     "truncated-poisson": ("max_lot_size",),
 }

@@ -37,7 +37,7 @@ class MinSepSampling(Participation):
     min_sep: int
     sampling_prob: float
     random: ClassVar[bool] = True
-    plan_name: ClassVar[str] = "min-sep-sampling"
+    plan_name: ClassVar[str] = "b-min-sep"
     plan_settings: ClassVar[tuple[str, ...]] = ("separation",)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from dpmech.accounting import (
     Pld,
     Prv,
     Rdp,
+    effective_method,
     unsampled_method,
 )
 from dpmech.exceptions import InvalidParameterError
@@ -184,8 +185,13 @@ def chosen_method(
         raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
     if name == "certified" and rigorous and seeded:
         raise InvalidParameterError("method", name, "left out, or without a seed, with --rigorous")
+    if name is None and rigorous and seeded:
+        unsampled = unsampled_method(participation)
+        if unsampled is None and effective_method(participation, None).error > 0.0:
+            raise InvalidParameterError("seed", "given", f"left out with --rigorous under {participation!r}")
+        return unsampled
     if name is None:
-        return unsampled_method(participation) if rigorous and seeded else None
+        return None
     return METHODS[name]
 
 

@@ -91,13 +91,13 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, truncated-poisson, fixed-size-lots, min-sep-sampling,
+                user-poisson, truncated-poisson, fixed-size-lots, b-min-sep,
                 cyclic-poisson, balls-in-bins.
             min_sep: of min-sep alone: least distance of two participations.
             max_participations: of min-sep alone.
             cycle: of cyclic-poisson alone: number of groups.
             **own: `max_examples_per_user` of user-poisson, `max_lot_size` of truncated-poisson,
-                `separation` of min-sep-sampling, and settings
+                `separation` of b-min-sep, and settings
                 of participations that were registered from outside.
 
         Raises:

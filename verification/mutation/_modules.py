@@ -200,6 +200,7 @@ GROUPS: dict[str, list[str]] = {
     ],
     "kernels": [
         "accounting.balls_in_bins.ring.kernels",
+        "accounting.min_sep.kernels",
         "numerics.integer_kernels",
         "verifying.series_recursion",
     ],
@@ -275,6 +276,7 @@ GROUPS: dict[str, list[str]] = {
 # numba compiles these: what stands in the function is not what runs.
 COMPILED = {
     "accounting.balls_in_bins.ring.kernels",
+    "accounting.min_sep.kernels",
     "numerics.integer_kernels",
     "verifying.series_recursion",
 }

@@ -25,6 +25,7 @@ from dpmech.accounting.balls_in_bins.independent import IndependentAccountant
 from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
 from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant, rough_log_delta
 from dpmech.accounting.balls_in_bins.proposals import (
+    ADD_PARTS,
     AddPoint,
     AddProposal,
     CollectiveParts,
@@ -54,6 +55,7 @@ from dpmech.accounting.balls_in_bins.sampling import (
 from dpmech.accounting.balls_in_bins.streams import RemoveDraw, Stage, generator, stage_seed
 
 __all__ = [
+    "ADD_PARTS",
     "AddPoint",
     "AddProposal",
     "AllocationRenyiAccountant",

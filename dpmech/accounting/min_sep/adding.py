@@ -15,8 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from dpmech.accounting.balls_in_bins import AddPoint, AddProposal
-from dpmech.accounting.balls_in_bins.proposals.add_mixture import ADD_PARTS
+from dpmech.accounting.balls_in_bins import ADD_PARTS, AddPoint, AddProposal, add_mixture
 from dpmech.accounting.min_sep.gram import ChainGram
 from dpmech.numerics import FloatArray
 
@@ -64,3 +63,6 @@ def _point(gram: ChainGram, eps: float) -> AddPoint:
         height = max(height, found)
         gains = 0.5 * gains + 0.5 * (-(depth / square) * image - half)
     return best
+
+
+add_mixture.register(ChainGram, ChainAdd.at)

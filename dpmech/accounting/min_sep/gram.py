@@ -15,13 +15,13 @@ import math
 
 import numpy as np
 
-from dpmech.accounting.balls_in_bins import BinGram
+from dpmech.accounting.balls_in_bins import BinGram, rough_log_delta
 from dpmech.accounting.gaussian import gaussian_log_delta
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
 from dpmech.numerics import UNIT, FloatArray, spend
 
-__all__ = ["ChainGram", "Tilt", "chain_gram", "rough_log"]
+__all__ = ["ChainGram", "Tilt", "chain_gram"]
 
 # What rounding may do to an entry, to its product with a scale, and to that scale: 2 each, and as much again.
 _ENTRY = 16.0 * UNIT
@@ -222,7 +222,8 @@ def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower:
     return ChainGram(np.ascontiguousarray(np.where(inside, moved, 0.0)), min_sep, sampling_prob)
 
 
-def rough_log(gram: ChainGram, eps: float) -> float:
+@rough_log_delta.register
+def _rough_log(gram: ChainGram, eps: float) -> float:
     """Log of a number within a few orders of magnitude of delta, as of one Gaussian; to start at."""
     own = gram.diagonal
     others = gram.matvec(np.ones(gram.bins)) - own

@@ -25,7 +25,14 @@ from collections.abc import Callable, Collection
 import numpy as np
 import scipy
 
-from dpmech.accounting.balls_in_bins import Proposal, RemoveDraw, chosen_parts, generator, log_largest_weight
+from dpmech.accounting.balls_in_bins import (
+    Proposal,
+    RemoveDraw,
+    chosen_parts,
+    generator,
+    log_largest_weight,
+    remove_mixture,
+)
 from dpmech.accounting.min_sep.gram import ChainGram, Tilt
 from dpmech.numerics import FloatArray
 
@@ -108,7 +115,7 @@ class PowerPart(ChainPart):
         return cls("powers", 1.0, gram.tilt(gains), shift, gram.matvec(shift), logs)
 
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
-        """v + j pi, shape (count, n)."""
+        """V + j pi, shape (count, n)."""
         joined = gram.patterns(self.tilt, rng, count)
         rows, steps = np.nonzero(joined)
         bounds = np.cumsum(np.exp(self.logs - self.tilt.gains), axis=0)[:, steps]
@@ -287,3 +294,6 @@ def _aimed(gram: ChainGram, eps: float, names: Collection[str] | None) -> list[C
             partly = 1.0 + _PARTLY * (scaled.scale - 1.0)
             parts.append(solved(lambda h: _scaled(gram, "scaled, all steps", partly, h * level)))
     return parts
+
+
+remove_mixture.register(ChainGram, ChainRemove.at)

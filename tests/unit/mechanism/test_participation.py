@@ -258,7 +258,7 @@ def test_plans_know_each_schema_by_one_name():
         "user-poisson",
         "truncated-poisson",
         "fixed-size-lots",
-        "min-sep-sampling",
+        "b-min-sep",
         "cyclic-poisson",
         "balls-in-bins",
         "balls-in-bins-fresh",

@@ -1,6 +1,6 @@
 """Proposals of importance sampling: mixtures of tilted laws, part by part."""
 
-from dpmech.accounting.balls_in_bins.proposals.add_mixture import AddProposal
+from dpmech.accounting.balls_in_bins.proposals.add_mixture import ADD_PARTS, AddProposal
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
 from dpmech.accounting.balls_in_bins.proposals.choice import add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint
@@ -9,6 +9,7 @@ from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_p
 from dpmech.accounting.balls_in_bins.proposals.remove_mixture import RemoveProposal
 
 __all__ = [
+    "ADD_PARTS",
     "AddPoint",
     "AddProposal",
     "CollectiveParts",

@@ -15,7 +15,7 @@ from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_p
 from dpmech.accounting.balls_in_bins.streams import AddDraw, generator
 from dpmech.numerics import FloatArray
 
-__all__ = ["AddProposal"]
+__all__ = ["ADD_PARTS", "AddProposal"]
 
 ADD_PARTS = (0.0, 0.5, 1.0)
 
