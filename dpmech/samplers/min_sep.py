@@ -34,7 +34,7 @@ class MinSepSampler(Sampler):
     Examples:
         >>> sampler = MinSepSampler(100, 4, 0.1, 6, rng=1)
         >>> [len(lot) for lot in sampler], round(sampler.expected_batch_size, 3), sampler.steps_per_epoch
-        ([], 7.692, 13)
+        ([6, 9, 8, 9, 3, 7], 7.692, 13)
     """
 
     def __init__(

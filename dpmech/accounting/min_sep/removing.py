@@ -274,18 +274,16 @@ def _aimed(gram: ChainGram, eps: float, names: Collection[str] | None) -> list[C
     def wanted(name: str) -> bool:
         return names is None or name in names
 
-    parts = []
+    parts: list[ChainPart] = []
     if wanted("all steps"):
         parts.append(solved(lambda h: ChainPart.at(gram, "all steps", 0.0, none, h * level)))
     if wanted("joined, all steps"):
         parts.append(solved(lambda h: ChainPart.at(gram, "joined, all steps", 1.0, none, h * level)))
     if wanted("powers"):
-        powers = PowerPart.made(gram, _POWERS, none)
-        if loss(powers) >= eps:
-            powers = solved(lambda a: PowerPart.made(gram, min(1.0 + a, _POWERS), none))
+        if loss(PowerPart.made(gram, _POWERS, none)) >= eps:
+            parts.append(solved(lambda a: PowerPart.made(gram, min(1.0 + a, _POWERS), none)))
         else:
-            powers = solved(lambda h: PowerPart.made(gram, _POWERS, h * level))
-        parts.append(powers)
+            parts.append(solved(lambda h: PowerPart.made(gram, _POWERS, h * level)))
     if wanted("scaled") or wanted("scaled, all steps"):
         scaled = solved(lambda a: _scaled(gram, "scaled", 1.0 + a))
         if wanted("scaled"):
