@@ -126,7 +126,8 @@ def test_examples_that_rest(tmp_path):
     result = run("calibrate", *given, "--separation", "3", "--method", "importance", "--out", path)
     assert result.exit_code == 0
     certificate = dm.Certificate.load(path)
-    assert certificate.participation == dm.MinSepSampling(3, pytest.approx(0.1))
+    assert certificate.participation.min_sep == 3
+    assert certificate.participation.sampling_prob == pytest.approx(0.1)
     assert certificate.participation.rest_law.rate == pytest.approx(1 / 12)
     refused = run("calibrate", *given)
     assert refused.exit_code == 2
