@@ -21,6 +21,7 @@ from dpmech.accounting.balls_in_bins import (
     RoughSample,
     RoughSigma,
     Stage,
+    add_mixture,
     bin_gram,
     draw_entropy,
     estimate_curve,
@@ -28,6 +29,7 @@ from dpmech.accounting.balls_in_bins import (
     judge_delta,
     log_mean_exp,
     pilot_size,
+    remove_mixture,
     sampling_gram,
     stage_seed,
 )
@@ -58,6 +60,7 @@ from dpmech.accounting.methods import (
     Rdp,
     check_method,
 )
+from dpmech.accounting.min_sep import chain_gram
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
 from dpmech.accounting.profiles import (
     Composition,
@@ -124,9 +127,11 @@ __all__ = [
     "Solution",
     "Stage",
     "accountant_for",
+    "add_mixture",
     "best_order",
     "bin_gram",
     "budget_at",
+    "chain_gram",
     "check_method",
     "check_variance",
     "delta_at",
@@ -146,6 +151,7 @@ __all__ = [
     "nodes_label",
     "pilot_size",
     "profile_for",
+    "remove_mixture",
     "run_count_from",
     "sampled_divergence",
     "sampling_gram",

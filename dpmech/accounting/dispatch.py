@@ -26,6 +26,7 @@ from dpmech.accounting.independent_noise import (
     user_poisson,
 )
 from dpmech.accounting.methods import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
+from dpmech.accounting.min_sep import min_sep_sampling
 from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, PrvAccountant
 from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
@@ -35,6 +36,7 @@ from dpmech.mechanism import (
     FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
+    MinSepSampling,
     Participation,
     Poisson,
     Registry,
@@ -112,7 +114,7 @@ def _scheme(participation: Participation) -> Scheme:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
-            "FixedSizeLots, CyclicPoisson, UserCyclicPoisson, BallsInBins and FreshBallsInBins",
+            "FixedSizeLots, MinSepSampling, CyclicPoisson, UserCyclicPoisson, BallsInBins and FreshBallsInBins",
         )
     return scheme
 
@@ -237,6 +239,7 @@ SCHEMES.add(Poisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(UserPoisson, Scheme(user_poisson, default=Pld()))
 SCHEMES.add(TruncatedPoisson, Scheme(truncated_poisson, default=Pld()))
 SCHEMES.add(FixedSizeLots, Scheme(fixed_size_lots, default=Pld()))
+SCHEMES.add(MinSepSampling, Scheme(min_sep_sampling, default=Certified()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(UserCyclicPoisson, Scheme(user_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))

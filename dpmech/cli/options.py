@@ -57,6 +57,7 @@ def plan_options(
             type=Whole(1),
             help="min-sep, user-min-sep: least distance of two participations [one epoch].",
         ),
+        click.option("--separation", type=Whole(1), help="b-min-sep: least distance of two participations."),
         click.option(
             "--max-participations",
             type=Whole(1),
@@ -88,6 +89,7 @@ _ADJACENCIES = tuple(member.value for member in Adjacency)
 # What some samplings cannot do without.
 _DUE: dict[object, tuple[str, ...]] = {
     "cyclic-poisson": ("cycle",),
+    "b-min-sep": ("separation",),
     "user-poisson": ("max_examples_per_user",),
     "user-min-sep": ("max_examples_per_user",),
     "user-cyclic": ("cycle", "max_examples_per_user"),

@@ -132,6 +132,10 @@ def optimize(
     schemas = _alternatives(participation)
     for schema in schemas:
         schema.pattern(steps)
+        if schema.rest_law is not None:
+            raise UnsupportedCombinationError(
+                f"nothing is fitted under {schema!r}", supported="MinSep, CyclicPoisson and BallsInBins"
+            )
         if schema.unit is not None or schema.truncation is not None or schema.fixed_draw is not None:
             raise _not_fitted(schema)
         if schema.random and request.budget is None:

@@ -5,6 +5,7 @@ from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unit, Un
 from dpmech.mechanism.fixed_draw import FixedDraw
 from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.mechanism import Mechanism, mechanism_of, sensitivity
+from dpmech.mechanism.min_sep_participation import MinSepSampling
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.mechanism.objectives import (
     decoder_norm,
@@ -23,6 +24,7 @@ from dpmech.mechanism.participation import (
     register,
 )
 from dpmech.mechanism.registry import Registry
+from dpmech.mechanism.rest_law import RestLaw
 from dpmech.mechanism.sampled_participation import (
     BallsInBins,
     CyclicPoisson,
@@ -74,11 +76,13 @@ __all__ = [
     "LambdaCGD",
     "Mechanism",
     "MinSep",
+    "MinSepSampling",
     "Participation",
     "Pattern",
     "Poisson",
     "PrivacyBudget",
     "Registry",
+    "RestLaw",
     "ScaledToeplitz",
     "SingleParticipation",
     "SquareRoot",

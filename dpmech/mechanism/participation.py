@@ -14,6 +14,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.fixed_draw import FixedDraw
+from dpmech.mechanism.rest_law import RestLaw
 from dpmech.mechanism.truncation import Truncation
 
 __all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
@@ -159,6 +160,11 @@ class Participation(abc.ABC):
     @property
     def fixed_draw(self) -> FixedDraw | None:
         """How lots of one size are drawn, of a dataset of a stated size; None where they are not."""
+        return None
+
+    @property
+    def rest_law(self) -> RestLaw | None:
+        """How an example rests after it took part, and joins by chance after that; None where it does not."""
         return None
 
     def releases(self, n: int) -> int:

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.fixed_participation import FixedSizeLots
+from dpmech.mechanism.min_sep_participation import MinSepSampling
 from dpmech.mechanism.participation import Participation, Pattern, register
 from dpmech.mechanism.truncated_participation import TruncatedPoisson
 from dpmech.mechanism.user_participation import UserCyclicPoisson, UserPoisson, users_in_bins
@@ -102,6 +103,7 @@ class Poisson(Participation):
 register(UserPoisson)
 register(TruncatedPoisson)
 register(FixedSizeLots)
+register(MinSepSampling)
 
 
 @register

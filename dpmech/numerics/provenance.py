@@ -85,8 +85,13 @@ def _one_run(facts: Mapping[str, Fact]) -> str:
     return text
 
 
+def _chains(facts: Mapping[str, Fact]) -> str:
+    return f"b-min-sep importance sampling, {facts['steps']} steps, b {facts['min_sep']}"
+
+
 def _importance(facts: Mapping[str, Fact]) -> str:
-    text = f"Balls-in-Bins importance sampling, {facts['bins']} bins"
+    of = f"Balls-in-Bins importance sampling, {facts['bins']} bins" if "bins" in facts else _chains(facts)
+    text = of
     text += f", two-sided {percent(float(facts['confidence']))} % interval"
     if "direction" in facts:
         parts = [(name, share) for name, share in facts.items() if isinstance(share, float)]
@@ -148,6 +153,9 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "bins.programme": _programme,
     "bins.certified": "Balls-in-Bins certified sampling, {bins} bins, beta {beta}",
     "bins.importance": _importance,
+    "chains.certified": "b-min-sep certified sampling, {steps} steps, b {min_sep}, beta {beta}",
+    "chains.importance": _importance,
+    "second.chains": "draws of its own, forward over the rest counter",
     "bins.unamplified": "bounded without sampling",
     "claims.basic": "basic composition of (eps, delta) claims",
     "claims.composed": "(eps, delta) claims, composed optimally",

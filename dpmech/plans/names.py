@@ -15,6 +15,7 @@ from dpmech.accounting import (
     Pld,
     Prv,
     Rdp,
+    effective_method,
     unsampled_method,
 )
 from dpmech.exceptions import InvalidParameterError
@@ -127,7 +128,7 @@ STRATEGIES: dict[str, StrategyName] = {
 
 # Of samplings that people look for.
 _WITHOUT_THEOREM = (
-    "no theorem here amplifies by shuffling: who ends one epoch may begin the next; "
+    "no theorem here amplifies by shuffling: ends of epochs may meet; "
     "balls-in-bins is amplified, min-sep and epochs hold for one order, every-step for any"
 )
 NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuffling": _WITHOUT_THEOREM}
@@ -184,8 +185,13 @@ def chosen_method(
         raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
     if name == "certified" and rigorous and seeded:
         raise InvalidParameterError("method", name, "left out, or without a seed, with --rigorous")
+    if name is None and rigorous and seeded:
+        unsampled = unsampled_method(participation)
+        if unsampled is None and effective_method(participation, None).error > 0.0:
+            raise InvalidParameterError("seed", "given", f"left out with --rigorous under {participation!r}")
+        return unsampled
     if name is None:
-        return unsampled_method(participation) if rigorous and seeded else None
+        return None
     return METHODS[name]
 
 

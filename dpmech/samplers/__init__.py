@@ -6,6 +6,7 @@ from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.contributions import Contributions
 from dpmech.samplers.discrete_gaussian import discrete_gaussian
 from dpmech.samplers.fixed import FixedSizeSampler
+from dpmech.samplers.min_sep import MinSepSampler
 from dpmech.samplers.poisson import (
     CyclicPoissonSampler,
     PoissonSampler,
@@ -27,6 +28,7 @@ __all__ = [
     "CyclicPoissonSampler",
     "FixedSizeSampler",
     "FreshBallsInBinsSampler",
+    "MinSepSampler",
     "ParticipationTracker",
     "PoissonSampler",
     "Sampler",

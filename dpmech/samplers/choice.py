@@ -14,6 +14,7 @@ from dpmech.mechanism import (
     FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
+    MinSepSampling,
     Participation,
     Poisson,
     Registry,
@@ -24,6 +25,7 @@ from dpmech.mechanism import (
 from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.fixed import FixedSizeSampler
+from dpmech.samplers.min_sep import MinSepSampler
 from dpmech.samplers.poisson import (
     CyclicPoissonSampler,
     PoissonSampler,
@@ -126,6 +128,7 @@ SAMPLERS.add(Poisson, PoissonSampler)
 SAMPLERS.add(UserPoisson, UserPoissonSampler)
 SAMPLERS.add(TruncatedPoisson, TruncatedPoissonSampler)
 SAMPLERS.add(FixedSizeLots, FixedSizeSampler)
+SAMPLERS.add(MinSepSampling, MinSepSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
 SAMPLERS.add(UserCyclicPoisson, UserCyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)

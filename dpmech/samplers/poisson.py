@@ -17,7 +17,13 @@ from dpmech.samplers.base import Sampler
 from dpmech.samplers.contributions import numbered_users
 from dpmech.samplers.random_words import check_steps, coins
 
-__all__ = ["CyclicPoissonSampler", "PoissonSampler", "UserCyclicPoissonSampler", "UserPoissonSampler"]
+__all__ = [
+    "CyclicPoissonSampler",
+    "PoissonSampler",
+    "UserCyclicPoissonSampler",
+    "UserPoissonSampler",
+    "whole_epoch",
+]
 
 
 class _CoinsOfAll(Sampler):
@@ -29,7 +35,7 @@ class _CoinsOfAll(Sampler):
             size,
             participation,
             check_steps(n),
-            steps_per_epoch=_epoch(1, participation.sampling_prob),
+            steps_per_epoch=whole_epoch(1, participation.sampling_prob),
             expected_batch_size=participation.sampling_prob * size,
             rng=rng,
         )
@@ -117,7 +123,7 @@ class _GroupsInTurn(Sampler):
             size,
             participation,
             check_steps(n),
-            steps_per_epoch=_epoch(self._cycle, self._prob),
+            steps_per_epoch=whole_epoch(self._cycle, self._prob),
             expected_batch_size=self._prob * size / self._cycle,
             rng=rng,
         )
@@ -221,6 +227,7 @@ class UserCyclicPoissonSampler(_GroupsInTurn):
         return super()._configuration() | {"users": whose}
 
 
-def _epoch(cycle: int, prob: float) -> int:
+def whole_epoch(cycle: int, prob: float) -> int:
+    """Steps of an epoch: cycle / prob, rounded down."""
     # 1 / q may fall just short of the integer that q was made from. Fractions do not overflow.
     return int(cycle / Fraction(prob) * (1 + Fraction(1, 10**12)))

@@ -27,6 +27,8 @@ _RTOL = (1e-6, 0.5)
 # An eps up to which sampled accountants draw nothing, and what they then say that it rests on.
 _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
 # What `Exact` said of independent bins before it knew the law of their sum.
+# Routes of estimates, which say what carried them.
+_ESTIMATES = ("bins.importance", "chains.importance")
 _FORMERLY = {"bins.independent": "bins.programme"}
 # What finds the nodes of a profile, but for sampling, which has a beta.
 _FOUND_BY: dict[str, Method] = {
@@ -63,8 +65,9 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
 
 
 def by_allocation(participation: Participation) -> bool:
-    """Whether chance puts every example into one of several bins."""
-    return participation.allocation_bins is not None and not participation.certain
+    """Whether chance puts every example into one of several bins, or lets it join after it has rested."""
+    drawn = participation.allocation_bins is not None or participation.rest_law is not None
+    return drawn and not participation.certain
 
 
 def nodes_method(nodes: ProfileNodes) -> Method:
@@ -74,7 +77,7 @@ def nodes_method(nodes: ProfileNodes) -> Method:
         InvalidParameterError: where they are said to come from something else.
     """
     for source in (nodes.by, *nodes.by.rests_on):
-        if source.route == "bins.certified":
+        if source.route in ("bins.certified", "chains.certified"):
             beta = source.facts.get("beta")
             return Certified(float(beta) if isinstance(beta, int | float) else None)
         if source.route in _FOUND_BY:
@@ -133,7 +136,7 @@ def _of_routes(own: Certificate, accountant: Accountant) -> str:
     facts = {name: fact for name, fact in stated.facts.items() if name in due.facts}
     more = {name: fact for name, fact in stated.facts.items() if name not in due.facts}
     # Where next to nothing is lost no sample is drawn.
-    unsampled = due.route == "bins.importance" and own.achieved.upper <= _NOTHING
+    unsampled = due.route in _ESTIMATES and own.achieved.upper <= _NOTHING
     bases = [due.rests_on, (_UNAMPLIFIED,)] if unsampled else [due.rests_on]
     routes = (due.route, _FORMERLY.get(due.route, due.route))
     same = stated.route in routes and facts == due.facts and stated.rests_on in bases
@@ -148,7 +151,7 @@ def _of_a_run(route: str, facts: Mapping[str, Fact]) -> bool:
     """
     if not facts:
         return True
-    if route == "bins.importance":
+    if route in _ESTIMATES:
         shares = [fact for name, fact in facts.items() if name != "direction"]
         return (
             facts.get("direction") in ("REMOVE", "ADD")

@@ -6,7 +6,7 @@ and either prove of this sigma that delta(eps) <= (1 + m) delta, or the file is 
 
 import numpy as np
 
-from dpmech.accounting import Certified, Judgement, judge_delta, sampling_gram
+from dpmech.accounting import BinGram, Certified, Judgement, chain_gram, judge_delta, sampling_gram
 from dpmech.certificates import Certificate
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.numerics import up
@@ -19,22 +19,30 @@ def own_draw(certificate: Certificate, rng: np.random.Generator | None) -> OwnDr
     """What new draws say about delta at the certified eps and sigma; most draws are made where it is false.
 
     Args:
-        certificate: under an allocation to bins.
+        certificate: under an allocation to bins, or b-min-sep sampling.
         rng: of the draws; None takes entropy from the operating system.
 
     Raises:
-        UnsupportedCombinationError: where nobody is put into bins.
+        UnsupportedCombinationError: where nobody is put into bins, nor rests.
         InvalidParameterError: if eps is beyond what can be sampled.
     """
-    bins, budget = certificate.participation.allocation_bins, certificate.budget
-    if bins is None:
-        raise UnsupportedCombinationError(
-            f"{certificate.participation!r} puts nobody into bins", supported="BallsInBins"
-        )
-    gram = sampling_gram(certificate.strategy, bins).scaled(certificate.sigma**-2)
+    budget, gram = certificate.budget, _gram(certificate).scaled(certificate.sigma**-2)
     # The same rule as for a calibration, so that what is left to chance is no more than there.
     beta = Certified().settled(budget.delta).error
     return OwnDraw(judge_delta(gram, budget.eps, budget.delta, beta=beta, rng=rng), seeded=rng is not None)
+
+
+def _gram(certificate: Certificate) -> BinGram:
+    """Of the pair to draw from, at sigma 1."""
+    bins, law = certificate.participation.allocation_bins, certificate.participation.rest_law
+    if bins is not None:
+        return sampling_gram(certificate.strategy, bins)
+    if law is not None:
+        return chain_gram(certificate.strategy, law.min_sep, law.sampling_prob)
+    raise UnsupportedCombinationError(
+        f"{certificate.participation!r} puts nobody into bins, and lets nobody rest",
+        supported="BallsInBins and MinSepSampling",
+    )
 
 
 def own_draw_check(draw: OwnDraw) -> Check:

@@ -133,6 +133,8 @@ def _implied_size(own: Certificate) -> float | None:
         return None
     if participation.allocation_bins is not None:
         return float(round(size * participation.allocation_bins))
+    if participation.rest_law is not None:
+        return float(round(size / participation.rest_law.rate))
     prob = participation.release_prob
     if prob is None:
         return None

@@ -38,6 +38,7 @@ from dpmech.mechanism import (
     FixedSizeLots,
     FreshBallsInBins,
     Mechanism,
+    MinSepSampling,
     Poisson,
     Registry,
     TruncatedPoisson,
@@ -46,6 +47,7 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import BOUND, Bounds, Provenance
 from dpmech.verifying.allocation_transform import fresh_delta
+from dpmech.verifying.chain_draws import ChainDraws, chain_draws
 from dpmech.verifying.fixed_integrals import replaced_delta
 from dpmech.verifying.integrals import composed_delta, gaussian_integral
 from dpmech.verifying.lattice_sums import LATTICE_ERROR, sampled_delta
@@ -338,6 +340,10 @@ SECOND_ROUTES.add(Poisson, _poisson_routes)
 SECOND_ROUTES.add(UserPoisson, _user_routes)
 SECOND_ROUTES.add(TruncatedPoisson, _truncated_routes)
 SECOND_ROUTES.add(FixedSizeLots, _fixed_routes)
+SECOND_ROUTES.add(
+    MinSepSampling,
+    lambda own, _, rng: (Route(ChainDraws.name, chain_draws(own, rng).delta, math.inf, decides=False),),
+)
 SECOND_ROUTES.add(CyclicPoisson, _poisson_routes)
 SECOND_ROUTES.add(UserCyclicPoisson, _user_routes)
 SECOND_ROUTES.add(BallsInBins, _sample_routes)

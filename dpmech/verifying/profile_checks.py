@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.accounting import (
-    AddProposal,
     BinGram,
     Composition,
     Curve,
@@ -26,10 +25,11 @@ from dpmech.accounting import (
     FreshEpochsAccountant,
     Nodes,
     Rdp,
-    RemoveProposal,
     accountant_for,
+    add_mixture,
     bin_gram,
     estimate_curve,
+    remove_mixture,
     sampling_gram,
 )
 from dpmech.certificates import Certificate, ProfileNodes
@@ -291,10 +291,10 @@ def _transformed(part: _Part, eps: float, *, add: bool) -> float | None:
 
 def _bounded(gram: BinGram, eps: FloatArray, upper: FloatArray, seen: _Mask, *, add: bool) -> _Mask:
     """Where a proved bound on every weight, and so on delta, is below an upper end that no sample shows."""
-    kind = AddProposal if add else RemoveProposal
+    make = add_mixture if add else remove_mixture
     held = np.zeros(eps.size, dtype=np.bool_)
     for place in np.flatnonzero(~seen):
-        bound = kind.at(gram, float(eps[place])).log_weight_bound
+        bound = make(gram, float(eps[place])).log_weight_bound
         held[place] = bound <= math.log(max(float(upper[place]), 1e-320))
     return held
 

@@ -54,6 +54,10 @@ RECIPES = {
         dm.Identity(12), dm.FixedSizeLots(30, 5), adjacency=dm.Adjacency.REPLACE_ONE
     ),
     "users in groups": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4, max_examples_per_user=2)),
+    "rests": _sized(
+        dm.SquareRoot(12, 4), dm.MinSepSampling(4, 0.1), dm.Importance(), delta=1e-3, rng=5
+    ),
+    "rests inside": _sized(dm.SquareRoot(12, 4), dm.MinSepSampling(4, 0.1), delta=1e-3),
     "cyclic": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
     "cyclic 20": _sized(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)),
     "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Importance(), rng=5),

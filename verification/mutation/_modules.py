@@ -110,6 +110,11 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.proposals.mixture",
         "accounting.balls_in_bins.proposals.remove_mixture",
         "accounting.balls_in_bins.proposals.add_mixture",
+        "accounting.balls_in_bins.proposals.choice",
+        "accounting.min_sep.gram",
+        "accounting.min_sep.removing",
+        "accounting.min_sep.adding",
+        "accounting.min_sep.accountants",
         "accounting.balls_in_bins.streams",
         "accounting.balls_in_bins.sampling.estimate",
         "accounting.balls_in_bins.proposals.tilted_normal",
@@ -189,12 +194,15 @@ GROUPS: dict[str, list[str]] = {
         "mechanism.truncated_participation",
         "mechanism.fixed_participation",
         "mechanism.fixed_draw",
+        "mechanism.min_sep_participation",
+        "mechanism.rest_law",
         "mechanism.truncation",
         "mechanism.unsampled_participation",
         "mechanism.workloads",
     ],
     "kernels": [
         "accounting.balls_in_bins.ring.kernels",
+        "accounting.min_sep.kernels",
         "numerics.integer_kernels",
         "verifying.series_recursion",
     ],
@@ -214,6 +222,7 @@ GROUPS: dict[str, list[str]] = {
         "verifying.user_integrals",
         "verifying.truncated_integrals",
         "verifying.fixed_integrals",
+        "verifying.chain_draws",
         "verifying.labels",
         "verifying.ledgers",
         "verifying.tunings",
@@ -272,6 +281,7 @@ GROUPS: dict[str, list[str]] = {
 # numba compiles these: what stands in the function is not what runs.
 COMPILED = {
     "accounting.balls_in_bins.ring.kernels",
+    "accounting.min_sep.kernels",
     "numerics.integer_kernels",
     "verifying.series_recursion",
 }

@@ -23,15 +23,21 @@ from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.in_turn import InTurnAccountant, Turn
 from dpmech.accounting.balls_in_bins.independent import IndependentAccountant
 from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
-from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant
+from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant, rough_log_delta
 from dpmech.accounting.balls_in_bins.proposals import (
+    ADD_PARTS,
     AddPoint,
     AddProposal,
     CollectiveParts,
     LiftedGroup,
     PointGroup,
+    Proposal,
     RemoveProposal,
+    add_mixture,
+    chosen_parts,
+    log_largest_weight,
     log_mean_exp,
+    remove_mixture,
 )
 from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant
 from dpmech.accounting.balls_in_bins.sampling import (
@@ -46,9 +52,10 @@ from dpmech.accounting.balls_in_bins.sampling import (
     judge_delta,
     pilot_size,
 )
-from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
+from dpmech.accounting.balls_in_bins.streams import RemoveDraw, Stage, generator, stage_seed
 
 __all__ = [
+    "ADD_PARTS",
     "AddPoint",
     "AddProposal",
     "AllocationRenyiAccountant",
@@ -64,25 +71,33 @@ __all__ = [
     "Judgement",
     "LiftedGroup",
     "PointGroup",
+    "Proposal",
+    "RemoveDraw",
     "RemoveProposal",
     "RoughSample",
     "RoughSigma",
     "Stage",
     "Turn",
     "accountant_in_turn",
+    "add_mixture",
     "bin_gram",
     "certified_accountant",
     "check_nonnegative",
+    "chosen_parts",
     "deterministic_accountant",
     "draw_entropy",
     "estimate_curve",
     "folded",
+    "generator",
     "judge_delta",
+    "log_largest_weight",
     "log_mean_exp",
     "log_tail_factor",
     "lower_gram",
     "pilot_size",
+    "remove_mixture",
     "ring_profile",
+    "rough_log_delta",
     "sampling_gram",
     "stage_seed",
 ]

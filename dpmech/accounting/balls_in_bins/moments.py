@@ -6,6 +6,7 @@ hence E_Q r^-(a-1) <= exp((a-1) tr K / (2 b) + (a-1)^2 1^T K 1 / (2 b^2)) for re
 divergences, converted to delta optimally. Looser than the other methods at small eps.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -28,6 +29,7 @@ from dpmech.numerics import BOUND, ELEMENTARY, UNIT, Bounds, Provenance, bisect_
 __all__ = ["AllocationRenyiAccountant", "log_add_bound", "rough_log_delta"]
 
 
+@functools.singledispatch
 def rough_log_delta(gram: BinGram, eps: float) -> float:
     """Log of a number within a few orders of magnitude of delta: REMOVE from 64 rows of K; to start at."""
     rows = np.unique(np.linspace(0, gram.bins - 1, min(gram.bins, 64)).astype(np.int64))

@@ -118,6 +118,28 @@ def test_lots_of_one_size(tmp_path):
     assert "no bound is proved for add_remove" in refused.stderr
 
 
+@pytest.mark.slow
+def test_examples_that_rest(tmp_path):
+    path = tmp_path / "rests.json"
+    small = ["--dataset-size", "48", "--batch-size", "4", "--epochs", "1", "--sampling", "b-min-sep"]
+    given = ["--strategy", "bsr", "--bands", "3", *small, "--eps", "2", "--delta", "1e-3"]
+    result = run("calibrate", *given, "--separation", "3", "--method", "importance", "--out", path)
+    assert result.exit_code == 0
+    certificate = dm.Certificate.load(path)
+    assert certificate.participation.min_sep == 3
+    assert certificate.participation.sampling_prob == pytest.approx(0.1)
+    assert certificate.participation.rest_law.rate == pytest.approx(1 / 12)
+    refused = run("calibrate", *given)
+    assert refused.exit_code == 2
+    assert "missing: --separation" in refused.stderr
+    refused = run("calibrate", *given, "--separation", "3", "--seed", "1", "--rigorous")
+    assert refused.exit_code == 2
+    assert "left out with --rigorous" in refused.stderr
+    refused = run("calibrate", *given, "--separation", "13")
+    assert refused.exit_code == 2
+    assert "at most 12" in refused.stderr
+
+
 def test_cyclic_poisson_and_replace_one_options():
     result = run(
         "calibrate",

@@ -56,6 +56,21 @@ class BinGram(abc.ABC):
         """The diagonal of K, shape (b,), positive."""
 
     @property
+    def family(self) -> str:
+        """What routes of accountants with this matrix begin with."""
+        return "bins"
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What those routes say of it."""
+        return {"bins": self.bins}
+
+    @property
+    def words(self) -> str:
+        """What a draw has so many of."""
+        return f"{self.bins} bins"
+
+    @property
     def circulant(self) -> bool:
         """Whether K is known to be circulant, so that every bin looks the same."""
         return False

@@ -1,13 +1,15 @@
 """Proposals of importance sampling: mixtures of tilted laws, part by part."""
 
-from dpmech.accounting.balls_in_bins.proposals.add_mixture import AddProposal
+from dpmech.accounting.balls_in_bins.proposals.add_mixture import ADD_PARTS, AddProposal
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
+from dpmech.accounting.balls_in_bins.proposals.choice import add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint
 from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
-from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal
+from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts, log_largest_weight
 from dpmech.accounting.balls_in_bins.proposals.remove_mixture import RemoveProposal
 
 __all__ = [
+    "ADD_PARTS",
     "AddPoint",
     "AddProposal",
     "CollectiveParts",
@@ -15,5 +17,9 @@ __all__ = [
     "PointGroup",
     "Proposal",
     "RemoveProposal",
+    "add_mixture",
+    "chosen_parts",
+    "log_largest_weight",
     "log_mean_exp",
+    "remove_mixture",
 ]

@@ -15,7 +15,7 @@ from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_p
 from dpmech.accounting.balls_in_bins.streams import AddDraw, generator
 from dpmech.numerics import FloatArray
 
-__all__ = ["AddProposal"]
+__all__ = ["ADD_PARTS", "AddProposal"]
 
 ADD_PARTS = (0.0, 0.5, 1.0)
 
@@ -56,6 +56,10 @@ class AddProposal(Proposal):
         collective = CollectiveParts.falling(gram, eps, names)
         parts = tilts.size + (collective is not None)
         return cls(gram, eps, point, tilts, collective, np.full(parts, 1.0 / parts))
+
+    def losses(self, values: FloatArray) -> FloatArray:
+        """Log dP/dQ of rows y, shape (m,)."""
+        return log_mean_exp(values - 0.5 * self.gram.diagonal)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,7 +124,7 @@ class AddProposal(Proposal):
             values[together] = self.collective.draw(only, values[together], tilt)
         payoffs = np.full(count, -np.inf)
         densities = np.zeros((count, self.alphas.size))
-        losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
+        losses = self.losses(values)
         hits = np.flatnonzero(losses < -self.eps)
         payoffs[hits] = np.log(-np.expm1(self.eps + losses[hits]))
         along = -(values[hits] @ self.point.direction)

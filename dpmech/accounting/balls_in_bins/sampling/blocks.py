@@ -104,7 +104,7 @@ def _blocks(
     spend(
         count * size * bins * (3e-7 + 2e-10 * min(bins, _DENSE)),
         _NUMBER * (8.0 * size * bins + 2.0 * count * size * (proposal.weights.size if detailed else 1)),
-        what=f"drawing {count * size} samples of {bins} bins",
+        what=f"drawing {count * size} samples of {proposal.gram.words}",
     )
     step = math.ceil(count / CHUNKS)
     with _workers(executor, math.ceil(count / step)) as pool:
@@ -247,7 +247,9 @@ def _stream(
                 while pool is not None and (2 * started < planned or len(waiting) < CHUNKS // 8):
                     waiting.append(pool.submit(work, range(started, started + step), size))
                     started += step
-                spend(step * cost, _NUMBER * 8.0 * size * bins, what=f"drawing samples of {bins} bins")
+                spend(
+                    step * cost, _NUMBER * 8.0 * size * bins, what=f"drawing samples of {proposal.gram.words}"
+                )
                 if pool is None:
                     found = work(range(started, started + step), size)
                     started += step

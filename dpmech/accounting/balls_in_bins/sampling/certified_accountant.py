@@ -262,7 +262,7 @@ class CertifiedAccountant(Accountant):
         aim = best_aim(pilots, fall, delta, first, most, there, reach=self.reach)
         if aim.draws > _HOPELESS * most:
             raise NumericalError(
-                f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.bins} bins "
+                f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.words} "
                 f"({self.method})"
             )
         if aim.pilots is not None:
@@ -347,4 +347,4 @@ class CertifiedAccountant(Accountant):
         return Bounds(lower, upper, guarantee, self._by(guarantee))
 
     def _by(self, guarantee: Guarantee) -> Provenance:
-        return Provenance("bins.certified", {"bins": self.gram.bins, "beta": guarantee.error})
+        return Provenance(f"{self.gram.family}.certified", {**self.gram.facts, "beta": guarantee.error})

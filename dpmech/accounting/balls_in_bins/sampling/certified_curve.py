@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
 from dpmech.accounting.balls_in_bins.sampling.bets import Bets, LowerBets, UpperBets
 from dpmech.accounting.balls_in_bins.sampling.blocks import level_stream, pilot_sample
@@ -41,9 +41,9 @@ _HOPELESS = 3
 _EASY = 60.0
 # Most draws of a stretch, as a multiple of what is expected.
 _PATIENCE = 1.5
-_CLASSES: dict[str, type[RemoveProposal] | type[AddProposal]] = {
-    "remove": RemoveProposal,
-    "add": AddProposal,
+_MIXTURES = {
+    "remove": remove_mixture,
+    "add": add_mixture,
 }
 
 
@@ -110,7 +110,7 @@ def certified_curve(
         By direction ("remove", "add") eps, lower and upper bounds, each of shape (m,); and the draws that
         count.
     """
-    stretches = {name: list(_stretches(name, gram, settings, entropy, executor)) for name in _CLASSES}
+    stretches = {name: list(_stretches(name, gram, settings, entropy, executor)) for name in _MIXTURES}
     gamblers = (1 if lower is None else 2) * sum(
         one.levels.size for parts in stretches.values() for one in parts
     )
@@ -152,7 +152,7 @@ def _stretches(
         number += 1
         # Laid out for the far end, where weights are the rarer; the near end has enough of them.
         fitted = adapt(
-            _CLASSES[name].at(gram, stop), own, STAGES[name], executor, {}, prune=True, bounded=True
+            _MIXTURES[name](gram, stop), own, STAGES[name], executor, {}, prune=True, bounded=True
         ).at_level(start)
         payoffs, densities = pilot_sample(fitted, own, STAGES[name].sizing, PILOT_SAMPLES, executor)
         levels = np.linspace(start, stop, _READ)
@@ -188,7 +188,7 @@ def _read(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _moved(proposal: Proposal, gram: BinGram) -> Proposal:
     """The same parts and probabilities for another Gram matrix nearby."""
-    made = _CLASSES["remove" if isinstance(proposal, RemoveProposal) else "add"].at(
+    made = _MIXTURES["add" if isinstance(proposal, AddProposal) else "remove"](
         gram, proposal.eps, proposal.names
     )
     return made.reweighted(proposal.weights) if made.names == proposal.names else made

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, pilot_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import summarise
@@ -74,9 +74,9 @@ def estimate_curve(
     samples = 0
     for number, part in enumerate(_stretches(about)):
         levels, own = eps[part], (*entropy, number)
-        kind = AddProposal if add else RemoveProposal
+        make = add_mixture if add else remove_mixture
         # Laid out for the far end, where weights are the rarer; the near end has enough of them.
-        fitted = adapt(kind.at(gram, float(levels[-1])), own, STAGES[name], executor, {})
+        fitted = adapt(make(gram, float(levels[-1])), own, STAGES[name], executor, {})
         fitted = fitted.at_level(float(levels[0]))
         size = _FIRST
         for stage in (STAGES[name].main, STAGES[name].enlarged):

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import Proposal, add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.sampling.adaptation import (
     FLOORS,
     LEAST_PROBABILITY,
@@ -103,8 +103,8 @@ def estimate_delta(
         "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
     )
     max_samples = check_integer("max_samples", max_samples, minimum=1000)
-    remove: Proposal = RemoveProposal.at(gram, eps)
-    add: Proposal = AddProposal.at(gram, eps)
+    remove = remove_mixture(gram, eps)
+    add = add_mixture(gram, eps)
     if plan is None:
         plan = _plan(remove, add, draw_entropy(rng), REL_ERRORS.within(rel_error), max_samples, executor)
     remove = _planned(remove, plan, plan.remove_parts, plan.remove_weights)

@@ -36,7 +36,7 @@ class ImportanceAccountant(Accountant):
         self.sensitivity = sensitivity
         self.settings = method
         self.rng = np.random.default_rng() if rng is None else rng
-        self.by = Provenance("bins.importance", {"bins": gram.bins, "confidence": method.confidence})
+        self.by = Provenance(f"{gram.family}.importance", {**gram.facts, "confidence": method.confidence})
         self.guarantee = Guarantee(Kind.ESTIMATE, method.error)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:

@@ -40,7 +40,7 @@ import numpy as np
 import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
 from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy, weight_sample
 from dpmech.exceptions import NumericalError
@@ -123,12 +123,11 @@ def judge_delta(
     slack = check_real("slack", slack, minimum=1e-3, maximum=10.0)
     source = np.random.default_rng(draw_entropy(rng))
     entropy = draw_entropy(source)
-    add = AddProposal.at(gram, eps)
+    proposals = {"remove": remove_mixture(gram, eps), "add": add_mixture(gram, eps)}
     floors = {
         "remove": {"nominal": 0.1, "star": STAR_FLOOR},
-        "add": dict.fromkeys(add.names[: add.tilts.size], ADD_FLOOR),
+        "add": dict.fromkeys(proposals["add"].bounding, ADD_FLOOR),
     }
-    proposals: dict[str, Proposal] = {"remove": RemoveProposal.at(gram, eps), "add": add}
     holds, samples, estimate = True, 0, math.nan
     for name, proposal in proposals.items():
         log_ratio = math.log(delta) - proposal.log_weight_bound

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import Proposal, add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
 from dpmech.accounting.balls_in_bins.sampling.bets import WEIGHT_ROUNDING, UpperBets
 from dpmech.accounting.balls_in_bins.sampling.blocks import weight_sample
@@ -66,8 +66,8 @@ class Pilots:
             parts: names of the parts to try; None for all.
         """
         proposals: dict[str, Proposal] = {
-            "remove": RemoveProposal.at(gram, eps, parts),
-            "add": AddProposal.at(gram, eps, parts),
+            "remove": remove_mixture(gram, eps, parts),
+            "add": add_mixture(gram, eps, parts),
         }
         weights: dict[str, FloatArray] = {}
         log_least = math.log(NOTHING if threshold is None else threshold) - 2.0 * WEIGHT_ROUNDING
@@ -87,7 +87,7 @@ class Pilots:
         """The same parts and probabilities at a point nearby, the weights in proportion to their bounds."""
         proposals: dict[str, Proposal] = {}
         weights = dict(self.weights)
-        for name, make in (("remove", RemoveProposal.at), ("add", AddProposal.at)):
+        for name, make in (("remove", remove_mixture), ("add", add_mixture)):
             before = self.proposals[name]
             after: Proposal = make(gram, eps, before.names)
             proposals[name] = after.reweighted(before.weights) if after.names == before.names else after

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.moments import rough_log_delta
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, Proposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import Proposal, add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.sampling.adaptation import BARE_FLOORS, adapt, pilot_size
 from dpmech.accounting.balls_in_bins.sampling.blocks import weight_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import summarise
@@ -188,10 +188,10 @@ class RoughSample:
     def _delta(self, gram: BinGram, eps: float, point: float, adapted: Adapted) -> tuple[float, bool]:
         """Delta with no interval, and whether ADD decides."""
         found: list[float] = []
-        for stages, make in ((REMOVE, RemoveProposal.at), (ADD, AddProposal.at)):
+        for stages, make in ((REMOVE, remove_mixture), (ADD, add_mixture)):
             known, where = adapted.get(stages, (None, math.inf))
             near = known is not None and abs(where - point) <= _NEAR
-            proposal: Proposal = make(gram, eps, known.names if known is not None and near else None)
+            proposal = make(gram, eps, known.names if known is not None and near else None)
             if found and proposal.log_weight_bound < found[0]:
                 continue
             if known is not None and near and known.names == proposal.names:

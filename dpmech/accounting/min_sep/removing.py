@@ -1,0 +1,297 @@
+r"""The REMOVE mixture of b-min-sep sampling: P itself, and chains with other participations and means.
+
+A part draws pi from the law of the participations with each step joined counted `e^g_t` times, and then
+y ~ N(C(v + a pi), sigma^2 I). Its density against Q is, with w = C^T y / sigma^2,
+
+    D = e^(v.w - v^T K v / 2) E_pi[exp(sum over t in pi of g_t + a w_t - a (K v)_t - a^2 K_tt / 2)] / M,
+
+M = E_pi[exp(sum of g_t)]: both expectations by the recursion. Any g, a and v give a weight f / sum alpha D of
+mean delta.
+
+**The bound on the weights.** Let a >= 1, v = 0 and g_t = (a - 1) K_tt / 2. By Hölder's inequality with the
+exponents a and a / (a - 1),
+
+    r = E_pi[e^s] <= E_pi[e^(a s - (a - 1)^2 kappa / 2)]^(1/a) E_pi[e^((a - 1) kappa / 2)]^((a - 1)/a)
+
+with s the exponent of pi and kappa = |C pi|^2 / sigma^2. The first expectation is D M, the second one is M:
+D >= r^a / M^a, hence on {r >= e^eps} the weight of this part alone is at most e^(-(a - 1) eps) M^a. No
+other g gives less for this a.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection
+
+import numpy as np
+import scipy
+
+from dpmech.accounting.balls_in_bins import (
+    Proposal,
+    RemoveDraw,
+    chosen_parts,
+    generator,
+    log_largest_weight,
+    remove_mixture,
+)
+from dpmech.accounting.min_sep.gram import ChainGram, Tilt
+from dpmech.numerics import FloatArray
+
+__all__ = ["ChainPart", "ChainRemove", "PowerPart"]
+
+# Draws that say where a part reaches eps, always the same ones; and their entries at most.
+_TRIALS, _ENTRIES, _SEED = 64, 2**16, 20
+_SCALES = 1.0 + np.geomspace(1e-3, 300.0, 160)
+_HALVINGS, _FARTHEST = 12, 2.0**20
+# Of the way that larger means alone would go, where all steps go the rest of it.
+_PARTLY = 0.4
+# The largest power, and the largest odds of joining that it takes for true.
+_POWERS, _ODDS = 12.0, 1e3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChainPart:
+    """One part.
+
+    Attributes:
+        name: of the part.
+        scale: a; 0 where nobody has to join for the means to move.
+        tilt: the law of the participations, with g.
+        shift: v, shape (n,).
+        image: K v, shape (n,).
+    """
+
+    name: str
+    scale: float
+    tilt: Tilt
+    shift: FloatArray
+    image: FloatArray
+
+    @classmethod
+    def at(
+        cls, gram: ChainGram, name: str, scale: float, gains: FloatArray, shift: FloatArray
+    ) -> "ChainPart":
+        """The part with these g, a and v."""
+        return cls(name, scale, gram.tilt(gains), shift, gram.matvec(shift))
+
+    def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
+        """V + a pi, shape (count, n)."""
+        if self.scale == 0.0:
+            return np.tile(self.shift, (count, 1))
+        return self.shift + self.scale * gram.patterns(self.tilt, rng, count)
+
+    def log_density(self, gram: ChainGram, values: FloatArray) -> FloatArray:
+        """Log D of rows w, shape (m,)."""
+        straight = values @ self.shift - 0.5 * float(self.shift @ self.image)
+        if self.scale == 0.0:
+            return straight
+        offsets = self.tilt.gains - self.scale * self.image - 0.5 * self.scale**2 * gram.diagonal
+        return straight + gram.log_sums(values, self.scale, offsets) - self.tilt.log_total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PowerPart(ChainPart):
+    r"""A part that draws how large the mean of each step joined is: j times as large, j = 1, 2, ....
+
+    With steps that are independent and a whole power a it is `(dP/dQ)^a dQ`, up to a factor: there j of a
+    copies of the example join, with binomial odds. Each j has gains of its own, and a step joined counts as
+    much as all of them together.
+
+    Attributes:
+        logs: gains of each j, shape (J, n).
+    """
+
+    logs: FloatArray
+
+    @classmethod
+    def made(cls, gram: ChainGram, power: float, shift: FloatArray) -> "PowerPart":
+        """The part of a power, with all steps moved by a shift as well."""
+        odds = math.log(min(gram.sampling_prob / max(1.0 - gram.sampling_prob, 1e-300), _ODDS))
+        count = np.arange(1, math.ceil(power) + 1)
+        # Of a power that is no whole number, all binomial coefficients up to there are positive.
+        ways = np.cumsum(np.log((power - count + 1.0) / count))
+        most = (ways + (count - 1) * odds)[:, None]
+        logs = most + 0.5 * (count * (count - 1))[:, None] * gram.diagonal
+        gains: FloatArray = scipy.special.logsumexp(logs, axis=0)
+        return cls("powers", 1.0, gram.tilt(gains), shift, gram.matvec(shift), logs)
+
+    def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
+        """V + j pi, shape (count, n)."""
+        joined = gram.patterns(self.tilt, rng, count)
+        rows, steps = np.nonzero(joined)
+        bounds = np.cumsum(np.exp(self.logs - self.tilt.gains), axis=0)[:, steps]
+        drawn = rng.random(rows.size) * bounds[-1]
+        joined[rows, steps] = 1.0 + np.minimum((drawn >= bounds).sum(axis=0), len(bounds) - 1)
+        return self.shift + joined
+
+    def log_density(self, gram: ChainGram, values: FloatArray) -> FloatArray:
+        """Log D of rows w, shape (m,)."""
+        terms = np.full(values.shape, -np.inf)
+        moved = values - self.image
+        for j, logs in enumerate(self.logs, 1):
+            np.logaddexp(terms, j * moved + (logs - 0.5 * j * j * gram.diagonal), out=terms)
+        sums = gram.log_sums(terms, 1.0, np.zeros(gram.bins))
+        found: FloatArray = values @ self.shift - 0.5 * float(self.shift @ self.image) + sums
+        return found - self.tilt.log_total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChainRemove(Proposal):
+    """The REMOVE mixture.
+
+    Attributes:
+        gram: K of the steps.
+        eps: the privacy loss level.
+        parts: the nominal one, the star, and others.
+        alphas: their probabilities.
+    """
+
+    gram: ChainGram
+    eps: float
+    parts: tuple[ChainPart, ...]
+    alphas: FloatArray
+
+    @classmethod
+    def at(cls, gram: ChainGram, eps: float, names: Collection[str] | None = None) -> "ChainRemove":
+        """The mixture at eps, its parts equally probable; with the names given, and the first two."""
+        none = np.zeros(gram.bins)
+        nominal = ChainPart.at(gram, "nominal", 1.0, none, none)
+        parts = [nominal, _scaled(gram, "star", _best_scale(gram, eps))]
+        parts.extend(_aimed(gram, eps, names))
+        return cls(gram, eps, tuple(parts), np.full(len(parts), 1.0 / len(parts)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts."""
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Their probabilities."""
+        return self.alphas
+
+    @property
+    def bounding(self) -> Collection[str]:
+        """The star."""
+        return ("star",)
+
+    @property
+    def log_weight_bound(self) -> float:
+        """Log of an upper bound on every weight, proved: by the nominal part and the star."""
+        star = self.parts[1]
+        slopes = np.array([0.0, star.scale - 1.0])
+        logs = np.array([0.0, star.scale * star.tilt.log_total])
+        return log_largest_weight(slopes, slopes * self.eps - logs, self.alphas[:2])
+
+    def reweighted(self, weights: FloatArray) -> "ChainRemove":
+        """The same parts with other probabilities."""
+        return dataclasses.replace(self, alphas=weights)
+
+    def restricted(self, names: Collection[str]) -> "ChainRemove":
+        """The parts of these names, the nominal one and the star."""
+        kept = [place < 2 or part.name in names for place, part in enumerate(self.parts)]
+        alphas = self.alphas[np.array(kept)]
+        parts = tuple(part for part, keep in zip(self.parts, kept, strict=True) if keep)
+        return dataclasses.replace(self, parts=parts, alphas=alphas / alphas.sum())
+
+    def at_level(self, eps: float) -> "ChainRemove":
+        """The same parts, for another payoff."""
+        return dataclasses.replace(self, eps=eps)
+
+    def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
+        """Log (r - e^eps)_+ from log (r - e^eps')_+, eps' <= eps."""
+        return _payoffs(np.where(log_payoffs > -np.inf, np.logaddexp(log_payoffs, self.eps), -np.inf), eps)
+
+    def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
+        """Samples of the mixture."""
+        gram = self.gram
+        rows = generator(seed, RemoveDraw.NORMALS).standard_normal((count, gram.bins))
+        chosen = chosen_parts(self.alphas, generator(seed, RemoveDraw.CHOICES).random(count))
+        joining = generator(seed, RemoveDraw.TILTS)
+        for place, part in enumerate(self.parts):
+            own = np.flatnonzero(chosen == place)
+            if own.size:
+                rows[own] += gram.means(part.weights(gram, joining, own.size))
+        values = gram.correlated(rows)
+        losses = gram.losses(values)
+        payoffs, densities = _payoffs(losses, self.eps), np.zeros((count, self.alphas.size))
+        hits = np.flatnonzero(payoffs > -np.inf)
+        reached = values[hits]
+        densities[hits, 0] = losses[hits]
+        for place, part in enumerate(self.parts[1:], 1):
+            densities[hits, place] = part.log_density(gram, reached)
+        return payoffs, densities
+
+
+def _payoffs(losses: FloatArray, eps: float) -> FloatArray:
+    out = np.full(losses.shape, -np.inf)
+    hits = losses > eps
+    out[hits] = losses[hits] + np.log(-np.expm1(eps - losses[hits]))
+    return out
+
+
+def _scaled(gram: ChainGram, name: str, scale: float, shift: FloatArray | None = None) -> ChainPart:
+    """Means a times as large, and the participations that are the best ones for that."""
+    still = np.zeros(gram.bins) if shift is None else shift
+    return ChainPart.at(gram, name, scale, 0.5 * (scale - 1.0) * gram.diagonal, still)
+
+
+def _best_scale(gram: ChainGram, eps: float) -> float:
+    """The a that bounds the weights best."""
+
+    def bound(scale: float) -> float:
+        total = gram.tilt(0.5 * (scale - 1.0) * gram.diagonal).log_total
+        return scale * total - (scale - 1.0) * eps
+
+    best, last = 1.0, 0.0
+    for scale in _SCALES.tolist():
+        found = bound(scale)
+        if not found < last:
+            break
+        best, last = scale, found
+    return best
+
+
+def _aimed(gram: ChainGram, eps: float, names: Collection[str] | None) -> list[ChainPart]:
+    """Parts whose losses lie about eps, each on another way there."""
+    rng = np.random.default_rng(_SEED)
+    trials = max(8, min(_TRIALS, _ENTRIES // gram.bins))
+    normals, seed = rng.standard_normal((trials, gram.bins)), rng.integers(2**63)
+    none, level = np.zeros(gram.bins), np.full(gram.bins, gram.rate)
+
+    def loss(part: ChainPart) -> float:
+        drawn = part.weights(gram, np.random.default_rng(seed), trials)
+        return float(np.median(gram.losses(gram.correlated(normals + gram.means(drawn)))))
+
+    def solved(make: Callable[[float], ChainPart]) -> ChainPart:
+        low, high = 0.0, 1.0
+        while loss(make(high)) < eps and high < _FARTHEST:
+            low, high = high, 2.0 * high
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if loss(make(middle)) >= eps else (middle, high)
+        return make(high)
+
+    def wanted(name: str) -> bool:
+        return names is None or name in names
+
+    parts: list[ChainPart] = []
+    if wanted("all steps"):
+        parts.append(solved(lambda h: ChainPart.at(gram, "all steps", 0.0, none, h * level)))
+    if wanted("joined, all steps"):
+        parts.append(solved(lambda h: ChainPart.at(gram, "joined, all steps", 1.0, none, h * level)))
+    if wanted("powers"):
+        if loss(PowerPart.made(gram, _POWERS, none)) >= eps:
+            parts.append(solved(lambda a: PowerPart.made(gram, min(1.0 + a, _POWERS), none)))
+        else:
+            parts.append(solved(lambda h: PowerPart.made(gram, _POWERS, h * level)))
+    if wanted("scaled") or wanted("scaled, all steps"):
+        scaled = solved(lambda a: _scaled(gram, "scaled", 1.0 + a))
+        if wanted("scaled"):
+            parts.append(scaled)
+        if wanted("scaled, all steps"):
+            partly = 1.0 + _PARTLY * (scaled.scale - 1.0)
+            parts.append(solved(lambda h: _scaled(gram, "scaled, all steps", partly, h * level)))
+    return parts
+
+
+remove_mixture.register(ChainGram, ChainRemove.at)

@@ -1,0 +1,99 @@
+"""Lots of examples that rest: the law of their histories by chi-square, and faults that show."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpmech as dm
+from dpmech.samplers import MinSepSampler, ParticipationTracker, sampler_for
+from tests.unit.accounting.min_sep.test_chains import written_out
+
+N, B, P, SIZE = 6, 3, 0.3, 20_000
+ALPHA = 1e-9
+
+
+def histories(lots, size=SIZE):
+    """A number for the steps that each example joined."""
+    found = np.zeros(size, dtype=np.int64)
+    for step, lot in enumerate(lots):
+        found[lot] += 1 << step
+    return found
+
+
+def p_value(found):
+    """Chi-square of the histories of all examples, each of which has the law written out."""
+    steps, law = written_out(N, B, P)
+    keys = (steps @ 2.0 ** np.arange(N)).astype(np.int64)
+    counts = collections.Counter(found.tolist())
+    if set(counts) - set(keys.tolist()):
+        return 0.0
+    return stats.chisquare([counts[key] for key in keys.tolist()], law * found.size).pvalue
+
+
+def test_histories_have_the_law_of_the_claim():
+    sampler = sampler_for(dm.MinSepSampling(B, P), SIZE, n=N, rng=4)
+    assert isinstance(sampler, MinSepSampler)
+    assert sampler.expected_batch_size == pytest.approx(SIZE * P / (1.0 + P * (B - 1)))
+    assert sampler.steps_per_epoch == 5
+    lots = list(sampler)
+    assert p_value(histories(lots)) > ALPHA
+    # Every lot has the same expected size, the first one too.
+    rate = dm.MinSepSampling(B, P).rest_law.rate
+    assert min(stats.binomtest(len(lot), SIZE, rate).pvalue for lot in lots) > ALPHA
+
+
+def test_examples_are_independent_of_each_other():
+    found = histories(sampler_for(dm.MinSepSampling(B, P), SIZE, n=N, rng=5))
+    first = found & 1
+    table = [[np.count_nonzero((first[:-1] == a) & (first[1:] == b)) for a in (0, 1)] for b in (0, 1)]
+    assert stats.chi2_contingency(table).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("fault", ["all free at first", "one step too short", "three percent more"])
+def test_another_law_is_found_out(fault):
+    rng = np.random.default_rng(6)
+    size = 400_000 if fault == "three percent more" else SIZE
+    short, more = fault == "one step too short", 1.03 if fault == "three percent more" else 1.0
+    resting = rng.random(size) < dm.MinSepSampling(B, P).rest_law.resting
+    free = np.where(resting & (fault != "all free at first"), rng.integers(1, B, size=size), 0)
+    lots = []
+    for step in range(N):
+        lot = np.flatnonzero((free <= step) & (rng.random(size) < P * more))
+        free[lot] = step + B - short
+        lots.append(lot)
+    assert p_value(histories(lots, size)) < ALPHA
+
+
+def test_lots_are_asked_for_in_any_order_and_go_on_from_a_state():
+    sampler = MinSepSampler(50, 3, 0.4, 9, rng=1)
+    lots = [sampler.indices(step).tolist() for step in range(9)]
+    assert [sampler.indices(step).tolist() for step in (8, 2, 5)] == [lots[8], lots[2], lots[5]]
+    for _ in range(4):
+        next(iter(sampler))
+    other = MinSepSampler(50, 3, 0.4, 9)
+    other.load_state_dict(sampler.state_dict())
+    assert [lot.tolist() for lot in other] == lots[4:]
+    assert MinSepSampler(50, 3, 0.4, 9, rng="secure").generator == "aes-128-ctr"
+
+
+def test_the_tracker_refuses_who_does_not_rest():
+    tracker = ParticipationTracker(dm.MinSepSampling(3, 0.4), 9, 5)
+    tracker.record(0, [1, 3])
+    with pytest.raises(dm.CertificateError, match="less than 3 steps after it last did"):
+        tracker.record(1, [3])
+    assert tracker.summary() == {"steps": 1, "smallest_separation": None, "most_participations": 1}
+
+
+def test_certain_coins_come_every_b_steps():
+    lots = [lot.tolist() for lot in MinSepSampler(60, 3, 1.0, 9, rng=2)]
+    assert lots[:3] == lots[3:6] == lots[6:]
+    assert sorted(itertools.chain(*lots[:3])) == list(range(60))
+
+
+def test_without_rest_it_is_poisson_sampling():
+    assert [lot.tolist() for lot in MinSepSampler(60, 1, 0.2, 5, rng=2)] == [
+        lot.tolist() for lot in sampler_for(dm.Poisson(0.2), 60, n=5, rng=2)
+    ]
