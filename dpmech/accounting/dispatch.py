@@ -114,7 +114,8 @@ def _scheme(participation: Participation) -> Scheme:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
-            "FixedSizeLots, MinSepSampling, CyclicPoisson, UserCyclicPoisson, BallsInBins and FreshBallsInBins",
+            "FixedSizeLots, MinSepSampling, CyclicPoisson, UserCyclicPoisson, BallsInBins and "
+            "FreshBallsInBins",
         )
     return scheme
 

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.min_sep_participation import MinSepSampling
 from dpmech.mechanism.participation import Participation, Pattern, register
-from dpmech.mechanism.truncated_participation import TruncatedPoisson
+from dpmech.mechanism.truncated_participation import TruncatedPoisson, check_truncated
 from dpmech.mechanism.user_participation import UserCyclicPoisson, UserPoisson, users_in_bins
 
 __all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
@@ -53,7 +53,7 @@ class Poisson(Participation):
     ) -> Self:
         """Itself, or what is asked for: a `UserPoisson`, or a `TruncatedPoisson`."""
         if max_lot_size is not None or dataset_size is not None:
-            _check_truncated(max_examples_per_user, max_lot_size, dataset_size)
+            check_truncated(max_examples_per_user, max_lot_size, dataset_size)
             return TruncatedPoisson(sampling_prob, max_lot_size, dataset_size)  # type: ignore[return-value,arg-type]  # not initialised again; both are there
         if max_examples_per_user is None:
             return super().__new__(cls)
@@ -334,18 +334,6 @@ class FreshBallsInBins(BallsInBins):
             f"others and of all other epochs, into one of {self.bins} bins; step t trains on bin t mod "
             f"{self.bins} of its epoch. Every allocation is drawn anew and kept secret."
         )
-
-
-def _check_truncated(examples: int | None, most: int | None, size: int | None) -> None:
-    if examples is not None:
-        raise UnsupportedCombinationError(
-            "no theorem here covers lots that are cut down and users with several examples: which of these "
-            "are kept depends on each other",
-            supported="Poisson with max_examples_per_user, or with max_lot_size and dataset_size",
-        )
-    if most is None or size is None:
-        name = "max_lot_size" if most is None else "dataset_size"
-        raise InvalidParameterError(name, None, "given: max_lot_size and dataset_size belong together")
 
 
 def _check_sampling_prob(value: object) -> float:

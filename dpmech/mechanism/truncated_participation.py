@@ -5,12 +5,12 @@ import functools
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.participation import Participation, Pattern
 from dpmech.mechanism.truncation import Truncation
 
-__all__ = ["TruncatedPoisson"]
+__all__ = ["TruncatedPoisson", "check_truncated"]
 
 _LARGEST_DATASET = 1 << 53
 
@@ -98,3 +98,16 @@ class TruncatedPoisson(Participation):
         if most is None or size is None:
             raise InvalidParameterError("max_lot_size", most, f"given with sampling {cls.plan_name}")
         return cls(sampling_prob, most, size)
+
+
+def check_truncated(examples: int | None, most: int | None, size: int | None) -> None:
+    """Refuse half of the settings of truncated lots, and them beside users."""
+    if examples is not None:
+        raise UnsupportedCombinationError(
+            "no theorem here covers lots that are cut down and users with several examples: which of these "
+            "are kept depends on each other",
+            supported="Poisson with max_examples_per_user, or with max_lot_size and dataset_size",
+        )
+    if most is None or size is None:
+        name = "max_lot_size" if most is None else "dataset_size"
+        raise InvalidParameterError(name, None, "given: max_lot_size and dataset_size belong together")
