@@ -26,10 +26,14 @@ other
 """
 
 
+# The extensions of this project, among other scripts.
+EXTENSIONS = [path for path in DOCS.glob("*.py") if "def setup(app" in path.read_text(encoding="utf-8")]
+
+
 def settings(source):
     """A folder with the settings of all pages; returns the command that builds pages from it."""
-    for name in ("conf.py", "cross_references.py", "mathml.py", "command_pages.py", "references.bib"):
-        shutil.copy(DOCS / name, source / name)
+    for path in (DOCS / "conf.py", DOCS / "references.bib", *EXTENSIONS):
+        shutil.copy(path, source / path.name)
     shutil.copytree(DOCS / "static", source / "static")
     only = ["-D", "exclude_patterns=generated", "-D", "autosummary_generate=0"]
     return [sys.executable, "-m", "sphinx", "-q", *only, str(source)]

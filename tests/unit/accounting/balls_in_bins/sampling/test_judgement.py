@@ -11,6 +11,7 @@ import scipy.stats
 import dpmech as dm
 from dpmech.accounting import bin_gram, judge_delta
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling import judgement
 from dpmech.accounting.balls_in_bins.sampling.judgement import most_draws
 from tests.support import bins_oracles
@@ -47,11 +48,11 @@ def test_a_false_claim_passes_no_more_often_than_beta():
     assert scipy.stats.binom.sf(passed - 1, runs, beta) > ALPHA
     lighter = np.log(0.9)
 
-    def too_light(self, payoffs, densities, true=judgement.RemoveProposal.log_weights):
+    def too_light(self, payoffs, densities, true=RemoveProposal.log_weights):
         return true(self, payoffs, densities) + lighter
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (judgement.RemoveProposal, judgement.AddProposal):
+        for kind in (RemoveProposal, AddProposal):
             patch.setattr(kind, "log_weights", too_light)
         passed = sum(judged(1.1001, beta=beta, seed=seed).holds for seed in range(15))
     assert scipy.stats.binom.sf(passed - 1, 15, beta) < ALPHA
