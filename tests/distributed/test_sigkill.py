@@ -97,7 +97,8 @@ def train(case, cal, folder, rank, tell):
     dataset = TensorDataset(torch.randn(SIZE, 4, generator=rng), torch.randint(3, (SIZE,), generator=rng))
     model = network(case)
     checkpoint = folder / f"checkpoint-{rank}.pt"
-    fresh = not checkpoint.exists()  # otherwise the keys have to come from there
+    # Otherwise the keys come from there. Where a process was killed before its first one, all begin anew.
+    fresh = not all((folder / f"checkpoint-{one}.pt").exists() for one in range(case.world))
     seeds = {"generator": 7, "rng": 8} if fresh else {}
     with mock.patch("secrets.randbits", return_value=9) if case.secure and fresh else nullcontext():
         parts = private, optimizer, lots = make_private(
