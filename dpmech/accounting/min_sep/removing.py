@@ -73,6 +73,11 @@ class ChainPart:
         """The part with these g, a and v."""
         return cls(name, scale, gram.tilt(gains), shift, gram.matvec(shift))
 
+    @property
+    def sizes(self) -> tuple[FloatArray, FloatArray]:
+        """How large the mean of a step joined may be, shape (J,), and the gains of each, shape (J, n)."""
+        return np.array([self.scale]), self.tilt.gains[None]
+
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
         """V + a pi, shape (count, n)."""
         if self.scale == 0.0:
@@ -113,6 +118,11 @@ class PowerPart(ChainPart):
         logs = most + 0.5 * (count * (count - 1))[:, None] * gram.diagonal
         gains: FloatArray = scipy.special.logsumexp(logs, axis=0)
         return cls("powers", 1.0, gram.tilt(gains), shift, gram.matvec(shift), logs)
+
+    @property
+    def sizes(self) -> tuple[FloatArray, FloatArray]:
+        """J and its gains."""
+        return np.arange(1.0, len(self.logs) + 1.0), self.logs
 
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
         """V + j pi, shape (count, n)."""
