@@ -135,10 +135,10 @@ class PowerPart(ChainPart):
 
     def log_density(self, gram: ChainGram, values: FloatArray) -> FloatArray:
         """Log D of rows w, shape (m,)."""
-        terms = np.full(values.shape, -np.inf)
-        moved = values - self.image
-        for j, logs in enumerate(self.logs, 1):
-            np.logaddexp(terms, j * moved + (logs - 0.5 * j * j * gram.diagonal), out=terms)
+        from dpmech.accounting.min_sep.kernels import log_powers
+
+        sizes, terms = np.arange(1.0, len(self.logs) + 1.0), np.empty_like(values)
+        log_powers(values - self.image, self.logs - 0.5 * (sizes**2)[:, None] * gram.diagonal, terms)
         sums = gram.log_sums(terms, 1.0, np.zeros(gram.bins))
         found: FloatArray = values @ self.shift - 0.5 * float(self.shift @ self.image) + sums
         return found - self.tilt.log_total
