@@ -10,6 +10,7 @@ References:
 """
 
 import abc
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.numerics import UNIT, FloatArray, IntArray
 
-__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram", "factor_rounding"]
+__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram", "factor_rounding", "pair_sums"]
 
 # What is refused as no Gram matrix, relative to the largest entry; no guarantee rests on either. Eigenvalues
 # further below 0 show a matrix that is not positive semidefinite, products further apart two that are not
@@ -153,3 +154,23 @@ class BinGram(abc.ABC):
             np.exp(part - top[:, None], out=part)
             out[start : start + step] = top + np.log(part.mean(axis=1))
         return out
+
+
+def pair_sums(indices: IntArray, entries: Callable[[IntArray, IntArray], FloatArray]) -> FloatArray:
+    """For every row i of `indices`, shape (m, q), the sums `sum_v K[i_u, i_v]` over v, of a symmetric K.
+
+    Args:
+        indices: the tuples.
+        entries: takes rows and columns, two arrays of one shape, to the entries of K there.
+
+    Returns:
+        The sums, shape (m, q); each pair is read once.
+    """
+    places = np.ascontiguousarray(indices.T)
+    first, second = np.triu_indices(len(places))
+    shown = entries(places[first], places[second])
+    belongs = np.zeros((len(places), first.size))
+    pairs = np.arange(first.size)
+    belongs[first, pairs] = belongs[second, pairs] = 1.0
+    out: FloatArray = (belongs @ shown).T
+    return out

@@ -247,7 +247,7 @@ class CertifiedAccountant(Accountant):
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
             return _Search(pilots, start, 0.0, 0.0)
-        further = pilots.moved(*at(start + _STEP), pilots.entropy).redrawn()
+        further = pilots.moved(*at(start + _STEP), pilots.entropy).of_decider().redrawn()
         # Both have the same random numbers, so that their difference is known well.
         fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
         root = start + (pilots.log_mean - math.log(delta)) / fall
@@ -278,7 +278,7 @@ class CertifiedAccountant(Accountant):
         if self.lower is None or not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
             return 0.0
         here, below = (
-            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).redrawn().log_mean
+            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).of_decider().redrawn().log_mean
             for factor in (1.0, 1.0 - _STEP)
         )
         fall = (below - here) / -math.log1p(-_STEP)
