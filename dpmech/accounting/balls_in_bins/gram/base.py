@@ -10,6 +10,7 @@ References:
 """
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Self
 
@@ -167,10 +168,16 @@ def pair_sums(indices: IntArray, entries: Callable[[IntArray, IntArray], FloatAr
         The sums, shape (m, q); each pair is read once.
     """
     places = np.ascontiguousarray(indices.T)
-    first, second = np.triu_indices(len(places))
-    shown = entries(places[first], places[second])
-    belongs = np.zeros((len(places), first.size))
+    first, second, belongs = _pairs(len(places))
+    out: FloatArray = (belongs @ entries(places[first], places[second])).T
+    return out
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs(size: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """Both places of every pair, a place with itself included, and which pairs a place is in."""
+    first, second = np.triu_indices(size)
+    belongs = np.zeros((size, first.size))
     pairs = np.arange(first.size)
     belongs[first, pairs] = belongs[second, pairs] = 1.0
-    out: FloatArray = (belongs @ shown).T
-    return out
+    return first, second, belongs

@@ -7,7 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.accounting.balls_in_bins.gram.base import FACTOR_RTOL, NEGATIVE_RTOL, BinGram, factor_rounding, pair_sums
+from dpmech.accounting.balls_in_bins.gram.base import (
+    FACTOR_RTOL,
+    NEGATIVE_RTOL,
+    BinGram,
+    factor_rounding,
+    pair_sums,
+)
 from dpmech.accounting.balls_in_bins.gram.sequential import SequentialFactor
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
 from dpmech.exceptions import InvalidParameterError, NumericalError

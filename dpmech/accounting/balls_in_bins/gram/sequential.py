@@ -6,8 +6,8 @@ the left of every cut has low rank, what later rows need of the groups before is
     [s_p, y_p] = [s_(p-1), x_p] G_p,    y = F x,
 
 and, as every step is linear, the transpose runs backwards through the same tables,
-`[t_(p-1), z_p] = [t_p, v_p] G_p^T`, `z = F^T v`. (That is the sequentially semiseparable form of F.) A product
-then takes about b (c + 2 r) multiplications in place of b^2, c the size of a group and r that of a state.
+`[t_(p-1), z_p] = [t_p, v_p] G_p^T`, `z = F^T v`. (That is the sequentially semiseparable form of F.) A
+product then takes about b (c + 2 r) multiplications in place of b^2, c the size of a group, r that of a state.
 Strategies with a short recursion, and those whose columns are nearly sums of a few exponentials, have r of 2
 to 30.
 
@@ -17,6 +17,7 @@ References:
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -65,7 +66,7 @@ class SequentialFactor:
         tables = []
         # Rows from the last cut on, in the coordinates of the state.
         seen = np.zeros((bins, 0))
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in itertools.pairwise(cuts):
             size = stop - start
             block = np.concatenate([seen, factor[start:, start:stop]], axis=1)
             shown, below = block[:size].T, block[size:]

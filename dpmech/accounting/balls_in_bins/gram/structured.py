@@ -6,7 +6,13 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.accounting.balls_in_bins.gram.base import BLOCK_ENTRIES, FACTOR_RTOL, NEGATIVE_RTOL, BinGram, pair_sums
+from dpmech.accounting.balls_in_bins.gram.base import (
+    BLOCK_ENTRIES,
+    FACTOR_RTOL,
+    NEGATIVE_RTOL,
+    BinGram,
+    pair_sums,
+)
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.numerics import FloatArray, IntArray

@@ -57,7 +57,7 @@ class PointGroup:
 
     @functools.cached_property
     def panels(self) -> tuple[tuple[slice, IntArray, FloatArray], ...]:
-        """Some rows, the columns where one of them is not 0, and those entries, transposed; () to take all."""
+        """Some rows, the columns where one is not 0, and the entries there, transposed; () to take all."""
         panels, used = [], 0
         for start in range(0, len(self.tilts), PANEL):
             part = self.tilts[start : start + PANEL]

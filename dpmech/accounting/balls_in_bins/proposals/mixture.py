@@ -19,7 +19,7 @@ from dpmech.numerics import FloatArray, IntArray
 __all__ = ["Proposal", "chosen_parts", "log_largest_weight", "row_batches"]
 
 # Of a block, so many numbers are worked on at once: they stay in the cache, and their memory is used again.
-BATCH_ENTRIES = 2**15
+BATCH_ENTRIES = 2**17
 
 # A bound on any nodes; these make it close.
 _NODES = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, 4096)])

@@ -39,8 +39,6 @@ _LEAST_DRAWS = 4000.0
 _HOPELESS = 6.0
 # The same for bounds on delta, which are wide where that is not enough.
 _PATIENT = 4.0
-# The pilot is to know delta this much better than the gap that is aimed at.
-_PILOT_SHARE = 0.25
 # The lower end is looked for below the root by this many times what the upper one is above it.
 _FLOOR_GAP = 3.0
 # Between a bound of `delta` from below and the estimate.
@@ -267,9 +265,7 @@ class CertifiedAccountant(Accountant):
             )
         if aim.pilots is not None:
             return _Search(aim.pilots, root, start + aim.above - root, fall)
-        short = pilots.relative_error / (_PILOT_SHARE * fall * aim.above)
-        size = int(min(pilots.samples * short**2, most))
-        larger = pilots.moved(*at(root), self._entropy()).redrawn(size)
+        larger = pilots.moved(*at(root), self._entropy()).redrawn(int(min(aim.sizing, most)))
         root += (larger.log_mean - math.log(delta)) / fall
         return _Search(larger, root, aim.above, fall)
 
