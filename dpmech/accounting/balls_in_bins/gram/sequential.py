@@ -7,9 +7,9 @@ the left of every cut has low rank, what later rows need of the groups before is
 
 and, as every step is linear, the transpose runs backwards through the same tables,
 `[t_(p-1), z_p] = [t_p, v_p] G_p^T`, `z = F^T v`. (That is the sequentially semiseparable form of F.) A
-product then takes about b (c + 2 r) multiplications in place of b^2, c the size of a group, r that of a state.
-Strategies with a short recursion, and those whose columns are nearly sums of a few exponentials, have r of 2
-to 30.
+product then takes about b (c + 2 r) multiplications in place of b^2, c the size of a group and r that of a
+state. Strategies with a short recursion, and those whose columns are nearly sums of a few exponentials, have
+r of 2 to 30.
 
 References:
     Chandrasekaran, Dewilde, Gu, Pals, Sun, van der Veen and White 2005, "Some fast algorithms for
