@@ -106,6 +106,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.proposals.gaussian_groups",
         "accounting.balls_in_bins.gram.base",
         "accounting.balls_in_bins.gram.dense",
+        "accounting.balls_in_bins.gram.sequential",
         "accounting.balls_in_bins.gram.structured",
         "accounting.balls_in_bins.proposals.mixture",
         "accounting.balls_in_bins.proposals.remove_mixture",
