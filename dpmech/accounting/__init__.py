@@ -60,7 +60,7 @@ from dpmech.accounting.methods import (
     Rdp,
     check_method,
 )
-from dpmech.accounting.min_sep import chain_gram
+from dpmech.accounting.min_sep import ChainGram, ChainRemove, chain_gram
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
 from dpmech.accounting.profiles import (
     Composition,
@@ -87,6 +87,8 @@ __all__ = [
     "AllocationRenyiAccountant",
     "BinGram",
     "Certified",
+    "ChainGram",
+    "ChainRemove",
     "CollectiveParts",
     "Composition",
     "Curve",

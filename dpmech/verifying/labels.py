@@ -26,9 +26,9 @@ __all__ = ["by_allocation", "label_checks", "nodes_method"]
 _RTOL = (1e-6, 0.5)
 # An eps up to which sampled accountants draw nothing, and what they then say that it rests on.
 _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
-# What `Exact` said of independent bins before it knew the law of their sum.
 # Routes of estimates, which say what carried them.
 _ESTIMATES = ("bins.importance", "chains.importance")
+# What `Exact` said of independent bins before it knew the law of their sum.
 _FORMERLY = {"bins.independent": "bins.programme"}
 # What finds the nodes of a profile, but for sampling, which has a beta.
 _FOUND_BY: dict[str, Method] = {

@@ -222,6 +222,7 @@ GROUPS: dict[str, list[str]] = {
         "verifying.user_integrals",
         "verifying.truncated_integrals",
         "verifying.fixed_integrals",
+        "verifying.chain_checks",
         "verifying.chain_draws",
         "verifying.labels",
         "verifying.ledgers",
