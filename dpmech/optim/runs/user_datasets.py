@@ -203,6 +203,12 @@ def check_unit(
             )
         if isinstance(dataset.contributions, SharedContributions):
             _check_shared(claim)
+        if list(dataset.indices) != dataset.contributions.indices.tolist():
+            raise UnsupportedCombinationError(
+                "the indices of the UserExamples are no longer those that were kept: nothing bounds how many "
+                "examples of a user there are",
+                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {most}), unchanged",
+            )
         held = dataset.contributions.max_examples_per_user
         if held > most:
             raise CertificateError(

@@ -196,6 +196,13 @@ def test_all_examples_of_a_user_go_into_one_group():
     assert dm.verify(optimizer.run_record()).ok
 
 
+def test_examples_put_back_after_they_were_left_out_are_refused():
+    data = UserExamples(examples(), IDS, MOST)
+    data.indices = list(range(len(IDS)))
+    with pytest.raises(dm.UnsupportedCombinationError, match="no longer those that were kept"):
+        made(SEVERAL, data)
+
+
 def test_unsampled_examples_of_users_take_their_steps():
     cal = calibration(dm.MinSep(2, max_examples_per_user=MOST))
     model, optimizer, loader = made(cal, UserExamples(examples(), IDS, MOST), unit="user", rng=None)
