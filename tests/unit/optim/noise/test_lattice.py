@@ -14,7 +14,7 @@ import dpmech as dm
 from dpmech.optim import AdaptiveClip, NoiseMode, NoiseStream, PrivateOptimizer, make_private
 from dpmech.optim.noise.box_muller import PairMaker
 from dpmech.optim.noise.lattice import add_on_lattice, lattice_step
-from dpmech.optim.noise.lattice_loss import DRAWN
+from dpmech.optim.noise.lattice_bound import DRAWN
 from dpmech.optim.noise.secure_normals import SecureNormals
 
 pytest.importorskip("cryptography")
@@ -116,20 +116,17 @@ def test_what_is_released_is_within_the_proved_distance(count, total):
     assert moved_most(total, words_of(count), 1.2345) <= DRAWN.move
 
 
-def test_numbers_of_float32_are_farther(monkeypatch):
-    """Most of them round to the same multiple; one that lies between two is enough."""
-    words = words_of(60_000)
+def test_numbers_of_float32_are_farther():
+    """For a sum with which the two numbers lie on different sides of what divides two multiples."""
+    words = words_of(400)
     numbers = np.empty(2 * len(words))
     PairMaker(len(words)).make(words, numbers)
-    steps = 1.2345 * numbers / lattice_step(1.2345)
-    rounded = 1.2345 * numbers.astype(np.float32).astype(float) / lattice_step(1.2345)
-    found = np.flatnonzero((np.rint(steps) != np.rint(rounded)).reshape(-1, 2).any(1))
-    assert found.size
-    assert (
-        moved_most(0.0, words[found], 1.2345)
-        <= DRAWN.move
-        < moved_most(0.0, words[found], 1.2345, coarse=True)
-    )
+    scale = 1.2345
+    first = int(np.abs(numbers - numbers.astype(np.float32))[::2].argmax())
+    middle = (numbers[2 * first] + float(np.float32(numbers[2 * first]))) / 2.0
+    total, word = lattice_step(scale) / 2.0 - scale * middle, words[first : first + 1]
+    assert moved_most(total, word, scale) <= DRAWN.move < 2.0**-30
+    assert moved_most(total, word, scale, coarse=True) > 2.0**-30
 
 
 # ---- streams
@@ -188,7 +185,7 @@ def test_states_with_and_without_a_lattice_are_told_apart():
 
 def test_correlated_noise_is_refused_by_name():
     for strategy in (dm.LambdaCGD(N, 0.9), dm.SquareRoot(N, 2), dm.BLT(N, [0.9], [0.3])):
-        with pytest.raises(dm.UnsupportedCombinationError, match="secure-lattice.*correlated"):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"secure-lattice.*correlated"):
             stream_of(strategy)
 
 

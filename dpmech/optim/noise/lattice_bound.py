@@ -58,7 +58,7 @@ class Pair:
                 "shortest", self.shortest, f"above {2.0 * move:g}, twice what numbers may move"
             )
         reach = self.radius + self.longest + 2.0 * move
-        # What a box gains where its sides move, over what it has; log-convex in the step, so one end is worst.
+        # What a box gains where its sides move, over what it has: log-convex in the step, worst at an end.
         growth = max(
             math.exp(reach * (step + 2.0 * move)) / (step - 2.0 * move)
             for step in (self.shortest, self.longest)
