@@ -132,8 +132,8 @@ def lattice_loss(values: int, steps: int, *, failure: float = 1e-15) -> LatticeL
         >>> loss = lattice_loss(1_000_000, 1_000)
         >>> print(f"{loss.eps:.1e} {loss.delta:.1e}")
         1.3e-05 1.6e-12
-        >>> print("{:.5f} {:.8e}".format(*loss.added_to(8.0, 1e-5)))
-        8.00003 1.00001e-05
+        >>> print("{:.5f} {:.5e}".format(*loss.added_to(8.0, 1e-5)))
+        8.00003 1.00049e-05
     """
     # Two numbers of a tensor are a pair, and the last one may be alone: never more pairs than values.
     pairs = check_integer("values", values, minimum=1, maximum=_MOST)
