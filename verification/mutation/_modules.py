@@ -263,6 +263,8 @@ GROUPS: dict[str, list[str]] = {
         "optim.noise.rows",
         "optim.noise.normals",
         "optim.noise.box_muller",
+        "optim.noise.lattice",
+        "optim.noise.lattice_bound",
         "optim.noise.secure_normals",
         "optim.noise.scales",
         "optim.noise.error_bound",

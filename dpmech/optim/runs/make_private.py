@@ -98,7 +98,8 @@ def make_private(
         clipping: as for PrivateOptimizer.
         drop_last: as for SequentialSampler; only for participations that are not random.
         generator: of the noise; None for entropy of the operating system, as private training must; "secure"
-            for the same with numbers from a cipher.
+            for the same with numbers from a cipher, "secure-lattice" for these and sums on a lattice, see
+            NoiseStream.
         rng: of the lots; the same; with "secure" the noise is from a cipher too, unless `generator` is given.
             Unused by lots where nothing is drawn.
         mode: of the noise, as for NoiseStream.
