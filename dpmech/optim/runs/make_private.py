@@ -99,8 +99,8 @@ def make_private(
         drop_last: as for SequentialSampler; only for participations that are not random.
         generator: of the noise; None for entropy of the operating system, as private training must; "secure"
             for the same with numbers from a cipher.
-        rng: of the lots; the same; with "secure" the noise is from a cipher too, unless `generator` is given.
-            Unused by lots where nothing is drawn.
+        rng: of the lots, as for `sampler_for`: None for a cipher with a key from the operating system, as
+            private training must; with "secure" the noise is from a cipher too, unless `generator` is given.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
