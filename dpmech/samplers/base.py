@@ -64,7 +64,7 @@ class Sampler(abc.ABC):
 
     @property
     def generator(self) -> str:
-        """What the random words come from: "aes-128-ctr", or "philox" of a seed, or where nothing is drawn."""
+        """What the random words come from: "aes-128-ctr"; "philox" of a seed, or where nothing is drawn."""
         return CIPHER if isinstance(self._key, SecureKey) else PHILOX
 
     @property
