@@ -30,9 +30,9 @@ from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
-from dpmech.optim.runs.user_datasets import UserExamples, check_same_choice, check_unit
+from dpmech.optim.runs.user_datasets import check_same_choice, check_unit, owners_of
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
-from dpmech.samplers import Contributions, Sampler, SequentialSampler, sampler_for
+from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
 __all__ = ["make_private"]
 
@@ -280,9 +280,8 @@ def _sampler(
             rng=rng if shuffled else None,
         )
     else:
-        data, together = loader.dataset, claim.participation.users_together
-        kept = data.contributions if together and isinstance(data, UserExamples) else None
-        owners = kept.owners if isinstance(kept, Contributions) else None
+        together = claim.participation.users_together
+        owners = owners_of(loader.dataset, claim.participation) if together else None
         sampler = sampler_for(claim, count, drop_last=drop_last, user_ids=owners, rng=rng)
     if world > 1:
         states: list[Any] = [None] * world
