@@ -17,7 +17,7 @@ from dpmech.composition.ledger_entries import Release, certificate_of, check_ent
 from dpmech.composition.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
 from dpmech.composition.ledger_totals import FilteredTotal, Total
 from dpmech.composition.lot import Lot
-from dpmech.composition.privacy_filters import Currency, PrivacyFilter, Remaining
+from dpmech.composition.privacy_filters import Currency, Remaining
 from dpmech.exceptions import (
     CertificateError,
     DpmechError,
@@ -27,7 +27,6 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_name
 from dpmech.mechanism import Adjacency, PrivacyBudget
-from dpmech.numerics import typed
 
 __all__ = ["Ledger"]
 
@@ -222,7 +221,8 @@ class Ledger(Answers):
                 f"the ledger was closed before {name!r}",
                 supported="for releases chosen after a result, Ledger(budget=dm.PrivacyBudget(eps, delta))",
             )
-        if any(name == one.name for one in (*self._releases, *self._counts)):
+        taken = [one.name for one in self._releases] + [one.name for one in self._counts]
+        if name in taken:
             raise InvalidParameterError("name", name, "new in this ledger, which has it already")
 
     def _enter(

@@ -153,8 +153,8 @@ def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> No
             "path",
             str(path),
             f"a new file, or a ledger that this one continues: the one there has "
-            f"{len(old) + len(had)} releases{', is closed' if ended else ''}, and not all of it is in this one "
-            "(load it again, and add to that)",
+            f"{len(old) + len(had)} releases{', is closed' if ended else ''}, and not all of it is in this "
+            "one (load it again, and add to that)",
         )
 
 

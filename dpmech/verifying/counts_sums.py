@@ -38,7 +38,7 @@ def spend_on_counts(sigma: Fraction, sensitivity: int, releases: int) -> None:
 
 
 def summed_delta(counts: DiscreteGaussian, eps: float) -> float:
-    """delta at eps, of integers that all grow by the sensitivity; up to 1e-6 of itself, no bound."""
+    """Delta at eps, of integers that all grow by the sensitivity; up to 1e-6 of itself, no bound."""
     sigma, k, shift = float(counts.sigma), counts.releases, counts.sensitivity
     variance = Fraction(counts.sigma) ** 2
     first = math.floor(Fraction(eps) * variance / shift - Fraction(k * shift, 2)) + 1
@@ -49,8 +49,8 @@ def summed_delta(counts: DiscreteGaussian, eps: float) -> float:
     if sigma < _SMALL_SIGMA:
         law = _convolved(sigma, k)
     else:
-        s = np.arange(math.ceil(_REACH * scale) + 1, dtype=np.float64)
-        half = np.exp(-0.5 * (s / scale) ** 2) / (scale * math.sqrt(2.0 * math.pi))
+        y = np.arange(math.ceil(_REACH * scale) + 1, dtype=np.float64)
+        half = np.exp(-0.5 * (y / scale) ** 2) / (scale * math.sqrt(2.0 * math.pi))
         law = np.concatenate((half[:0:-1], half))
     middle = law.size // 2
     s = np.arange(max(first, -middle), middle + 1)
