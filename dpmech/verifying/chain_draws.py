@@ -11,6 +11,7 @@ rest. A part of the mixture is y = C(h 1 + a pi) + sigma z, with a and h numbers
 import math
 
 import numpy as np
+import scipy
 
 from dpmech.certificates import Certificate
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
@@ -140,12 +141,12 @@ class ChainDraws:
                 if scale > 0.0:
                     terms = scale * values - scale * shift * totals - 0.5 * scale**2 * np.diag(kernel)
                     logs[:, place] += self._log_ratios(terms)
-            over = np.maximum(-np.expm1(eps + losses if add else eps - losses), 0.0)
-            payoffs = over if add else over * np.exp(losses)
-            densities = np.exp(np.clip(logs, -700.0, 700.0))
-            weights = payoffs / (densities @ odds)
+            # Logs to the end: where sigma is far too small, ratios and densities are beyond what floats hold.
+            mixed = scipy.special.logsumexp(logs, axis=1, b=odds)
+            over = -np.expm1(np.minimum(eps + losses if add else eps - losses, 0.0))
+            weights = over * np.exp(np.where(over > 0.0, (0.0 if add else losses) - mixed, -np.inf))
             found.append(weights)
-            gains += (densities * (weights**2 / (densities @ odds))[:, None]).sum(axis=0)
+            gains += (np.exp(logs - mixed[:, None]) * weights[:, None] ** 2).sum(axis=0)
         if gains.sum() <= 0.0:
             return np.concatenate(found), odds
         better = odds * np.sqrt(gains)
@@ -170,21 +171,17 @@ class ChainDraws:
     def _log_ratios(self, terms: FloatArray) -> FloatArray:
         """Log E_pi[exp(sum over t in pi of terms_t)], from the first step on, shape (m,)."""
         b, p = self.law.min_sep, self.law.sampling_prob
-        # By how long a history still rests; what leaves the rest is put back at its end.
-        weights = np.full((b, len(terms)), self.law.rate)
-        weights[0] = 1.0 - self.law.resting
-        scale = np.zeros(len(terms))
+        # Logs of the weights of histories, by how long they still rest.
+        join, stay = math.log(p), math.log1p(-p) if p < 1.0 else -math.inf
+        logs = np.full((b, len(terms)), math.log(self.law.rate))
+        logs[0] = math.log1p(-self.law.resting)
         for t in range(terms.shape[1]):
-            grown = np.exp(np.minimum(terms[:, t], 600.0))
-            joining, staying = p * grown * weights[0], (1.0 - p) * weights[0]
+            joining, staying = join + terms[:, t] + logs[0], stay + logs[0]
             if b == 1:
-                weights[0] = joining + staying
+                logs[0] = np.logaddexp(joining, staying)
             else:
-                weights[0] = staying + weights[1]
-                weights[1:-1] = weights[2:]
-                weights[-1] = joining
-            top = weights.max(axis=0)
-            weights /= top
-            scale += np.log(top)
-        out: FloatArray = scale + np.log(weights.sum(axis=0))
+                logs[0] = np.logaddexp(staying, logs[1])
+                logs[1:-1] = logs[2:]
+                logs[-1] = joining
+        out: FloatArray = scipy.special.logsumexp(logs, axis=0)
         return out

@@ -152,6 +152,13 @@ def test_the_second_route_is_the_integral(sigma):
     assert found.lower < truth < found.upper < 1.2 * truth
 
 
+def test_the_second_route_sees_a_sigma_that_hides_nothing():
+    # Ratios are beyond e^700 here. Whoever joins one of the two steps is seen: 2 p / (1 + p) of all.
+    draws = ChainDraws(dm.BandedToeplitz(2, [1.0, 0.6]).to_dense(), RestLaw(2, 0.5), np.random.default_rng(1))
+    found = draws.delta(0.005, 8.0)
+    assert found.lower < 2.0 / 3.0 < found.upper < 0.75
+
+
 def test_the_second_route_sums_all_histories():
     n, b, p = 5, 3, 0.3
     draws = ChainDraws(np.eye(n), RestLaw(b, p), np.random.default_rng(1))
