@@ -18,7 +18,7 @@ from dpmech.accounting.poisson import ComposedLoss, JointMoments, LatticeLoss, L
 from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, curve_of_bounds
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_delta, check_integer, check_real
-from dpmech.mechanism import Adjacency
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import BOUND, UNIT, Bounds, Provenance, bisect_boundary, rounded_up, typed
 
 __all__ = ["DiscreteGaussian", "check_variance"]
@@ -49,6 +49,8 @@ class DiscreteGaussian:
         releases: how many of the integers one person can change, over all of the work, >= 1. The product
             sensitivity sqrt(releases) / sigma is at most 100.
         adjacency: between which datasets; the numbers are the same, given the sensitivity.
+        unit: whose presence is hidden, and so of whom sensitivity and releases are said: of one example, or
+            with `Unit.USER` of all that one user brings.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -67,12 +69,14 @@ class DiscreteGaussian:
     sensitivity: int = 1
     releases: int = 1
     adjacency: Adjacency = Adjacency.ADD_REMOVE
+    unit: Unit = Unit.EXAMPLE
 
     def __post_init__(self) -> None:
         variance = check_variance(self.sigma)
         check_integer("sensitivity", self.sensitivity, minimum=1, maximum=10**9)
         check_integer("releases", self.releases, minimum=1, maximum=10**9)
         Adjacency.check(self.adjacency)
+        Unit.check(self.unit)
         if self.sensitivity**2 * self.releases > Fraction(_LARGEST_RATIO) ** 2 * variance:
             raise InvalidParameterError(
                 "sigma", self.sigma, f"at least sensitivity sqrt(releases) / {_LARGEST_RATIO:g}"
@@ -132,7 +136,7 @@ class DiscreteGaussian:
         # Both directions are the same curve.
         parts = Composition(curves=((Curve(nodes, nodes), 1),))
         by = Provenance("profile.nodes", {"nodes": len(nodes.eps)}, (self._by,))
-        return PrivacyProfile(parts, BOUND, by, self.adjacency)
+        return PrivacyProfile(parts, BOUND, by, self.adjacency, self.unit)
 
     def with_releases(self, releases: int) -> Self:
         """The same noise on another number of integers."""

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+_NEWEST = {"ledger": 2}  # of kinds that have later versions too
 # What only a document of this kind has: the wrong file, handed in by mistake, is named.
 _OWN = {"certificate": "claim", "run record": "run", "ledger": "releases"}
 # Bytes of a file that is read without being asked for more.
@@ -185,7 +186,7 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     _check_depth(document)
     _check_lengths(document, "the file")
     # The first few: a large file could have a million.
-    found = itertools.islice(_validator(kind).iter_errors(document), 5)
+    found = itertools.islice(_validator(kind, document["schema_version"]).iter_errors(document), 5)
     problems = [_cut(_printable(f"{error.json_path}: {error.message}")) for error in found]
     if problems:
         raise CertificateError(f"does not follow the schema: {'; '.join(problems)}", claimed=problems)
@@ -241,13 +242,14 @@ def _check_version(document: Any, kind: str) -> None:  # noqa: ANN401 - whatever
     version = document["schema_version"]
     if isinstance(version, bool) or not isinstance(version, int):
         raise CertificateError(f"schema_version must be an integer, got {_short(version)}", claimed=version)
-    if version > SCHEMA_VERSION:
+    newest = _NEWEST.get(kind, SCHEMA_VERSION)
+    if version > newest:
         raise CertificateError(
-            f"schema version {_short(version)} is newer than {SCHEMA_VERSION}, the last one this dpmech "
+            f"schema version {_short(version)} is newer than {newest}, the last one this dpmech "
             "knows: "
             "upgrade dpmech",
             claimed=version,
-            recomputed=SCHEMA_VERSION,
+            recomputed=newest,
         )
     if version < SCHEMA_VERSION:
         raise CertificateError(
@@ -259,10 +261,10 @@ def _check_version(document: Any, kind: str) -> None:  # noqa: ANN401 - whatever
 
 
 @functools.cache
-def _validator(kind: str) -> Any:  # noqa: ANN401 - a jsonschema validator
+def _validator(kind: str, version: int) -> Any:  # noqa: ANN401 - a jsonschema validator
     import jsonschema
 
-    name = f"schemas/{kind.replace(' ', '-')}-{SCHEMA_VERSION}.json"
+    name = f"schemas/{kind.replace(' ', '-')}-{version}.json"
     schema = importlib.resources.files("dpmech").joinpath(name)
     return jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
 

@@ -8,6 +8,7 @@ from dpmech.cli.checking import verify
 from dpmech.cli.commands import Group
 from dpmech.cli.comparing import compare
 from dpmech.cli.given_sigma import delta_command, epsilon_command
+from dpmech.cli.ledger_counts import add_counts
 from dpmech.cli.ledgers import ledger
 from dpmech.cli.optimizing import optimize
 from dpmech.cli.planning import plan
@@ -34,6 +35,7 @@ def main() -> None:
     """How much noise private training needs, with the proof."""
 
 
+ledger.add_command(add_counts)
 for command in (
     calibrate,
     epsilon_command,

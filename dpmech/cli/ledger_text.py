@@ -5,7 +5,7 @@ from typing import Any
 from dpmech.cli.printing import width
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
-from dpmech.composition import Ledger, Release
+from dpmech.composition import CountsRelease, Ledger, Release
 from dpmech.numerics import between, short, up
 from dpmech.reports import total_of
 
@@ -34,6 +34,7 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
     parts: list[Any] = [plain(ledger.headline)]
     if rows:
         parts += stacked(_COLUMNS, rows, width())
+    parts += [plain(f"counts {one.name}: {_counts(one)}") for one in ledger.counts]
     total = total_of(ledger, delta, profiles=profiles)
     if total["by_claims"]:
         parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
@@ -56,9 +57,17 @@ def _cells(release: Release) -> dict[str, str]:
     }
 
 
+def _counts(entry: CountsRelease) -> str:
+    own = entry.counts
+    return (
+        f"{own.releases} integers that one {own.unit.value} changes by up to {own.sensitivity}, "
+        f"noise of sigma {up(float(own.sigma))}, rho {up(own.rho)}"
+    )
+
+
 def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> dict[str, Any]:
     """A ledger as plain data."""
-    budget = ledger.budget
+    budget, numbered = ledger.budget, list(enumerate(ledger.counts, start=1))
     return {
         "mode": ledger.mode.value,
         "closed": ledger.closed,
@@ -81,5 +90,6 @@ def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool 
             | ({} if release.runs is None else {"runs": release.runs.settings()})
             for release in ledger.releases
         ],
+        **({"counts": [one.settings(number) for number, one in numbered]} if numbered else {}),
         "total": total_of(ledger, delta, profiles=profiles),
     }

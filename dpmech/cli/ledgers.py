@@ -194,7 +194,7 @@ def show_ledger(
     Of an announced list with more than one release the privacy profiles are composed.
     """
     book = read_ledger(path)
-    if not claims and len(book.releases) > 1 and book.waiting:
+    if not claims and len(book.releases) + len(book.counts) > 1 and book.waiting:
         with (
             chosen_executor(workers, dask) as executor,
             progress_bar("profiles", total=len(book.waiting), quiet=quiet) as report,

@@ -5,6 +5,7 @@ from dpmech.composition.currencies import ClaimCurrency, GdpCurrency, RenyiCurre
 from dpmech.composition.executed import executed_epsilon
 from dpmech.composition.file_lock import locked
 from dpmech.composition.ledger import Ledger
+from dpmech.composition.ledger_counts import CountsRelease
 from dpmech.composition.ledger_entries import Mode, Release
 from dpmech.composition.ledger_file import is_ledger, parsed
 from dpmech.composition.lot import Join, Lot, join
@@ -15,6 +16,7 @@ from dpmech.composition.running import RunningEpsilon
 __all__ = [
     "BlockClipping",
     "ClaimCurrency",
+    "CountsRelease",
     "Currency",
     "GdpCurrency",
     "Join",

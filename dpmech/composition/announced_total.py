@@ -20,43 +20,32 @@ import numpy as np
 
 from dpmech.accounting import (
     Composition,
-    Divergence,
     Method,
     Pld,
     PrivacyProfile,
     Progress,
     Rdp,
-    RenyiAccountant,
-    RenyiComposition,
     RunCount,
-    SampledPart,
 )
 from dpmech.certificates import Certificate
+from dpmech.composition.announced_whole import Whole
+from dpmech.composition.ledger_counts import CountsPart, CountsRelease
 from dpmech.composition.ledger_entries import Mode, Release, draw_of, sure_together
 from dpmech.composition.ledger_totals import Total
 from dpmech.composition.release_profiles import ProfileCache, claimed, known_profile
 from dpmech.exceptions import UnattainableBudgetError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import (
-    BOUND,
     EXACT,
-    UNIT,
     Bounds,
-    Guarantee,
     Provenance,
-    next_up,
     rounded_down,
     rounded_up,
     sum_up,
     up,
 )
 
-__all__ = ["AnnouncedTotal", "Whole"]
-
-_BASIC = Provenance("claims.basic")
-_MOMENTS = Provenance("rdp.composed")
-# Sixteen roundings: the formulas below have at most 12, a logarithm or an exponential counting as 4.
-_UP = 1.0 + 16.0 * UNIT
+__all__ = ["AnnouncedTotal"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +82,7 @@ class AnnouncedTotal(Total):
     def __init__(self, adjacency: Adjacency) -> None:
         self._adjacency = adjacency
         self._entries: list[_Entry] = []
+        self._counts = CountsPart()
         self._profiles = ProfileCache()
         self._selected: dict[tuple[int, RunCount], tuple[PrivacyProfile, PrivacyProfile]] = {}
 
@@ -105,8 +95,15 @@ class AnnouncedTotal(Total):
         self._entries.append(own)
         return entry
 
+    def enter_counts(self, entry: CountsRelease) -> None:
+        """Keep what counts add; errors as for `CountsPart.enter`."""
+        self._counts.enter(entry.counts)
+
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Of the list, by profiles or moments."""
+        self._check_moments(method)
+        if not self._entries and len(self._counts) == 1:
+            return self._counts.sums[0].epsilon(delta)
         whole, renyi = self._whole(method, profiles=profiles), _by_moments(method)
         left = delta
         if whole.betas > 0.0:
@@ -119,6 +116,9 @@ class AnnouncedTotal(Total):
 
     def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Of the list, by profiles or moments."""
+        self._check_moments(method)
+        if not self._entries and len(self._counts) == 1:
+            return self._counts.sums[0].delta(eps)
         whole = self._whole(method, profiles=profiles)
         found = whole.delta(eps, renyi=_by_moments(method))
         if whole.betas > 0.0:
@@ -162,6 +162,7 @@ class AnnouncedTotal(Total):
                 for part in known.parts.sampled
             ],
             "claims": [list(one.claim) for one in once if one.waits],
+            **self._counts.summary(),
         }
 
     @property
@@ -177,7 +178,7 @@ class AnnouncedTotal(Total):
             profiles: whether to compute profiles that take work; None where there is more than one release.
                 Those that certificates bring are taken in any case where there is more than one.
         """
-        several = len(self._entries) > 1 and not _by_moments(method)
+        several = len(self._entries) + len(self._counts) > 1 and not _by_moments(method)
         computed = not _by_moments(method) and (several if profiles is None else profiles)
         parts: list[PrivacyProfile] = []
         by_claims: list[_Entry] = []
@@ -205,7 +206,7 @@ class AnnouncedTotal(Total):
                 parts.append(own)
         betas = self._betas([*by_claims, *selected_claims])
         return Whole(
-            self._composed([*parts, *(self._claimed(one) for one in by_claims)]),
+            self._composed([*parts, *self._counts.profiles, *(self._claimed(one) for one in by_claims)]),
             tuple(one.claim for one in by_claims),
             min(1.0, sum_up(betas.values())),
             len(betas),
@@ -223,7 +224,14 @@ class AnnouncedTotal(Total):
     @property
     def _unit(self) -> Unit:
         """Of all of them: entries of another one are refused before they come here."""
-        return self._entries[0].certificate.unit if self._entries else Unit.EXAMPLE
+        found = [one.certificate.unit for one in self._entries] + [one.unit for one in self._counts.sums]
+        return found[0] if found else Unit.EXAMPLE
+
+    def _check_moments(self, method: Method | None) -> None:
+        if len(self._counts) and _by_moments(method):
+            raise UnsupportedCombinationError(
+                "moments of counts are not composed here", supported="method=None"
+            )
 
     def _claimed(self, entry: _Entry) -> PrivacyProfile:
         return claimed(*entry.claim, self._adjacency, self._unit)
@@ -240,103 +248,6 @@ class AnnouncedTotal(Total):
         """The sampling error inside the delta of claims, one a draw."""
         sure = [one.certificate for one in entries if one.certificate.guarantee.inside_delta]
         return {draw_of(own): own.guarantee.error for own in sure}
-
-
-@dataclasses.dataclass(frozen=True)
-class Whole:
-    """A list as one mechanism, and what its numbers rest on.
-
-    Attributes:
-        profile: of all of it.
-        claims: (eps, delta) of what entered by its claim.
-        betas: the sampling errors that these were relieved of, each draw's once: without it they hold.
-        draws: how many.
-        sure: how sure the certificates are that something was taken from.
-    """
-
-    profile: PrivacyProfile
-    claims: tuple[tuple[float, float], ...]
-    betas: float
-    draws: int
-    sure: Guarantee
-
-    def epsilon(self, delta: float, *, renyi: bool) -> Bounds:
-        """Bounds on eps at delta; errors as for `Ledger.epsilon`."""
-        spent = self._spent
-        if spent > delta:
-            raise UnattainableBudgetError(
-                math.inf, delta, f"the (eps, delta) claims alone fail with probability {up(spent)}"
-            )
-        basic = sum_up(eps for eps, _ in self.claims)
-        if self._only_claims and (renyi or len(self.claims) == 1):
-            return Bounds(0.0, basic, BOUND, _BASIC)
-        if spent == delta and not self._only_claims:
-            raise UnattainableBudgetError(math.inf, delta, "the (eps, delta) claims use up all of delta")
-        if renyi:
-            left = (delta - spent) / (1.0 - spent) / _UP if self.claims else delta
-            return Bounds(0.0, next_up(self._moments.epsilon(left) + basic), BOUND, _MOMENTS)
-        if not self._only_claims:
-            return self.profile.epsilon(delta)
-        try:
-            found = self.profile.epsilon(delta)
-        except UnattainableBudgetError:
-            # A lattice moves what every claim just allows beyond delta.
-            return Bounds(0.0, basic, BOUND, _BASIC)
-        return found if found.upper < basic else Bounds(0.0, basic, BOUND, _BASIC)
-
-    def delta(self, eps: float, *, renyi: bool) -> Bounds:
-        """Bounds on delta at eps >= 0."""
-        basic = sum_up(claim for claim, _ in self.claims)
-        spent = self._spent
-        if self._only_claims and eps >= basic:
-            return Bounds(0.0, spent, BOUND, _BASIC)
-        if renyi:
-            rest = 1.0 if eps < basic or self._only_claims else self._moments.delta(eps - basic)
-            return Bounds(0.0, min(1.0, (spent + (1.0 - spent) * rest) * _UP), BOUND, _MOMENTS)
-        found = self.profile.delta(eps)
-        if self._only_claims:
-            # No loss is above their sum: just below it that says more than a lattice.
-            near = (spent - (1.0 - spent) * math.expm1(eps - basic)) * _UP
-            found = dataclasses.replace(found, upper=min(found.upper, near))
-        return found
-
-    def labelled(self, bounds: Bounds) -> Bounds:
-        """With what it rests on; what certificates leave to chance has no lower end."""
-        by = bounds.by
-        if self.betas > 0.0:
-            draws = Provenance("ledger.draws", {"draws": self.draws, "beta": self.betas})
-            by = dataclasses.replace(by, rests_on=(*by.rests_on, draws))
-        lower = 0.0 if self.sure.error > 0.0 else min(bounds.lower, bounds.upper)
-        return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.sure, by=by)
-
-    @property
-    def _only_claims(self) -> bool:
-        parts = self.profile.parts
-        alone = sum(times for _, times in parts.curves) == len(self.claims)
-        return alone and not parts.sampled and parts.gaussian[1] == 0.0
-
-    @property
-    def _spent(self) -> float:
-        """The probability that some claim fails: 1 - prod (1 - delta), rounded up."""
-        if not self.claims:
-            return 0.0
-        if len(self.claims) == 1:
-            return self.claims[0][1]
-        return -math.expm1(math.fsum(math.log1p(-delta) for _, delta in self.claims)) * _UP
-
-    @property
-    def _moments(self) -> RenyiComposition:
-        """Of everything but the claims."""
-        square, sampled = self.profile.parts.gaussian[1], self.profile.parts.sampled
-        divergences = [_divergence(part) for part in sampled]
-        if square > 0.0:
-            divergences.append(lambda order: next_up(next_up(0.5 * order * square)))
-        return RenyiComposition(divergences)
-
-
-def _divergence(part: SampledPart) -> Divergence:
-    release = part.release
-    return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps).divergence(1.0)
 
 
 def _by_moments(method: Method | None) -> bool:

@@ -5,24 +5,19 @@ import json
 import os
 from typing import Any, Self
 
-from dpmech.accounting import RunCount, run_count_from
+from dpmech.accounting import DiscreteGaussian, RunCount, run_count_from
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, differences
 from dpmech.composition.announced_total import AnnouncedTotal
 from dpmech.composition.currencies import GdpCurrency, check_currency, currency_from
 from dpmech.composition.file_lock import locked
 from dpmech.composition.ledger_answers import Answers
-from dpmech.composition.ledger_entries import (
-    Release,
-    certificate_of,
-    check_entry,
-    check_lot,
-    in_all,
-)
+from dpmech.composition.ledger_counts import CountsRelease
+from dpmech.composition.ledger_entries import Release, certificate_of, check_entry, check_lot
 from dpmech.composition.ledger_file import check_continues, decoded, document_of, outline_of, outlined, parsed
 from dpmech.composition.ledger_totals import FilteredTotal, Total
 from dpmech.composition.lot import Lot
-from dpmech.composition.privacy_filters import Currency, PrivacyFilter, Remaining
+from dpmech.composition.privacy_filters import Currency, Remaining
 from dpmech.exceptions import (
     CertificateError,
     DpmechError,
@@ -32,7 +27,6 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_name
 from dpmech.mechanism import Adjacency, PrivacyBudget
-from dpmech.numerics import typed
 
 __all__ = ["Ledger"]
 
@@ -115,31 +109,7 @@ class Ledger(Answers):
         )
         self._closed = False
         self._releases: list[Release] = []
-
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        """The entries, in the order in which they came."""
-        return tuple(self._releases)
-
-    @property
-    def filter(self) -> PrivacyFilter | None:
-        """What holds the budget: its currency, with all settings resolved, and its limits."""
-        return self._total.filter if isinstance(self._total, FilteredTotal) else None
-
-    @property
-    def budget(self) -> PrivacyBudget | None:
-        """What the whole may cost; None of an announced list."""
-        return None if self.filter is None else self.filter.budget
-
-    @property
-    def currency(self) -> Currency | None:
-        """In what the budget is paid; None of an announced list."""
-        return None if self.filter is None else self.filter.currency
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more may be added."""
-        return self._closed
+        self._counts: list[CountsRelease] = []
 
     def close(self) -> None:
         """End the ledger: nothing more may be added, now or when it is loaded again.
@@ -219,15 +189,46 @@ class Ledger(Answers):
             check_name("lot", lot)
         self._enter(name, run, lot, runs)
 
-    def _enter(
-        self, name: str, release: Calibration | Certificate, lot: Lot | str | None, runs: RunCount | None
-    ) -> None:
+    def add_counts(self, name: str, counts: DiscreteGaussian) -> None:
+        """Enter counts that are released with discrete Gaussian noise, before the first of them is drawn.
+
+        Args:
+            name: of the release, new in this ledger.
+            counts: noise, sensitivity and number, of the adjacency and the unit of this ledger.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or a name that is taken.
+            UnsupportedCombinationError: if the ledger is closed, adjacency or unit are other ones, and with
+                a budget: no filter here has a price for them.
+        """
+        if not isinstance(counts, DiscreteGaussian):
+            raise InvalidParameterError("counts", counts, "a dm.DiscreteGaussian")
+        self._check_name(name)
+        if not isinstance(self._total, AnnouncedTotal):
+            raise UnsupportedCombinationError(
+                "counts have no price in the currency of a budget",
+                supported="an announced list, a dm.Ledger without a budget",
+            )
+        entry = CountsRelease(name, counts)
+        entry.check(self.adjacency, self._unit)
+        self._total.enter_counts(entry)
+        self._counts.append(entry)
+
+    def _check_name(self, name: str) -> None:
         check_name("name", name)
         if self._closed:
             raise UnsupportedCombinationError(
                 f"the ledger was closed before {name!r}",
                 supported="for releases chosen after a result, Ledger(budget=dm.PrivacyBudget(eps, delta))",
             )
+        taken = [one.name for one in self._releases] + [one.name for one in self._counts]
+        if name in taken:
+            raise InvalidParameterError("name", name, "new in this ledger, which has it already")
+
+    def _enter(
+        self, name: str, release: Calibration | Certificate, lot: Lot | str | None, runs: RunCount | None
+    ) -> None:
+        self._check_name(name)
         certificate = certificate_of("release", release)
         blocks: tuple[tuple[str, float], ...] = ()
         if isinstance(lot, Lot):
@@ -238,22 +239,10 @@ class Ledger(Answers):
         read = lot.name if isinstance(lot, Lot) else lot
         entry = Release(name, certificate, read, blocks, self.mode, runs=runs)
         no_estimates = self._total.by_certificates and not self.allow_estimates
-        check_entry(entry, self._releases, self.adjacency, no_estimates=no_estimates)
+        check_entry(entry, self._releases, self.adjacency, self._unit, no_estimates=no_estimates)
         self._releases.append(self._total.enter(entry))
         if isinstance(lot, Lot):
             lot.close()
-
-    @property
-    def headline(self) -> str:
-        """Mode, number of releases, guarantee, and the budget where there is one, in one line."""
-        state = "closed" if self._closed else "open"
-        how = "announced before the first result and composed whole"
-        if self.budget is not None:
-            how = (
-                f"chosen on the way within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
-                f"by {self.currency!r}"
-            )
-        return f"{in_all(self.guarantee)}; {len(self._releases)} releases, {how}; {state}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, certificates and seal included; what `save` writes."""
@@ -284,6 +273,9 @@ class Ledger(Answers):
             )
             for entry, written in zip(outline["releases"], document["releases"], strict=True):
                 ledger._restore(entry, json.dumps(written["certificate"]))
+            for entry in outline.get("counts", ()):
+                one = CountsRelease.of(entry, ledger.adjacency)
+                ledger.add_counts(one.name, one.counts)
         except (CertificateError, WorkLimitError):
             raise
         except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
@@ -309,7 +301,7 @@ class Ledger(Answers):
             "budget": None if self.budget is None else dataclasses.asdict(self.budget),
             "currency": None if self.filter is None else self.filter.settings(),
         }
-        return outline_of(self.headline, settings, self._releases, self._total.summary())
+        return outline_of(self.headline, settings, self._releases, self._counts, self._total.summary())
 
     def _restore(self, entry: dict[str, Any], text: str) -> None:
         own = Certificate.from_json(text)

@@ -8,12 +8,14 @@ import numpy as np
 from dpmech.accounting import Method, PrivacyProfile, Progress, check_method
 from dpmech.certificates import Document
 from dpmech.composition.announced_total import AnnouncedTotal
-from dpmech.composition.ledger_entries import Mode, Release, sure_together
-from dpmech.composition.ledger_totals import Total
+from dpmech.composition.ledger_counts import CountsRelease
+from dpmech.composition.ledger_entries import Mode, Release, in_all, sure_together
+from dpmech.composition.ledger_totals import FilteredTotal, Total
+from dpmech.composition.privacy_filters import Currency, PrivacyFilter
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps
-from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, sum_up
+from dpmech.mechanism import PrivacyBudget, Unit
+from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, sum_up, typed
 
 __all__ = ["Answers"]
 
@@ -24,11 +26,55 @@ class Answers(Document):
     _total: Total
     _closed: bool
     _releases: list[Release]
+    _counts: list[CountsRelease]
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The certified entries, in the order in which they came."""
+        return tuple(self._releases)
+
+    @property
+    def counts(self) -> tuple[CountsRelease, ...]:
+        """The releases of counts, in the order in which they came."""
+        return tuple(self._counts)
 
     @property
     def mode(self) -> Mode:
         """Announced or chosen on the way."""
         return self._total.mode
+
+    @property
+    def filter(self) -> PrivacyFilter | None:
+        """What holds the budget: its currency, with all settings resolved, and its limits."""
+        return self._total.filter if isinstance(self._total, FilteredTotal) else None
+
+    @property
+    def budget(self) -> PrivacyBudget | None:
+        """What the whole may cost; None of an announced list."""
+        return None if self.filter is None else self.filter.budget
+
+    @property
+    def currency(self) -> Currency | None:
+        """In what the budget is paid; None of an announced list."""
+        return None if self.filter is None else self.filter.currency
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more may be added."""
+        return self._closed
+
+    @property
+    def headline(self) -> str:
+        """Mode, number of releases, guarantee, and the budget where there is one, in one line."""
+        state = "closed" if self._closed else "open"
+        how = "announced before the first result and composed whole"
+        if self.budget is not None:
+            how = (
+                f"chosen on the way within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
+                f"by {self.currency!r}"
+            )
+        counts = f" and {len(self._counts)} of counts" if self._counts else ""
+        return f"{in_all(self.guarantee)}; {len(self._releases)} releases{counts}, {how}; {state}"
 
     @property
     def guarantee(self) -> Guarantee:
@@ -40,7 +86,7 @@ class Answers(Document):
         bounded = any(
             release.certificate.participation.random or release.runs is not None for release in self._releases
         )
-        if bounded or (self.mode is Mode.CHOSEN and self._releases):
+        if bounded or self._counts or (self.mode is Mode.CHOSEN and self._releases):
             sure &= BOUND
         return sure
 
@@ -76,7 +122,7 @@ class Answers(Document):
             NumericalError: where no lattice that can be afforded bounds it.
         """
         checked, how, computed = check_delta(delta), check_method(method), _check_switch(profiles)
-        if not self._releases:
+        if not self._releases and not self._counts:
             return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
         return self._stated(self._total.epsilon(checked, how, profiles=computed))
 
@@ -84,7 +130,7 @@ class Answers(Document):
         """Bounds on the total delta at `eps` >= 0; arguments and errors as for `epsilon`."""
         checked, how = check_eps(eps, zero_allowed=True), check_method(method)
         computed = _check_switch(profiles)
-        if not self._releases:
+        if not self._releases and not self._counts:
             return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
         return self._stated(self._total.delta(checked, how, profiles=computed))
 
@@ -128,6 +174,15 @@ class Answers(Document):
                 supported="a ledger without a budget, whose list is announced",
             )
         return self._total.profile(rng=rng, executor=executor, progress=progress)
+
+    @property
+    def _unit(self) -> Unit | None:
+        """Whose presence all entries hide; None where there are none."""
+        units = [
+            *(one.certificate.unit for one in self._releases),
+            *(one.counts.unit for one in self._counts),
+        ]
+        return units[0] if units else None
 
     def _stated(self, bounds: Bounds) -> Bounds:
         """With the state of a list; a budget is as sure as the ledger."""

@@ -9,7 +9,7 @@ from dpmech.certificates import Certificate, Claim, check_unedited
 from dpmech.composition.lot import Join, Lot
 from dpmech.composition.privacy_filters import Price
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.mechanism import Adjacency
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Guarantee, Kind, down, joined, sum_up, up
 
 __all__ = [
@@ -104,26 +104,23 @@ def in_all(guarantee: Guarantee) -> str:
 
 
 def check_entry(
-    entry: Release, known: Sequence[Release], adjacency: Adjacency, *, no_estimates: bool
+    entry: Release, known: Sequence[Release], adjacency: Adjacency, unit: Unit | None, *, no_estimates: bool
 ) -> None:
     """Refuse an entry that does not go with those which a ledger has.
 
     Raises:
-        InvalidParameterError: on a name that is taken, or a sampled release without a lot.
+        InvalidParameterError: on a sampled release without a lot.
         UnsupportedCombinationError: on another adjacency or unit, an estimate, or a lot that is taken.
     """
-    if any(entry.name == one.name for one in known):
-        raise InvalidParameterError("name", entry.name, "new in this ledger, which has it already")
     certificate = entry.certificate
     if certificate.adjacency is not adjacency:
         raise UnsupportedCombinationError(
             f"{entry.name!r} is for {certificate.adjacency.name}, the ledger for {adjacency.name}",
             supported="one adjacency in a ledger",
         )
-    if known and certificate.unit is not known[0].certificate.unit:
+    if unit is not None and certificate.unit is not unit:
         raise UnsupportedCombinationError(
-            f"{entry.name!r} hides one {certificate.unit.value}, the releases before it one "
-            f"{known[0].certificate.unit.value}",
+            f"{entry.name!r} hides one {certificate.unit.value}, the releases before it one {unit.value}",
             supported="one unit of privacy in a ledger: users and examples in ledgers of their own",
         )
     if no_estimates and not certificate.guarantee.rigorous:

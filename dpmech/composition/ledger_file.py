@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmech.certificates import SCHEMA_VERSION, from_plain, parse, read_text, seal_of, to_plain
+from dpmech.composition.ledger_counts import CountsRelease
 from dpmech.composition.ledger_entries import Release
 from dpmech.exceptions import CertificateError, InvalidParameterError
 
@@ -22,17 +23,26 @@ __all__ = [
 ]
 
 KIND = "ledger"
+_WITH_COUNTS = 2  # the version of files that hold counts
 # What files of the first, unsealed form begin with.
 _UNSEALED = "dpmech.composition.ledger"
 
 
 def outline_of(
-    guarantee: str, settings: dict[str, Any], releases: Sequence[Release], total: dict[str, Any]
+    guarantee: str,
+    settings: dict[str, Any],
+    releases: Sequence[Release],
+    counts: Sequence[CountsRelease],
+    total: dict[str, Any],
 ) -> dict[str, Any]:
-    """What a file says of a ledger, with fingerprints in place of certificates, and without a seal."""
+    """What a file says of a ledger, with fingerprints in place of certificates, and without a seal.
+
+    Counts came with the second version. Ledgers without any stay files of the first.
+    """
+    listed = [one.settings(number) for number, one in enumerate(counts, start=1)]
     return {
         "guarantee": guarantee,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": _WITH_COUNTS if counts else SCHEMA_VERSION,
         "ledger": to_plain(settings),
         "releases": [
             {
@@ -49,7 +59,7 @@ def outline_of(
             for number, release in enumerate(releases, start=1)
         ],
         "total": to_plain(total),
-    }
+    } | ({"counts": listed} if listed else {})
 
 
 def document_of(outline: dict[str, Any], releases: Sequence[Release]) -> dict[str, Any]:
@@ -133,16 +143,18 @@ def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> No
         for one in (known, outline)
     )
     same &= old == new[: len(old)]
+    had, has = (one.get("counts", []) for one in (known, outline))
+    same &= had == has[: len(had)]
     ended = known["ledger"]["closed"]
-    if ended and not (outline["ledger"]["closed"] and old == new):
+    if ended and not (outline["ledger"]["closed"] and (old, had) == (new, has)):
         same = False
     if not same:
         raise InvalidParameterError(
             "path",
             str(path),
             f"a new file, or a ledger that this one continues: the one there has "
-            f"{len(old)} releases{', is closed' if ended else ''}, and not all of it is in this one "
-            "(load it again, and add to that)",
+            f"{len(old) + len(had)} releases{', is closed' if ended else ''}, and not all of it is in this "
+            "one (load it again, and add to that)",
         )
 
 

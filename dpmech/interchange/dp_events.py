@@ -69,6 +69,11 @@ def to_dp_event(
 def _of_ledger(ledger: Ledger) -> "dp_accounting.DpEvent":
     import dp_accounting
 
+    if ledger.counts:
+        raise UnsupportedCombinationError(
+            f"{ledger.counts[0].name!r} is a release of counts, for whose noise there is no event",
+            supported="ledgers without add_counts",
+        )
     if not ledger.releases:
         return dp_accounting.NoOpDpEvent()
     for one in ledger.releases:

@@ -112,7 +112,7 @@ def _accesses(review: Review) -> _Answered:
     )
     if ledger is None:
         return text, "certificate"
-    count = len(ledger.releases)
+    count = len(ledger.releases) + len(ledger.counts)
     return f"{count} announced releases, of which this is one: see the ledger.", "ledger"
 
 

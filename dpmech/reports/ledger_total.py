@@ -18,7 +18,7 @@ def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> 
         profiles: whether privacy profiles that take work are computed for it.
     """
     at = _delta_of(ledger) if delta is None else delta
-    several = ledger.budget is None and len(ledger.releases) > 1
+    several = ledger.budget is None and len(ledger.releases) + len(ledger.counts) > 1
     by_claims = len(ledger.waiting) if several and not profiles else 0
     try:
         found = ledger.epsilon(at, profiles=False if ledger.budget is None and not profiles else None)

@@ -56,7 +56,9 @@ def as_json(review: Review) -> str:
     lists = {"checklists": [one.to_dict() for one in checklists(review)]}
     ledger = review.subject.ledger
     beside = {
-        "ledger": None if ledger is None else {"releases": len(ledger.releases), "total": _total(review)}
+        "ledger": None
+        if ledger is None
+        else {"releases": len(ledger.releases) + len(ledger.counts), "total": _total(review)}
     }
     return json.dumps(head | review.summary() | beside | lists, indent=2, allow_nan=False) + "\n"
 

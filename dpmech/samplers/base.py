@@ -10,12 +10,11 @@ from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterEr
 from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
 from dpmech.numerics import IntArray
-from dpmech.samplers.random_words import KEY_BITS, SECURE, fresh_key
+from dpmech.samplers.random_words import KEY_BITS, PHILOX, SECURE, fresh_key
 from dpmech.samplers.secure_words import CIPHER, SecureKey
 
 __all__ = ["Sampler"]
 
-_PHILOX = "philox"
 _FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other lots
 _STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
 
@@ -25,8 +24,9 @@ class Sampler(abc.ABC):
 
     Iterating yields the lots of the steps that are left, each once; `indices` gives the lot of any step and
     counts nothing. What a sampler draws is as secret as the training data: amplification by sampling holds
-    only while nobody learns who took part. The key comes from the operating system unless `rng` is given;
-    with "secure" it does too, and AES makes the lots of it instead of Philox.
+    only while nobody learns who took part. Without `rng` the key comes from the operating system, and a
+    cipher (AES) makes the lots of it. With a seed or a numpy Generator Philox does, as with "philox", which
+    takes a key from the operating system too. "secure" is the default by name, and refuses states of Philox.
 
     **Guarantee:** the realised participations are those of `participation`, with its exact law.
 
@@ -57,14 +57,15 @@ class Sampler(abc.ABC):
         self.steps_per_epoch = steps_per_epoch
         self.expected_batch_size = expected_batch_size
         self.steps_taken = 0
-        self.seeded = rng is not None and not (isinstance(rng, str) and rng == SECURE)
+        self.seeded = not (rng is None or isinstance(rng, str))
+        self._cipher_only = isinstance(rng, str) and rng == SECURE
         self._key = fresh_key(rng)
         self._prepare()
 
     @property
     def generator(self) -> str:
-        """What the random words come from: "philox", or "aes-128-ctr" with `rng="secure"`."""
-        return CIPHER if isinstance(self._key, SecureKey) else _PHILOX
+        """What the random words come from: "aes-128-ctr"; "philox" of a seed, or where nothing is drawn."""
+        return CIPHER if isinstance(self._key, SecureKey) else PHILOX
 
     @property
     def reshuffled(self) -> bool:
@@ -98,7 +99,7 @@ class Sampler(abc.ABC):
     def state_dict(self) -> dict[str, Any]:
         """Configuration, key and steps taken as plain data. Secret: it tells who took part in every step."""
         # States of Philox are those of versions that had nothing else.
-        generator = {} if self.generator == _PHILOX else {"generator": self.generator}
+        generator = {} if self.generator == PHILOX else {"generator": self.generator}
         return {
             "type": type(self).__name__,
             "format": _FORMAT,
@@ -111,8 +112,11 @@ class Sampler(abc.ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, with the same lots; only before the first lot.
 
+        The generator is that of the state, whatever this sampler was made with, but for "secure".
+
         Raises:
-            CertificateError: if the state belongs to another sampler or configuration.
+            CertificateError: if the state belongs to another sampler, configuration or generator: one that
+                is not known here, or Philox where "secure" was asked for.
             InvalidParameterError: if it is no state of a sampler, or lots were handed out already.
         """
         if self.steps_taken:
@@ -122,7 +126,10 @@ class Sampler(abc.ABC):
         if not isinstance(state, dict) or set(state) - {"generator"} != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
         mine = self.state_dict()
-        mine, state = {"generator": _PHILOX} | mine, {"generator": _PHILOX} | state
+        state = {"generator": PHILOX} | state
+        mine["generator"] = CIPHER
+        if state["generator"] == PHILOX and not self._cipher_only:
+            mine["generator"] = PHILOX
         for name in ("type", "format", "configuration", "generator"):
             if state[name] != mine[name]:
                 raise CertificateError(
@@ -133,7 +140,8 @@ class Sampler(abc.ABC):
         if not isinstance(state["seeded"], bool):
             raise InvalidParameterError("state['seeded']", state["seeded"], "True or False")
         steps_taken = check_integer("state['steps_taken']", state["steps_taken"], minimum=0, maximum=self.n)
-        self._key = type(self._key)(_parsed_key(state["key"]))
+        key = _parsed_key(state["key"])
+        self._key = SecureKey(key) if state["generator"] == CIPHER else key
         self.seeded = state["seeded"]
         self.steps_taken = steps_taken
         self._prepare()

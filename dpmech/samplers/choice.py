@@ -63,12 +63,13 @@ def sampler_for(
         drop_last: as for SequentialSampler; False for a random participation.
         user_ids: whose each example is, for a participation that keeps those of a user together
             (UserCyclicPoisson); None for all others.
-        rng: None for entropy of the operating system, as private training must; "secure" for the same with
-            lots from a cipher; or a numpy Generator or a seed. Unused where nothing is drawn.
+        rng: None for lots from a cipher with a key from the operating system, as private training must;
+            "secure" for the same, by name; "philox" for the statistical generator with such a key; or a numpy
+            Generator or a seed, for Philox too. Unused where nothing is drawn.
 
     Raises:
         CertificateError: if n is not the claim's.
-        MissingDependencyError: for "secure" without the package `cryptography`.
+        MissingDependencyError: for a cipher without the package `cryptography`.
         InvalidParameterError: on a bad argument, or one that the participation does not take.
 
     Examples:

@@ -57,7 +57,7 @@ class Contributions:
             max_examples_per_user: m >= 1.
             keyed: whether chance chooses among the examples of a user, all choices equally likely; else the
                 first m are kept.
-            rng: of that choice: None for entropy of the operating system; or a numpy Generator or a seed.
+            rng: of that choice, as for `sampler_for`.
 
         Raises:
             InvalidParameterError: on a bad argument.

@@ -1,8 +1,8 @@
 """Random choices as pure functions of a key and a position, from raw bits alone.
 
-Raw words of numpy's Philox are the same in every numpy version, unlike its distributions, so a run that is
-resumed years later sees the same lots. No choice goes through floating-point numbers, so the laws below are
-exact if the words are uniform and independent.
+The words are those of AES-128, or of numpy's Philox: both are the same in every version, unlike numpy's
+distributions, so a run that is resumed years later sees the same lots. No choice goes through floating-point
+numbers, so the laws below are exact if the words are uniform and independent.
 """
 
 import enum
@@ -20,6 +20,7 @@ __all__ = ["IntArray", "Use", "check_steps", "chosen", "coins", "fresh_key", "gr
 
 
 KEY_BITS = 128
+PHILOX = "philox"
 SECURE = "secure"
 _WORD = 1 << 64
 _FIRST = 1 << 16  # values of the first part of a coin
@@ -41,17 +42,18 @@ def fresh_key(rng: object) -> int:
     """128 bits from the operating system, or from a generator or seed.
 
     Args:
-        rng: None, a numpy Generator (which moves on) or an integer seed; or "secure", for a key of AES.
+        rng: None or "secure", for a key of AES; "philox", for one of Philox; or a numpy Generator (which
+            moves on) or an integer seed, of which a key of Philox is made.
 
     Raises:
         InvalidParameterError: for any other rng.
-        MissingDependencyError: for "secure" without the package `cryptography`.
+        MissingDependencyError: for a key of AES without the package `cryptography`.
     """
-    if isinstance(rng, str) and rng == SECURE:
-        return fresh_secure_key()
-    generator = check_rng(rng)
-    if generator is None:
+    if isinstance(rng, str) and rng == PHILOX:
         return secrets.randbits(KEY_BITS)
+    generator = None if isinstance(rng, str) and rng == SECURE else check_rng(rng)
+    if generator is None:
+        return fresh_secure_key()
     high, low = generator.integers(0, _WORD, size=2, dtype=np.uint64)
     return int(high) * _WORD + int(low)
 

@@ -9,7 +9,7 @@ from dpmech.guards import check_integer
 from dpmech.mechanism import Participation, Pattern, check_participation
 from dpmech.numerics import IntArray
 from dpmech.samplers.base import Sampler
-from dpmech.samplers.random_words import check_steps, order
+from dpmech.samplers.random_words import PHILOX, check_steps, order
 
 __all__ = ["SequentialSampler"]
 
@@ -30,7 +30,7 @@ class SequentialSampler(Sampler):
         drop_last: every batch has `batch_size` examples (EveryStep) or floor(dataset_size / b), and the rest
             never takes part.
         reshuffle: a new random order every epoch; for EveryStep only.
-        rng: with `reshuffle`, None for entropy of the operating system, or a numpy Generator or a seed.
+        rng: with `reshuffle`, as for `sampler_for`.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -85,7 +85,7 @@ class SequentialSampler(Sampler):
             steps,
             steps_per_epoch=batches,
             expected_batch_size=self._used / batches,
-            rng=rng,
+            rng=rng if reshuffle else PHILOX,  # nothing is drawn: no need of a cipher
         )
 
     @property

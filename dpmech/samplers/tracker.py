@@ -1,13 +1,16 @@
 """ParticipationTracker: watches realised lots and refuses the first that leaves the certified pattern."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import Participation, check_participation
+from dpmech.mechanism import Participation, Unit, check_participation
 from dpmech.numerics import IntArray
+from dpmech.samplers.contributions import numbered_users
 from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sharing import check_indices
 
@@ -22,19 +25,25 @@ class ParticipationTracker:
     It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
     participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. With a new
     allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example
-    must stay in its group, and a lot with a largest size, or with one size, must keep to it. That a random
+    must stay in its group, and a lot with a largest size, or with one size, must keep to it. Under claims
+    about users who have several examples, `user_ids` say whose they are: nobody may have more than is
+    certified, and for CyclicPoisson all examples of a user must stay in one group. That a random
     participation was drawn with the right law cannot be seen from its lots.
 
     **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
-    those of the pattern. Eight bytes an example are held, none for Poisson. They are as secret as the lots.
+    those of the pattern; for users only with `user_ids`. Eight bytes an example are held, none for Poisson,
+    and eight an example and four a user for groups of users. They are as secret as the lots.
 
     Args:
         participation: the certified pattern.
         n: the certified number of steps.
         dataset_size: number of examples, >= 1.
+        user_ids: whose each example is, as for `Contributions.bounded`, shape (dataset_size,), under a
+            participation with `max_examples_per_user`; None checks nothing about users.
 
     Raises:
         InvalidParameterError: on a bad argument, or if the pattern does not fit n steps.
+        CertificateError: if a user has more examples than the pattern says.
 
     Examples:
         >>> import dpmech as dm
@@ -46,7 +55,14 @@ class ParticipationTracker:
         dpmech.exceptions.CertificateError: step 1: an example takes part less than 2 steps after it ...
     """
 
-    def __init__(self, participation: Participation, n: int, dataset_size: int) -> None:
+    def __init__(
+        self,
+        participation: Participation,
+        n: int,
+        dataset_size: int,
+        *,
+        user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None = None,
+    ) -> None:
         self._participation = check_participation(participation)
         self._n = check_steps(n)
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
@@ -67,6 +83,9 @@ class ParticipationTracker:
         self._sizes: IntArray = np.zeros(
             self._pattern.min_sep if self._pattern.evenly_spaced else 0, dtype=np.int64
         )
+        owners = None if user_ids is None else self._checked_owners(user_ids)
+        self._owners = owners if self._participation.users_together else None  # elsewhere counted once
+        self._groups = np.full(0 if self._owners is None else int(self._owners.max()) + 1, -1, dtype=np.int32)
 
     @property
     def steps(self) -> int:
@@ -110,6 +129,8 @@ class ParticipationTracker:
         if self._last.size:
             self._check_pattern(index, lot)
             self._last[lot] = index
+            if self._owners is not None and self._cycle is not None:
+                self._groups[self._owners[lot]] = index % self._cycle
             self._counts[lot] += 1
         self._steps += 1
 
@@ -146,6 +167,8 @@ class ParticipationTracker:
         Raises:
             CertificateError: if the state belongs to another pattern, n or dataset size.
             InvalidParameterError: if it is no state of a tracker, or lots were recorded already.
+
+        States hold nothing of users: what these did follows from their examples.
         """
         if self._steps:
             raise InvalidParameterError("state", f"after {self._steps} lots", "loaded before the first lot")
@@ -168,6 +191,8 @@ class ParticipationTracker:
             raise InvalidParameterError(
                 "state", "its arrays", f"{self._last.size} steps below {steps} with their counts"
             )
+        if self._owners is not None and self._cycle is not None:
+            self._groups = self._groups_after(last, self._owners, self._cycle)
         self._steps, self._smallest = steps, smallest
         self._last, self._counts = last.astype(np.int32), counts.astype(np.int32)
         period = self._sizes.size
@@ -190,6 +215,11 @@ class ParticipationTracker:
         if self._cycle is not None:
             if np.any(before % self._cycle != step % self._cycle):
                 raise _refusal(step, f"an example is in two of the {self._cycle} groups", self._participation)
+            if self._owners is not None:
+                groups = self._groups[self._owners[lot]]
+                if np.any((groups >= 0) & (groups != step % self._cycle)):
+                    rule = f"examples of one user are in two of the {self._cycle} groups"
+                    raise _refusal(step, rule, self._participation)
             return
         if self._epoch is not None:
             self._check_allocation(step, lot.size, last, self._epoch)
@@ -237,6 +267,38 @@ class ParticipationTracker:
         if before.size and step - before.max() < min_sep:
             rule = f"an example takes part less than {min_sep} steps after it last did"
             raise _refusal(step, rule, self._participation)
+
+    def _checked_owners(self, user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> IntArray:
+        """The number of each example's user; nobody has more examples than certified."""
+        own = self._participation
+        if own.unit is not Unit.USER:
+            raise InvalidParameterError(
+                "user_ids", type(user_ids).__name__, f"None: {own!r} says nothing about users"
+            )
+        owners, _ = numbered_users(user_ids)
+        if owners.size != self._size:
+            raise InvalidParameterError(
+                "user_ids", f"{owners.size} ids", f"one for each of {self._size} examples"
+            )
+        most = int(np.bincount(owners).max())
+        if most > own.examples:
+            raise CertificateError(
+                f"a user has {most} examples; certified is {own!r}", claimed=own.examples, recomputed=most
+            )
+        return owners
+
+    def _groups_after(self, last: IntArray, owners: IntArray, cycle: int) -> npt.NDArray[np.int32]:
+        """The group of every user, -1 for who has not taken part, from the last step of each example."""
+        came = last >= 0
+        groups = np.full(self._groups.size, -1, dtype=np.int32)
+        groups[owners[came]] = last[came] % cycle
+        if np.any(groups[owners[came]] != last[came] % cycle):
+            raise CertificateError(
+                f"the state has examples of one user in two of the {cycle} groups; certified is "
+                f"{self._participation!r}",
+                claimed=self._participation,
+            )
+        return groups
 
     def _configuration(self) -> dict[str, Any]:
         return {

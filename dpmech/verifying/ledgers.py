@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import numpy as np
 import scipy
@@ -15,6 +16,7 @@ import scipy
 from dpmech.certificates import Certificate
 from dpmech.composition import ClaimCurrency, GdpCurrency, Ledger, Mode, Release, RenyiCurrency, parsed
 from dpmech.exceptions import CertificateError, DpmechError, NumericalError, WorkLimitError
+from dpmech.verifying.counts_sums import counts_checks, spend_on_counts
 from dpmech.verifying.integrals import gaussian_integral
 from dpmech.verifying.limits import spend_on_claim
 from dpmech.verifying.report import Check, Verification
@@ -42,9 +44,12 @@ def verify_ledger(
         rigorous: whether what all entries together leave to chance must be as little as one may.
     """
     try:
-        for entry in parsed(text)["releases"]:
+        document = parsed(text)
+        for entry in document["releases"]:
             # Nothing of the size of a claim is formed before it is known to fit.
             spend_on_claim(Certificate.read(json.dumps(entry["certificate"]))[0])
+        for entry in document.get("counts", ()):
+            spend_on_counts(Fraction(entry["sigma"]), entry["sensitivity"], entry["releases"])
         ledger = Ledger.from_json(text)
     except CertificateError as error:
         return Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
@@ -57,6 +62,7 @@ def verify_ledger(
     try:
         checks += _total_checks(ledger)
         checks += tuning_checks(ledger)
+        checks += counts_checks(ledger)
         if rigorous:
             checks += _rigour_checks(ledger)
     except WorkLimitError:
@@ -91,7 +97,8 @@ def _named(release: Release, check: Check) -> Check:
 def _total_checks(ledger: Ledger) -> Iterator[Check]:
     if ledger.mode is Mode.ANNOUNCED:
         state = "closed" if ledger.closed else "still open: it holds if no result came before its last entry"
-        yield Check("mode", ok=True, detail=f"announced list of {len(ledger.releases)}, {state}")
+        entries = len(ledger.releases) + len(ledger.counts)
+        yield Check("mode", ok=True, detail=f"announced list of {entries}, {state}")
         return
     yield Check("mode", ok=True, detail=f"chosen on the way within {ledger.budget!r} in {ledger.currency!r}")
     for release in ledger.releases:

@@ -57,10 +57,7 @@ class _Subject:
     guarantee: Guarantee
     adjacency: Adjacency
     certificates: tuple[Certificate, ...]
-
-    @property
-    def units(self) -> set[Unit]:
-        return {one.unit for one in self.certificates}
+    units: set[Unit]
 
 
 def _subject(found: Verification, policy: Policy) -> _Subject | None:
@@ -77,10 +74,11 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
             # Nothing is drawn: profiles that would take work only lower it.
             total = ledger.epsilon(delta, profiles=False)
             eps, sure = total.upper, total.guarantee
-        return _Subject(eps, delta, sure, ledger.adjacency, inside)
+        units = {one.unit for one in inside} | {one.counts.unit for one in ledger.counts}
+        return _Subject(eps, delta, sure, ledger.adjacency, inside, units)
     if own is None:
         return None
-    return _Subject(own.budget.eps, own.budget.delta, own.guarantee, own.adjacency, (own,))
+    return _Subject(own.budget.eps, own.budget.delta, own.guarantee, own.adjacency, (own,), {own.unit})
 
 
 def _check(name: str, detail: str, *, ok: bool) -> Check:

@@ -12,6 +12,7 @@ import dpmech as dm
 from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, accountant_for, gaussian_delta
 from dpmech.mechanism import Pattern, forget, kinds, register
 from dpmech.samplers import SAMPLERS, Sampler, SequentialSampler, sampler_for
+from dpmech.samplers.random_words import groups
 from dpmech.verifying import SECOND_ROUTES, Route, gaussian_integral
 
 # ---- the scheme
@@ -84,9 +85,7 @@ class OneStepSampler(Sampler):
         )
 
     def _prepare(self):
-        self._drawn = np.random.Generator(np.random.Philox(self._key)).integers(
-            self.n, size=self.dataset_size
-        )
+        self._drawn = groups(self._key, self.n, self.dataset_size)
 
     def _lot(self, step):
         return np.flatnonzero(self._drawn == step)

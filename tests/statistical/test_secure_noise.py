@@ -9,7 +9,6 @@ import pytest
 import scipy.stats
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("cryptography")
 
 from dpmech.optim.noise.secure_normals import SecureNormals  # noqa: E402 - after the check for torch
 

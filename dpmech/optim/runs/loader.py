@@ -24,6 +24,7 @@ from dpmech.optim.runs.datasets import Collation, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.uniqueness import check_unique
+from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.samplers import ParticipationTracker, Sampler, shard
 
 __all__ = ["LotSampler", "PrivateLoader"]
@@ -143,7 +144,8 @@ class PrivateLoader(Uncopied):
         self._group = process_group
         self._world = processes(process_group)
         self._rank = 0 if self._world == 1 else dist.get_rank(process_group)
-        self._tracker = ParticipationTracker(sampler.participation, sampler.n, size)
+        owners = owners_of(loader.dataset, sampler.participation)
+        self._tracker = ParticipationTracker(sampler.participation, sampler.n, size, user_ids=owners)
         self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
         self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
         self._collate = Collation(loader.collate_fn, self._dataset)

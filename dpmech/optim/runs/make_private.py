@@ -30,9 +30,9 @@ from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.unchanged import Unchanged
-from dpmech.optim.runs.user_datasets import UserExamples, check_same_choice, check_unit
+from dpmech.optim.runs.user_datasets import check_same_choice, check_unit, owners_of
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
-from dpmech.samplers import Contributions, Sampler, SequentialSampler, sampler_for
+from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
 __all__ = ["make_private"]
 
@@ -100,8 +100,8 @@ def make_private(
         generator: of the noise; None for entropy of the operating system, as private training must; "secure"
             for the same with numbers from a cipher, "secure-lattice" for these and sums on a lattice, see
             NoiseStream.
-        rng: of the lots; the same; with "secure" the noise is from a cipher too, unless `generator` is given.
-            Unused by lots where nothing is drawn.
+        rng: of the lots, as for `sampler_for`: None for a cipher with a key from the operating system, as
+            private training must; with "secure" the noise is from a cipher too, unless `generator` is given.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
@@ -281,9 +281,8 @@ def _sampler(
             rng=rng if shuffled else None,
         )
     else:
-        data, together = loader.dataset, claim.participation.users_together
-        kept = data.contributions if together and isinstance(data, UserExamples) else None
-        owners = kept.owners if isinstance(kept, Contributions) else None
+        together = claim.participation.users_together
+        owners = owners_of(loader.dataset, claim.participation) if together else None
         sampler = sampler_for(claim, count, drop_last=drop_last, user_ids=owners, rng=rng)
     if world > 1:
         states: list[Any] = [None] * world

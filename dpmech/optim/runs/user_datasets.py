@@ -11,11 +11,12 @@ from torch.utils.data import Dataset, Subset
 
 from dpmech.certificates import Claim
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.mechanism import Adjacency, Unit
+from dpmech.mechanism import Adjacency, Participation, Unit
+from dpmech.numerics import IntArray
 from dpmech.optim.processes import Group, check_agreement
 from dpmech.samplers import Contributions, SharedContributions
 
-__all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit"]
+__all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit", "owners_of"]
 
 
 class UserExamples(Subset[Any]):
@@ -167,6 +168,17 @@ def _parts(example: Any) -> list[Tensor]:  # noqa: ANN401 - what a dataset gives
             "examples that are tensors, arrays or numbers, or tuples of these",
         )
     return [torch.as_tensor(part) for part in parts]
+
+
+def owners_of(dataset: object, participation: Participation) -> IntArray | None:
+    """The number of each example's user, shape (examples,), where a claim says what users' examples do.
+
+    None without such a claim, and where examples have several owners: `SharedContributions` counts for these.
+    """
+    if participation.unit is not Unit.USER or not isinstance(dataset, UserExamples):
+        return None
+    kept = dataset.contributions
+    return kept.owners if isinstance(kept, Contributions) else None
 
 
 def check_unit(

@@ -62,6 +62,10 @@ def calls():
             *("ledger", "add", "ledger.json", "certificate.json", "--name", "a", "--new"),
             *("--eps", "4", "--delta", "1e-5"),
         ),
+        "ledger add-counts": (
+            *("ledger", "add-counts", "counts.json", "--name", "a", "--sigma", "20", "--releases", "3"),
+            *("--new", "--adjacency", "zero_out"),
+        ),
         "ledger show": ("ledger", "show", "ledger.json"),
         "ledger remaining": ("ledger", "remaining", "ledger.json", "certificate.json"),
     }
@@ -79,8 +83,8 @@ def test_every_command_follows_its_schema_and_changes_in_seconds_alone(folder):
         first = told(*call)
         assert first["schema"] == {"name": f"dpmech {name}", "version": VERSION}
         jsonschema.Draft202012Validator(schema()).validate(first)
-        if name == "ledger add":
-            (folder / "ledger.json").unlink()
+        if name in {"ledger add", "ledger add-counts"}:
+            (folder / call[2]).unlink()
         assert timeless(told(*call)) == timeless(first)
 
 

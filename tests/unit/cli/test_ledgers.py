@@ -178,3 +178,48 @@ def test_a_broken_seal_is_a_failed_check_and_names_the_file(folder):
         assert (result.exit_code, result.stdout) == (1, "")
         assert "edited.json: the seal is broken" in result.stderr
     assert not (folder / "l.json").exists()
+
+
+# ---- counts
+
+
+def test_counts_are_entered_shown_and_verified(folder):
+    name = "classes\x1b[2J [bold]1[/bold]"
+    counted = ("ledger", "add-counts", "ledger.json", "--name")
+    done(*counted, name, "--sigma", "81/2", "--sensitivity", "3", "--new", "--close")
+    text = done("ledger", "show", "ledger.json", "--delta", "1e-6").stdout
+    assert "\x1b" not in text
+    said = "1 integers that one example changes by up to 3, noise of sigma 40.5"
+    assert said in " ".join(text.split())
+    total = told("ledger", "show", "ledger.json", "--delta", "1e-6")["ledger"]["total"]
+    assert total["eps_upper"] == dm.DiscreteGaussian(40.5, 3).epsilon(1e-6).upper
+    assert "VERIFIED" in done("verify", "ledger.json").stdout
+    late = run(*counted, "later", "--sigma", "9")
+    assert (late.exit_code, "was closed before 'later'" in late.stderr) == (2, True)
+
+
+def test_counts_join_a_ledger_of_certificates(folder):
+    done("ledger", "add", "ledger.json", "plain.json", "--name", "first", "--new")
+    before = told("ledger", "show", "ledger.json", "--delta", "1e-4")["ledger"]["total"]
+    done("ledger", "add-counts", "ledger.json", "--name", "counts", "--sigma", "20")
+    after = told("ledger", "show", "ledger.json", "--delta", "1e-4")["ledger"]["total"]
+    assert before["eps_upper"] < after["eps_upper"] < before["eps_upper"] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--name", "a"), "sigma"),
+        (("--sigma", "2"), "name"),
+        (("--name", "a", "--sigma", "two", "--new"), "a number or a fraction such as 81/2"),
+        (("--name", "a", "--sigma", "1/0", "--new"), "a number or a fraction such as 81/2"),
+        (("--name", "a", "--sigma", "0.1", "--new"), "in [0.2, 100000]"),
+        (("--name", "a", "--sigma", "2"), "a ledger that exists, or --new"),
+        (("--name", "a", "--sigma", "2", "--adjacency", "zero_out"), "left out without --new"),
+    ],
+)
+def test_wrong_counts_are_refused_and_nothing_is_written(folder, options, words):
+    result = run("ledger", "add-counts", "counts.json", *options)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+    assert not (folder / "counts.json").exists()

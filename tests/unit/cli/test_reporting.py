@@ -131,7 +131,6 @@ def text_of(path):
 
 
 def test_who_issued_a_file_stands_in_the_page_where_a_trusted_key_says_so(folder):
-    pytest.importorskip("cryptography", reason="of the extra `sign`")
     dm.new_key("reviewer.pem")
     dm.new_key("other.pem")
     call = ("report", "certificate.json", "--claim-only", "--out", "review.html")

@@ -7,6 +7,7 @@ import pytest
 
 from dpmech.samplers import BallsInBinsSampler, CyclicPoissonSampler, PoissonSampler
 from dpmech.samplers.random_words import Use, coins, fresh_key, groups, order, words
+from dpmech.samplers.secure_words import SecureKey
 
 WORD = 1 << 64
 KEY = 0x0123456789ABCDEF_FEDCBA9876543210
@@ -105,10 +106,14 @@ def test_orders_sort_words():
 
 
 def test_keys_have_128_bits():
-    assert len({fresh_key(None) for _ in range(50)}) == 50
-    assert max(fresh_key(None) for _ in range(50)) > 2**120
+    for rng, kind in ((None, SecureKey), ("secure", SecureKey), ("philox", int)):
+        keys = [fresh_key(rng) for _ in range(50)]
+        assert len(set(keys)) == 50
+        assert max(keys) > 2**120
+        assert {type(key) for key in keys} == {kind}
     high, low = np.random.default_rng(5).integers(0, WORD, size=2, dtype=np.uint64).tolist()
     assert fresh_key(5) == high * WORD + low
+    assert type(fresh_key(5)) is int
 
 
 def test_lots_follow_from_the_key_alone():
@@ -116,11 +121,11 @@ def test_lots_follow_from_the_key_alone():
         sampler.load_state_dict(sampler.state_dict() | {"key": f"{KEY:032x}"})
         return sampler
 
-    poisson = with_key(PoissonSampler(503, 0.3, 9))
+    poisson = with_key(PoissonSampler(503, 0.3, 9, rng="philox"))
     assert poisson.indices(8).tolist() == heads(KEY, 8, Fraction(0.3), 503)
     bins = [word % 7 for word in philox(KEY, Use.GROUPS, 0, 503)]
-    allocated = with_key(BallsInBinsSampler(503, 7, 21))
-    cyclic = with_key(CyclicPoissonSampler(503, 0.3, 7, 21))
+    allocated = with_key(BallsInBinsSampler(503, 7, 21, rng="philox"))
+    cyclic = with_key(CyclicPoissonSampler(503, 0.3, 7, 21, rng="philox"))
     for step in range(21):
         members = [i for i in range(503) if bins[i] == step % 7]
         assert allocated.indices(step).tolist() == members

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import dpmech as dm
-from dpmech.samplers import PoissonSampler, sampler_for
+from dpmech.samplers import PoissonSampler, SequentialSampler, sampler_for
 from dpmech.samplers.random_words import Use, words
 from dpmech.samplers.secure_words import SecureKey, SecureWords
 
@@ -53,17 +53,77 @@ def test_a_run_is_resumed_with_the_same_lots(participation):
     assert other.fingerprint() == first.fingerprint()
 
 
-def test_states_of_another_generator_are_refused():
-    secure, philox = PoissonSampler(50, 0.1, 4, rng="secure"), PoissonSampler(50, 0.1, 4)
-    assert philox.generator == "philox"
-    assert "generator" not in philox.state_dict()
-    for one, other in ((secure, philox), (philox, secure)):
-        with pytest.raises(dm.CertificateError, match="another generator"):
-            one.load_state_dict(other.state_dict())
+@pytest.mark.parametrize(
+    ("rng", "generator", "seeded"),
+    [
+        (None, "aes-128-ctr", False),
+        ("secure", "aes-128-ctr", False),
+        ("philox", "philox", False),
+        (3, "philox", True),
+        (np.random.default_rng(3), "philox", True),
+    ],
+)
+def test_lots_are_from_a_cipher_unless_something_else_is_asked_for(rng, generator, seeded):
+    sampler = PoissonSampler(50, 0.1, 4, rng=rng)
+    assert (sampler.generator, sampler.seeded) == (generator, seeded)
+    assert sampler.state_dict().get("generator", "philox") == generator
+
+
+def test_batches_that_nothing_is_drawn_for_need_no_cipher(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
+    sampler = sampler_for(dm.MinSep(5), 50, n=10)
+    assert (sampler.generator, sampler.seeded) == ("philox", False)
+    with pytest.raises(dm.MissingDependencyError):
+        SequentialSampler(50, dm.EveryStep(), 10, batch_size=5, reshuffle=True)
+
+
+# Of a version that had Philox alone, and the lots that it drew.
+OLD = {
+    "type": "PoissonSampler",
+    "format": 1,
+    "configuration": {"dataset_size": 12, "n": 5, "participation": dm.Poisson(0.3).to_dict()},
+    "key": "0123456789abcdeffedcba9876543210",
+    "seeded": False,
+    "steps_taken": 2,
+}
+LOTS = [[2, 3, 4, 5, 9], [0, 1, 3, 9], [2, 4, 6, 7, 8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("rng", [None, "philox", 3])
+def test_a_run_that_was_begun_with_philox_goes_on_with_it(rng):
+    sampler = PoissonSampler(12, 0.3, 5, rng=rng)
+    sampler.load_state_dict(OLD)
+    assert (sampler.generator, sampler.seeded, sampler.state_dict()) == ("philox", False, OLD)
+    assert [lot.tolist() for lot in sampler] == LOTS
+
+
+@pytest.mark.parametrize("rng", [None, "secure", "philox", 3])
+def test_a_run_that_was_begun_with_a_cipher_goes_on_with_it(rng):
+    first = PoissonSampler(50, 0.1, 4)
+    sampler = PoissonSampler(50, 0.1, 4, rng=rng)
+    sampler.load_state_dict(first.state_dict())
+    assert (sampler.generator, sampler.seeded) == ("aes-128-ctr", False)
+    assert [lot.tolist() for lot in sampler] == [lot.tolist() for lot in first]
+    assert sampler.fingerprint() == first.fingerprint()
+
+
+def test_who_asks_for_a_cipher_by_name_gets_no_state_of_philox():
+    with pytest.raises(dm.CertificateError, match=r"another generator.*'philox', here 'aes-128-ctr'"):
+        PoissonSampler(12, 0.3, 5, rng="secure").load_state_dict(OLD)
+
+
+@pytest.mark.parametrize("rng", [None, "secure", "philox"])
+def test_generators_that_are_not_known_are_refused(rng):
+    sampler = PoissonSampler(12, 0.3, 5, rng=rng)
+    before = sampler.state_dict()
+    with pytest.raises(dm.CertificateError, match="another generator"):
+        sampler.load_state_dict(OLD | {"generator": "des"})
+    assert sampler.state_dict() == before
 
 
 def test_the_same_key_has_another_fingerprint():
-    secure, philox = PoissonSampler(50, 0.1, 4, rng="secure"), PoissonSampler(50, 0.1, 4)
+    secure = PoissonSampler(50, 0.1, 4)
+    philox = PoissonSampler(50, 0.1, 4, rng="philox")
     philox.load_state_dict(philox.state_dict() | {"key": secure.state_dict()["key"]})
     assert secure.fingerprint() != philox.fingerprint()
 
@@ -71,7 +131,10 @@ def test_the_same_key_has_another_fingerprint():
 def test_it_needs_cryptography_at_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     with pytest.raises(dm.MissingDependencyError, match="cryptography"):
+        PoissonSampler(50, 0.1, 4)
+    with pytest.raises(dm.MissingDependencyError, match="cryptography"):
         PoissonSampler(50, 0.1, 4, rng="secure")
+    assert PoissonSampler(50, 0.1, 4, rng="philox").generator == "philox"
     with pytest.raises(dm.InvalidParameterError):
         PoissonSampler(50, 0.1, 4, rng="secret")
 

@@ -4,9 +4,11 @@ import pytest
 import dpmech as dm
 from dpmech.samplers import (
     BallsInBinsSampler,
+    CyclicPoissonSampler,
     FreshBallsInBinsSampler,
     ParticipationTracker,
     SequentialSampler,
+    UserCyclicPoissonSampler,
 )
 
 MAKE = {
@@ -275,3 +277,106 @@ def test_a_fresh_sampler_passes_and_resumes():
     for step in range(6, 12):
         again.record(step, sampler.indices(step))
     assert again.summary()["most_participations"] == 3
+
+
+# ---- users with several examples
+
+IDS = ["ann", "bob", "ann", "cem", "bob", "ann", "dan", "cem", "eve", "eve"]
+CYCLIC = dm.CyclicPoisson(0.3, 3, max_examples_per_user=3)
+APART = dm.MinSep(2, 2, max_examples_per_user=3)
+
+
+def of_users(participation, ids=IDS, *lots):
+    tracker = ParticipationTracker(participation, 9, len(IDS), user_ids=ids)
+    for step, lot in enumerate(lots):
+        tracker.record(step, lot)
+    return tracker
+
+
+@pytest.mark.parametrize(
+    "lots",
+    [
+        [[0], [2]],  # ann
+        [[3], [], [], [], [7]],  # cem, a cycle later
+        [[0, 2], [1, 4], [8], [], [], [5]],
+    ],
+)
+def test_examples_of_one_user_in_two_groups_are_refused(lots):
+    tracker = of_users(CYCLIC, IDS, *lots[:-1])
+    step, before = len(lots) - 1, of_users(CYCLIC, IDS, *lots[:-1]).state_dict()
+    with pytest.raises(
+        dm.CertificateError, match=f"^step {step}: examples of one user are in two of"
+    ) as caught:
+        tracker.record(step, lots[-1])
+    assert not any(name in str(caught.value) for name in IDS)
+    assert all(np.array_equal(value, before[name]) for name, value in tracker.state_dict().items())
+    tracker.record(step, [6])
+    # What is not said is not seen.
+    blind = ParticipationTracker(CYCLIC, 9, len(IDS))
+    for index, lot in enumerate(lots):
+        blind.record(index, lot)
+
+
+def record_all(tracker, lots):
+    for step, lot in enumerate(lots):
+        tracker.record(step, lot)
+
+
+def test_users_who_stay_in_their_groups_pass():
+    tracker = of_users(CYCLIC, IDS, [0, 2], [1, 3], [8], [0, 2, 5], [3, 4, 7], [6, 9], [], [1])
+    with pytest.raises(dm.CertificateError, match="an example is in two of the 3 groups"):
+        tracker.record(8, [0])
+
+
+@pytest.mark.parametrize("rng", range(3))
+def test_groups_drawn_for_users_pass_and_those_drawn_for_examples_do_not(rng):
+    ids = np.repeat(np.arange(40), 3)
+    together = UserCyclicPoissonSampler(120, 0.5, 4, 3, 40, user_ids=ids, rng=rng)
+    tracker = ParticipationTracker(together.participation, 40, 120, user_ids=ids)
+    record_all(tracker, together)
+    apart = CyclicPoissonSampler(120, 0.5, 4, 40, rng=rng)
+    tracker = ParticipationTracker(together.participation, 40, 120, user_ids=ids)
+    with pytest.raises(dm.CertificateError, match="examples of one user"):
+        record_all(tracker, apart)
+
+
+def test_groups_of_users_follow_from_states_also_of_those_who_watched_examples_alone():
+    for ids in (IDS, None):
+        state = of_users(CYCLIC, ids, [0, 2], [1], [], []).state_dict()
+        tracker = of_users(CYCLIC)
+        tracker.load_state_dict(state)
+        with pytest.raises(dm.CertificateError, match="step 4: examples of one user"):
+            tracker.record(4, [5])
+        tracker.record(4, [4])
+    torn = of_users(CYCLIC, None, [0], [2]).state_dict()
+    tracker = of_users(CYCLIC)
+    with pytest.raises(
+        dm.CertificateError, match="the state has examples of one user in two of the 3 groups"
+    ):
+        tracker.load_state_dict(torn)
+    assert tracker.steps == 0
+    tracker.record(0, [0])
+
+
+@pytest.mark.parametrize("participation", [CYCLIC, APART, dm.Poisson(0.3, max_examples_per_user=3)], ids=repr)
+def test_who_has_more_examples_than_certified_is_refused(participation):
+    assert of_users(participation).steps == 0
+    with pytest.raises(dm.CertificateError, match="a user has 4 examples") as caught:
+        of_users(participation, ["ann", *IDS[1:6], "ann", *IDS[7:]])
+    assert (caught.value.claimed, caught.value.recomputed) == (3, 4)
+
+
+def test_examples_of_users_keep_their_separation():
+    tracker = of_users(APART, IDS, [0, 2], [5])
+    with pytest.raises(dm.CertificateError, match="less than 2 steps after"):
+        tracker.record(2, [5])
+    tracker.record(2, [0])
+
+
+@pytest.mark.parametrize(
+    ("participation", "ids"),
+    [(dm.CyclicPoisson(0.3, 3), IDS), (APART, IDS[:-1]), (APART, [None] * 10), (CYCLIC, "abcdefghij")],
+)
+def test_ids_that_say_nothing_are_refused(participation, ids):
+    with pytest.raises(dm.InvalidParameterError, match="user_ids"):
+        of_users(participation, ids)

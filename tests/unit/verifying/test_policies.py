@@ -165,3 +165,11 @@ def test_bad_policies(settings, words):
         dm.Policy(**settings)
     with pytest.raises(dm.InvalidParameterError, match="a Policy, or None"):
         dm.verify(PLAIN, policy=settings)
+
+
+def test_the_unit_of_counts_is_one_of_a_ledger(tmp_path):
+    ledger = dm.Ledger()
+    ledger.add_counts("classes", dm.DiscreteGaussian(20, unit=dm.Unit.USER))
+    ledger.save(tmp_path / "ledger.json")
+    for unit, ok in ((dm.Unit.USER, True), (dm.Unit.EXAMPLE, False)):
+        assert dm.verify(tmp_path / "ledger.json", policy=dm.Policy(allowed_units=(unit,))).ok == ok

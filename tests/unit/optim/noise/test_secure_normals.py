@@ -10,6 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +19,6 @@ from dpmech.optim import NoiseMode, NoiseStream, processes
 from dpmech.optim.noise.box_muller import LARGEST, PairMaker
 from dpmech.optim.noise.normals import HostNormals
 from dpmech.optim.noise.secure_normals import SecureNormals, secure_key
-
-pytest.importorskip("cryptography")
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
 EDGES = [0, 1, 2**52, 2**53 + 1, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 3 * 2**62, 2**64 - 2**11, 2**64 - 1]

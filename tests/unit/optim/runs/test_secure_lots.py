@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpmech as dm
 from dpmech.optim import make_private
 
-pytest.importorskip("cryptography")
 SIZE, STEPS = 40, 3
 CLAIM = dm.calibrate_sigma(dm.Identity(STEPS), 8.0, 1e-5, participation=dm.Poisson(0.25))
 DATA = TensorDataset(torch.linspace(-1, 1, SIZE).reshape(-1, 1), torch.arange(SIZE) % 2)
@@ -31,8 +30,9 @@ CIPHER = ", aes-128-ctr"
     ("rng", "generator", "lots", "noise", "seeded"),
     [
         ("secure", None, CIPHER, CIPHER, False),
-        (None, None, "", "", False),
-        (None, "secure", "", CIPHER, False),
+        (None, None, CIPHER, "", False),
+        ("philox", None, "", "", False),
+        ("philox", "secure", "", CIPHER, False),
         ("secure", 3, CIPHER, "", True),
     ],
 )
@@ -48,10 +48,17 @@ def test_the_record_names_the_generators(rng, generator, lots, noise, seeded):
         assert dm.verify(record).ok
 
 
-def test_a_state_of_one_generator_is_not_taken_up_by_the_other():
-    state = private("secure")[2].state_dict()
-    lots = private("secure")[2]
+@pytest.mark.parametrize(("before", "after"), [("philox", None), (None, "philox"), ("secure", None)])
+def test_a_run_goes_on_with_the_lots_it_was_begun_with(before, after):
+    first, lots = private(before)[2], private(after)[2]
+    state = first.state_dict()
     lots.load_state_dict(state)
     assert lots.state_dict()["sampler"] == state["sampler"]
-    with pytest.raises(dm.CertificateError, match=r"another generator.*'aes-128-ctr', here 'philox'"):
-        private(None)[2].load_state_dict(state)
+    drawn = [[source.sampler.indices(step).tolist() for step in range(STEPS)] for source in (first, lots)]
+    assert drawn[0] == drawn[1]
+
+
+def test_lots_of_philox_are_not_taken_up_where_a_cipher_was_asked_for():
+    state = private("philox")[2].state_dict()
+    with pytest.raises(dm.CertificateError, match=r"another generator.*'philox', here 'aes-128-ctr'"):
+        private("secure")[2].load_state_dict(state)

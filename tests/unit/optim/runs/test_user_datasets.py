@@ -203,6 +203,21 @@ def test_examples_put_back_after_they_were_left_out_are_refused():
         made(SEVERAL, data)
 
 
+def trained(model, optimizer, loader):
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+
+
+def test_a_run_that_spreads_examples_of_one_user_over_groups_is_stopped():
+    model, optimizer, loader = made(TOGETHER, UserExamples(examples(), IDS, MOST), unit="user")
+    lots = loader.sampler
+    lots._owners = None  # the planted fault: every example by itself
+    lots._prepare()
+    with pytest.raises(dm.CertificateError, match="examples of one user are in two of the 2 groups"):
+        trained(model, optimizer, loader)
+
+
 def test_unsampled_examples_of_users_take_their_steps():
     cal = calibration(dm.MinSep(2, max_examples_per_user=MOST))
     model, optimizer, loader = made(cal, UserExamples(examples(), IDS, MOST), unit="user", rng=None)
