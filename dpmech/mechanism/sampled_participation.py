@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
+from dpmech.mechanism.epoch_bins import check_bins, epochs_begun, one_bin
 from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.min_sep_participation import MinSepSampling
 from dpmech.mechanism.participation import Participation, Pattern, register
@@ -260,9 +261,7 @@ class BallsInBins(Participation):
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: that of FixedEpochs(n / b)."""
-        if self.bins > n or n % self.bins:
-            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
-        return Pattern(self.bins, n // self.bins, evenly_spaced=True)
+        return one_bin(self.bins, n)
 
     def duty(self, n: int) -> str:
         """One allocation, drawn once, for all epochs."""
@@ -282,9 +281,7 @@ class BallsInBins(Participation):
 
     def prefix(self, n: int, steps: int) -> tuple["BallsInBins", int]:
         """The epochs begun."""
-        self.pattern(n)
-        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // self.bins)
-        return self, begun * self.bins
+        return self, epochs_begun(self.bins, n, steps)
 
 
 register(UserBallsInBins)
@@ -334,8 +331,7 @@ class FreshBallsInBins(BallsInBins):
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: once an epoch, last in one and first in the next one at the closest."""
-        if self.bins > n or n % self.bins:
-            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
+        check_bins(self.bins, n)
         return Pattern(1, n // self.bins) if n > self.bins else Pattern(n, 1)
 
     def duty(self, n: int) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.budget import Unit
+from dpmech.mechanism.epoch_bins import epochs_begun, one_bin
 from dpmech.mechanism.participation import Participation, Pattern
 
 __all__ = ["UserBallsInBins", "UserCyclicPoisson", "UserMinSep", "UserPoisson", "users_in_fresh_bins"]
@@ -295,9 +296,7 @@ class UserBallsInBins(Participation):
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support of one example: that of FixedEpochs(n / b)."""
-        if self.bins > n or n % self.bins:
-            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
-        return Pattern(self.bins, n // self.bins, evenly_spaced=True)
+        return one_bin(self.bins, n)
 
     def duty(self, n: int) -> str:
         """At most so many examples a user; one allocation of examples, drawn once, for all epochs."""
@@ -319,9 +318,7 @@ class UserBallsInBins(Participation):
 
     def prefix(self, n: int, steps: int) -> tuple["UserBallsInBins", int]:
         """The epochs begun."""
-        self.pattern(n)
-        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // self.bins)
-        return self, begun * self.bins
+        return self, epochs_begun(self.bins, n, steps)
 
 
 def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinationError:

@@ -61,7 +61,17 @@ class _BinsInTurn(Sampler):
         )
 
 
-class BallsInBinsSampler(_BinsInTurn):
+class _OneAllocation(_BinsInTurn):
+    """One allocation for the whole run."""
+
+    def _prepare(self) -> None:
+        self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size)
+
+    def _lot(self, step: int) -> IntArray:
+        return self._allocation.members(step % self.steps_per_epoch)
+
+
+class BallsInBinsSampler(_OneAllocation):
     """Step t trains on bin t mod bins; every example is in one bin, drawn once, uniformly, for the whole run.
 
     Lots differ in size, which must stay secret with who is in them: normalise by `expected_batch_size`.
@@ -89,14 +99,8 @@ class BallsInBinsSampler(_BinsInTurn):
     def __init__(self, dataset_size: int, bins: int, n: int, *, rng: object = None) -> None:
         super().__init__(dataset_size, BallsInBins(bins), n, rng)
 
-    def _prepare(self) -> None:
-        self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size)
 
-    def _lot(self, step: int) -> IntArray:
-        return self._allocation.members(step % self.steps_per_epoch)
-
-
-class UserBallsInBinsSampler(_BinsInTurn):
+class UserBallsInBinsSampler(_OneAllocation):
     """The lots of `BallsInBinsSampler`, of examples of which a user has at most `max_examples_per_user`.
 
     Lots do not depend on whose an example is: every example has a bin of its own. That nobody has more than
@@ -123,12 +127,6 @@ class UserBallsInBinsSampler(_BinsInTurn):
         self, dataset_size: int, bins: int, max_examples_per_user: int, n: int, *, rng: object = None
     ) -> None:
         super().__init__(dataset_size, UserBallsInBins(bins, max_examples_per_user), n, rng)
-
-    def _prepare(self) -> None:
-        self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size)
-
-    def _lot(self, step: int) -> IntArray:
-        return self._allocation.members(step % self.steps_per_epoch)
 
 
 class FreshBallsInBinsSampler(_BinsInTurn):

@@ -13,17 +13,15 @@ import math
 import numpy as np
 
 from dpmech.certificates import Certificate
-from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import RestLaw
-from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, spend
+from dpmech.numerics import Bounds, FloatArray, spend
+from dpmech.verifying.weighed_draws import better_odds, estimated, interval, reaching, weights_of
 
 __all__ = ["ChainDraws", "chain_draws"]
 
 _SCALES = (0.0, 1.0, 1.5, 2.5, 4.0)
 _PILOT, _DRAWS, _TRIALS, _ROWS = 4000, 40_000, 200, 1000
-# Standard errors of the interval: an honest file is refused about once in a million times; and what a sample
-# has to show.
-_ERRORS, _RESOLVED, _EVEN = 5.0, 0.1, 0.05
 
 
 def chain_draws(certificate: Certificate, rng: np.random.Generator | None) -> "ChainDraws":
@@ -68,9 +66,7 @@ class ChainDraws:
             what=f"drawing {_DRAWS} samples of {len(columns)} steps",
         )
         ends = [self._direction(columns, eps, add=add) for add in (False, True)]
-        lower, upper = (max(end[side] for end in ends) for side in (0, 1))
-        error = 2.0 * math.erfc(_ERRORS / math.sqrt(2.0))
-        return Bounds(lower, upper, Guarantee(Kind.ESTIMATE, error), Provenance("second.chains"))
+        return estimated(ends, "second.chains")
 
     def _direction(self, columns: FloatArray, eps: float, *, add: bool) -> tuple[float, float]:
         kernel = columns.T @ columns
@@ -78,15 +74,7 @@ class ChainDraws:
         odds = np.full(len(parts), 1.0 / len(parts))
         _, odds = self._weights(columns, kernel, eps, parts, odds, _PILOT, add=add)
         weights, _ = self._weights(columns, kernel, eps, parts, odds, _DRAWS, add=add)
-        mean = float(weights.mean())
-        if mean <= 0.0:
-            return 0.0, 0.0
-        error = float(weights.std(ddof=1)) / math.sqrt(weights.size)
-        if not (error <= _RESOLVED * mean and weights.max() <= _EVEN * weights.sum()):
-            if add:
-                return 0.0, 0.0  # far smaller than the other direction, or it would be seen
-            raise NumericalError(f"{weights.size} draws do not show their mean")
-        return max(0.0, mean - _ERRORS * error), mean + _ERRORS * error
+        return interval(weights, add=add)
 
     def _parts(
         self, columns: FloatArray, kernel: FloatArray, eps: float, *, add: bool
@@ -102,15 +90,9 @@ class ChainDraws:
                 rows = normals + (sign * shift + scale * joined) @ columns.T
                 return float(np.median(sign * self._losses(rows @ columns, kernel))) >= eps
 
-            low, high = 0.0, 1e-3
             if beyond(0.0):
                 continue
-            while not beyond(high) and high < 1e6:
-                low, high = high, 2.0 * high
-            for _ in range(12):
-                middle = 0.5 * (low + high)
-                low, high = (low, middle) if beyond(middle) else (middle, high)
-            parts.append((scale, sign * high))
+            parts.append((scale, sign * reaching(beyond)))
         return parts
 
     def _weights(
@@ -140,16 +122,10 @@ class ChainDraws:
                 if scale > 0.0:
                     terms = scale * values - scale * shift * totals - 0.5 * scale**2 * np.diag(kernel)
                     logs[:, place] += self._log_ratios(terms)
-            over = np.maximum(-np.expm1(eps + losses if add else eps - losses), 0.0)
-            payoffs = over if add else over * np.exp(losses)
-            densities = np.exp(np.clip(logs, -700.0, 700.0))
-            weights = payoffs / (densities @ odds)
+            weights, gained = weights_of(losses, logs, odds, eps, add=add)
             found.append(weights)
-            gains += (densities * (weights**2 / (densities @ odds))[:, None]).sum(axis=0)
-        if gains.sum() <= 0.0:
-            return np.concatenate(found), odds
-        better = odds * np.sqrt(gains)
-        return np.concatenate(found), 0.9 * better / better.sum() + 0.1 * odds
+            gains += gained
+        return np.concatenate(found), better_odds(odds, gains)
 
     def _patterns(self, count: int) -> FloatArray:
         """Who joins when, 1.0 or 0.0, shape (count, n), step after step."""

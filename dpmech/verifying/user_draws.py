@@ -16,18 +16,16 @@ import numpy as np
 import scipy
 
 from dpmech.certificates import Certificate
-from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import UserBallsInBins
-from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, spend
+from dpmech.numerics import Bounds, FloatArray, spend
 from dpmech.verifying.privacy_routes import SECOND_ROUTES, Route
+from dpmech.verifying.weighed_draws import better_odds, estimated, interval, reaching, weights_of
 
 __all__ = ["UserDraws"]
 
 _SCALES = (0.0, 1.0, 1.4, 2.0, 3.5)
 _PILOT, _DRAWS, _TRIALS, _ROWS = 4000, 40_000, 200, 500
-# Standard errors of the interval: an honest file is refused about once in a million times; and what a sample
-# has to show.
-_ERRORS, _RESOLVED, _EVEN = 5.0, 0.1, 0.05
 
 
 class UserDraws:
@@ -62,9 +60,7 @@ class UserDraws:
             what=f"drawing {_DRAWS} samples of {len(self.counts)} ways to fill the bins",
         )
         ends = [self._direction(columns, eps, add=add) for add in (False, True)]
-        lower, upper = (max(end[side] for end in ends) for side in (0, 1))
-        error = 2.0 * math.erfc(_ERRORS / math.sqrt(2.0))
-        return Bounds(lower, upper, Guarantee(Kind.ESTIMATE, error), Provenance("second.users"))
+        return estimated(ends, "second.users")
 
     def _direction(self, columns: FloatArray, eps: float, *, add: bool) -> tuple[float, float]:
         squares = np.sum((self.counts @ columns.T) ** 2, axis=1)
@@ -72,15 +68,7 @@ class UserDraws:
         odds = np.full(len(parts), 1.0 / len(parts))
         _, odds = self._weights(columns, squares, eps, parts, odds, _PILOT, add=add)
         weights, _ = self._weights(columns, squares, eps, parts, odds, _DRAWS, add=add)
-        mean = float(weights.mean())
-        if mean <= 0.0:
-            return 0.0, 0.0
-        error = float(weights.std(ddof=1)) / math.sqrt(weights.size)
-        if not (error <= _RESOLVED * mean and weights.max() <= _EVEN * weights.sum()):
-            if add:
-                return 0.0, 0.0  # far smaller than the other direction, or it would be seen
-            raise NumericalError(f"{weights.size} draws do not show their mean")
-        return max(0.0, mean - _ERRORS * error), mean + _ERRORS * error
+        return interval(weights, add=add)
 
     def _law(self, squares: FloatArray, scale: float) -> FloatArray:
         """Log p_a."""
@@ -113,13 +101,7 @@ class UserDraws:
                 # Tilts of means alone reach far enough; a smaller one of them is among the others.
                 parts.append((scale, 0.0))
                 continue
-            low, high = 0.0, 1e-3
-            while not beyond(high) and high < 1e6:
-                low, high = high, 2.0 * high
-            for _ in range(12):
-                middle = 0.5 * (low + high)
-                low, high = (low, middle) if beyond(middle) else (middle, high)
-            parts.append((scale, sign * high))
+            parts.append((scale, sign * reaching(beyond)))
         return parts
 
     def _weights(
@@ -152,16 +134,10 @@ class UserDraws:
                 if scale > 0.0:
                     terms = self._law(squares, scale) - scale * shift * along - 0.5 * scale**2 * squares
                     logs[:, place] += scipy.special.logsumexp(scale * sums + terms, axis=1)
-            over = np.maximum(-np.expm1(eps + losses if add else eps - losses), 0.0)
-            payoffs = over if add else over * np.exp(losses)
-            densities = np.exp(np.clip(logs, -700.0, 700.0))
-            weights = payoffs / (densities @ odds)
+            weights, gained = weights_of(losses, logs, odds, eps, add=add)
             found.append(weights)
-            gains += (densities * (weights**2 / (densities @ odds))[:, None]).sum(axis=0)
-        if gains.sum() <= 0.0:
-            return np.concatenate(found), odds
-        better = odds * np.sqrt(gains)
-        return np.concatenate(found), 0.9 * better / better.sum() + 0.1 * odds
+            gains += gained
+        return np.concatenate(found), better_odds(odds, gains)
 
     def _losses(self, values: FloatArray, squares: FloatArray) -> FloatArray:
         """Log dP/dQ of rows M^T y / sigma^2."""

@@ -106,12 +106,12 @@ class UserGram(BinGram):
 
     def column_sums(self, indices: IntArray) -> FloatArray:
         """Sums of columns, shape (k, b^m), for tuples of shape (k, q)."""
-        return self._spread(self.base.column_sums(self._tuples(indices).reshape(len(indices), -1)))
+        return self._spread(self._sums(self._tuples(indices)))
 
     def tuple_fields(self, indices: IntArray) -> FloatArray:
         """Sums of K' over each row of tuples, shape (k, q)."""
         tuples = self._tuples(indices)
-        sums = self.base.column_sums(tuples.reshape(len(indices), -1))
+        sums = self._sums(tuples)
         rows = np.arange(len(indices))[:, None, None]
         fields: FloatArray = sums[rows, tuples].sum(axis=2)
         return fields
@@ -128,6 +128,11 @@ class UserGram(BinGram):
             np.exp(part - top[:, None], out=part)
             out[start : start + step] = self.examples * (top + np.log(part.mean(axis=1)))
         return out
+
+    def _sums(self, tuples: IntArray) -> FloatArray:
+        """Sums of columns of K, shape (k, b), for the bins of tuples, shape (k, q, m)."""
+        count, width, examples = tuples.shape
+        return self.base.column_sums(tuples.reshape(count, width * examples))
 
     def _tuples(self, indices: IntArray) -> IntArray:
         """The bins of numbered tuples, one more axis of length m."""
