@@ -162,7 +162,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
         "Balls-in-Bins certified sampling, {bins} bins, {examples} examples of a user, beta {beta}"
     ),
     "users.importance": _importance,
-    "second.users": "draws of its own, bin by bin for every example",
+    "second.users": "draws of its own, by how many examples each bin has",
     "second.chains": "draws of its own, forward over the rest counter",
     "bins.unamplified": "bounded without sampling",
     "claims.basic": "basic composition of (eps, delta) claims",

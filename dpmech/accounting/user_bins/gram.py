@@ -76,6 +76,11 @@ class UserGram(BinGram):
         return self.base.cheap_columns
 
     @property
+    def product_size(self) -> int:
+        """A draw is one of the bins, spread over the tuples."""
+        return self.base.bins
+
+    @property
     def row_factors(self) -> int:
         """One for each example."""
         return self.examples
