@@ -3,12 +3,14 @@ r"""Users with several examples in bins, by draws and formulas of the verifier's
 The accountant sums over ordered tuples of bins and draws from mixtures that are made for them. Here it is how
 many examples each bin has, n, with its multinomial probability p(n); outputs are drawn themselves, and all is
 plain numpy. A part of the mixture is y = M (h u + a n) + sigma z with u = 1 / b in every bin, numbers a and
-h, and n drawn with probability proportional to `p(n) e^((a - 1) n^T K n / 2)`; its density against Q is, with
-w = M^T y / sigma^2 and p_a that law,
+h, and n drawn from a table: all counts of one user, with probability proportional to
+`p(n) e^((a - 1) n^T K n / 2)`, or some counts of several users at once. Its density against Q is, with
+w = M^T y / sigma^2 and p_a the law of the table,
 
     exp(h u.w - h^2 u^T K u / 2) sum_n p_a(n) exp(a n.w - a h n^T K u - a^2 n^T K n / 2).
 """
 
+import dataclasses
 import itertools
 import math
 
@@ -24,8 +26,36 @@ from dpmech.verifying.weighed_draws import better_odds, estimated, interval, rea
 
 __all__ = ["UserDraws"]
 
-_SCALES = (0.0, 1.0, 1.4, 2.0, 3.5)
+_SCALES = (1.0, 1.4, 2.0, 3.5)
+_COPIES, _CENTRES = (2, 3, 5, 8), 400
 _PILOT, _DRAWS, _TRIALS, _ROWS = 4000, 40_000, 200, 500
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """One part of the mixture.
+
+    Attributes:
+        scale: a.
+        counts: n, shape (k, b).
+        logs: log of their probabilities, shape (k,).
+        shift: h.
+    """
+
+    scale: float
+    counts: FloatArray
+    logs: FloatArray
+    shift: float
+
+    def log_density(self, values: FloatArray, columns: FloatArray) -> FloatArray:
+        """Log of the density against Q, of rows w of shape (m, b)."""
+        level = columns.mean(axis=1)
+        straight = self.shift * values.mean(axis=1) - 0.5 * self.shift**2 * float(level @ level)
+        means = self.scale * self.counts @ columns.T
+        offsets = self.logs - self.shift * (means @ level) - 0.5 * np.sum(means**2, axis=1)
+        sums = scipy.special.logsumexp(self.scale * (values @ self.counts.T) + offsets, axis=1)
+        out: FloatArray = straight + sums
+        return out
 
 
 class UserDraws:
@@ -55,7 +85,7 @@ class UserDraws:
         """
         columns = self.means / sigma
         spend(
-            4e-8 * (_DRAWS + _PILOT) * len(_SCALES) * len(self.counts),
+            4e-8 * (_DRAWS + _PILOT) * (len(_SCALES) + 1) * (len(self.counts) + _CENTRES),
             50.0 * _ROWS * len(self.counts),
             what=f"drawing {_DRAWS} samples of {len(self.counts)} ways to fill the bins",
         )
@@ -63,53 +93,70 @@ class UserDraws:
         return estimated(ends, "second.users")
 
     def _direction(self, columns: FloatArray, eps: float, *, add: bool) -> tuple[float, float]:
-        squares = np.sum((self.counts @ columns.T) ** 2, axis=1)
-        parts = self._parts(columns, squares, eps, add=add)
+        parts = self._parts(columns, eps, add=add)
         odds = np.full(len(parts), 1.0 / len(parts))
-        _, odds = self._weights(columns, squares, eps, parts, odds, _PILOT, add=add)
-        weights, _ = self._weights(columns, squares, eps, parts, odds, _DRAWS, add=add)
+        _, odds = self._weights(columns, eps, parts, odds, _PILOT, add=add)
+        weights, _ = self._weights(columns, eps, parts, odds, _DRAWS, add=add)
         return interval(weights, add=add)
 
-    def _law(self, squares: FloatArray, scale: float) -> FloatArray:
-        """Log p_a."""
-        logs = self.logs + 0.5 * max(scale - 1.0, 0.0) * squares
-        out: FloatArray = logs - scipy.special.logsumexp(logs)
+    def _laws(self, columns: FloatArray, *, add: bool) -> list[tuple[float, FloatArray, FloatArray]]:
+        """A, the counts and their log probabilities, of every part."""
+        squares = np.sum((self.counts @ columns.T) ** 2, axis=1)
+        laws = [(0.0, self.counts[:1], np.zeros(1))]
+        if add:
+            return laws
+        for scale in _SCALES:
+            logs = self.logs + 0.5 * (scale - 1.0) * squares
+            laws.append((scale, self.counts, logs - scipy.special.logsumexp(logs)))
+        for copies in _COPIES:
+            centres = self._copies(columns, squares, copies)
+            laws.append((1.0, centres, np.full(len(centres), -math.log(len(centres)))))
+        return laws
+
+    def _copies(self, columns: FloatArray, squares: FloatArray, copies: int) -> FloatArray:
+        """Counts of several users at once, drawn so that they are near each other, shape (_CENTRES, b)."""
+        pull = 0.5 * copies
+        logs = self.logs + 0.5 * pull * squares
+        first = self.counts[self.rng.choice(len(logs), size=_CENTRES, p=scipy.special.softmax(logs))]
+        fields = pull * (first @ columns.T) @ columns @ self.counts.T + self.logs
+        bounds = np.cumsum(scipy.special.softmax(fields, axis=1), axis=1)
+        out = first.copy()
+        for _ in range(copies - 1):
+            places = (self.rng.random((_CENTRES, 1)) >= bounds).sum(axis=1)
+            out += self.counts[np.minimum(places, len(self.counts) - 1)]
         return out
 
-    def _drawn(self, squares: FloatArray, scale: float, count: int) -> FloatArray:
-        """Counts from p_a, shape (count, b)."""
-        odds = np.exp(self._law(squares, scale))
-        chosen: FloatArray = self.counts[self.rng.choice(len(odds), size=count, p=odds / odds.sum())]
-        return chosen
-
-    def _parts(
-        self, columns: FloatArray, squares: FloatArray, eps: float, *, add: bool
-    ) -> list[tuple[float, float]]:
-        """(a, h), so that half of the losses of each part are beyond eps; and the law itself."""
+    def _parts(self, columns: FloatArray, eps: float, *, add: bool) -> list[_Part]:
+        """Of every law one, so that half of its losses are beyond eps; and P or Q itself."""
         sign = -1.0 if add else 1.0
         level = columns.mean(axis=1)
         normals = self.rng.standard_normal((_TRIALS, len(columns)))
-        parts = [(0.0, 0.0)] if add else [(1.0, 0.0)]
-        for scale in _SCALES[:1] if add else _SCALES:
-            rows = normals + scale * self._drawn(squares, scale, _TRIALS) @ columns.T
+        laws = self._laws(columns, add=add)
+        parts = [_Part(*laws[0], 0.0)] if add else [_Part(*laws[1], 0.0)]
+        for scale, counts, logs in laws:
+            drawn = counts[self.rng.choice(len(logs), size=_TRIALS, p=scipy.special.softmax(logs))]
+            means = drawn @ columns.T
 
-            def beyond(shift: float, rows: FloatArray = rows) -> bool:
-                losses = self._losses((rows + sign * shift * level) @ columns, squares)
-                return float(np.median(sign * losses)) >= eps
+            def beyond(shift: float, scale: float = scale, means: FloatArray = means) -> bool:
+                rows = normals + scale * means + sign * shift * level
+                return float(np.median(sign * self._losses(rows @ columns, columns))) >= eps
 
-            if beyond(0.0):
-                # Tilts of means alone reach far enough; a smaller one of them is among the others.
-                parts.append((scale, 0.0))
+            if not beyond(0.0):
+                parts.append(_Part(scale, counts, logs, sign * reaching(beyond)))
                 continue
-            parts.append((scale, sign * reaching(beyond)))
+
+            def wider(part: float, means: FloatArray = means) -> bool:
+                losses = self._losses((normals + part * means) @ columns, columns)
+                return float(np.median(losses)) >= eps
+
+            parts.append(_Part(min(reaching(wider), scale), counts, logs, 0.0))
         return parts
 
     def _weights(
         self,
         columns: FloatArray,
-        squares: FloatArray,
         eps: float,
-        parts: list[tuple[float, float]],
+        parts: list[_Part],
         odds: FloatArray,
         count: int,
         *,
@@ -118,31 +165,25 @@ class UserDraws:
         """The weights of draws, and by how much of their second moment each part would be better drawn."""
         found, gains = [], np.zeros(len(parts))
         level = columns.mean(axis=1)
-        along = self.counts @ (columns.T @ level)
         for _ in range(math.ceil(count / _ROWS)):
             chosen = self.rng.choice(len(parts), size=_ROWS, p=odds)
             rows = self.rng.standard_normal((_ROWS, len(columns)))
-            for place, (scale, shift) in enumerate(parts):
+            for place, part in enumerate(parts):
                 own = np.flatnonzero(chosen == place)
-                rows[own] += shift * level + scale * self._drawn(squares, scale, own.size) @ columns.T
+                law = scipy.special.softmax(part.logs)
+                drawn = part.counts[self.rng.choice(len(law), size=own.size, p=law)]
+                rows[own] += part.shift * level + part.scale * drawn @ columns.T
             values = rows @ columns
-            sums = values @ self.counts.T
-            losses = scipy.special.logsumexp(sums - 0.5 * squares + self.logs, axis=1)
-            logs = np.empty((_ROWS, len(parts)))
-            for place, (scale, shift) in enumerate(parts):
-                logs[:, place] = shift * values.mean(axis=1) - 0.5 * shift**2 * float(level @ level)
-                if scale > 0.0:
-                    terms = self._law(squares, scale) - scale * shift * along - 0.5 * scale**2 * squares
-                    logs[:, place] += scipy.special.logsumexp(scale * sums + terms, axis=1)
+            losses = self._losses(values, columns)
+            logs = np.stack([part.log_density(values, columns) for part in parts], axis=1)
             weights, gained = weights_of(losses, logs, odds, eps, add=add)
             found.append(weights)
             gains += gained
         return np.concatenate(found), better_odds(odds, gains)
 
-    def _losses(self, values: FloatArray, squares: FloatArray) -> FloatArray:
+    def _losses(self, values: FloatArray, columns: FloatArray) -> FloatArray:
         """Log dP/dQ of rows M^T y / sigma^2."""
-        out: FloatArray = scipy.special.logsumexp(values @ self.counts.T - 0.5 * squares + self.logs, axis=1)
-        return out
+        return _Part(1.0, self.counts, self.logs, 0.0).log_density(values, columns)
 
 
 def user_draws(certificate: Certificate, rng: np.random.Generator | None) -> UserDraws:
