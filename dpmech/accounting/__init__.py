@@ -78,8 +78,10 @@ from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
+from dpmech.accounting.user_bins import MOST_TUPLES, UserGram, tuple_gram
 
 __all__ = [
+    "MOST_TUPLES",
     "SCHEMES",
     "Accountant",
     "AddPoint",
@@ -128,6 +130,7 @@ __all__ = [
     "Scheme",
     "Solution",
     "Stage",
+    "UserGram",
     "accountant_for",
     "add_mixture",
     "best_order",
@@ -158,5 +161,6 @@ __all__ = [
     "sampled_divergence",
     "sampling_gram",
     "stage_seed",
+    "tuple_gram",
     "unsampled_method",
 ]

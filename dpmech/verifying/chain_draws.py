@@ -21,17 +21,15 @@ import numpy as np
 import scipy
 
 from dpmech.certificates import Certificate
-from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import RestLaw
-from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, spend
+from dpmech.numerics import Bounds, FloatArray, spend
+from dpmech.verifying.weighed_draws import better_odds, estimated, reaching, shown, weights_of
 
 __all__ = ["ChainDraws", "chain_draws"]
 
 _SCALES = (0.0, 1.0, 1.5, 2.5, 4.0)
-_PILOT, _DRAWS, _TRIALS, _ROWS = 4000, 40_000, 200, 1000
-# Standard errors of the interval: an honest file is refused about once in a million times; and what a sample
-# has to show.
-_ERRORS, _RESOLVED, _EVEN = 5.0, 0.1, 0.05
+_TRIALS, _ROWS = 200, 1000
 # Other coins p' that bound ADD, as parts of p.
 _OTHERS = np.geomspace(1e-4, 1.0, 81)
 
@@ -74,12 +72,11 @@ class ChainDraws:
             NumericalError: where a sample does not show a mean that may decide.
         """
         columns = self.matrix / sigma
-        lower, upper = self._direction(columns, eps, add=False)
-        if self.largest_add(columns, eps) > lower:
-            ends = self._direction(columns, eps, add=True)
-            lower, upper = max(lower, ends[0]), max(upper, ends[1])
-        error = 2.0 * math.erfc(_ERRORS / math.sqrt(2.0))
-        return Bounds(lower, upper, Guarantee(Kind.ESTIMATE, error), Provenance("second.chains"))
+        remove = self._direction(columns, eps, add=False)
+        ends = [remove]
+        if self.largest_add(columns, eps) > remove[0]:
+            ends.append(self._direction(columns, eps, add=True))
+        return estimated(ends, "second.chains")
 
     def largest_add(self, columns: FloatArray, eps: float) -> float:
         """An upper bound on delta of ADD, columns over sigma of shape (n, n): of half-spaces, proved."""
@@ -132,22 +129,16 @@ class ChainDraws:
     def _direction(self, columns: FloatArray, eps: float, *, add: bool) -> tuple[float, float]:
         kernel = columns.T @ columns
         parts = self._parts(columns, kernel, eps, add=add)
-        odds = np.full(len(parts), 1.0 / len(parts))
-        # Where one sample does not show its mean a larger one may, whose odds are from the first.
-        for count in (_PILOT, _DRAWS, 4 * _DRAWS):
+
+        def draw(count: int, odds: FloatArray) -> tuple[FloatArray, FloatArray]:
             spend(
                 1e-7 * count * len(columns) * (len(_SCALES) + 0.1 * self.law.min_sep),
                 100.0 * _ROWS * len(columns),
                 what=f"drawing {count} samples of {len(columns)} steps",
             )
-            weights, odds = self._weights(columns, kernel, eps, parts, odds, count, add=add)
-            mean = float(weights.mean())
-            error = float(weights.std(ddof=1)) / math.sqrt(weights.size)
-            shown = mean > 0.0 and error <= _RESOLVED * mean and weights.max() <= _EVEN * weights.sum()
-            if shown and count > _PILOT:
-                return max(0.0, mean - _ERRORS * error), mean + _ERRORS * error
-        direction = "ADD" if add else "REMOVE"
-        raise NumericalError(f"{weights.size} draws do not show the mean in the direction of {direction}")
+            return self._weights(columns, kernel, eps, parts, odds, count, add=add)
+
+        return shown(draw, len(parts), add=add)
 
     def _parts(
         self, columns: FloatArray, kernel: FloatArray, eps: float, *, add: bool
@@ -163,15 +154,9 @@ class ChainDraws:
                 rows = normals + (sign * shift + scale * joined) @ columns.T
                 return float(np.median(sign * self._losses(rows @ columns, kernel))) >= eps
 
-            low, high = 0.0, 1e-3
             if beyond(0.0):
                 continue
-            while not beyond(high) and high < 1e6:
-                low, high = high, 2.0 * high
-            for _ in range(12):
-                middle = 0.5 * (low + high)
-                low, high = (low, middle) if beyond(middle) else (middle, high)
-            parts.append((scale, sign * high))
+            parts.append((scale, sign * reaching(beyond)))
         return parts
 
     def _weights(
@@ -201,16 +186,10 @@ class ChainDraws:
                 if scale > 0.0:
                     terms = scale * values - scale * shift * totals - 0.5 * scale**2 * np.diag(kernel)
                     logs[:, place] += self._log_ratios(terms)
-            # Logs to the end: where sigma is far too small, ratios and densities are beyond what floats hold.
-            mixed = scipy.special.logsumexp(logs, axis=1, b=odds)
-            over = -np.expm1(np.minimum(eps + losses if add else eps - losses, 0.0))
-            weights = over * np.exp(np.where(over > 0.0, (0.0 if add else losses) - mixed, -np.inf))
+            weights, gained = weights_of(losses, logs, odds, eps, add=add)
             found.append(weights)
-            gains += (np.exp(logs - mixed[:, None]) * weights[:, None] ** 2).sum(axis=0)
-        if gains.sum() <= 0.0:
-            return np.concatenate(found), odds
-        better = odds * np.sqrt(gains)
-        return np.concatenate(found), 0.9 * better / better.sum() + 0.1 * odds
+            gains += gained
+        return np.concatenate(found), better_odds(odds, gains)
 
     def _patterns(self, count: int) -> FloatArray:
         """Who joins when, 1.0 or 0.0, shape (count, n), step after step."""

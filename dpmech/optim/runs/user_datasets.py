@@ -22,7 +22,7 @@ __all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit", "ow
 class UserExamples(Subset[Any]):
     """The examples of a dataset, at most m of every user: for claims about users whose examples are sampled.
 
-    That is under `UserPoisson` and `UserCyclicPoisson`.
+    That is under `UserPoisson`, `UserCyclicPoisson` and `UserBallsInBins`.
 
     Args:
         dataset: with a length and indices.

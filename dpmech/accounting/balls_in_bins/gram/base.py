@@ -88,6 +88,16 @@ class BinGram(abc.ABC):
         return False
 
     @property
+    def product_size(self) -> int:
+        """How many numbers a draw adds up for each of its own, at most."""
+        return self.bins
+
+    @property
+    def row_factors(self) -> int:
+        """Of how many means, each rounded by itself, a mean of `log_row_means` is the product."""
+        return 1
+
+    @property
     def innovation_scales(self) -> FloatArray | None:
         """The diagonal of a lower-triangular F with F F^T = K, shape (b,); None where none is known."""
         return None

@@ -102,7 +102,7 @@ def _blocks(
     count = max(1, math.ceil(samples / size))
     bins = proposal.gram.bins
     spend(
-        count * size * bins * (3e-7 + 2e-10 * min(bins, _DENSE)),
+        count * size * bins * (3e-7 + 2e-10 * min(proposal.gram.product_size, _DENSE)),
         _NUMBER * (8.0 * size * bins + 2.0 * count * size * (proposal.weights.size if detailed else 1)),
         what=f"drawing {count * size} samples of {proposal.gram.words}",
     )
