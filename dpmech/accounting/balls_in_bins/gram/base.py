@@ -93,6 +93,11 @@ class BinGram(abc.ABC):
         return self.bins
 
     @property
+    def entry_seconds(self) -> float:
+        """What one number of a draw takes, its weights included, at most; for limits of work alone."""
+        return 3e-7
+
+    @property
     def row_factors(self) -> int:
         """Of how many means, each rounded by itself, a mean of `log_row_means` is the product."""
         return 1
