@@ -27,7 +27,7 @@ __all__ = ["add_counts"]
     cls=Command,
     short_help="Enter counts with integer noise, before they are drawn.",
     examples=[
-        "dpmech ledger add-counts ledger.json --name classes --sigma 20 --releases 12 --new",
+        "dpmech ledger add-counts ledger.json --name classes --sigma 20 --releases 3 --new",
         "dpmech ledger add-counts ledger.json --name cities --sigma 81/2 --sensitivity 3 --close",
     ],
 )
