@@ -84,10 +84,13 @@ def add_counts(
         if close:
             book.close()
         book.save(path)
-    if as_json:
-        emit(document("ledger add-counts", {"path": str(path), "ledger": ledger_record(book)}))
-    else:
-        emit(f"{path}: {name} entered", *ledger_text(book))
+    record = {"path": str(path), "ledger": ledger_record(book)}
+    told = (
+        [document("ledger add-counts", record)]
+        if as_json
+        else [f"{path}: {name} entered", *ledger_text(book)]
+    )
+    emit(*told)
 
 
 def _fraction(text: str) -> Fraction:
