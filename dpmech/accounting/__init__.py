@@ -60,7 +60,7 @@ from dpmech.accounting.methods import (
     Rdp,
     check_method,
 )
-from dpmech.accounting.min_sep import chain_gram
+from dpmech.accounting.min_sep import ChainGram, ChainRemove, chain_gram
 from dpmech.accounting.poisson import LatticeRoute, Loss, LossMoments, PoissonAccountant, PoissonRelease
 from dpmech.accounting.profiles import (
     Composition,
@@ -78,8 +78,10 @@ from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
+from dpmech.accounting.user_bins import MOST_TUPLES, UserGram, tuple_gram
 
 __all__ = [
+    "MOST_TUPLES",
     "SCHEMES",
     "Accountant",
     "AddPoint",
@@ -87,6 +89,8 @@ __all__ = [
     "AllocationRenyiAccountant",
     "BinGram",
     "Certified",
+    "ChainGram",
+    "ChainRemove",
     "CollectiveParts",
     "Composition",
     "Curve",
@@ -126,6 +130,7 @@ __all__ = [
     "Scheme",
     "Solution",
     "Stage",
+    "UserGram",
     "accountant_for",
     "add_mixture",
     "best_order",
@@ -156,5 +161,6 @@ __all__ = [
     "sampled_divergence",
     "sampling_gram",
     "stage_seed",
+    "tuple_gram",
     "unsampled_method",
 ]

@@ -29,6 +29,7 @@ from dpmech.accounting.methods import Certified, Deterministic, Exact, Importanc
 from dpmech.accounting.min_sep import min_sep_sampling
 from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, PrvAccountant
 from dpmech.accounting.renyi import RenyiAccountant
+from dpmech.accounting.user_bins import user_balls_in_bins
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import (
     BallsInBins,
@@ -41,6 +42,7 @@ from dpmech.mechanism import (
     Poisson,
     Registry,
     TruncatedPoisson,
+    UserBallsInBins,
     UserCyclicPoisson,
     UserPoisson,
 )
@@ -114,8 +116,8 @@ def _scheme(participation: Participation) -> Scheme:
         raise UnsupportedCombinationError(
             f"no accountant is registered for {participation!r}",
             supported="participations that are not random, Poisson, UserPoisson, TruncatedPoisson, "
-            "FixedSizeLots, MinSepSampling, CyclicPoisson, UserCyclicPoisson, BallsInBins and "
-            "FreshBallsInBins",
+            "FixedSizeLots, MinSepSampling, CyclicPoisson, UserCyclicPoisson, BallsInBins, UserBallsInBins "
+            "and FreshBallsInBins",
         )
     return scheme
 
@@ -171,6 +173,15 @@ def _balls_in_bins(
         f"{method!r} does not apply to {mechanism.participation!r} with {strategy!r}",
         supported="method=None, Certified(), Importance(), Deterministic(), Rdp(); Exact() for Identity",
     )
+
+
+def _user_balls_in_bins(
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
+) -> Accountant:
+    if mechanism.certain:
+        # All examples of everyone are in the same bin: one of norm m.
+        return unsampled(mechanism.sensitivity, method if isinstance(method, Rdp) else None)
+    return user_balls_in_bins(mechanism, method, rng)
 
 
 def _fresh_balls_in_bins(
@@ -244,4 +255,5 @@ SCHEMES.add(MinSepSampling, Scheme(min_sep_sampling, default=Certified()))
 SCHEMES.add(CyclicPoisson, Scheme(_poisson, default=Pld()))
 SCHEMES.add(UserCyclicPoisson, Scheme(user_poisson, default=Pld()))
 SCHEMES.add(BallsInBins, Scheme(_balls_in_bins, default=Certified(), unsampled=Deterministic()))
+SCHEMES.add(UserBallsInBins, Scheme(_user_balls_in_bins, default=Certified(), unsampled=Rdp()))
 SCHEMES.add(FreshBallsInBins, Scheme(_fresh_balls_in_bins, default=Exact(), unsampled=Exact()))

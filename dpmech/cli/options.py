@@ -67,7 +67,7 @@ def plan_options(
         click.option(
             "--max-examples-per-user",
             type=Whole(1),
-            help="user-poisson, user-cyclic, user-min-sep: most examples of one user.",
+            help="user-poisson, user-cyclic, user-min-sep, user-balls-in-bins: most examples of one user.",
         ),
         click.option("--max-lot-size", type=Whole(1), help="truncated-poisson: most examples of one lot."),
         *_budget_options(budget, due, search=search),
@@ -92,6 +92,7 @@ _DUE: dict[object, tuple[str, ...]] = {
     "b-min-sep": ("separation",),
     "user-poisson": ("max_examples_per_user",),
     "user-min-sep": ("max_examples_per_user",),
+    "user-balls-in-bins": ("max_examples_per_user",),
     "user-cyclic": ("cycle", "max_examples_per_user"),
     "truncated-poisson": ("max_lot_size",),
 }

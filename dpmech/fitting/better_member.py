@@ -157,7 +157,11 @@ def _normalized(member: Callable[[], Strategy]) -> Strategy:
 def _error(mechanism: Mechanism, budget: PrivacyBudget, strategy: Strategy) -> float | None:
     """The RMSE in common units; None where the strategy cannot be judged, or not at once."""
     participation = mechanism.participation
-    if participation.rest_law is not None or not decoder_work(strategy).within(_SECONDS, _MEMORY):
+    if (
+        participation.rest_law is not None
+        or participation.user_bins is not None
+        or not decoder_work(strategy).within(_SECONDS, _MEMORY)
+    ):
         return None
     bins, groups = participation.allocation_bins, participation.groups
     if groups is not None and (strategy.bands is None or strategy.bands > groups):

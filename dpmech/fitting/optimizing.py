@@ -132,7 +132,7 @@ def optimize(
     schemas = _alternatives(participation)
     for schema in schemas:
         schema.pattern(steps)
-        if schema.rest_law is not None:
+        if schema.rest_law is not None or schema.user_bins is not None:
             raise UnsupportedCombinationError(
                 f"nothing is fitted under {schema!r}", supported="MinSep, CyclicPoisson and BallsInBins"
             )

@@ -52,7 +52,7 @@ from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.mechanism.truncated_participation import TruncatedPoisson
 from dpmech.mechanism.truncation import Truncation
 from dpmech.mechanism.unsampled_participation import EveryStep, FixedEpochs, MinSep, SingleParticipation
-from dpmech.mechanism.user_participation import UserCyclicPoisson, UserMinSep, UserPoisson
+from dpmech.mechanism.user_participation import UserBallsInBins, UserCyclicPoisson, UserMinSep, UserPoisson
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [
@@ -91,6 +91,7 @@ __all__ = [
     "Truncation",
     "Unit",
     "Unstated",
+    "UserBallsInBins",
     "UserCyclicPoisson",
     "UserMinSep",
     "UserPoisson",

@@ -206,8 +206,8 @@ def sensitivity(
 
     For Poisson, CyclicPoisson and FixedSizeLots it is that of one release, the largest column norm; for
     BallsInBins it is that of its worst-case support, FixedEpochs(n / bins); for UserPoisson and
-    UserCyclicPoisson that of one release which all examples of a user join, and for UserMinSep that of m
-    examples which are all in the same lots.
+    UserCyclicPoisson that of one release which all examples of a user join, and for UserMinSep and
+    UserBallsInBins that of m examples which are all in the same lots.
 
     Args:
         strategy: C; or a Mechanism, which says the other two as well.

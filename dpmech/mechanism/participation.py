@@ -148,6 +148,14 @@ class Participation(abc.ABC):
         return None
 
     @property
+    def user_bins(self) -> int | None:
+        """Into how many bins each of the `examples` of a user is put by itself, once, for the whole run.
+
+        None where examples are not, or users are put into bins as wholes.
+        """
+        return None
+
+    @property
     def epoch_bins(self) -> int | None:
         """Into how many bins the examples are put anew every epoch, once each; None without that."""
         return None

@@ -6,11 +6,17 @@ from typing import ClassVar, Self
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
+from dpmech.mechanism.epoch_bins import check_bins, epochs_begun, one_bin
 from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.min_sep_participation import MinSepSampling
 from dpmech.mechanism.participation import Participation, Pattern, register
 from dpmech.mechanism.truncated_participation import TruncatedPoisson, check_truncated
-from dpmech.mechanism.user_participation import UserCyclicPoisson, UserPoisson, users_in_bins
+from dpmech.mechanism.user_participation import (
+    UserBallsInBins,
+    UserCyclicPoisson,
+    UserPoisson,
+    users_in_fresh_bins,
+)
 
 __all__ = ["BallsInBins", "CyclicPoisson", "FreshBallsInBins", "Poisson"]
 
@@ -201,7 +207,8 @@ class BallsInBins(Participation):
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
         fresh: True for a new allocation every epoch: what is made is then a `FreshBallsInBins`.
-        max_examples_per_user: None. A number is refused, with what there is in its place.
+        max_examples_per_user: m for a claim about users, who have at most m examples each, in bins of their
+            own: what is made is then a `UserBallsInBins`; refused with `fresh`.
 
     Example:
         >>> import dpmech as dm
@@ -226,11 +233,13 @@ class BallsInBins(Participation):
         *,
         max_examples_per_user: int | None = None,
     ) -> Self:
-        """An allocation for the run, or with `fresh` one for every epoch."""
-        if max_examples_per_user is not None:
-            raise users_in_bins(bins, max_examples_per_user)
+        """An allocation for the run, or with `fresh` one for every epoch; or a `UserBallsInBins`."""
         if not isinstance(fresh, bool):
             raise InvalidParameterError("fresh", fresh, "True or False")
+        if max_examples_per_user is not None:
+            if fresh:
+                raise users_in_fresh_bins(bins, max_examples_per_user)
+            return UserBallsInBins(bins, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
         kind = FreshBallsInBins if fresh and cls is BallsInBins else cls
         return super().__new__(kind)  # type: ignore[return-value]  # a kind of what was called
 
@@ -252,9 +261,7 @@ class BallsInBins(Participation):
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: that of FixedEpochs(n / b)."""
-        if self.bins > n or n % self.bins:
-            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
-        return Pattern(self.bins, n // self.bins, evenly_spaced=True)
+        return one_bin(self.bins, n)
 
     def duty(self, n: int) -> str:
         """One allocation, drawn once, for all epochs."""
@@ -274,9 +281,10 @@ class BallsInBins(Participation):
 
     def prefix(self, n: int, steps: int) -> tuple["BallsInBins", int]:
         """The epochs begun."""
-        self.pattern(n)
-        begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // self.bins)
-        return self, begun * self.bins
+        return self, epochs_begun(self.bins, n, steps)
+
+
+register(UserBallsInBins)
 
 
 @register
@@ -323,8 +331,7 @@ class FreshBallsInBins(BallsInBins):
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: once an epoch, last in one and first in the next one at the closest."""
-        if self.bins > n or n % self.bins:
-            raise InvalidParameterError("bins", self.bins, f"a divisor of n={n}")
+        check_bins(self.bins, n)
         return Pattern(1, n // self.bins) if n > self.bins else Pattern(n, 1)
 
     def duty(self, n: int) -> str:

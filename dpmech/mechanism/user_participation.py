@@ -7,9 +7,10 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.budget import Unit
+from dpmech.mechanism.epoch_bins import epochs_begun, one_bin
 from dpmech.mechanism.participation import Participation, Pattern
 
-__all__ = ["UserCyclicPoisson", "UserMinSep", "UserPoisson", "users_in_bins"]
+__all__ = ["UserBallsInBins", "UserCyclicPoisson", "UserMinSep", "UserPoisson", "users_in_fresh_bins"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,15 +247,88 @@ class UserMinSep(Participation):
         return dataclasses.replace(self, min_sep=min(self.min_sep, count)), count
 
 
-def users_in_bins(bins: object, examples: object) -> UnsupportedCombinationError:
-    """Why `BallsInBins(b, max_examples_per_user=m)` is no participation, and what there is in its place."""
+@dataclasses.dataclass(frozen=True)
+class UserBallsInBins(Participation):
+    """Every example is put into one of `bins` bins once, uniformly, and a user has at most so many examples.
+
+    It is what `BallsInBins(b, max_examples_per_user=m)` makes. The claim is about users: two datasets are
+    neighbours if one has all examples of one user more. These may be in one bin, or in several.
+
+    Args:
+        bins: b, an integer in [1, n]; n must be a multiple of it.
+        max_examples_per_user: m >= 1; accounted for where b^m is at most 10,000.
+
+    Example:
+        >>> import dpmech as dm
+        >>> two = dm.BallsInBins(4, max_examples_per_user=2)
+        >>> two
+        UserBallsInBins(bins=4, max_examples_per_user=2)
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=two, method=dm.Rdp())
+        >>> f"{cal.sigma:.3f}"
+        '7.016'
+    """
+
+    bins: int
+    max_examples_per_user: int
+    random: ClassVar[bool] = True
+    unit: ClassVar[Unit | None] = Unit.USER
+    plan_name: ClassVar[str] = "user-balls-in-bins"
+    plan_shares: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))
+        object.__setattr__(self, "max_examples_per_user", _check_count(self.max_examples_per_user))
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is one bin only."""
+        return self.bins == 1
+
+    @property
+    def examples(self) -> int:
+        """All m may be in one lot."""
+        return self.max_examples_per_user
+
+    @property
+    def user_bins(self) -> int:
+        """The bins."""
+        return self.bins
+
+    def pattern(self, n: int) -> Pattern:
+        """The worst-case support of one example: that of FixedEpochs(n / b)."""
+        return one_bin(self.bins, n)
+
+    def duty(self, n: int) -> str:
+        """At most so many examples a user; one allocation of examples, drawn once, for all epochs."""
+        return (
+            f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training and "
+            "without regard to the data of others; an example belongs to one user. Put every example kept "
+            f"once, uniformly and independently, those of one user too, into one of {self.bins} bins; step t "
+            f"trains on bin t mod {self.bins}. The allocation serves all {n // self.bins} epochs and is kept "
+            "secret."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """A bin for every step of an epoch."""
+        del epochs, sampling_prob
+        return cls(steps_per_epoch, _given(cls, settings, "max_examples_per_user"))
+
+    def prefix(self, n: int, steps: int) -> tuple["UserBallsInBins", int]:
+        """The epochs begun."""
+        return self, epochs_begun(self.bins, n, steps)
+
+
+def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinationError:
+    """Why users with several examples are not put into bins anew every epoch, and what there is instead."""
     return UnsupportedCombinationError(
-        f"no theorem here covers users with {examples} examples, each put into one of {bins} bins by itself: "
-        "they may meet in one bin, or share noise in several",
-        supported=f"Mechanism(strategy, BallsInBins({bins}), unit=Unit.USER), where users are put into bins "
-        "as wholes (dpmech.optim.UserDataset); Poisson and CyclicPoisson with max_examples_per_user; or "
-        f"group privacy: a claim of eps / {examples} about one example is one of eps about {examples} of "
-        f"them, with a delta that is (e^eps - 1) / (e^(eps / {examples}) - 1) times as large",
+        f"no theorem here covers users with {examples} examples, each put into one of {bins} bins by itself "
+        "anew every epoch: they may meet in one bin, or share noise in several",
+        supported=f"BallsInBins({bins}, max_examples_per_user={examples}), one allocation for all epochs; "
+        f"Mechanism(strategy, BallsInBins({bins}, fresh=True), unit=Unit.USER), where users are put into "
+        "bins as wholes (dpmech.optim.UserDataset); Poisson and CyclicPoisson with max_examples_per_user",
     )
 
 

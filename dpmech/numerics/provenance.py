@@ -91,6 +91,8 @@ def _chains(facts: Mapping[str, Fact]) -> str:
 
 def _importance(facts: Mapping[str, Fact]) -> str:
     of = f"Balls-in-Bins importance sampling, {facts['bins']} bins" if "bins" in facts else _chains(facts)
+    if "examples" in facts:
+        of += f", {facts['examples']} examples of a user"
     text = of
     text += f", two-sided {percent(float(facts['confidence']))} % interval"
     if "direction" in facts:
@@ -155,6 +157,12 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "bins.importance": _importance,
     "chains.certified": "b-min-sep certified sampling, {steps} steps, b {min_sep}, beta {beta}",
     "chains.importance": _importance,
+    "users.moments": "Balls-in-Bins moments, {bins} bins, {examples} examples of a user, both directions",
+    "users.certified": (
+        "Balls-in-Bins certified sampling, {bins} bins, {examples} examples of a user, beta {beta}"
+    ),
+    "users.importance": _importance,
+    "second.users": "draws of its own, by how many examples each bin has",
     "second.chains": "draws of its own, forward over the rest counter",
     "bins.unamplified": "bounded without sampling",
     "claims.basic": "basic composition of (eps, delta) claims",

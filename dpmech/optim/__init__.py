@@ -23,7 +23,7 @@ from dpmech.optim.clipping import (
     clipped_gradients,
 )
 from dpmech.optim.executed_steps import ExecutedSteps
-from dpmech.optim.noise import NoiseMode, NoiseStream
+from dpmech.optim.noise import LatticeLoss, NoiseMode, NoiseStream, lattice_loss
 from dpmech.optim.opacus_registry import register_opacus_accountant
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.rules import (
@@ -74,6 +74,7 @@ __all__ = [
     "Clipping",
     "ExecutedSteps",
     "FlatClipping",
+    "LatticeLoss",
     "LotOptimizer",
     "LotSampler",
     "MeanOverViews",
@@ -98,6 +99,7 @@ __all__ = [
     "denoiser_improvement",
     "effective_degrees",
     "fix",
+    "lattice_loss",
     "load_checkpoint",
     "make_private",
     "make_private_with_epsilon",

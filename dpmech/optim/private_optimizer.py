@@ -50,7 +50,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             and processes; None takes the certificate's.
         clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping, of
             which clip_norm is the joint norm.
-        generator: of the noise: None for entropy of the operating system; "secure" or else, see NoiseStream.
+        generator: of the noise: None for entropy of the operating system; or another, see NoiseStream.
         mode: how the noise is formed, as for NoiseStream.
         loss_scale: the constant by which a float16 loss was multiplied; gradients are divided by it before
             they are clipped. (A GradScaler is refused: its scale and its skipped steps depend on the data.)
@@ -61,7 +61,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         CertificateError: on another clip_norm or expected_batch_size than certified, or if processes
             disagree.
         UnsupportedCombinationError: for an optimizer that evaluates gradients several times a step; if a live
-            stream or optimizer of this process draws from an equal generator.
+            stream or optimizer of this process draws from an equal generator; as NoiseStream.
         NumericalError: if roundings may leave more than 1e-6 less noise than certified.
 
     References:

@@ -92,13 +92,13 @@ class TrainingPlan:
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
                 user-poisson, truncated-poisson, fixed-size-lots, b-min-sep, cyclic-poisson, user-cyclic,
-                balls-in-bins, balls-in-bins-fresh.
+                balls-in-bins, user-balls-in-bins, balls-in-bins-fresh.
             min_sep: of min-sep and user-min-sep: least distance of two participations.
             max_participations: of the same.
             cycle: of cyclic-poisson and user-cyclic: number of groups.
-            **own: `max_examples_per_user` of user-poisson, user-cyclic and user-min-sep, `max_lot_size` of
-                truncated-poisson, `separation` of b-min-sep, and settings of participations that were
-                registered from outside.
+            **own: `max_examples_per_user` of user-poisson, user-cyclic, user-min-sep and user-balls-in-bins,
+                `max_lot_size` of truncated-poisson, `separation` of b-min-sep, and settings of participations
+                that were registered from outside.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.

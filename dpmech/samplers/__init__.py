@@ -1,6 +1,6 @@
 """Samplers: which examples take part at every step, exactly as a calibration assumes; numpy only."""
 
-from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
+from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler, UserBallsInBinsSampler
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.choice import SAMPLERS, sampler_for
 from dpmech.samplers.contributions import Contributions
@@ -35,6 +35,7 @@ __all__ = [
     "SequentialSampler",
     "SharedContributions",
     "TruncatedPoissonSampler",
+    "UserBallsInBinsSampler",
     "UserCyclicPoissonSampler",
     "UserPoissonSampler",
     "discrete_gaussian",

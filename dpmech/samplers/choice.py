@@ -19,10 +19,15 @@ from dpmech.mechanism import (
     Poisson,
     Registry,
     TruncatedPoisson,
+    UserBallsInBins,
     UserCyclicPoisson,
     UserPoisson,
 )
-from dpmech.samplers.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler
+from dpmech.samplers.balls_in_bins import (
+    BallsInBinsSampler,
+    FreshBallsInBinsSampler,
+    UserBallsInBinsSampler,
+)
 from dpmech.samplers.base import Sampler
 from dpmech.samplers.fixed import FixedSizeSampler
 from dpmech.samplers.min_sep import MinSepSampler
@@ -133,4 +138,5 @@ SAMPLERS.add(MinSepSampling, MinSepSampler)
 SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
 SAMPLERS.add(UserCyclicPoisson, UserCyclicPoissonSampler)
 SAMPLERS.add(BallsInBins, BallsInBinsSampler)
+SAMPLERS.add(UserBallsInBins, UserBallsInBinsSampler)
 SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

@@ -133,6 +133,9 @@ def _check_text(values: list[Hashable]) -> None:
     parts = [value for value in values if isinstance(value, tuple)]
     for place in range(max(map(len, parts), default=0)):
         _check_text([value[place] for value in parts if place < len(value)])
+    members = [member for value in values if isinstance(value, frozenset) for member in value]
+    if members:
+        _check_text(members)
 
 
 def _by_value(value: Hashable) -> Hashable:

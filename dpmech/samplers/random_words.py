@@ -12,6 +12,7 @@ import secrets
 import numpy as np
 import numpy.typing as npt
 
+from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_rng
 from dpmech.numerics import IntArray
 from dpmech.samplers.secure_words import SecureKey, SecureWords, fresh_secure_key
@@ -49,9 +50,13 @@ def fresh_key(rng: object) -> int:
         InvalidParameterError: for any other rng.
         MissingDependencyError: for a key of AES without the package `cryptography`.
     """
-    if isinstance(rng, str) and rng == PHILOX:
-        return secrets.randbits(KEY_BITS)
-    generator = None if isinstance(rng, str) and rng == SECURE else check_rng(rng)
+    if isinstance(rng, str):
+        if rng not in (PHILOX, SECURE):
+            raise InvalidParameterError(
+                "rng", rng, f'None, "{SECURE}", "{PHILOX}", a numpy.random.Generator or an integer >= 0'
+            )
+        return fresh_secure_key() if rng == SECURE else secrets.randbits(KEY_BITS)
+    generator = check_rng(rng)
     if generator is None:
         return fresh_secure_key()
     high, low = generator.integers(0, _WORD, size=2, dtype=np.uint64)

@@ -6,6 +6,7 @@ from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
 from dpmech.verifying.policy import Policy
 from dpmech.verifying.privacy_routes import SECOND_ROUTES, Route
 from dpmech.verifying.report import Check, OwnDraw, Verification
+from dpmech.verifying.user_draws import UserDraws
 
 __all__ = [
     "MAX_MEMORY",
@@ -15,6 +16,7 @@ __all__ = [
     "OwnDraw",
     "Policy",
     "Route",
+    "UserDraws",
     "Verification",
     "gaussian_integral",
     "verify",

@@ -6,6 +6,13 @@ own law, step after step, and the likelihood ratio is the weight of all historie
 rest. A part of the mixture is y = C(h 1 + a pi) + sigma z, with a and h numbers; its density against Q is
 
     exp(h 1.w - h^2 |C 1|^2 / (2 sigma^2)) E_pi[exp(sum over t in pi of a w_t - a h (K 1)_t - a^2 K_tt / 2)].
+
+ADD has a bound without draws too, which says where it is too small to be drawn. With rho the same law with
+another p', and KL the divergence of its coins from those of p, Jensen's inequality gives
+
+    log dP/dQ >= rate' sum_t (w_t - K_tt / 2) - KL,
+
+so that it is at most -eps only where the normal variable rate' 1.w is at most rate' tr K / 2 + KL - eps.
 """
 
 import math
@@ -14,17 +21,17 @@ import numpy as np
 import scipy
 
 from dpmech.certificates import Certificate
-from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import RestLaw
-from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, spend
+from dpmech.numerics import Bounds, FloatArray, spend
+from dpmech.verifying.weighed_draws import better_odds, estimated, reaching, shown, weights_of
 
 __all__ = ["ChainDraws", "chain_draws"]
 
 _SCALES = (0.0, 1.0, 1.5, 2.5, 4.0)
-_PILOT, _DRAWS, _TRIALS, _ROWS = 4000, 40_000, 200, 1000
-# Standard errors of the interval: an honest file is refused about once in a million times; and what a sample
-# has to show.
-_ERRORS, _RESOLVED, _EVEN = 5.0, 0.1, 0.05
+_TRIALS, _ROWS = 200, 1000
+# Other coins p' that bound ADD, as parts of p.
+_OTHERS = np.geomspace(1e-4, 1.0, 81)
 
 
 def chain_draws(certificate: Certificate, rng: np.random.Generator | None) -> "ChainDraws":
@@ -59,35 +66,79 @@ class ChainDraws:
     def delta(self, sigma: float, eps: float) -> Bounds:
         """Both directions, the larger one: mean weights with five standard errors either way.
 
+        ADD is drawn where a bound without draws leaves it open whether it is the smaller one.
+
         Raises:
-            NumericalError: where a sample does not show its mean.
+            NumericalError: where a sample does not show a mean that may decide.
         """
         columns = self.matrix / sigma
-        spend(
-            2e-7 * (_DRAWS + _PILOT) * len(columns) * (len(_SCALES) + 0.1 * self.law.min_sep),
-            100.0 * _ROWS * len(columns),
-            what=f"drawing {_DRAWS} samples of {len(columns)} steps",
+        remove = self._direction(columns, eps, add=False)
+        ends = [remove]
+        if self.largest_add(columns, eps) > remove[0]:
+            ends.append(self._direction(columns, eps, add=True))
+        return estimated(ends, "second.chains")
+
+    def largest_add(self, columns: FloatArray, eps: float) -> float:
+        """An upper bound on delta of ADD, columns over sigma of shape (n, n): of half-spaces, proved."""
+        b, p, n = self.law.min_sep, self.law.sampling_prob, len(columns)
+        half, spread = 0.5 * float(np.sum(columns**2)), math.sqrt(float(np.sum(columns.sum(axis=1) ** 2)))
+        best = 1.0
+        for other in (p * _OTHERS).tolist() if p < 1.0 else [1.0]:
+            free = 1.0 / (1.0 + other * (b - 1))
+            coins = other * math.log(other / p)
+            coins += (1.0 - other) * math.log((1.0 - other) / (1.0 - p)) if p < 1.0 else 0.0
+            # Of the rest counter at step 0, then of the coins at all steps at which it is 0.
+            start = math.log(free / (1.0 - self.law.resting)) + (1.0 - free) * math.log(other / p)
+            depth = eps - other * free * half - start - n * free * coins
+            best = min(best, float(scipy.special.ndtr(-depth / (other * free * spread))))
+        return best * (1.0 + 1e-9)
+
+    def rows(self, columns: FloatArray, factors: FloatArray) -> FloatArray:
+        """Outputs y / sigma, one for each factor of a participation's columns, shape (factors, n)."""
+        joined = self._patterns(factors.size)
+        return self.rng.standard_normal(joined.shape) + (factors[:, None] * joined) @ columns.T
+
+    def log_densities(
+        self, columns: FloatArray, rows: FloatArray, sizes: FloatArray, gains: FloatArray, shift: FloatArray
+    ) -> FloatArray:
+        """Log of the density against Q of y = C (shift + x) + sigma z, at rows y / sigma, shape (m,).
+
+        x is 0 but for the steps joined, where it is one of the sizes; a participation and its sizes count
+        e^gains over all steps joined.
+
+        Args:
+            columns: C over sigma, shape (n, n).
+            rows: shape (m, n).
+            sizes: shape (J,).
+            gains: of each size at each step, shape (J, n).
+            shift: shape (n,).
+        """
+        kernel = columns.T @ columns
+        values, image = rows @ columns, kernel @ shift
+        terms = scipy.special.logsumexp(
+            [
+                size * (values - image) - 0.5 * size**2 * np.diag(kernel) + gain
+                for size, gain in zip(sizes, gains, strict=True)
+            ],
+            axis=0,
         )
-        ends = [self._direction(columns, eps, add=add) for add in (False, True)]
-        lower, upper = (max(end[side] for end in ends) for side in (0, 1))
-        error = 2.0 * math.erfc(_ERRORS / math.sqrt(2.0))
-        return Bounds(lower, upper, Guarantee(Kind.ESTIMATE, error), Provenance("second.chains"))
+        straight: FloatArray = values @ shift - 0.5 * float(shift @ image)
+        whole = self._log_ratios(scipy.special.logsumexp(gains, axis=0)[None])
+        return straight + self._log_ratios(terms) - whole
 
     def _direction(self, columns: FloatArray, eps: float, *, add: bool) -> tuple[float, float]:
         kernel = columns.T @ columns
         parts = self._parts(columns, kernel, eps, add=add)
-        odds = np.full(len(parts), 1.0 / len(parts))
-        _, odds = self._weights(columns, kernel, eps, parts, odds, _PILOT, add=add)
-        weights, _ = self._weights(columns, kernel, eps, parts, odds, _DRAWS, add=add)
-        mean = float(weights.mean())
-        if mean <= 0.0:
-            return 0.0, 0.0
-        error = float(weights.std(ddof=1)) / math.sqrt(weights.size)
-        if not (error <= _RESOLVED * mean and weights.max() <= _EVEN * weights.sum()):
-            if add:
-                return 0.0, 0.0  # far smaller than the other direction, or it would be seen
-            raise NumericalError(f"{weights.size} draws do not show their mean")
-        return max(0.0, mean - _ERRORS * error), mean + _ERRORS * error
+
+        def draw(count: int, odds: FloatArray) -> tuple[FloatArray, FloatArray]:
+            spend(
+                1e-7 * count * len(columns) * (len(_SCALES) + 0.1 * self.law.min_sep),
+                100.0 * _ROWS * len(columns),
+                what=f"drawing {count} samples of {len(columns)} steps",
+            )
+            return self._weights(columns, kernel, eps, parts, odds, count, add=add)
+
+        return shown(draw, len(parts), add=add)
 
     def _parts(
         self, columns: FloatArray, kernel: FloatArray, eps: float, *, add: bool
@@ -103,15 +154,9 @@ class ChainDraws:
                 rows = normals + (sign * shift + scale * joined) @ columns.T
                 return float(np.median(sign * self._losses(rows @ columns, kernel))) >= eps
 
-            low, high = 0.0, 1e-3
             if beyond(0.0):
                 continue
-            while not beyond(high) and high < 1e6:
-                low, high = high, 2.0 * high
-            for _ in range(12):
-                middle = 0.5 * (low + high)
-                low, high = (low, middle) if beyond(middle) else (middle, high)
-            parts.append((scale, sign * high))
+            parts.append((scale, sign * reaching(beyond)))
         return parts
 
     def _weights(
@@ -141,16 +186,10 @@ class ChainDraws:
                 if scale > 0.0:
                     terms = scale * values - scale * shift * totals - 0.5 * scale**2 * np.diag(kernel)
                     logs[:, place] += self._log_ratios(terms)
-            # Logs to the end: where sigma is far too small, ratios and densities are beyond what floats hold.
-            mixed = scipy.special.logsumexp(logs, axis=1, b=odds)
-            over = -np.expm1(np.minimum(eps + losses if add else eps - losses, 0.0))
-            weights = over * np.exp(np.where(over > 0.0, (0.0 if add else losses) - mixed, -np.inf))
+            weights, gained = weights_of(losses, logs, odds, eps, add=add)
             found.append(weights)
-            gains += (np.exp(logs - mixed[:, None]) * weights[:, None] ** 2).sum(axis=0)
-        if gains.sum() <= 0.0:
-            return np.concatenate(found), odds
-        better = odds * np.sqrt(gains)
-        return np.concatenate(found), 0.9 * better / better.sum() + 0.1 * odds
+            gains += gained
+        return np.concatenate(found), better_odds(odds, gains)
 
     def _patterns(self, count: int) -> FloatArray:
         """Who joins when, 1.0 or 0.0, shape (count, n), step after step."""

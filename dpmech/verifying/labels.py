@@ -26,9 +26,9 @@ __all__ = ["by_allocation", "label_checks", "nodes_method"]
 _RTOL = (1e-6, 0.5)
 # An eps up to which sampled accountants draw nothing, and what they then say that it rests on.
 _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
-# What `Exact` said of independent bins before it knew the law of their sum.
 # Routes of estimates, which say what carried them.
-_ESTIMATES = ("bins.importance", "chains.importance")
+_ESTIMATES = ("bins.importance", "chains.importance", "users.importance")
+# What `Exact` said of independent bins before it knew the law of their sum.
 _FORMERLY = {"bins.independent": "bins.programme"}
 # What finds the nodes of a profile, but for sampling, which has a beta.
 _FOUND_BY: dict[str, Method] = {
@@ -66,8 +66,8 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
 
 def by_allocation(participation: Participation) -> bool:
     """Whether chance puts every example into one of several bins, or lets it join after it has rested."""
-    drawn = participation.allocation_bins is not None or participation.rest_law is not None
-    return drawn and not participation.certain
+    drawn = (participation.allocation_bins, participation.user_bins, participation.rest_law)
+    return any(one is not None for one in drawn) and not participation.certain
 
 
 def nodes_method(nodes: ProfileNodes) -> Method:
@@ -77,7 +77,7 @@ def nodes_method(nodes: ProfileNodes) -> Method:
         InvalidParameterError: where they are said to come from something else.
     """
     for source in (nodes.by, *nodes.by.rests_on):
-        if source.route in ("bins.certified", "chains.certified"):
+        if source.route in ("bins.certified", "chains.certified", "users.certified"):
             beta = source.facts.get("beta")
             return Certified(float(beta) if isinstance(beta, int | float) else None)
         if source.route in _FOUND_BY:

@@ -2,7 +2,7 @@
 
 import math
 
-from dpmech.accounting import Deterministic
+from dpmech.accounting import MOST_TUPLES, Deterministic
 from dpmech.certificates import Certificate, RunRecord
 from dpmech.mechanism import decoder_work, form_work
 from dpmech.numerics import spend
@@ -44,7 +44,8 @@ def spend_on_claim(document: Certificate | RunRecord) -> None:
         dense = strategy.shape.dense_prefix
         memory = _MATRIX * (float(strategy.n) ** 2 if dense else steps)
         spend(2e-8 * memory + (1e-9 * steps**3 if dense else 0.0), memory, what="the steps executed")
-    bins = certificate.participation.allocation_bins
+    participation = certificate.participation
+    bins = participation.allocation_bins if participation.user_bins is None else MOST_TUPLES
     if bins is None or certificate.participation.certain:
         return
     # Draws come in blocks, of 16 at least.

@@ -6,7 +6,15 @@ and either prove of this sigma that delta(eps) <= (1 + m) delta, or the file is 
 
 import numpy as np
 
-from dpmech.accounting import BinGram, Certified, Judgement, chain_gram, judge_delta, sampling_gram
+from dpmech.accounting import (
+    BinGram,
+    Certified,
+    Judgement,
+    chain_gram,
+    judge_delta,
+    sampling_gram,
+    tuple_gram,
+)
 from dpmech.certificates import Certificate
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.numerics import up
@@ -34,14 +42,17 @@ def own_draw(certificate: Certificate, rng: np.random.Generator | None) -> OwnDr
 
 def _gram(certificate: Certificate) -> BinGram:
     """Of the pair to draw from, at sigma 1."""
-    bins, law = certificate.participation.allocation_bins, certificate.participation.rest_law
+    participation = certificate.participation
+    bins, law = participation.allocation_bins, participation.rest_law
     if bins is not None:
         return sampling_gram(certificate.strategy, bins)
+    if participation.user_bins is not None:
+        return tuple_gram(certificate.strategy, participation.user_bins, participation.examples)
     if law is not None:
         return chain_gram(certificate.strategy, law.min_sep, law.sampling_prob)
     raise UnsupportedCombinationError(
-        f"{certificate.participation!r} puts nobody into bins, and lets nobody rest",
-        supported="BallsInBins and MinSepSampling",
+        f"{participation!r} puts nobody into bins, and lets nobody rest",
+        supported="BallsInBins, UserBallsInBins and MinSepSampling",
     )
 
 

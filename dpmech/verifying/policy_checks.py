@@ -129,8 +129,9 @@ def _implied_size(own: Certificate) -> float | None:
         return float(sized.dataset_size)
     if size is None:
         return None
-    if participation.allocation_bins is not None:
-        return float(round(size * participation.allocation_bins))
+    bins = participation.allocation_bins or participation.user_bins
+    if bins is not None:
+        return float(round(size * bins))
     if participation.rest_law is not None:
         return float(round(size / participation.rest_law.rate))
     prob = participation.release_prob

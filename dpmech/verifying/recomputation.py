@@ -16,6 +16,7 @@ from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import sensitivity
 from dpmech.numerics import Bounds, Provenance, between, typed, up
+from dpmech.verifying.chain_checks import ratio_check
 from dpmech.verifying.clip_checks import clip_checks
 from dpmech.verifying.labels import by_allocation, label_checks
 from dpmech.verifying.own_draws import own_draw, own_draw_check
@@ -114,7 +115,7 @@ class Recomputation:
     def _privacy(self, bracket: Bounds) -> Iterator[Check]:
         """Delta by other routes, by the claim's own again, and the stated eps by the best of the others."""
         if isinstance(self.certificate.evidence.accountant, Certified):
-            yield from self._own_draw()
+            yield from self._own_draw(bracket)
             return
         taken: list[Route] = []
         offered = second_routes(self.certificate, bracket, self.rng)
@@ -143,7 +144,7 @@ class Recomputation:
             self.progress(f"{self.source}: nodes of the profile")
         yield from profile_checks(self.certificate, self.rng)
 
-    def _own_draw(self) -> Iterator[Check]:
+    def _own_draw(self, bracket: Bounds) -> Iterator[Check]:
         """Of a certified sample: what new draws prove, whoever chose the ones before."""
         own, name = self.certificate, "draws of its own"
         self.progress(f"{self.source}: {name}")
@@ -152,6 +153,11 @@ class Recomputation:
         likely = found.delta if math.isnan(found.estimate) else max(found.estimate, 1e-300)
         self.margin = self._relative_margin(likely)
         yield own_draw_check(self.draw)
+        if found.holds and own.participation.rest_law is not None:
+            # The draws are new ones, by the code that made those of the claim.
+            yield ratio_check(own, self.rng)
+            for route in second_routes(own, bracket, self.rng):
+                yield self._attempt(route, met=False)[1]
         if found.holds and own.achieved.lower > 0.0:
             (again,) = repeated_routes(own, self.rng)
             yield from self._achieved(again)

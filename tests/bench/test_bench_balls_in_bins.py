@@ -13,6 +13,7 @@ import pytest
 import dpmech as dm
 from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
 from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
 from tests.support.bins_oracles import plain_monte_carlo, random_gram
 
@@ -33,6 +34,18 @@ def test_one_delta(benchmark, sigma, level):
         lambda: estimate_delta(gram, 8.0, rng=np.random.default_rng(3)), rounds=3, iterations=1
     )
     print(f"\ndelta about {level}: {estimate.delta:.4g}, relative error {estimate.relative_error:.2%}")
+
+
+@pytest.mark.parametrize("recursion", [True, False])
+@pytest.mark.parametrize(("sigma", "eps"), [(2.93, 8.0), (7.5, 1.0), (21.6, 0.25)])
+def test_a_block_of_draws(benchmark, sigma, eps, recursion):
+    """672 draws of all parts, by the recursion and by the dense factor."""
+    gram = bin_gram(STRATEGY, 390)
+    if not recursion:
+        gram._sequential = None
+    proposal = RemoveProposal.at(gram.scaled(sigma**-2), eps)
+    seed = np.random.SeedSequence(3)
+    benchmark.pedantic(lambda: proposal.block(seed, 672), rounds=10, iterations=1, warmup_rounds=1)
 
 
 def test_ratio_to_plain_monte_carlo(benchmark):

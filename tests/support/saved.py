@@ -58,6 +58,15 @@ RECIPES = {
         dm.SquareRoot(12, 4), dm.MinSepSampling(4, 0.1), dm.Importance(), delta=1e-3, rng=5
     ),
     "rests inside": _sized(dm.SquareRoot(12, 4), dm.MinSepSampling(4, 0.1), delta=1e-3),
+    "users in bins": _sized(
+        dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), dm.Importance(), delta=1e-3, rng=5
+    ),
+    "users in bins inside": _sized(
+        dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), delta=1e-3
+    ),
+    "users in bins moments": _sized(
+        dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), dm.Rdp()
+    ),
     "cyclic": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
     "cyclic 20": _sized(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)),
     "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Importance(), rng=5),

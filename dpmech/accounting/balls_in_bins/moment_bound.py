@@ -45,10 +45,11 @@ def moment_rounding(gram: BinGram, order: int) -> float:
     In units of u = 2^-53, with k the largest exponent q K / 2 of a row: its product and its distance from
     the largest are off by k each, exponentials by 8, their mean (in pairs) by 64, its logarithm by 9 log
     b, the sum with the largest by k + log b; so is the sum over rows, of q - 1 times as much. In all less
-    than q (8 k + 160 + 40 log b).
+    than q (8 k + 160 + 40 log b); where a mean is a product of f means, with exponents k / f each,
+    exponentials and sums count f times: less than q (8 k + 160 f + 40 log b).
     """
     largest = 0.5 * order * float(gram.diagonal.max())
-    sums = UNIT * order * (8.0 * largest + 160.0 + 40.0 * math.log(gram.bins))
+    sums = UNIT * order * (8.0 * largest + 160.0 * gram.row_factors + 40.0 * math.log(gram.bins))
     return sums + (order - 1) * largest * product_rounding(gram)
 
 

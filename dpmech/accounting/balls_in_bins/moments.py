@@ -42,7 +42,7 @@ class AllocationRenyiAccountant(Accountant):
     def __init__(self, gram: BinGram, sensitivity: Bounds) -> None:
         self.gram = gram
         self.sensitivity = sensitivity
-        self.by = Provenance("bins.moments", {"bins": gram.bins})
+        self.by = Provenance(f"{gram.family}.moments", gram.facts)
         self.guarantee = BOUND
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:

@@ -92,6 +92,11 @@ class ChainGram(BinGram):
         found: FloatArray = np.einsum("tk,tk->t", self.banded, self.banded)
         return found
 
+    @functools.cached_property
+    def by_lag(self) -> FloatArray:
+        """The columns, shape (bands, n)."""
+        return np.ascontiguousarray(self.banded.T)
+
     @property
     def cheap_columns(self) -> bool:
         """Never read."""
@@ -127,7 +132,7 @@ class ChainGram(BinGram):
         rows = np.ascontiguousarray(values.T, dtype=np.float64)
         means, out = np.zeros_like(rows), np.empty_like(rows)
         spread(self.banded, rows, means)
-        correlate(self.banded, means, out)
+        correlate(self.by_lag, means, out)
         return out.T
 
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
@@ -139,7 +144,7 @@ class ChainGram(BinGram):
         from dpmech.accounting.min_sep.kernels import correlate
 
         out = np.empty_like(rows)
-        correlate(self.banded, rows, out)
+        correlate(self.by_lag, rows, out)
         return out
 
     def means(self, weights: FloatArray) -> FloatArray:

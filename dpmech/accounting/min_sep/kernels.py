@@ -1,7 +1,7 @@
 """Compiled recursions over the rest counter of one example. This module imports numba; import it late.
 
-Row by row; nothing depends on the number of threads. Sums of exponentials are kept as logs, so that no term
-is lost however far apart they are.
+Row by row; nothing depends on the number of threads. Sums of exponentials are kept as numbers where all that
+is still needed lies in a range in which no term is lost, scaled by powers of two, and as logs elsewhere.
 """
 
 import math
@@ -21,10 +21,21 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["correlate", "draw_patterns", "joined", "log_sums", "spread", "tails"]
+__all__ = ["correlate", "draw_patterns", "joined", "log_powers", "log_sums", "spread", "tails"]
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+
+# Numbers are scaled once one leaves [1 / _UNIT, _UNIT], and kept as logs where others leave [_LEAST, _MOST]
+# by that. A term is at most e^_LARGEST of them: at 1e287 nothing overflows, and what underflows is 1e-28 of
+# the sum or less.
+_UNIT = 2.0**332
+_LOG_UNIT = 332.0 * math.log(2.0)
+_LEAST, _MOST = 1e-280, 1e200
+_LARGEST = 200.0
+# Of |j y| in sums over powers j of e^y: a coefficient that underflows beside the largest is then e^-400 of
+# the sum or less.
+_FARTHEST = 300.0
 
 
 @njit(nogil=True, cache=True)
@@ -51,6 +62,34 @@ def tails(gains: Array, log_prob: float, log_rest: float, min_sep: int) -> Array
 
 
 @njit(nogil=True, cache=True)
+def _number(
+    row: Array, scale: float, offsets: Array, prob: float, rest: float, starts: Array, tail: Array
+) -> float:
+    """As `log_sums` for one row, with numbers; NaN where these leave the range. `tail` is overwritten."""
+    n, min_sep = row.size, starts.size
+    tail[n:] = 1.0
+    shift, last = 0.0, 1.0
+    for t in range(n - 1, -1, -1):
+        exponent = scale * row[t] + offsets[t]
+        if not exponent <= _LARGEST:
+            return math.nan
+        last = rest * last + prob * math.exp(exponent) * tail[t + min_sep]
+        tail[t] = last
+        if last > _UNIT or last < 1.0 / _UNIT:
+            factor = 1.0 / _UNIT if last > 1.0 else _UNIT
+            shift -= math.copysign(_LOG_UNIT, factor - 1.0)
+            for k in range(t, t + min_sep):
+                tail[k] *= factor
+                if not _LEAST <= tail[k] <= _MOST:
+                    return math.nan
+            last = tail[t]
+    total = 0.0
+    for k in range(min_sep):
+        total += starts[k] * tail[k]
+    return math.log(total) + shift
+
+
+@njit(nogil=True, cache=True)
 def log_sums(
     values: Array, scale: float, offsets: Array, log_prob: float, log_rest: float, starts: Array, out: Array
 ) -> None:
@@ -67,16 +106,51 @@ def log_sums(
     """
     rows, n = values.shape
     min_sep = starts.size
-    tail = np.zeros(n + min_sep)
+    tail = np.ones(n + min_sep)
+    prob, rest, law = math.exp(log_prob), math.exp(log_rest), np.exp(starts)
     for row in range(rows):
+        out[row] = _number(values[row], scale, offsets, prob, rest, law, tail)
+        if not math.isnan(out[row]):
+            continue
+        tail[n:] = 0.0
         for t in range(n - 1, -1, -1):
             tail[t] = _log_add(
                 log_rest + tail[t + 1], log_prob + scale * values[row, t] + offsets[t] + tail[t + min_sep]
             )
         total = -math.inf
-        for rest in range(min_sep):
-            total = _log_add(total, starts[rest] + tail[rest])
+        for first in range(min_sep):
+            total = _log_add(total, starts[first] + tail[first])
         out[row] = total
+
+
+@njit(nogil=True, cache=True)
+def log_powers(values: Array, logs: Array, out: Array) -> None:
+    """Log of sum over j = 1, ..., J of e^(logs[j - 1, t] + j values[row, t]).
+
+    Args:
+        values: shape (m, n).
+        logs: shape (J, n).
+        out: shape (m, n).
+    """
+    rows, n = values.shape
+    count = len(logs)
+    tops, coefs = np.empty(n), np.empty((n, count))
+    for t in range(n):
+        tops[t] = np.max(logs[:, t])
+        coefs[t] = np.exp(logs[:, t] - tops[t])
+    for row in range(rows):
+        for t in range(n):
+            value = values[row, t]
+            if abs(value) * count <= _FARTHEST:
+                growth, total = math.exp(value), 0.0
+                for j in range(count - 1, -1, -1):
+                    total = (total + coefs[t, j]) * growth
+                out[row, t] = tops[t] + math.log(total)
+            else:
+                found = -math.inf
+                for j in range(count):
+                    found = _log_add(found, logs[j, t] + (j + 1) * value)
+                out[row, t] = found
 
 
 @njit(nogil=True, cache=True)
@@ -122,15 +196,14 @@ def draw_patterns(uniforms: Array, joins: Array, starts: Array, out: Flags) -> N
 
 @njit(nogil=True, cache=True)
 def correlate(columns: Array, rows: Array, out: Array) -> None:
-    """<c_t, x> for every row x, c_t[t + k] = columns[t, k]; rows and out of shape (m, n)."""
+    """<c_t, x> for every row x, c_t[t + k] = columns[k, t]; rows and out of shape (m, n)."""
     count, n = rows.shape
-    width = columns.shape[1]
     for row in range(count):
         for t in range(n):
-            total = 0.0
-            for k in range(min(width, n - t)):
-                total += columns[t, k] * rows[row, t + k]
-            out[row, t] = total
+            out[row, t] = columns[0, t] * rows[row, t]
+        for k in range(1, len(columns)):
+            for t in range(n - k):
+                out[row, t] += columns[k, t] * rows[row, t + k]
 
 
 @njit(nogil=True, cache=True)

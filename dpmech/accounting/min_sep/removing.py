@@ -73,6 +73,11 @@ class ChainPart:
         """The part with these g, a and v."""
         return cls(name, scale, gram.tilt(gains), shift, gram.matvec(shift))
 
+    @property
+    def sizes(self) -> tuple[FloatArray, FloatArray]:
+        """How large the mean of a step joined may be, shape (J,), and the gains of each, shape (J, n)."""
+        return np.array([self.scale]), self.tilt.gains[None]
+
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
         """V + a pi, shape (count, n)."""
         if self.scale == 0.0:
@@ -114,6 +119,11 @@ class PowerPart(ChainPart):
         gains: FloatArray = scipy.special.logsumexp(logs, axis=0)
         return cls("powers", 1.0, gram.tilt(gains), shift, gram.matvec(shift), logs)
 
+    @property
+    def sizes(self) -> tuple[FloatArray, FloatArray]:
+        """J and its gains."""
+        return np.arange(1.0, len(self.logs) + 1.0), self.logs
+
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
         """V + j pi, shape (count, n)."""
         joined = gram.patterns(self.tilt, rng, count)
@@ -125,10 +135,10 @@ class PowerPart(ChainPart):
 
     def log_density(self, gram: ChainGram, values: FloatArray) -> FloatArray:
         """Log D of rows w, shape (m,)."""
-        terms = np.full(values.shape, -np.inf)
-        moved = values - self.image
-        for j, logs in enumerate(self.logs, 1):
-            np.logaddexp(terms, j * moved + (logs - 0.5 * j * j * gram.diagonal), out=terms)
+        from dpmech.accounting.min_sep.kernels import log_powers
+
+        sizes, terms = np.arange(1.0, len(self.logs) + 1.0), np.empty_like(values)
+        log_powers(values - self.image, self.logs - 0.5 * (sizes**2)[:, None] * gram.diagonal, terms)
         sums = gram.log_sums(terms, 1.0, np.zeros(gram.bins))
         found: FloatArray = values @ self.shift - 0.5 * float(self.shift @ self.image) + sums
         return found - self.tilt.log_total

@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LARGEST", "PairMaker"]
+__all__ = ["ANGLE_BITS", "LARGEST", "RADIUS_BITS", "ROUNDINGS", "PairMaker"]
 
 _Words = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float64]
 
-LARGEST = math.sqrt(130.0 * math.log(2.0))  # r where u = 2^-65, the centre of the first cell
+RADIUS_BITS = 80  # of u: a word, and the lowest 16 bits of the other one
+ANGLE_BITS = 48  # of the circle that u knows nothing of: the rest of that word
+LARGEST = math.sqrt(2.0 * (RADIUS_BITS + 1) * math.log(2.0))  # r at the centre of the first cell of u
+ROUNDINGS = 2.0**-48  # what all roundings together may change, in units of r
 
 _SQRT_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of sqrt(1/2): mantissas are taken from there on
 _SIGN = np.uint64(1 << 63)
+_LOW = np.uint64((1 << 16) - 1)
 # Taylor coefficients, highest first: what is left out is below 2^-54 of the value on the intervals used.
 _ATANH = [2.0 / (2 * k + 1) for k in range(10, 0, -1)]
 _SIN = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, 0, -1)]
@@ -29,10 +33,13 @@ _COS = [(-1.0) ** k / math.factorial(2 * k) for k in range(9, 0, -1)]
 class PairMaker:
     r"""Pairs of independent standard normal numbers, each from two words of 64 bits (Box and Muller).
 
-    The first word w gives $u = (w + 1/2)/2^{64}$ and $r = \sqrt{-2\ln u}$; the lower 63 bits of the second,
-    read with a sign, give $\varphi = \pi (i + 1/2)/2^{63}$ in $(-\pi/2, \pi/2)$, and its highest bit the sign
-    of the cosine. The pair is $(\pm r\cos\varphi, r\sin\varphi)$: that of an exact pair whose u and angle are
-    moved to the centres of cells of $2^{-64}$ and $\pi/2^{63}$. Numbers reach to `LARGEST`, 9.49.
+    The first word w and the lowest 16 bits k of the second give $u = (w + v)/2^{64}$, $v = (k + 1/2)/2^{16}$,
+    and $r = \sqrt{-2\ln u}$; the lower 63 bits of the second, read with a sign, give
+    $\varphi = \pi (i + 1/2)/2^{63}$ in $(-\pi/2, \pi/2)$, its highest bit the sign of the cosine. The pair is
+    $(\pm r\cos\varphi, r\sin\varphi)$: that of an exact pair whose u is moved to the centre of its cell of
+    $2^{-80}$, and whose angle is moved inside its cell of $2\pi/2^{48}$, which the upper 48 bits name. (So it
+    does no harm that u and angle have 16 bits in common; without them u would end at $2^{-65}$.) Numbers
+    reach to `LARGEST`, 10.59.
 
     **Guarantee:** roundings change a number by at most 2^-48 r: a bound, by counting them to first order
     (about 22 of 2^-53). The most that was seen is 2^-51.
@@ -61,6 +68,9 @@ class PairMaker:
         count = len(words)
         radius, sine, cosine, spare = (array[:count] for array in self._floats)
         first, second = (array[:count] for array in self._words)
+        np.bitwise_and(words[:, 1], _LOW, out=first)
+        np.add(first, 0.5, out=cosine)
+        np.multiply(cosine, 2.0**-16, out=cosine)
         self._radius(words[:, 0], radius, (sine, cosine, spare), (first, second), self._mask[:count])
         _half_angle(words[:, 1], spare, first)
         _sine_and_cosine(spare, sine, cosine, second.view(np.float64))
@@ -85,11 +95,14 @@ class PairMaker:
         words: tuple[_Words, _Words],
         near_one: npt.NDArray[np.bool_],
     ) -> None:
-        """sqrt(-2 ln u): u = m 2^k with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1))."""
+        """sqrt(-2 ln u): u = m 2^k with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)).
+
+        The second of `floats` comes in as v.
+        """
         fraction, square, series = floats
         mantissa, exponent = words[0].view(np.int64), words[1].view(np.int64)
         bits = out.view(np.int64)
-        np.add(word, 0.5, out=out)  # 2^64 u, a float64
+        np.add(word, square, out=out)  # 2^64 u, a float64
         np.subtract(bits, _SQRT_HALF, out=exponent)
         np.right_shift(exponent, 52, out=exponent)
         np.left_shift(exponent, 52, out=mantissa)
@@ -98,7 +111,8 @@ class PairMaker:
         # Near 1 it is 1 - u that has all its bits in the word, and m = u there.
         np.equal(exponent, 64, out=near_one)
         np.invert(word, out=words[0])
-        np.add(words[0], 0.5, out=square)
+        np.subtract(1.0, square, out=square)
+        np.add(words[0], square, out=square)
         np.multiply(square, -(2.0**-64), out=square)
         np.copyto(fraction, square, where=near_one)
         np.add(fraction, 2.0, out=square)

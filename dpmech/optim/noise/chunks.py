@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dpmech.optim.local_parts import Slot
+from dpmech.optim.noise.lattice import add_on_lattice
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.optim.noise.rows import Recursion
 
@@ -108,9 +109,17 @@ class NoiseRows:
             emit(slot, start, out)
 
 
-def add_row(total: Tensor, noise: Tensor) -> None:
-    """Add a row in float64 to a part of a sum in float32 or float64; only the result is rounded."""
-    if total.device == noise.device:
+def add_row(total: Tensor, noise: Tensor, lattice: float | None = None) -> None:
+    """Add a row in float64 to a part of a sum in float32 or float64; only the result is rounded.
+
+    Args:
+        total: the part, which is overwritten.
+        noise: the row; its contents may be lost.
+        lattice: None, or the step of the lattice on which the result is put first.
+    """
+    if lattice is not None:
+        add_on_lattice(total, noise, lattice)
+    elif total.device == noise.device:
         total.add_(noise)  # torch adds numbers of both kinds in float64
     else:
         total.copy_(noise.add_(total.to(noise.device)))

@@ -21,7 +21,7 @@ from dpmech.optim.processes import Key
 
 __all__ = ["CudaNormals", "Generator", "HostNormals", "NormalSource", "fill_by_host", "noise_key"]
 
-Generator: TypeAlias = np.random.Generator | torch.Generator | int | Literal["secure"]
+Generator: TypeAlias = np.random.Generator | torch.Generator | int | Literal["secure", "secure-lattice"]
 
 _WORD = 64
 _MAX_WORD = 2**_WORD - 1
@@ -61,7 +61,8 @@ def noise_key(generator: Generator | None) -> Key:
         raise InvalidParameterError(
             "generator",
             generator,
-            'None, "secure", a numpy.random.Generator, a seeded torch.Generator or an integer >= 0',
+            'None, "secure", "secure-lattice", a numpy.random.Generator, a seeded torch.Generator or an '
+            "integer >= 0",
         )
     return int(words[0]), int(words[1])
 

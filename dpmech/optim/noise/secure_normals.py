@@ -10,17 +10,24 @@ import torch
 from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.noise.box_muller import PairMaker
 from dpmech.optim.noise.normals import NormalSource, fill_by_host
+from dpmech.optim.noise.state import PHILOX
 from dpmech.optim.processes import Key
 from dpmech.samplers import CIPHER, keystream
 
-__all__ = ["CIPHER", "SECURE", "SecureNormals", "secure_key"]
+__all__ = ["ON_LATTICE", "SecureNormals", "secure_key", "source_of"]
 
-SECURE = "secure"
+ON_LATTICE = f"{CIPHER}, lattice"
+_NAMES = {"secure": CIPHER, "secure-lattice": ON_LATTICE}
 _BYTES = 16  # of a block of AES
 _STEPS = _CHUNKS = 2**32
 _PARAMETERS = _SHARDS = 2**24
 _RESERVED = _PARAMETERS - 1  # the parameter index of numbers that serve as a fingerprint only
 _PAIRS = 1 << 13  # made at once
+
+
+def source_of(generator: object) -> str:
+    """What states and records call the source of numbers that a caller names as `generator`."""
+    return _NAMES.get(generator, PHILOX) if isinstance(generator, str) else PHILOX
 
 
 def secure_key() -> Key:

@@ -23,10 +23,11 @@ from dpmech.optim.certified_settings import check_claim
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.local_parts import Slot, like_param, make_slots
 from dpmech.optim.noise.chunks import NoiseRows, add_row
+from dpmech.optim.noise.lattice import Lattice
 from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
 from dpmech.optim.noise.rows import NoiseMode, correlate
 from dpmech.optim.noise.scales import resolved_norms
-from dpmech.optim.noise.secure_normals import CIPHER, SECURE, SecureNormals, secure_key
+from dpmech.optim.noise.secure_normals import ON_LATTICE, SecureNormals, secure_key, source_of
 from dpmech.optim.noise.single_use import Uncopied, check_process_id, hold_key, release_key
 from dpmech.optim.noise.state import FORMAT, PHILOX, checked_state
 from dpmech.optim.processes import Group, Key, check_agreement, check_processes, processes, shared_key
@@ -59,22 +60,24 @@ class NoiseStream(Uncopied):
             which its noise is scaled, none below the clip norm that a certificate fixes; or an AdaptiveClip,
             with which the last of `params` is the count, and every step says its own clip norm.
         generator: None for entropy of the operating system, as private training must; "secure" for the same
-            with numbers from a cipher (AES-128, made on the CPU) instead of Philox; otherwise a numpy or
-            torch generator or an integer, for runs that must repeat.
+            with numbers from a cipher (AES-128, made on the CPU) instead of Philox; "secure-lattice" for that
+            and sums on a lattice, by which roundings have a bound too (independent noise alone, see
+            `lattice_loss`); otherwise a numpy or torch generator or an integer, for runs that must repeat.
         mode: how rows are formed; None for the best one.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
         mode: the NoiseMode in use.
         n: the number of steps.
-        generator: what the numbers come from: "philox" or "aes-128-ctr".
+        generator: what the numbers come from: "philox", "aes-128-ctr" or "aes-128-ctr, lattice".
         seeded: whether the caller supplied the generator.
 
     Raises:
         InvalidParameterError: on a bad argument, or another clip norm than in the certificate.
         CertificateError: if processes disagree.
         NumericalError: if roundings may leave more than 1e-6 less noise than certified.
-        UnsupportedCombinationError: if a live stream of this process draws from an equal generator.
+        UnsupportedCombinationError: if a live stream of this process draws from an equal generator; for
+            "secure-lattice" and noise that is correlated over steps.
         MissingDependencyError: for "secure" without the package `cryptography`.
 
     References:
@@ -105,9 +108,10 @@ class NoiseStream(Uncopied):
         self._clip_norms = resolved_norms(self._claim, clip_norm, len(self._slots))
         self.mode, recursion = correlate(self._claim.strategy, mode)
         whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
-        secure = isinstance(generator, str) and generator == SECURE
-        self.generator = CIPHER if secure else PHILOX
         factors = [whole * norm for norm in self._clip_norms]
+        self.generator = source_of(generator)
+        self._lattice = Lattice(self._claim.strategy, factors) if self.generator == ON_LATTICE else None
+        secure = self.generator != PHILOX
         self._rows = NoiseRows(recursion, self._slots, factors, torch.float64 if secure else None)
         self.n = self._claim.strategy.n
         self._group = process_group
@@ -148,8 +152,13 @@ class NoiseStream(Uncopied):
         Raises:
             HorizonError: past the last step.
             NumericalError: if an earlier step was interrupted.
-            UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
+            UnsupportedCombinationError: in a process other than the one that made the stream, or once closed;
+                with a lattice, on which only a sum with its noise can be put.
         """
+        if self._lattice is not None:
+            raise UnsupportedCombinationError(
+                "a row without its sum, with generator='secure-lattice'", supported="add_step(sums)"
+            )
         scales = self._scales_of(clip_norm)
         rows = [torch.empty(slot.size, dtype=torch.float64, device=slot.forms_on) for slot in self._slots]
         self._advance(
@@ -164,7 +173,7 @@ class NoiseStream(Uncopied):
         """Add the next row to `sums` in place: no memory beyond one chunk.
 
         The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is in
-        it.
+        it, and after it was put on the lattice, if there is one.
 
         Args:
             sums: one tensor a parameter: its local shape and device, contiguous; float64, or float32 where
@@ -186,9 +195,13 @@ class NoiseStream(Uncopied):
             if given != wanted:
                 raise InvalidParameterError(f"sums[{slot.index}]", given, f"{wanted}")
         flat = [total.view(-1) for total in sums]
+        scales = self._scales_of(clip_norm)
+        steps = self._lattice.steps(self._step, scales) if self._lattice else [None] * len(flat)
         self._advance(
-            lambda slot, start, noise: add_row(flat[slot.index][start : start + noise.numel()], noise),
-            self._scales_of(clip_norm),
+            lambda slot, start, noise: add_row(
+                flat[slot.index][start : start + noise.numel()], noise, steps[slot.index]
+            ),
+            scales,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -305,7 +318,7 @@ class NoiseStream(Uncopied):
         }
 
     def _source(self, device: torch.device, key: Key) -> NormalSource:
-        if self.generator == CIPHER:
+        if self.generator != PHILOX:
             return SecureNormals(key)
         if device.type != "cuda":
             return HostNormals(key)

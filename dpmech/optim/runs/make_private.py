@@ -98,7 +98,8 @@ def make_private(
         clipping: as for PrivateOptimizer.
         drop_last: as for SequentialSampler; only for participations that are not random.
         generator: of the noise; None for entropy of the operating system, as private training must; "secure"
-            for the same with numbers from a cipher.
+            for the same with numbers from a cipher, "secure-lattice" for these and sums on a lattice, see
+            NoiseStream.
         rng: of the lots, as for `sampler_for`: None for a cipher with a key from the operating system, as
             private training must; with "secure" the noise is from a cipher too, unless `generator` is given.
         mode: of the noise, as for NoiseStream.
@@ -114,8 +115,8 @@ def make_private(
         loss_takes: "auto", "batch_of_one" or "example": whether the loss gets its example with a first
             dimension of 1, as models expect it, or bare. "auto" tries both on the first example.
         unit: None, or the unit of the claim, "example" or "user"; another one is refused. For a claim about
-            users the dataset is a `UserDataset`, or under `UserPoisson` and `UserCyclicPoisson` a
-            `UserExamples`.
+            users the dataset is a `UserDataset`, or under `UserPoisson`, `UserCyclicPoisson` and
+            `UserBallsInBins` a `UserExamples`.
         user_loss: where users are sampled, whether the gradient that is clipped is that of the "mean" or of
             the "sum" of the losses of a user's examples.
 

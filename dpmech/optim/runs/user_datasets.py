@@ -22,7 +22,7 @@ __all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit", "ow
 class UserExamples(Subset[Any]):
     """The examples of a dataset, at most m of every user: for claims about users whose examples are sampled.
 
-    That is under `UserPoisson` and `UserCyclicPoisson`.
+    That is under `UserPoisson`, `UserCyclicPoisson` and `UserBallsInBins`.
 
     Args:
         dataset: with a length and indices.
@@ -215,6 +215,12 @@ def check_unit(
             )
         if isinstance(dataset.contributions, SharedContributions):
             _check_shared(claim)
+        if list(dataset.indices) != dataset.contributions.indices.tolist():
+            raise UnsupportedCombinationError(
+                "the indices of the UserExamples are no longer those that were kept: nothing bounds how many "
+                "examples of a user there are",
+                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {most}), unchanged",
+            )
         held = dataset.contributions.max_examples_per_user
         if held > most:
             raise CertificateError(

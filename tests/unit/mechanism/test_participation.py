@@ -23,6 +23,7 @@ ALL = [
     dm.CyclicPoisson(0.1, 3),
     dm.CyclicPoisson(0.1, 3, max_examples_per_user=3),
     dm.BallsInBins(3),
+    dm.BallsInBins(3, max_examples_per_user=2),
     dm.FreshBallsInBins(3),
 ]
 
@@ -45,6 +46,7 @@ def test_every_schema_is_listed_here():
         (dm.UserMinSep(2, 2, 4), 5, Pattern(2, 2)),
         (dm.FixedEpochs(3), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.BallsInBins(2), 6, Pattern(2, 3, evenly_spaced=True)),
+        (dm.UserBallsInBins(2, 3), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.FreshBallsInBins(2), 6, Pattern(1, 3)),
         (dm.FreshBallsInBins(6), 6, Pattern(6, 1)),
         (dm.Poisson(0.5), 6, Pattern(6, 1)),
@@ -101,6 +103,7 @@ def test_which_schemas_are_random():
         dm.CyclicPoisson,
         dm.UserCyclicPoisson,
         dm.BallsInBins,
+        dm.UserBallsInBins,
         dm.FreshBallsInBins,
     }
     releases = {type(schema) for schema in ALL if schema.per_release}
@@ -112,7 +115,7 @@ def test_which_schemas_are_random():
         dm.CyclicPoisson,
         dm.UserCyclicPoisson,
     }
-    of_users = {dm.UserPoisson, dm.UserCyclicPoisson, dm.UserMinSep}
+    of_users = {dm.UserPoisson, dm.UserCyclicPoisson, dm.UserMinSep, dm.UserBallsInBins}
     assert {type(schema) for schema in ALL if schema.unit is not None} == of_users
     assert {type(schema) for schema in ALL if schema.users_together} == {dm.UserCyclicPoisson}
     sized = [schema for schema in ALL if schema.add_remove_refused]
@@ -263,6 +266,7 @@ def test_every_schema_says_its_duty_in_sentences(schema):
             dm.UserCyclicPoisson(0.75, 3, 2),
         ),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
+        (dm.UserBallsInBins, {"max_examples_per_user": 2}, dm.UserBallsInBins(39, 2)),
         (dm.FreshBallsInBins, {}, dm.FreshBallsInBins(39)),
     ],
 )
@@ -287,6 +291,7 @@ def test_plans_know_each_schema_by_one_name():
         "cyclic-poisson",
         "user-cyclic",
         "balls-in-bins",
+        "user-balls-in-bins",
         "balls-in-bins-fresh",
     ]
 

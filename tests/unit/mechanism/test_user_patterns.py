@@ -142,17 +142,32 @@ def test_what_is_not_covered_is_refused(call, error, words):
         call()
 
 
-def test_examples_of_users_in_bins_are_refused_with_what_there_is():
+def test_examples_of_users_in_bins_of_their_own():
+    two = dm.BallsInBins(4, max_examples_per_user=2)
+    assert two == dm.UserBallsInBins(4, 2)
+    assert (two.allocation_bins, two.user_bins, two.examples, two.unit) == (None, 4, 2, dm.Unit.USER)
+    assert (dm.BallsInBins(4).user_bins, dm.UserBallsInBins(1, 3).certain, two.certain) == (None, True, False)
+    assert two.prefix(12, 5) == (two, 8)
+    assert "one of 4 bins" in two.duty(12)
+    assert "at most 2 examples" in two.duty(12)
+    assert dm.BallsInBins(4, max_examples_per_user=None) == dm.BallsInBins(4)
+    for call, words in (
+        (lambda: dm.BallsInBins(4, max_examples_per_user=0), "max_examples_per_user"),
+        (lambda: dm.BallsInBins(0, max_examples_per_user=2), "bins must be"),
+        (lambda: two.pattern(10), "a divisor of n=10"),
+        (lambda: two.prefix(10, 3), "a divisor of n=10"),
+    ):
+        with pytest.raises(dm.InvalidParameterError, match=words):
+            call()
+
+
+def test_examples_of_users_in_new_bins_every_epoch_are_refused_with_what_there_is():
     for call in (
-        lambda: dm.BallsInBins(4, max_examples_per_user=2),
         lambda: dm.BallsInBins(4, fresh=True, max_examples_per_user=2),
         lambda: dm.FreshBallsInBins(4, max_examples_per_user=2),
     ):
-        with pytest.raises(
-            dm.UnsupportedCombinationError, match=r"UserDataset.*group privacy: a claim of eps / 2"
-        ):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"one allocation.*UserDataset"):
             call()
-    assert dm.BallsInBins(4, max_examples_per_user=None) == dm.BallsInBins(4)
 
 
 def test_files_from_before_users_still_load():

@@ -157,6 +157,7 @@ def test_a_setting_goes_to_every_sampling_that_takes_it():
         ),
         pytest.param({"sampling": "user-poisson"}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow),
         ({"sampling": "user-min-sep"}, 10, dm.UserPoisson(0.1, 2)),
+        pytest.param({"sampling": "user-balls-in-bins"}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow),
         # Whole lots: nothing to draw.
         ({"sampling": "user-min-sep"}, 100, dm.UserMinSep(1, 1, 2)),
     ],

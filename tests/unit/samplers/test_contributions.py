@@ -117,6 +117,7 @@ def test_chance_prefers_no_example():
         (([b"1", "1"], 1), "some are text and others are not"),
         (([("a", 1), ("b", "1")], 1), "some are text and others are not"),
         (([("a", ("x", 1)), ("b", ("y", "1"))], 1), "some are text and others are not"),
+        (([frozenset([1]), frozenset(["1"])], 1), "some are text and others are not"),
         (([frozenset([np.nan]), frozenset([np.nan])], 1), "nan is nobody"),
         (([decimal.Decimal("sNaN"), 1], 1), "user_ids"),
         (([object(), object()], 1), "two of object are equal only if they are one object"),

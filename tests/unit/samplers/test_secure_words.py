@@ -89,6 +89,11 @@ OLD = {
 LOTS = [[2, 3, 4, 5, 9], [0, 1, 3, 9], [2, 4, 6, 7, 8, 9, 10, 11]]
 
 
+def test_a_name_that_is_none_is_answered_with_those_that_are():
+    with pytest.raises(dm.InvalidParameterError, match='"secure", "philox"'):
+        PoissonSampler(5, 0.1, 5, rng="Secure")
+
+
 @pytest.mark.parametrize("rng", [None, "philox", 3])
 def test_a_run_that_was_begun_with_philox_goes_on_with_it(rng):
     sampler = PoissonSampler(12, 0.3, 5, rng=rng)

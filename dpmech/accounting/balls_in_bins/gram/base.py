@@ -10,6 +10,8 @@ References:
 """
 
 import abc
+import functools
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.numerics import UNIT, FloatArray, IntArray
 
-__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram", "factor_rounding"]
+__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram", "factor_rounding", "pair_sums"]
 
 # What is refused as no Gram matrix, relative to the largest entry; no guarantee rests on either. Eigenvalues
 # further below 0 show a matrix that is not positive semidefinite, products further apart two that are not
@@ -84,6 +86,21 @@ class BinGram(abc.ABC):
     def independent(self) -> bool:
         """Whether K is known to be diagonal."""
         return False
+
+    @property
+    def product_size(self) -> int:
+        """How many numbers a draw adds up for each of its own, at most."""
+        return self.bins
+
+    @property
+    def entry_seconds(self) -> float:
+        """What one number of a draw takes, its weights included, at most; for limits of work alone."""
+        return 3e-7
+
+    @property
+    def row_factors(self) -> int:
+        """Of how many means, each rounded by itself, a mean of `log_row_means` is the product."""
+        return 1
 
     @property
     def innovation_scales(self) -> FloatArray | None:
@@ -153,3 +170,29 @@ class BinGram(abc.ABC):
             np.exp(part - top[:, None], out=part)
             out[start : start + step] = top + np.log(part.mean(axis=1))
         return out
+
+
+def pair_sums(indices: IntArray, entries: Callable[[IntArray, IntArray], FloatArray]) -> FloatArray:
+    """For every row i of `indices`, shape (m, q), the sums `sum_v K[i_u, i_v]` over v, of a symmetric K.
+
+    Args:
+        indices: the tuples.
+        entries: takes rows and columns, two arrays of one shape, to the entries of K there.
+
+    Returns:
+        The sums, shape (m, q); each pair is read once.
+    """
+    places = np.ascontiguousarray(indices.T)
+    first, second, belongs = _pairs(len(places))
+    out: FloatArray = (belongs @ entries(places[first], places[second])).T
+    return out
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs(size: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """Both places of every pair, a place with itself included, and which pairs a place is in."""
+    first, second = np.triu_indices(size)
+    belongs = np.zeros((size, first.size))
+    pairs = np.arange(first.size)
+    belongs[first, pairs] = belongs[second, pairs] = 1.0
+    return first, second, belongs

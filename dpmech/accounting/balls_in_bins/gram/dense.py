@@ -7,13 +7,24 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.accounting.balls_in_bins.gram.base import FACTOR_RTOL, NEGATIVE_RTOL, BinGram, factor_rounding
+from dpmech.accounting.balls_in_bins.gram.base import (
+    FACTOR_RTOL,
+    NEGATIVE_RTOL,
+    BinGram,
+    factor_rounding,
+    pair_sums,
+)
+from dpmech.accounting.balls_in_bins.gram.sequential import SequentialFactor
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_matrix, check_real
 from dpmech.numerics import FloatArray, IntArray
 
 __all__ = ["BinGram", "CirculantGram", "DenseGram", "FactorGram"]
+
+
+# Fewer columns are multiplied by the matrix itself.
+SEVERAL = 16
 
 
 @final
@@ -38,6 +49,7 @@ class DenseGram(BinGram):
             raise InvalidParameterError("matrix", matrix, "symmetric")
         self._matrix = np.maximum(np.maximum(given, given.T), 0.0)
         self._factor, self._triangular = _factor(self._matrix)
+        self._sequential = _sequential(self._matrix, self._factor) if self._triangular else None
         self._scale = 1.0
 
     def __repr__(self) -> str:
@@ -55,11 +67,19 @@ class DenseGram(BinGram):
 
     def matmat(self, values: FloatArray) -> FloatArray:
         """K @ values, for values of shape (b, m)."""
+        if self._sequential is not None and values.shape[1] >= SEVERAL:
+            rows = self._sequential.transpose_applied(np.array(values.T, order="C"))
+            rows = self._sequential.applied(rows)
+            rows *= self._scale
+            return rows.T
         return self._scale * (self._matrix @ values)
 
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
         """Draws of N(0, K), shape (count, b)."""
         normals = rng.standard_normal((count, self.bins))
+        if self._sequential is not None:
+            normals *= np.sqrt(self._scale)
+            return self._sequential.applied(normals)
         drawn: FloatArray = (normals @ self._factor.T) * np.sqrt(self._scale)
         return drawn
 
@@ -67,6 +87,7 @@ class DenseGram(BinGram):
         """`factor * K`, sharing the factor."""
         out = object.__new__(DenseGram)
         out._matrix, out._factor, out._triangular = self._matrix, self._factor, self._triangular
+        out._sequential = self._sequential
         out._scale = self._scale * check_real("factor", factor, minimum=0.0, open_minimum=True)
         return out
 
@@ -109,10 +130,18 @@ class DenseGram(BinGram):
         """Sums of K over each tuple, shape (m, q)."""
         if indices.shape[1] ** 2 > 4 * self.bins:
             return super().tuple_fields(indices)
-        total = np.zeros(indices.shape)
-        for column in indices.T:
-            total += self._matrix[indices, column[:, None]]
-        return self._scale * total
+        bins, entries = self.bins, self._matrix.reshape(-1)
+        return self._scale * pair_sums(indices, lambda rows, columns: entries.take(rows * bins + columns))
+
+
+def _sequential(matrix: FloatArray, factor: FloatArray) -> SequentialFactor | None:
+    """The factor as a recursion, where that is faster and reproduces the matrix as well as `_factor` must."""
+    found = SequentialFactor.of(factor)
+    if found is None:
+        return None
+    dense = found.applied(np.eye(matrix.shape[0])).T
+    error = float(np.max(np.abs(dense @ dense.T - matrix)))
+    return found if error <= factor_rounding(matrix.shape[0]) * float(np.max(matrix)) else None
 
 
 def _factor(matrix: FloatArray) -> tuple[FloatArray, bool]:

@@ -6,7 +6,13 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.accounting.balls_in_bins.gram.base import BLOCK_ENTRIES, FACTOR_RTOL, NEGATIVE_RTOL, BinGram
+from dpmech.accounting.balls_in_bins.gram.base import (
+    BLOCK_ENTRIES,
+    FACTOR_RTOL,
+    NEGATIVE_RTOL,
+    BinGram,
+    pair_sums,
+)
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.numerics import FloatArray, IntArray
@@ -109,10 +115,8 @@ class CirculantGram(BinGram):
         """Sums of K over each tuple, shape (m, q)."""
         if indices.shape[1] ** 2 > 4 * self.bins:
             return super().tuple_fields(indices)
-        total = np.zeros(indices.shape)
-        for column in indices.T:
-            total += self._row[(indices - column[:, None]) % self.bins]
-        return self._scale * total
+        row, bins = self._row, self.bins
+        return self._scale * pair_sums(indices, lambda rows, columns: row.take((rows - columns) % bins))
 
     def log_row_means(self, slope: float, offsets: FloatArray, rows: IntArray) -> FloatArray:
         """Log means of exponentials along rows; one row is enough where the offsets are constant."""

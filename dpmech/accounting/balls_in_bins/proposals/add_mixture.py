@@ -11,7 +11,12 @@ from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
 from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint, add_point
 from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import log_mean_exp
-from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts, log_largest_weight
+from dpmech.accounting.balls_in_bins.proposals.mixture import (
+    Proposal,
+    chosen_parts,
+    log_largest_weight,
+    row_batches,
+)
 from dpmech.accounting.balls_in_bins.streams import AddDraw, generator
 from dpmech.numerics import FloatArray
 
@@ -116,7 +121,8 @@ class AddProposal(Proposal):
         """Samples of the mixture."""
         values = self.gram.sample(generator(seed, AddDraw.NORMALS), count)
         parts = chosen_parts(self.alphas, generator(seed, AddDraw.CHOICES).random(count))
-        values -= np.append(self.tilts, 0.0)[parts][:, None] * self.point.image
+        for rows in row_batches(values):
+            values[rows] -= np.append(self.tilts, 0.0)[parts[rows]][:, None] * self.point.image
         together = np.flatnonzero(parts == self.tilts.size)
         if self.collective is not None and together.size:
             only = np.zeros(together.size, dtype=np.int64)
@@ -124,6 +130,12 @@ class AddProposal(Proposal):
             values[together] = self.collective.draw(only, values[together], tilt)
         payoffs = np.full(count, -np.inf)
         densities = np.zeros((count, self.alphas.size))
+        for rows in row_batches(values):
+            self._weigh(values[rows], payoffs[rows], densities[rows])
+        return payoffs, densities
+
+    def _weigh(self, values: FloatArray, payoffs: FloatArray, densities: FloatArray) -> None:
+        """Fill in log f and log D where f is not 0."""
         losses = self.losses(values)
         hits = np.flatnonzero(losses < -self.eps)
         payoffs[hits] = np.log(-np.expm1(self.eps + losses[hits]))
@@ -132,4 +144,3 @@ class AddProposal(Proposal):
         densities[hits, : self.tilts.size] = gaussian
         if self.collective is not None and hits.size:
             densities[hits, self.tilts.size :] = self.collective.log_densities(values[hits])
-        return payoffs, densities

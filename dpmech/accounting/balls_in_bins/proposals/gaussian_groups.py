@@ -1,15 +1,23 @@
 """Groups of Gaussian proposals N(K v, K) with equal probabilities, and their densities against N(0, K)."""
 
 import dataclasses
+import functools
 import math
 from typing import Self
 
 import numpy as np
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.numerics import FloatArray
+from dpmech.numerics import FloatArray, IntArray
 
 __all__ = ["LiftedGroup", "PointGroup", "lifted_name", "log_mean_exp"]
+
+
+# Smaller entries of a tilt, beside its largest, are left out: any tilt will do, and most bins are far away.
+LEAST_ENTRY = 1e-4
+# Rows of sparse tilts that are multiplied at once, and the part of all entries from which on all are.
+PANEL = 48
+FULL = 0.6
 
 
 def log_mean_exp(values: FloatArray) -> FloatArray:
@@ -41,9 +49,22 @@ class PointGroup:
 
     @classmethod
     def at(cls, gram: BinGram, name: str, tilts: FloatArray, *, orbit: bool = False) -> Self:
-        """The group with these rows v, shape (p, b)."""
+        """The group with these rows v, shape (p, b), small entries left out."""
+        least = LEAST_ENTRY * np.abs(tilts).max(axis=1, keepdims=True)
+        tilts = np.where(np.abs(tilts) < least, 0.0, tilts)
         means = gram.matmat(tilts.T).T
         return cls(name, tilts, means, 0.5 * np.sum(means * tilts, axis=1), orbit)
+
+    @functools.cached_property
+    def panels(self) -> tuple[tuple[slice, IntArray, FloatArray], ...]:
+        """Some rows, the columns where one is not 0, and the entries there, transposed; () to take all."""
+        panels, used = [], 0
+        for start in range(0, len(self.tilts), PANEL):
+            part = self.tilts[start : start + PANEL]
+            columns = np.flatnonzero(part.any(axis=0))
+            panels.append((slice(start, start + PANEL), columns, np.ascontiguousarray(part[:, columns].T)))
+            used += panels[-1][2].size
+        return tuple(panels) if used <= FULL * self.tilts.size else ()
 
     def shift(self, gram: BinGram, uniforms: FloatArray) -> FloatArray:
         """Means of the Gaussians chosen by inversion, shape (m, b)."""
@@ -61,6 +82,11 @@ class PointGroup:
             spectrum = np.conj(np.fft.rfft(self.tilts[0]))
             exponents = np.fft.irfft(np.fft.rfft(values, axis=1) * spectrum, n=values.shape[1], axis=1)
             exponents -= self.half_norms[0]
+        elif self.panels:
+            exponents = np.empty((len(values), len(self.tilts)))
+            for rows, columns, entries in self.panels:
+                exponents[:, rows] = values.take(columns, axis=1) @ entries
+            exponents -= self.half_norms
         else:
             exponents = values @ self.tilts.T - self.half_norms
         return log_mean_exp(exponents)

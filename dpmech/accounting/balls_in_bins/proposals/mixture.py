@@ -7,7 +7,7 @@ mean is the delta of that direction, exactly, whatever the alpha_j.
 """
 
 import abc
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Self
 
 import numpy as np
@@ -16,7 +16,10 @@ import scipy
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.numerics import FloatArray, IntArray
 
-__all__ = ["Proposal", "chosen_parts", "log_largest_weight"]
+__all__ = ["Proposal", "chosen_parts", "log_largest_weight", "row_batches"]
+
+# Of a block, so many numbers are worked on at once: they stay in the cache, and their memory is used again.
+BATCH_ENTRIES = 2**17
 
 # A bound on any nodes; these make it close.
 _NODES = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, 4096)])
@@ -83,12 +86,28 @@ class Proposal(abc.ABC):
         self, log_payoffs: FloatArray, log_densities: FloatArray, levels: FloatArray
     ) -> FloatArray:
         """Logs of the weights of the same draws at several eps, none below this one, shape (m, k)."""
-        mixed = scipy.special.logsumexp(log_densities, axis=1, b=self.weights)
+        mixed = log_mixture(log_densities, self.weights)
         return np.stack([self.payoffs_at(log_payoffs, float(eps)) - mixed for eps in levels], axis=1)
 
     def log_weights(self, log_payoffs: FloatArray, log_densities: FloatArray) -> FloatArray:
         """Logs of the weights f / sum_j alpha_j D_j, shape (m,)."""
-        return log_payoffs - scipy.special.logsumexp(log_densities, axis=1, b=self.weights)
+        return log_payoffs - log_mixture(log_densities, self.weights)
+
+
+def log_mixture(log_densities: FloatArray, weights: FloatArray) -> FloatArray:
+    """Log sum_j weights_j D_j, shape (m,), from finite log D, shape (m, J), and weights >= 0."""
+    if not np.all(weights > 0.0):
+        log_densities, weights = log_densities[:, weights > 0.0], weights[weights > 0.0]
+    top = log_densities.max(axis=1)
+    out: FloatArray = top + np.log(np.exp(log_densities - top[:, None]) @ weights)
+    return out
+
+
+def row_batches(values: FloatArray) -> Iterator[slice]:
+    """The rows of an array of shape (m, b), in order, a few at a time."""
+    step = max(1, BATCH_ENTRIES // values.shape[1])
+    for start in range(0, len(values), step):
+        yield slice(start, start + step)
 
 
 def chosen_parts(weights: FloatArray, uniforms: FloatArray) -> IntArray:

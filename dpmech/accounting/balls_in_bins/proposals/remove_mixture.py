@@ -17,7 +17,12 @@ from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import (
     lifted_name,
     log_mean_exp,
 )
-from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts, log_largest_weight
+from dpmech.accounting.balls_in_bins.proposals.mixture import (
+    Proposal,
+    chosen_parts,
+    log_largest_weight,
+    row_batches,
+)
 from dpmech.accounting.balls_in_bins.proposals.tuples import (
     FreeTuples,
     TupleProposal,
@@ -240,19 +245,28 @@ class RemoveProposal(Proposal):
         values = self.gram.sample(streams[RemoveDraw.NORMALS], count)
         chosen, within = streams[RemoveDraw.CHOICES].random((2, count))
         parts = chosen_parts(self.alphas, chosen)
-        self._shift(values, parts, within)
-        tuples = [
-            self._shift_by_tuples(values, parts == slot, part.law, streams[part.draw])
-            for slot, part in zip(self.slots.tuples, self.tuple_parts, strict=True)
-        ]
+        # Every sample of the mixture gets uniforms for a tuple of each part that has some.
+        uniforms = [streams[part.draw].random((count, part.law.order)) for part in self.tuple_parts]
         self._tilt(values, parts, streams[RemoveDraw.TILTS])
         payoffs, densities = np.full(count, -np.inf), np.zeros((count, self.alphas.size))
+        for rows in row_batches(values):
+            self._shift(values[rows], parts[rows], within[rows])
+            tuples = [
+                self._shift_by_tuples(values[rows], parts[rows] == slot, part.law, given[rows])
+                for slot, part, given in zip(self.slots.tuples, self.tuple_parts, uniforms, strict=True)
+            ]
+            self._weigh(values[rows], tuples, payoffs[rows], densities[rows])
+        return payoffs, densities
+
+    def _weigh(
+        self, values: FloatArray, tuples: list[TuplesOfSamples], payoffs: FloatArray, densities: FloatArray
+    ) -> None:
+        """Fill in log f and log D where f is not 0."""
         losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
         hits = np.flatnonzero(losses > self.eps)
         if hits.size:
             payoffs[hits] = losses[hits] + np.log(-np.expm1(self.eps - losses[hits]))
             densities[hits] = self._densities(values[hits], losses[hits], [one.at(hits) for one in tuples])
-        return payoffs, densities
 
     def _shift(self, values: FloatArray, parts: IntArray, within: FloatArray) -> None:
         """Move draws of Q to the Gaussian that `within`, a uniform, chooses inside the part of each."""
@@ -273,10 +287,9 @@ class RemoveProposal(Proposal):
         values: FloatArray,
         own: npt.NDArray[np.bool_],
         law: TupleProposal | FreeTuples,
-        stream: np.random.Generator,
+        uniforms: FloatArray,
     ) -> TuplesOfSamples:
-        """Move the draws of a tuple part; every sample of the mixture gets uniforms for a tuple."""
-        uniforms = stream.random((len(values), law.order))
+        """Move the draws of a tuple part; the uniforms, shape (m, q), are those of every sample."""
         indices = np.zeros(uniforms.shape, dtype=np.int64)
         rows = np.flatnonzero(own)
         indices[rows] = law.draw(self.gram, uniforms[rows])

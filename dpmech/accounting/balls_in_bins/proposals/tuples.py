@@ -168,7 +168,8 @@ def draw_rows(weights: FloatArray, uniforms: FloatArray) -> IntArray:
     cumulative = np.cumsum(weights, axis=1)
     cumulative /= cumulative[:, -1:]
     shift = np.arange(rows, dtype=np.float64)[:, None]
-    found = np.searchsorted((cumulative + shift).reshape(-1), (uniforms + shift).reshape(-1), side="right")
+    cumulative += shift
+    found = np.searchsorted(cumulative.reshape(-1), (uniforms + shift).reshape(-1), side="right")
     local = found.reshape(uniforms.shape) - bins * np.arange(rows)[:, None]
     drawn: IntArray = np.clip(local, 0, bins - 1)
     return drawn

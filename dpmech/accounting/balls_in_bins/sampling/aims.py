@@ -14,8 +14,10 @@ _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01
 # And further, where that takes many draws: the bound on the weights is far above delta there, and so far
 # above the right sigma fewer show that delta is far below its target.
 _FAR_AIMS = (0.12, 0.18, 0.25, 0.35, 0.5)
+# The pilot at the root is to know delta this much better than the gap that is aimed at.
+PILOT_SHARE = 0.25
 # An aim this much higher is as unwelcome as all the draws that a proof may take.
-_COMFORT = 0.003
+_COMFORT = 0.002
 
 
 class FarAimError(NumericalError):
@@ -29,16 +31,18 @@ class Aim:
     Attributes:
         above: how far above the point where delta is about its target, in log.
         draws: how many it is expected to take.
+        sizing: how many draws find the root well enough for it.
         pilots: those of that point, where it is far from the others; else None.
     """
 
     above: float
     draws: float
+    sizing: float = 0.0
     pilots: Pilots | None = None
 
     def cost(self, most: float) -> float:
         """How unwelcome it is, where a proof may take so many draws."""
-        return (self.draws / most) ** 2 + self.above / _COMFORT
+        return ((self.draws + self.sizing) / most) ** 2 + self.above / _COMFORT
 
 
 def best_aim(
@@ -65,7 +69,14 @@ def best_aim(
     Raises:
         FarAimError: if it is above `reach`.
     """
-    near = (Aim(above, pilots.expected_samples(pilots.log_mean + fall * above, beta)) for above in _AIMS)
+    near = (
+        Aim(
+            above,
+            pilots.expected_samples(pilots.log_mean + fall * above, beta),
+            pilots.samples * (pilots.relative_error / (PILOT_SHARE * fall * above)) ** 2,
+        )
+        for above in _AIMS
+    )
     best = min(near, key=lambda aim: aim.cost(most))
     for above in _FAR_AIMS if math.isinf(reach) else ():
         if best.cost(most) <= Aim(above, 0.0).cost(most):
@@ -74,7 +85,7 @@ def best_aim(
         drawn = there(above)
         best = min(
             best,
-            Aim(above, drawn.expected_samples(math.log(delta), beta), drawn),
+            Aim(above, drawn.expected_samples(math.log(delta), beta), pilots=drawn),
             key=lambda aim: aim.cost(most),
         )
     if best.above > reach:

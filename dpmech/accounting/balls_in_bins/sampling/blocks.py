@@ -102,7 +102,7 @@ def _blocks(
     count = max(1, math.ceil(samples / size))
     bins = proposal.gram.bins
     spend(
-        count * size * bins * (3e-7 + 2e-10 * min(bins, _DENSE)),
+        count * size * bins * (proposal.gram.entry_seconds + 2e-10 * min(proposal.gram.product_size, _DENSE)),
         _NUMBER * (8.0 * size * bins + 2.0 * count * size * (proposal.weights.size if detailed else 1)),
         what=f"drawing {count * size} samples of {proposal.gram.words}",
     )
@@ -235,7 +235,7 @@ def _stream(
 ) -> Generator[FloatArray, None, None]:
     """What `work` makes of block after block; arguments as for `weight_stream`."""
     size, bins = block_size(proposal.gram.bins), proposal.gram.bins
-    cost = size * bins * (3e-7 + 2e-10 * min(bins, _DENSE))
+    cost = size * bins * (proposal.gram.entry_seconds + 2e-10 * min(proposal.gram.product_size, _DENSE))
     planned = max(1, math.ceil(expected / size))
     step = math.ceil(planned / CHUNKS)
     with _workers(executor, math.ceil(planned / step)) as pool:

@@ -39,8 +39,6 @@ _LEAST_DRAWS = 4000.0
 _HOPELESS = 6.0
 # The same for bounds on delta, which are wide where that is not enough.
 _PATIENT = 4.0
-# The pilot is to know delta this much better than the gap that is aimed at.
-_PILOT_SHARE = 0.25
 # The lower end is looked for below the root by this many times what the upper one is above it.
 _FLOOR_GAP = 3.0
 # Between a bound of `delta` from below and the estimate.
@@ -247,7 +245,7 @@ class CertifiedAccountant(Accountant):
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
             return _Search(pilots, start, 0.0, 0.0)
-        further = pilots.moved(*at(start + _STEP), pilots.entropy).redrawn()
+        further = pilots.moved(*at(start + _STEP), pilots.entropy).of_decider().redrawn()
         # Both have the same random numbers, so that their difference is known well.
         fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
         root = start + (pilots.log_mean - math.log(delta)) / fall
@@ -267,9 +265,7 @@ class CertifiedAccountant(Accountant):
             )
         if aim.pilots is not None:
             return _Search(aim.pilots, root, start + aim.above - root, fall)
-        short = pilots.relative_error / (_PILOT_SHARE * fall * aim.above)
-        size = int(min(pilots.samples * short**2, most))
-        larger = pilots.moved(*at(root), self._entropy()).redrawn(size)
+        larger = pilots.moved(*at(root), self._entropy()).redrawn(int(min(aim.sizing, most)))
         root += (larger.log_mean - math.log(delta)) / fall
         return _Search(larger, root, aim.above, fall)
 
@@ -278,7 +274,7 @@ class CertifiedAccountant(Accountant):
         if self.lower is None or not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
             return 0.0
         here, below = (
-            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).redrawn().log_mean
+            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).of_decider().redrawn().log_mean
             for factor in (1.0, 1.0 - _STEP)
         )
         fall = (below - here) / -math.log1p(-_STEP)

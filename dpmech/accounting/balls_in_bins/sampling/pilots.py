@@ -100,6 +100,11 @@ class Pilots:
         weights = {other: found for other, found in self.weights.items() if other != name}
         return dataclasses.replace(self, weights=weights, settled={**self.settled, name: upper})
 
+    def of_decider(self) -> "Pilots":
+        """With weights of the direction that decides alone: for a slope, not for a proof."""
+        name = self.decider
+        return dataclasses.replace(self, weights={name: self.weights[name]})
+
     @property
     def decider(self) -> str:
         """The direction with the larger delta, by the pilots."""

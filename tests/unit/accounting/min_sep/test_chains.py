@@ -9,6 +9,7 @@ import scipy
 
 import dpmech as dm
 from dpmech.accounting.min_sep import ChainAdd, ChainGram, ChainRemove, chain_gram
+from dpmech.accounting.min_sep.kernels import log_powers
 from dpmech.accounting.min_sep.removing import PowerPart
 
 N, B, P = 7, 3, 0.3
@@ -137,6 +138,46 @@ def test_no_weight_is_above_its_bound(eps):
         weights = proposal.log_weights(payoffs, densities)
         assert np.max(weights) <= proposal.log_weight_bound + 1e-9
         assert np.isfinite(weights).sum() > 100 or proposal.log_weight_bound < -100.0
+
+
+def in_logs(values, p, b):
+    """The recursion from the last step back, in logs throughout."""
+    n = values.shape[1]
+    logs = np.zeros((len(values), n + b))
+    rest = math.log1p(-p) if p < 1.0 else -math.inf
+    for t in range(n - 1, -1, -1):
+        logs[:, t] = np.logaddexp(rest + logs[:, t + 1], math.log(p) + values[:, t] + logs[:, t + b])
+    starts = np.log(np.array([1.0] + [p] * (b - 1)) / (1.0 + p * (b - 1)))
+    return scipy.special.logsumexp(logs[:, :b] + starts, axis=1)
+
+
+@pytest.mark.parametrize("p", [1e-3, 0.3, 0.99, 1.0 - 1e-13, 1.0])
+@pytest.mark.parametrize("b", [1, 3, 16])
+@pytest.mark.parametrize(
+    ("drift", "size"), [(0.0, 0.5), (3.0, 1.0), (-8.0, 1.0), (0.0, 60.0), (0.0, 400.0), (-150.0, 40.0)]
+)
+def test_no_term_is_lost_however_far_apart_they_are(p, b, drift, size):
+    n = 400
+    values = drift + size * np.random.default_rng(6).standard_normal((12, n))
+    # Classes of steps that never meet, where p is 1, far apart: one that grows late.
+    values[:3] = np.where(np.arange(n) % b == 0, values[:3] + 3.0, values[:3] - 5.0)
+    values[3] = np.where(np.arange(n) < n // 2, 150.0, -150.0)
+    values[4] = np.where((np.arange(n) < n // 2) == (np.arange(n) % b == 0), 190.0, -190.0)
+    gram = chain_gram(dm.Identity(n), b, p)
+    found = gram.log_sums(values, 1.0, np.zeros(n))
+    size = 1.0 + np.abs(values).sum(axis=1)
+    assert np.max(np.abs(found - in_logs(values, p, b)) / size) < 1e-14
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 300.0])
+def test_sums_of_powers_lose_none(size):
+    rng = np.random.default_rng(7)
+    values, logs = size * rng.standard_normal((5, N)), 10.0 * size * rng.standard_normal((12, N))
+    found = np.empty_like(values)
+    log_powers(values, logs, found)
+    powers = np.arange(1.0, 13.0)[:, None, None]
+    expected = scipy.special.logsumexp(logs[:, None] + powers * values, axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-12)
 
 
 def test_levels_share_draws():

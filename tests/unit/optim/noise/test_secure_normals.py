@@ -28,7 +28,8 @@ EDGES += [math.isqrt(2**127) + shift for shift in (-4096, 0, 1, 2048)]  # where 
 def exact(first, second):
     """r and the pair of two words, with 200 bits, from the formula of the docstring."""
     with mp.workprec(200):
-        radius = mp.sqrt(-2 * mp.log((mp.mpf(int(first)) + 0.5) / 2**64))
+        end = (mp.mpf(int(second) % 2**16) + 0.5) / 2**16
+        radius = mp.sqrt(-2 * mp.log((int(first) + end) / 2**64))
         low = int(second) & (2**63 - 1)
         angle = mp.pi * (low - (2**63 if low >= 2**62 else 0) + mp.mpf(0.5)) / 2**63
         sign = -1 if int(second) >> 63 else 1
@@ -70,12 +71,22 @@ def test_a_wrong_coefficient_is_seen(monkeypatch):
     assert worst_error(pairs_of(300)) > 2.0**-48
 
 
-def test_the_tail_reaches_to_nine_and_a_half():
-    ends = np.array([[0, 0], [0, 2**63], [2**64 - 1, 0]], dtype=np.uint64)
+def test_the_tail_reaches_beyond_ten_and_a_half():
+    ends = np.array([[0, 0], [0, 2**63], [2**64 - 1, 2**16 - 1]], dtype=np.uint64)
     values = made(ends)
-    assert float(mp.sqrt(130 * mp.log(2))) == pytest.approx(LARGEST, rel=1e-15)
+    assert float(mp.sqrt(162 * mp.log(2))) == pytest.approx(LARGEST, rel=1e-15)
     assert values[0] == -values[2] == pytest.approx(LARGEST, rel=1e-15)
-    assert values[4] == pytest.approx(2.0**-32, rel=1e-9)  # 1 - u = 2^-65, with all its bits
+    assert values[4] == pytest.approx(2.0**-40, rel=1e-9)  # 1 - u = 2^-81, with all its bits
+
+
+def test_a_radius_without_the_low_bits_is_seen(monkeypatch):
+    """As if u ended at 2^-65: numbers of the deep tail differ by far more than roundings."""
+    from dpmech.optim.noise import box_muller
+
+    tail = np.array([[word, 3 * 2**61 + 77 * word] for word in range(1, 40)], dtype=np.uint64)
+    assert worst_error(tail) < 2.0**-50
+    monkeypatch.setattr(box_muller, "_LOW", np.uint64(0))
+    assert worst_error(tail) > 2.0**-20
 
 
 def test_numbers_are_made_of_the_blocks_of_the_cipher():

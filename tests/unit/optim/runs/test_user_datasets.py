@@ -196,6 +196,13 @@ def test_all_examples_of_a_user_go_into_one_group():
     assert dm.verify(optimizer.run_record()).ok
 
 
+def test_examples_put_back_after_they_were_left_out_are_refused():
+    data = UserExamples(examples(), IDS, MOST)
+    data.indices = list(range(len(IDS)))
+    with pytest.raises(dm.UnsupportedCombinationError, match="no longer those that were kept"):
+        made(SEVERAL, data)
+
+
 def trained(model, optimizer, loader):
     for batch in loader:
         model.backward(*batch)

@@ -8,6 +8,7 @@ from scipy import special, stats
 
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
+from dpmech.accounting.balls_in_bins.proposals import gaussian_groups
 from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup
 from dpmech.accounting.balls_in_bins.proposals.tuples import FreeTuples
 
@@ -91,3 +92,24 @@ def test_free_tuples_have_the_joint_density_of_their_law(order, lift):
     )
     expected = drawn - plain.logpdf(POINTS) - order * math.log(bins) - chosen.sum(axis=1)
     assert part.log_density(gram, POINTS, losses, tuples) == pytest.approx(expected, abs=1e-9)
+
+
+def test_small_entries_of_a_tilt_are_left_out_and_the_density_is_that_of_what_is_left(monkeypatch):
+    monkeypatch.setattr(gaussian_groups, "PANEL", 11)
+    bins = 60
+    index = np.arange(bins)
+    near = 0.3 ** np.abs(index[:, None] - index)
+    matrix = 0.8 ** np.abs(index[:, None] - index)
+    gram = DenseGram(matrix)
+    group = PointGroup.at(gram, "near", near)
+    kept = np.where(near < 1e-4, 0.0, near)
+    assert np.array_equal(group.tilts, kept)
+    assert len(group.panels) == 6
+    assert sum(entries.size for _, _, entries in group.panels) < 0.6 * bins**2
+    values = np.random.default_rng(6).multivariate_normal(np.zeros(bins), matrix, size=20) * 2.0
+    assert group.log_density(values) == pytest.approx(by_hand(matrix, kept, values), abs=1e-9)
+    assert np.allclose(group.shift(gram, uniforms(bins)[:bins]), kept @ matrix, rtol=1e-12)
+
+
+def test_dense_tilts_are_multiplied_as_a_whole():
+    assert PointGroup.at(DenseGram(UNEVEN), "all", np.ones((3, 6))).panels == ()

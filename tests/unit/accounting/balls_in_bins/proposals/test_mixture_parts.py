@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 
 from dpmech.accounting.balls_in_bins.gram import CirculantGram, DenseGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal, mixture
 from tests.support.bins_oracles import quadrature
 
 COUNT = 8_000
@@ -96,3 +97,29 @@ def test_densities_of_uneven_bins_one_by_one():
     scaled = np.log((terms**proposal.scaled.scale).mean(axis=1)) - proposal.scaled.log_bound
     np.testing.assert_allclose(found[:, 1], scaled, rtol=1e-12, atol=1e-13)
     assert proposal.scaled.scale > 1.0
+
+
+@pytest.mark.parametrize("direction", [RemoveProposal, AddProposal])
+def test_blocks_are_the_same_however_few_rows_are_worked_on_at_once(direction, monkeypatch):
+    index = np.arange(40)
+    proposal = direction.at(DenseGram(3.0 * 0.3 ** np.abs(index[:, None] - index)), EPS)
+    seed = np.random.SeedSequence([2026, 40])
+    whole = proposal.block(seed, 50)
+    monkeypatch.setattr(mixture, "BATCH_ENTRIES", 40 * 7 + 1)
+    for few, many in zip(proposal.block(seed, 50), whole, strict=True):
+        assert np.allclose(few, many, rtol=1e-10, atol=1e-10)
+    assert np.any(whole[0] > -np.inf)
+    monkeypatch.setattr(mixture, "BATCH_ENTRIES", 1)
+    assert [(rows.start, rows.stop) for rows in mixture.row_batches(np.ones((3, 2)))] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
+
+
+def test_the_log_of_a_mixture_is_that_of_scipy_with_parts_of_probability_zero():
+    rng = np.random.default_rng(7)
+    logs = 300.0 * rng.standard_normal((30, 4))
+    for weights in (np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.0, 1.0, 0.0, 0.0])):
+        exact = scipy.special.logsumexp(logs, axis=1, b=weights)
+        assert np.allclose(mixture.log_mixture(logs, weights), exact, rtol=1e-14)

@@ -10,8 +10,10 @@ from dpmech.accounting.balls_in_bins.sampling.aims import _AIMS, _FAR_AIMS, Aim,
 class Needing:
     """Pilots whose proof takes `scale` over the gap of log delta, squared; delta itself is `log_mean`."""
 
-    def __init__(self, scale, log_mean):
-        self.scale, self.log_mean = scale, log_mean
+    samples = 8192
+
+    def __init__(self, scale, log_mean, relative_error=0.0):
+        self.scale, self.log_mean, self.relative_error = scale, log_mean, relative_error
 
     def expected_samples(self, log_goal, beta):
         assert beta == 0.25
@@ -52,3 +54,11 @@ def test_far_aims_come_with_the_pilots_of_their_point():
     assert asked == list(_FAR_AIMS[: len(asked)])
     assert aim.pilots.log_mean == math.log(1e-3) - 20.0 * aim.above
     assert aim.draws == pytest.approx(1e6 / (20.0 * aim.above) ** 2)
+
+
+def test_draws_that_find_the_root_count_as_those_of_the_proof():
+    fall, error = 20.0, 0.05
+    aim = best_aim(Needing(1e2, math.log(1e-3), error), fall, 1e-3, 0.25, 3e5, None, reach=1.0)
+    assert aim.sizing == pytest.approx(8192 * (error / (0.25 * fall * aim.above)) ** 2)
+    assert aim.cost(3e5) == pytest.approx(Aim(aim.above, aim.draws + aim.sizing).cost(3e5))
+    assert aim.above > best_aim(Needing(1e2, math.log(1e-3)), fall, 1e-3, 0.25, 3e5, None, reach=1.0).above
