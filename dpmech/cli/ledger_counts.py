@@ -31,8 +31,8 @@ __all__ = ["add_counts"]
         "dpmech ledger add-counts ledger.json --name cities --sigma 81/2 --sensitivity 3 --close",
     ],
 )
-@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 @click.option("--name", help="Of the release, new in this ledger. [required]")
+@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 @click.option("--sigma", help="Scale of the noise, a number or a fraction such as 81/2. [required]")
 @click.option(
     "--sensitivity", type=Whole(1, 10**9), default=1, help="By how much one unit changes one integer [1]."
@@ -84,10 +84,13 @@ def add_counts(
         if close:
             book.close()
         book.save(path)
-    if as_json:
-        emit(document("ledger add-counts", {"path": str(path), "ledger": ledger_record(book)}))
-    else:
-        emit(f"{path}: {name} entered", *ledger_text(book))
+    record = {"path": str(path), "ledger": ledger_record(book)}
+    told = (
+        [document("ledger add-counts", record)]
+        if as_json
+        else [f"{path}: {name} entered", *ledger_text(book)]
+    )
+    emit(*told)
 
 
 def _fraction(text: str) -> Fraction:

@@ -5,7 +5,8 @@ from fractions import Fraction
 from typing import Any, Self
 
 from dpmech.accounting import DiscreteGaussian, PrivacyProfile
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.composition.ledger_entries import check_together
+from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Adjacency, Unit
 
 __all__ = ["CountsPart", "CountsRelease"]
@@ -40,16 +41,7 @@ class CountsRelease:
             UnsupportedCombinationError: on another adjacency or unit.
         """
         own = self.counts
-        if own.adjacency is not adjacency:
-            raise UnsupportedCombinationError(
-                f"{self.name!r} is for {own.adjacency.name}, the ledger for {adjacency.name}",
-                supported="one adjacency in a ledger",
-            )
-        if unit is not None and own.unit is not unit:
-            raise UnsupportedCombinationError(
-                f"{self.name!r} hides one {own.unit.value}, the releases before it one {unit.value}",
-                supported="one unit of privacy in a ledger: users and examples in ledgers of their own",
-            )
+        check_together(self.name, (own.adjacency, own.unit), adjacency, unit)
         if len(_written(own)) > _LONGEST:
             raise InvalidParameterError(
                 "sigma", f"{len(_written(own))} digits", f"a fraction of at most {_LONGEST}"

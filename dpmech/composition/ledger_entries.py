@@ -18,6 +18,7 @@ __all__ = [
     "certificate_of",
     "check_entry",
     "check_lot",
+    "check_together",
     "draw_of",
     "in_all",
     "sure_together",
@@ -103,6 +104,24 @@ def in_all(guarantee: Guarantee) -> str:
     return f"{words}, inside delta" if guarantee.inside_delta else words
 
 
+def check_together(name: str, own: tuple[Adjacency, Unit], adjacency: Adjacency, unit: Unit | None) -> None:
+    """Refuse an entry of another adjacency than the ledger's, or another unit than that of its entries.
+
+    Raises:
+        UnsupportedCombinationError: saying which.
+    """
+    if own[0] is not adjacency:
+        raise UnsupportedCombinationError(
+            f"{name!r} is for {own[0].name}, the ledger for {adjacency.name}",
+            supported="one adjacency in a ledger",
+        )
+    if unit is not None and own[1] is not unit:
+        raise UnsupportedCombinationError(
+            f"{name!r} hides one {own[1].value}, the releases before it one {unit.value}",
+            supported="one unit of privacy in a ledger: users and examples in ledgers of their own",
+        )
+
+
 def check_entry(
     entry: Release, known: Sequence[Release], adjacency: Adjacency, unit: Unit | None, *, no_estimates: bool
 ) -> None:
@@ -113,16 +132,7 @@ def check_entry(
         UnsupportedCombinationError: on another adjacency or unit, an estimate, or a lot that is taken.
     """
     certificate = entry.certificate
-    if certificate.adjacency is not adjacency:
-        raise UnsupportedCombinationError(
-            f"{entry.name!r} is for {certificate.adjacency.name}, the ledger for {adjacency.name}",
-            supported="one adjacency in a ledger",
-        )
-    if unit is not None and certificate.unit is not unit:
-        raise UnsupportedCombinationError(
-            f"{entry.name!r} hides one {certificate.unit.value}, the releases before it one {unit.value}",
-            supported="one unit of privacy in a ledger: users and examples in ledgers of their own",
-        )
+    check_together(entry.name, (certificate.adjacency, certificate.unit), adjacency, unit)
     if no_estimates and not certificate.guarantee.rigorous:
         raise UnsupportedCombinationError(
             f"the guarantee of {entry.name!r} is an estimate",

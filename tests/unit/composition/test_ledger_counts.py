@@ -44,10 +44,10 @@ def with_gaussian(parts, mu, eps):
 
 
 def announced(*counts):
-    ledger = dm.Ledger()
-    for number, one in enumerate(counts):
-        ledger.add_counts(f"counts {number}", one)
-    return ledger
+    book, names = dm.Ledger(), map("counts {}".format, range(len(counts)))
+    for name, one in zip(names, counts, strict=True):
+        book.add_counts(name, one)
+    return book
 
 
 def test_counts_alone_cost_what_they_cost_by_direct_sums():
