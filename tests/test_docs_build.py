@@ -87,16 +87,16 @@ def command_pages():
 
 def test_every_command_has_a_page_with_all_its_options(command_pages):
     found = dict(command_pages.pages())
-    known = [("dpmech", main)]
+    known = [(("dpmech",), main)]
     while known:
         name, command = known.pop()
-        page = found.pop(name)
-        assert page.startswith(f"# {name.replace('-', ' ')}\n")
-        options = [name for one in command.params for name in one.opts if name.startswith("-")]
-        assert all(f"`{name}" in page or f", {name}" in page for name in options)
+        page = found.pop("-".join(name))
+        assert page.startswith(f"# {' '.join(name)}\n")
+        options = [typed for one in command.params for typed in one.opts if typed.startswith("-")]
+        assert all(f"`{one}" in page or f", {one}" in page for one in options)
         typed = " ".join(page.replace("\\\n", " ").split())
         assert all(" ".join(one.split()) in typed for one in command.examples)
-        known += [(f"{name}-{one}", below) for one, below in getattr(command, "commands", {}).items()]
+        known += [((*name, one), below) for one, below in getattr(command, "commands", {}).items()]
     assert not found
 
 

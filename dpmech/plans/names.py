@@ -128,8 +128,8 @@ STRATEGIES: dict[str, StrategyName] = {
 
 # Of samplings that people look for.
 _WITHOUT_THEOREM = (
-    "no theorem here amplifies by shuffling: ends of epochs may meet; "
-    "balls-in-bins is amplified, min-sep and epochs hold for one order, every-step for any"
+    "no theorem amplifies shuffling: epochs may meet; "
+    "balls-in-bins is amplified; min-sep, epochs hold for one order, every-step for any"
 )
 NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuffling": _WITHOUT_THEOREM}
 

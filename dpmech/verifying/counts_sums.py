@@ -34,7 +34,7 @@ def spend_on_counts(sigma: Fraction, sensitivity: int, releases: int) -> None:
     points = 150.0 * float(sigma) * (2.0 if sensitivity % 2 else 1.0)
     # A sum has at most 2^25 points, and is formed some forty times for a curve.
     points += min(80.0 * float(sigma) * math.sqrt(releases), 2.0**25)
-    spend(4e-5 * points, 200.0 * points, what=f"counts with sigma {float(sigma):g}")
+    spend(4e-5 * points, 200.0 * points, what=f"sums over {points:.2g} integers")
 
 
 def summed_delta(counts: DiscreteGaussian, eps: float) -> float:

@@ -11,7 +11,7 @@ from dpmech.accounting.min_sep import ChainAdd, ChainGram, ChainRemove, chain_gr
 from dpmech.accounting.min_sep.removing import ChainPart
 from dpmech.certificates.claim import with_checksum
 from dpmech.mechanism import RestLaw
-from dpmech.verifying import chain_checks, chain_draws, recomputation
+from dpmech.verifying import chain_checks, recomputation, weighed_draws
 from dpmech.verifying.chain_checks import ratio_check
 from dpmech.verifying.chain_draws import ChainDraws
 from tests.support import saved
@@ -89,7 +89,7 @@ def test_a_direction_that_is_not_seen_is_no_zero(monkeypatch):
 
 
 def test_remove_that_is_not_seen_is_refused(monkeypatch):
-    monkeypatch.setattr(chain_draws, "_RESOLVED", 0.0)
+    monkeypatch.setattr(weighed_draws, "_RESOLVED", 0.0)
     with pytest.raises(
         dm.NumericalError, match="160000 draws do not show the mean in the direction of REMOVE"
     ):

@@ -86,6 +86,6 @@ def test_counts_that_take_too_long_are_refused_before_they_are_looked_at(tmp_pat
     ledger.add_counts("large", dm.DiscreteGaussian(100_000, 1_000_000, 50))
     ledger.save(tmp_path / "ledger.json")
     monkeypatch.setattr(ledgers, "counts_checks", None)
-    with pytest.raises(dm.WorkLimitError, match="counts with sigma 100000"):
+    with pytest.raises(dm.WorkLimitError, match=r"sums over .* integers"):
         dm.verify(tmp_path / "ledger.json")
     spend_on_counts(Fraction(100_000), 1, 1)  # without a limit nothing is refused
