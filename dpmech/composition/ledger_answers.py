@@ -19,6 +19,8 @@ from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, sum_up,
 
 __all__ = ["Answers"]
 
+_SOME_DELTA, _WITH_COUNTS = 1e-5, 1.1
+
 
 class Answers(Document):
     """The part of a ledger that answers; `Ledger` is the part that is written to."""
@@ -62,6 +64,18 @@ class Answers(Document):
     def closed(self) -> bool:
         """Whether nothing more may be added."""
         return self._closed
+
+    @property
+    def usual_delta(self) -> float:
+        """Where eps is asked for when nobody says: delta of the budget, or those of the releases together.
+
+        Counts state no delta. Beside releases they get a tenth more, since claims may use up their own; with
+        nothing beside them 1e-5.
+        """
+        if self.budget is not None:
+            return self.budget.delta
+        stated = sum_up([one.own_delta for one in self._releases])
+        return min(stated * (_WITH_COUNTS if self._counts else 1.0), 0.5) or _SOME_DELTA
 
     @property
     def headline(self) -> str:

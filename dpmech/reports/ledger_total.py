@@ -4,7 +4,6 @@ from typing import Any
 
 from dpmech.composition import Ledger
 from dpmech.exceptions import DpmechError
-from dpmech.numerics import sum_up
 
 __all__ = ["total_of"]
 
@@ -14,10 +13,10 @@ def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> 
 
     Args:
         ledger: of which.
-        delta: at which; None for that of the budget, or the sum of those of the releases.
+        delta: at which; None for `Ledger.usual_delta`.
         profiles: whether privacy profiles that take work are computed for it.
     """
-    at = _delta_of(ledger) if delta is None else delta
+    at = ledger.usual_delta if delta is None else delta
     several = ledger.budget is None and len(ledger.releases) + len(ledger.counts) > 1
     by_claims = len(ledger.waiting) if several and not profiles else 0
     try:
@@ -31,10 +30,3 @@ def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> 
         "eps_upper": found.upper,
         "guarantee": str(found.guarantee),
     }
-
-
-def _delta_of(ledger: Ledger) -> float:
-    if ledger.budget is not None:
-        return ledger.budget.delta
-    deltas = [release.own_delta for release in ledger.releases]
-    return min(sum_up(deltas), 0.5) if deltas else 1e-5

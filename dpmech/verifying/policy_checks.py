@@ -8,7 +8,7 @@ from decimal import Decimal
 from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import Guarantee, short, sum_up, typed
+from dpmech.numerics import Guarantee, short, typed
 from dpmech.verifying.policy import Policy
 from dpmech.verifying.report import Check, Verification
 
@@ -16,8 +16,6 @@ __all__ = ["policy_checks"]
 
 # How far the clock of whoever signed may be ahead.
 _AHEAD = datetime.timedelta(hours=1)
-# A ledger without a budget and without entries is looked at there.
-_SOME_DELTA = 1e-5
 
 
 def policy_checks(
@@ -69,8 +67,7 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
         if ledger.budget is not None:
             eps, delta = ledger.budget.eps, ledger.budget.delta
         else:
-            spent = min(sum_up([one.own_delta for one in ledger.releases]), 0.5) or _SOME_DELTA
-            delta = spent if policy.max_delta is None else policy.max_delta
+            delta = ledger.usual_delta if policy.max_delta is None else policy.max_delta
             # Nothing is drawn: profiles that would take work only lower it.
             total = ledger.epsilon(delta, profiles=False)
             eps, sure = total.upper, total.guarantee

@@ -228,3 +228,19 @@ def test_a_file_is_replaced_only_by_a_ledger_that_has_its_counts(tmp_path):
     closed().save(path)
     with pytest.raises(dm.InvalidParameterError, match="a ledger that this one continues"):
         announced(COUNTS, COUNTS).save(path)
+
+
+def test_counts_beside_a_run_that_enters_by_its_claim_have_a_total(tmp_path):
+    """A claim uses up its own delta: the total is looked at where something is left for the counts."""
+    users = dm.BallsInBins(4, max_examples_per_user=2)
+    cal = dm.calibrate_sigma(dm.Identity(8), 4.0, 1e-5, participation=users, method=dm.Rdp())
+    ledger = dm.Ledger()
+    ledger.add_counts("classes", dm.DiscreteGaussian(20, releases=2, unit=dm.Unit.USER))
+    ledger.add("run", cal, lot="run")
+    ledger.close()
+    assert ledger.usual_delta == pytest.approx(1.1e-5, rel=1e-12)
+    found = ledger.epsilon(ledger.usual_delta, profiles=False).upper
+    alone = dm.DiscreteGaussian(20, releases=2).epsilon(1e-6).upper
+    assert 4.0 < found <= 4.0 + 1.01 * alone
+    ledger.save(tmp_path / "ledger.json")
+    assert dm.verify(tmp_path / "ledger.json").ok
