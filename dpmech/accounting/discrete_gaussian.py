@@ -180,11 +180,11 @@ def check_variance(sigma: object) -> Fraction:
     Raises:
         InvalidParameterError: if sigma is no number in [0.2, 1e5].
     """
-    if not isinstance(sigma, Fraction):
-        sigma = Fraction(check_real("sigma", sigma))
-    if not _LEAST_SIGMA <= sigma <= _LARGEST_SIGMA:
-        raise InvalidParameterError("sigma", sigma, f"in [{_LEAST_SIGMA:g}, {_LARGEST_SIGMA:g}]")
-    return sigma**2
+    scale = sigma if isinstance(sigma, Fraction) else Fraction(check_real("sigma", sigma))
+    if not _LEAST_SIGMA <= scale <= _LARGEST_SIGMA:
+        given = str(sigma) if isinstance(sigma, Fraction) else sigma
+        raise InvalidParameterError("sigma", given, f"in [{_LEAST_SIGMA:g}, {_LARGEST_SIGMA:g}]")
+    return scale**2
 
 
 @functools.lru_cache(maxsize=4)

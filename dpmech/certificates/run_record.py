@@ -227,7 +227,8 @@ class RunRecord(Document):
             else f"at most {self.most_participations} participations{apart}"
         )
         seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
-        text = f"{self.headline}; {often}; {self.processes} process(es); {seeds}"
+        made = f"lots: {self.sampler.source}; noise: {self.noise.source}"
+        text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
         if self.uniqueness == Uniqueness.NOT_CHECKED:
             text += "; not checked that no example stands in the dataset twice"
         accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()

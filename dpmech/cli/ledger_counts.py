@@ -30,6 +30,10 @@ __all__ = ["add_counts"]
         "dpmech ledger add-counts ledger.json --name classes --sigma 20 --releases 3 --new",
         "dpmech ledger add-counts ledger.json --name cities --sigma 81/2 --sensitivity 3 --close",
     ],
+    absent=dict.fromkeys(
+        ("--eps", "--delta", "--currency"),
+        "counts go into announced lists; a budget's currencies have no price for them",
+    ),
 )
 @click.option("--name", help="Of the release, new in this ledger. [required]")
 @click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))

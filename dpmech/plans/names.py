@@ -150,8 +150,12 @@ def sampling_kind(name: object) -> type[Participation]:
 
 
 def owners() -> dict[str, str]:
-    """Which sampling a setting is of: `cycle` -> `cyclic-poisson`, and so on; others may share it."""
-    return {setting: kind.plan_name for kind in kinds() for setting in kind.plan_settings}
+    """Which samplings a setting is of: `cycle` -> `cyclic-poisson, user-cyclic`, and so on."""
+    found: dict[str, list[str]] = {}
+    for kind in kinds():
+        for setting in (*kind.plan_settings, *kind.plan_shares):
+            found.setdefault(setting, []).append(kind.plan_name)
+    return {setting: ", ".join(names) for setting, names in found.items()}
 
 
 METHODS: dict[str, Method] = {

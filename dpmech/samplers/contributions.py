@@ -95,13 +95,15 @@ class Contributions:
         )
 
 
-def numbered_users(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tuple[IntArray, int]:
-    """A number for each user, by first appearance, and how many there are."""
+def numbered_users(
+    user_ids: Sequence[Hashable] | npt.NDArray[np.generic], name: str = "user_ids"
+) -> tuple[IntArray, int]:
+    """A number for each user, by first appearance, and how many there are; `name` is of the argument."""
     accepted = "one hashable id for every example, at least one, without NaN, equal to that of the same user"
     # Of a mapping the keys would be taken, and what is unordered belongs to no example.
     wrong = isinstance(user_ids, str | bytes | Mapping | Set) or not hasattr(user_ids, "__len__")
     if wrong:
-        raise InvalidParameterError("user_ids", type(user_ids).__name__, accepted)
+        raise InvalidParameterError(name, type(user_ids).__name__, accepted)
     known: dict[Hashable, int] = {}
     try:
         # Of arrays, tensors and columns `tolist` gives what is compared by value.
@@ -111,9 +113,9 @@ def numbered_users(user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> tu
         numbers = [known.setdefault(value, len(known)) for value in values]
         length = len(user_ids)
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
-        raise InvalidParameterError("user_ids", type(user_ids).__name__, f"{accepted} ({error})") from error
+        raise InvalidParameterError(name, type(user_ids).__name__, f"{accepted} ({error})") from error
     if not numbers or len(numbers) != length:
-        raise InvalidParameterError("user_ids", f"{len(numbers)} ids", accepted)
+        raise InvalidParameterError(name, f"{len(numbers)} ids", accepted)
     return np.array(numbers, dtype=np.int64), len(known)
 
 

@@ -23,6 +23,7 @@ __all__ = ["IntArray", "Use", "check_steps", "chosen", "coins", "fresh_key", "gr
 KEY_BITS = 128
 PHILOX = "philox"
 SECURE = "secure"
+_ACCEPTED = f'None, "{SECURE}", "{PHILOX}", a numpy.random.Generator or an integer >= 0'
 _WORD = 1 << 64
 _FIRST = 1 << 16  # values of the first part of a coin
 _LARGEST_N = (1 << 31) - 1
@@ -52,11 +53,12 @@ def fresh_key(rng: object) -> int:
     """
     if isinstance(rng, str):
         if rng not in (PHILOX, SECURE):
-            raise InvalidParameterError(
-                "rng", rng, f'None, "{SECURE}", "{PHILOX}", a numpy.random.Generator or an integer >= 0'
-            )
+            raise InvalidParameterError("rng", rng, _ACCEPTED)
         return fresh_secure_key() if rng == SECURE else secrets.randbits(KEY_BITS)
-    generator = check_rng(rng)
+    try:
+        generator = check_rng(rng)
+    except InvalidParameterError:
+        raise InvalidParameterError("rng", rng, _ACCEPTED) from None
     if generator is None:
         return fresh_secure_key()
     high, low = generator.integers(0, _WORD, size=2, dtype=np.uint64)

@@ -62,7 +62,7 @@ class SharedContributions:
         """
         most = check_integer("max_examples_per_user", max_examples_per_user, minimum=1)
         lists = _listed(owner_ids)
-        numbers, users = numbered_users([one for owners in lists for one in owners])
+        numbers, users = numbered_users([one for owners in lists for one in owners], "owner_ids")
         ends = np.cumsum([len(owners) for owners in lists]).tolist()
         room, kept, start = [most] * users, [], 0
         for record, end in enumerate(ends):

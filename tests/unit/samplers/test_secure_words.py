@@ -148,3 +148,9 @@ def test_coins_have_their_law():
     """Of 400,000 coins; the mean is off by more than six standard deviations with probability 2e-9."""
     lots = [lot.size for lot in PoissonSampler(20_000, 0.03, 20, rng="secure")]
     assert abs(sum(lots) - 12_000) < 6.0 * (400_000 * 0.03 * 0.97) ** 0.5
+
+
+@pytest.mark.parametrize("rng", [3.5, True, -1, "sha", [1]])
+def test_whatever_is_no_source_of_randomness_is_told_all_that_are(rng):
+    with pytest.raises(dm.InvalidParameterError, match='rng must be None, "secure", "philox", a numpy'):
+        PoissonSampler(100, 0.1, 4, rng=rng)

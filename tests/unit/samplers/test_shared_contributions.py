@@ -110,7 +110,7 @@ def test_tensors_of_ids():
         ([["a"], {"a": 1}], r"owner_ids\[1\] must be .* got '?dict"),
         ({0: ["a"]}, "owner_ids must be"),
         ({("a",)}, "owner_ids must be"),
-        ([["a", 1]], "some are text and others are not"),
+        ([["a", 1]], "owner_ids must be .*some are text and others are not"),
         ([["1"], [1]], "some are text and others are not"),
         ([[b"a", "a"]], "some are text and others are not"),
         ([[None]], "nobody"),
