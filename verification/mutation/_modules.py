@@ -127,6 +127,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.moment_bound",
         "accounting.balls_in_bins.proposals.all_bins_tilt",
         "accounting.balls_in_bins.proposals.design_points",
+        "accounting.balls_in_bins.half_space",
         "accounting.balls_in_bins.sampling.estimate_accountant",
         "accounting.balls_in_bins.sampling.reach",
         "accounting.balls_in_bins.sampling.certified_accountant",

@@ -20,6 +20,7 @@ from dpmech.accounting.balls_in_bins.dominating_pair import (
 )
 from dpmech.accounting.balls_in_bins.fresh_epochs import FreshEpochsAccountant
 from dpmech.accounting.balls_in_bins.gram import BinGram
+from dpmech.accounting.balls_in_bins.half_space import half_space_add
 from dpmech.accounting.balls_in_bins.in_turn import InTurnAccountant, Turn
 from dpmech.accounting.balls_in_bins.independent import IndependentAccountant
 from dpmech.accounting.balls_in_bins.moment_bound import log_tail_factor
@@ -89,6 +90,7 @@ __all__ = [
     "estimate_curve",
     "folded",
     "generator",
+    "half_space_add",
     "judge_delta",
     "log_largest_weight",
     "log_mean_exp",

@@ -10,6 +10,7 @@ from dpmech.accounting.balls_in_bins import (
     InTurnAccountant,
     Turn,
     check_nonnegative,
+    half_space_add,
 )
 from dpmech.accounting.methods import Certified, Importance, Method, Rdp
 from dpmech.accounting.user_bins.gram import lower_tuple_gram, tuple_gram
@@ -40,7 +41,14 @@ def user_balls_in_bins(
     unasked = Certified(calls=method.calls) if isinstance(method, Certified) and method.calls > 1 else None
     if method is None or isinstance(method, Certified):
         below = lower_tuple_gram(strategy, bins, examples)
-        sampled = CertifiedAccountant(gram, bounds, method or Certified(), rng, lower=below)
+        sampled = CertifiedAccountant(
+            gram,
+            bounds,
+            method or Certified(),
+            rng,
+            lower=below,
+            settled_add=lambda sigma, eps: half_space_add(gram.scaled(sigma**-2), eps),
+        )
         if method is None or method == unasked:
             return InTurnAccountant(sampled, [Turn(Rdp(), lambda: moments)])
         return sampled

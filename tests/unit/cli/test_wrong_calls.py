@@ -118,6 +118,6 @@ def test_every_wrong_call_is_answered_as_the_table_says(call, answer, folder, mo
 def test_the_answers_are_in_one_style(call, answer):
     first, *rest = answer.splitlines()
     assert rest == []
-    assert re.match(r"dpmech(?: \w+){0,2}: [a-z0-9'-]", first), first
+    assert re.match(r"dpmech(?: [a-z-]+){0,2}: [a-z0-9'-]", first), first
     assert PYTHON.search(answer) is None
     assert len(answer) <= 400

@@ -17,7 +17,7 @@ __all__ = ["whole_curve"]
 # How much wider than the hull bounds by draws may be.
 _GAP = 5.0
 # How many nodes of ADD have no draws, and how far they are apart at least; nodes in the tail.
-_MOST_SETTLED, _LEAST_FURTHER = 8, 1.1
+_MOST_SETTLED, _LEAST_FURTHER = 12, 1.1
 _FAR_NODES = 60
 
 

@@ -211,3 +211,15 @@ def test_the_second_route_counts_every_tuple():
 def test_what_is_not_covered_is_refused(call, words):
     with pytest.raises(dm.UnsupportedCombinationError, match=words):
         call()
+
+
+@pytest.mark.slow
+def test_a_profile_is_as_near_as_single_answers():
+    """ADD was constant beyond the last draws, and so far above REMOVE in the tail."""
+    mechanism = dm.Mechanism(dm.LambdaCGD(16, 0.5), users(8, 2))
+    profile = dm.profile(mechanism, 2.5, rng=3)
+    for delta in (1e-3, 1e-6, 1e-10):
+        whole, single = profile.epsilon(delta), dm.epsilon(mechanism, 2.5, delta, rng=4)
+        assert whole.upper <= 1.05 * single.upper
+        assert whole.lower <= single.upper
+        assert single.lower <= whole.upper

@@ -8,8 +8,7 @@ import scipy.special
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.moment_bound import log_moment_bound
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.proposals.design_points import add_point
+from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal, add_point
 from dpmech.accounting.balls_in_bins.proposals.remove_mixture import TuplesOfSamples
 from dpmech.accounting.balls_in_bins.proposals.tuples import best_tuple_proposal, draw_rows, tuple_proposal
 
