@@ -28,6 +28,8 @@ _LEAST_SIGMA, _LARGEST_SIGMA = 0.2, 1e5
 _LARGEST_RATIO = 100.0
 _LARGEST_EPS = 1e5
 _RTOL = 1e-9
+# The sum of all noise has a point for every integer, and a useful window more standard deviations than this.
+_MOST_POINTS, _LEAST_WINDOW = 2**25, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +169,11 @@ class DiscreteGaussian:
     def _end(self, eps: float, *, upper: bool) -> float:
         """One bound on delta: the sum of all losses under the tilt of Chernoff."""
         variance = check_variance(self.sigma)
+        if _LEAST_WINDOW**2 * variance * self.releases > _MOST_POINTS**2:
+            raise NumericalError(
+                f"the sum of {self.releases} releases of sigma {float(self.sigma):g} has too many values, "
+                f"over {_MOST_POINTS} integers; rho is known"
+            )
         loss = _loss(variance, self.sensitivity, upper=upper)
         theta = _moments(variance, self.sensitivity, self.releases).tilt_for_eps(eps)
         # Every tilt gives a bound; those of a few eps share one, so that they share its transform.

@@ -59,8 +59,9 @@ def _cells(release: Release) -> dict[str, str]:
 
 def _counts(entry: CountsRelease) -> str:
     own = entry.counts
+    integers = "1 integer" if own.releases == 1 else f"{own.releases} integers"
     return (
-        f"{own.releases} integers that one {own.unit.value} changes by up to {own.sensitivity}, "
+        f"{integers} that one {own.unit.value} changes by up to {own.sensitivity}, "
         f"noise of sigma {up(float(own.sigma))}, rho {up(own.rho)}"
     )
 

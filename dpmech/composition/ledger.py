@@ -200,19 +200,28 @@ class Ledger(Answers):
             InvalidParameterError: on a bad argument, or a name that is taken.
             UnsupportedCombinationError: if the ledger is closed, adjacency or unit are other ones, and with
                 a budget: no filter here has a price for them.
+            NumericalError: if their own delta has no bounds: no total with them would have any.
         """
         if not isinstance(counts, DiscreteGaussian):
             raise InvalidParameterError("counts", counts, "a dm.DiscreteGaussian")
-        self._check_name(name)
+        entry = CountsRelease(name, counts)
+        self._checked_total(entry)
+        counts.delta(1.0)  # some sums have too many values
+        self._enter_counts(entry)
+
+    def _enter_counts(self, entry: CountsRelease) -> None:
+        self._checked_total(entry).enter_counts(entry)
+        self._counts.append(entry)
+
+    def _checked_total(self, entry: CountsRelease) -> AnnouncedTotal:
+        self._check_name(entry.name)
         if not isinstance(self._total, AnnouncedTotal):
             raise UnsupportedCombinationError(
                 "counts have no price in the currency of a budget",
                 supported="an announced list, a dm.Ledger without a budget",
             )
-        entry = CountsRelease(name, counts)
         entry.check(self.adjacency, self._unit)
-        self._total.enter_counts(entry)
-        self._counts.append(entry)
+        return self._total
 
     def _check_name(self, name: str) -> None:
         check_name("name", name)
@@ -274,8 +283,7 @@ class Ledger(Answers):
             for entry, written in zip(outline["releases"], document["releases"], strict=True):
                 ledger._restore(entry, json.dumps(written["certificate"]))
             for entry in outline.get("counts", ()):
-                one = CountsRelease.of(entry, ledger.adjacency)
-                ledger.add_counts(one.name, one.counts)
+                ledger._enter_counts(CountsRelease.of(entry, ledger.adjacency))
         except (CertificateError, WorkLimitError):
             raise
         except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:

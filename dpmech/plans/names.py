@@ -186,7 +186,9 @@ def chosen_method(
     if name is not None:
         check_known("method", name, METHODS)
     if name == "importance" and rigorous:
-        raise InvalidParameterError("method", name, "certified or deterministic with --rigorous")
+        raise InvalidParameterError(
+            "method", name, "left out, or a method that proves a bound, with --rigorous"
+        )
     if name == "certified" and rigorous and seeded:
         raise InvalidParameterError("method", name, "left out, or without a seed, with --rigorous")
     if name is None and rigorous and seeded:

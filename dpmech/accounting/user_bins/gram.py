@@ -177,8 +177,7 @@ def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
             f"{examples} examples of a user can be in {bins} bins in {bins}^{examples} ways, and no more "
             f"than {MOST_TUPLES} are summed over",
             supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}; the unit user, with users "
-            "put into bins as wholes; without sampling, MinSep with max_examples_per_user; with independent "
-            "noise, Poisson with it",
+            "put into bins as wholes; without sampling, UserMinSep; with independent noise, UserPoisson",
         )
     return UserGram(bin_gram(strategy, bins).scaled(1.0 + _slack(examples)), examples)
 

@@ -87,7 +87,7 @@ def test_rigorous_samples_with_its_error_inside_delta_or_not_at_all(tmp_path):
     assert run(*plan, "--method", "importance", "--out", estimate).exit_code == 0
     result = run(*plan, "--method", "importance", "--rigorous")
     assert result.exit_code == 2
-    assert "method must be certified or deterministic with --rigorous" in result.stderr
+    assert "method must be left out, or a method that proves a bound, with --rigorous" in result.stderr
     said = {path: dm.Certificate.load(path) for path in (default, seeded, bound, estimate)}
     assert [str(one.guarantee) for one in said.values()] == [
         "with probability 1 - beta, beta 1e-09, inside delta",

@@ -189,7 +189,7 @@ def test_counts_are_entered_shown_and_verified(folder):
     done(*counted, name, "--sigma", "81/2", "--sensitivity", "3", "--new", "--close")
     text = done("ledger", "show", "ledger.json", "--delta", "1e-6").stdout
     assert "\x1b" not in text
-    said = "1 integers that one example changes by up to 3, noise of sigma 40.5"
+    said = "1 integer that one example changes by up to 3, noise of sigma 40.5"
     assert said in " ".join(text.split())
     total = told("ledger", "show", "ledger.json", "--delta", "1e-6")["ledger"]["total"]
     assert total["eps_upper"] == dm.DiscreteGaussian(40.5, 3).epsilon(1e-6).upper

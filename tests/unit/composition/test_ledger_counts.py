@@ -244,3 +244,18 @@ def test_counts_beside_a_run_that_enters_by_its_claim_have_a_total(tmp_path):
     assert 4.0 < found <= 4.0 + 1.01 * alone
     ledger.save(tmp_path / "ledger.json")
     assert dm.verify(tmp_path / "ledger.json").ok
+
+
+@pytest.mark.parametrize("counts", [(1e4, 1, 10**6), (1e5, 7, 10**7)])
+def test_counts_whose_sum_has_too_many_values_are_refused_before_they_are_entered(counts):
+    book = announced(COUNTS)
+    with pytest.raises(dm.NumericalError, match="has too many values"):
+        book.add_counts("many", dm.DiscreteGaussian(*counts))
+    assert [one.name for one in book.counts] == ["counts 0"]
+    assert book.epsilon(1e-6).upper == announced(COUNTS).epsilon(1e-6).upper
+
+
+def test_a_file_is_read_without_work_for_its_counts(monkeypatch):
+    text = announced(COUNTS).to_json()
+    monkeypatch.setattr(dm.DiscreteGaussian, "delta", lambda *_: pytest.fail("computed"))
+    assert dm.Ledger.from_json(text).counts[0].counts == COUNTS

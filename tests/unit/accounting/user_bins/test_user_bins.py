@@ -8,6 +8,9 @@ import pytest
 
 import dpmech as dm
 from dpmech.accounting import judge_delta, tuple_gram
+from dpmech.accounting.balls_in_bins import half_space_add
+from dpmech.accounting.balls_in_bins.sampling import certified_accountant
+from dpmech.accounting.user_bins import accountants
 from dpmech.verifying import UserDraws
 
 IMPORTANCE = dm.Importance(rel_error=0.02)
@@ -223,3 +226,18 @@ def test_a_profile_is_as_near_as_single_answers():
         assert whole.upper <= 1.05 * single.upper
         assert whole.lower <= single.upper
         assert single.lower <= whole.upper
+
+
+def test_a_sigma_that_rests_on_add_in_closed_form_is_right(monkeypatch):
+    """Bets on ADD are left out wherever its bound is small enough; the integral has both directions."""
+    monkeypatch.setattr(certified_accountant, "_NATS", 1e300)
+    monkeypatch.setattr(certified_accountant, "_SMALL_ADD", 0.0)
+    seen = []
+    monkeypatch.setattr(
+        accountants, "half_space_add", lambda gram, eps: seen.append(half_space_add(gram, eps)) or seen[-1]
+    )
+    strategy, eps, delta = dm.Identity(2), 3.0, 1e-4
+    cal = dm.calibrate_sigma(strategy, eps, delta, participation=users(2, 2), rng=2)
+    assert any(bound <= delta for bound in seen)
+    assert 0.9 * delta < by_integral(strategy, 2, cal.sigma, eps) <= delta
+    assert by_integral(strategy, 2, 0.97 * cal.sigma, eps) > delta
