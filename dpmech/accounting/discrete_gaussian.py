@@ -171,7 +171,7 @@ class DiscreteGaussian:
         variance = check_variance(self.sigma)
         if _LEAST_WINDOW**2 * variance * self.releases > _MOST_POINTS**2:
             raise NumericalError(
-                f"the sum of {self.releases} releases of sigma {float(self.sigma):g} has too many values, "
+                f"the sum of {self.releases} releases of sigma {self.sigma} has too many values, "
                 f"over {_MOST_POINTS} integers; rho is known"
             )
         loss = _loss(variance, self.sensitivity, upper=upper)
