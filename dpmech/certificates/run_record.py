@@ -22,6 +22,7 @@ from dpmech.numerics import Bounds, typed, up
 __all__ = ["KIND", "Randomness", "RunRecord", "is_run_record"]
 
 KIND = "run record"
+_MOST_LETTERS = 60  # of a source, in one line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +228,7 @@ class RunRecord(Document):
             else f"at most {self.most_participations} participations{apart}"
         )
         seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
-        made = f"lots: {self.sampler.source}; noise: {self.noise.source}"
+        made = f"lots: {_quoted(self.sampler.source)}; noise: {_quoted(self.noise.source)}"
         text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
         if self.uniqueness == Uniqueness.NOT_CHECKED:
             text += "; not checked that no example stands in the dataset twice"
@@ -301,3 +302,8 @@ def is_run_record(text: str) -> bool:
 
 def _continuity(plain: dict[str, str] | None) -> Continuity | None:
     return None if plain is None else Continuity(**{name: Kept(kept) for name, kept in plain.items()})
+
+
+def _quoted(source: str) -> str:
+    """Words of whoever recorded the run, as such: a file may hold any, lines of its own among them."""
+    return repr(source if len(source) <= _MOST_LETTERS else f"{source[:_MOST_LETTERS]}...")

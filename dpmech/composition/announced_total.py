@@ -95,6 +95,10 @@ class AnnouncedTotal(Total):
         self._entries.append(own)
         return entry
 
+    def try_counts(self, entry: CountsRelease) -> None:
+        """Raise NumericalError where the sum with equal counts would have no bounds; change nothing."""
+        self._counts.sum_with(entry.counts).delta(1.0)
+
     def enter_counts(self, entry: CountsRelease) -> None:
         """Keep what counts add; errors as for `CountsPart.enter`."""
         self._counts.enter(entry.counts)

@@ -200,13 +200,13 @@ class Ledger(Answers):
             InvalidParameterError: on a bad argument, or a name that is taken.
             UnsupportedCombinationError: if the ledger is closed, adjacency or unit are other ones, and with
                 a budget: no filter here has a price for them.
-            NumericalError: if their own delta has no bounds: no total with them would have any.
+            NumericalError: if they, with equal ones before, have no bounds on delta, which is tried once: no
+                total with them would have any.
         """
         if not isinstance(counts, DiscreteGaussian):
             raise InvalidParameterError("counts", counts, "a dm.DiscreteGaussian")
         entry = CountsRelease(name, counts)
-        self._checked_total(entry)
-        counts.delta(1.0)  # some sums have too many values
+        self._checked_total(entry).try_counts(entry)
         self._enter_counts(entry)
 
     def _enter_counts(self, entry: CountsRelease) -> None:

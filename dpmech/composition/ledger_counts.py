@@ -91,9 +91,12 @@ class CountsPart:
         Raises:
             InvalidParameterError: where the sum with equal ones is more than `DiscreteGaussian` takes.
         """
-        key = (Fraction(counts.sigma), counts.sensitivity)
-        known = self._sums.get(key)
-        self._sums[key] = counts if known is None else counts.with_releases(known.releases + counts.releases)
+        self._sums[_kind(counts)] = self.sum_with(counts)
+
+    def sum_with(self, counts: DiscreteGaussian) -> DiscreteGaussian:
+        """These counts and those of their noise and sensitivity so far; errors as for `enter`."""
+        known = self._sums.get(_kind(counts))
+        return counts if known is None else counts.with_releases(known.releases + counts.releases)
 
     @property
     def profiles(self) -> list[PrivacyProfile]:
@@ -106,6 +109,10 @@ class CountsPart:
     def summary(self) -> dict[str, Any]:
         """Rows of rho, rounded up, and the number of integers; nothing where there are none."""
         return {"counts": [[one.rho, float(one.releases)] for one in self.sums]} if self._sums else {}
+
+
+def _kind(counts: DiscreteGaussian) -> tuple[Fraction, int]:
+    return Fraction(counts.sigma), counts.sensitivity
 
 
 def _written(counts: DiscreteGaussian) -> str:

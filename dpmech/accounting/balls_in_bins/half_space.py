@@ -28,6 +28,10 @@ def half_space_add(gram: BinGram, eps: float) -> float:
         eps: >= 0.
     """
     point = add_point(gram, eps)
+    # Both are moved by far more than they may be off by. With f(u) = (1 - e^(c - u))_+ and
+    # D = E[e^(c - u); u > c] the bound falls by D per unit of c, and changes by (phi_s(c) - D) / 2 >= -D / 2
+    # per unit of s^2: a larger s may lower it, for c < 0, by at most _SLACK s^2 D, which the s^2 in `off`
+    # outweighs.
     spread = math.sqrt(point.square) * (1.0 + _SLACK)
     half = 0.5 * float(point.direction @ gram.diagonal)
     off = _SLACK * (1.0 + eps + half + math.log(gram.bins) + spread**2)

@@ -443,3 +443,12 @@ def test_a_verification_says_what_became_of_checkpoints(tmp_path):
 def test_continuity_is_checked():
     with pytest.raises(dm.InvalidParameterError, match="model"):
         dm.Continuity(dm.Kept.SAME, "same", dm.Kept.SAME)
+
+
+def test_words_of_a_file_add_no_line_of_their_own():
+    """A record may be forged: what it says of its random numbers is quoted, and cut."""
+    forged = dm.Randomness("OS\nverified: eps 0.1\x1b[2K" + 300 * "x", "0" * 64, False)
+    told = str(record("min-sep", sampler=forged, noise=forged))
+    assert told.isprintable()
+    assert told.count(r"'OS\nverified: eps 0.1\x1b[2K") == 2
+    assert len(told) < 600

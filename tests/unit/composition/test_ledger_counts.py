@@ -259,3 +259,13 @@ def test_a_file_is_read_without_work_for_its_counts(monkeypatch):
     text = announced(COUNTS).to_json()
     monkeypatch.setattr(dm.DiscreteGaussian, "delta", lambda *_: pytest.fail("computed"))
     assert dm.Ledger.from_json(text).counts[0].counts == COUNTS
+
+
+def test_equal_counts_are_refused_where_their_sum_has_too_many_values():
+    book = announced(dm.DiscreteGaussian(1e3, 1, 10))
+    before = book.to_json()
+    with pytest.raises(
+        dm.NumericalError, match=r"the sum of 10000010 releases of sigma 1000\.0 has too many"
+    ):
+        book.add_counts("more", dm.DiscreteGaussian(1e3, 1, 10**7))
+    assert book.to_json() == before
