@@ -121,7 +121,7 @@ def test_oracles_do_not_use_what_they_check():
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_are_short_and_documented(path):
     lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 350
+    assert len(lines) <= 700
     assert lines[0].lstrip("r").startswith('"""')
 
 
