@@ -46,8 +46,9 @@ def one_run_epsilon(
     r"""A lower bound on eps at `delta`, from one run over data with canaries.
 
     The canaries with the highest scores are guessed to be in the data, those with the lowest to be out, and
-    nothing is said about the others. Where the bound exceeds a certified eps, the run had less noise than
-    was certified.
+    nothing is said about the others. Equal scores are ranked in the order that makes the fewest guesses
+    right; add independent random numbers to coarse scores if that costs too much. Where the bound exceeds a
+    certified eps, the run had less noise than was certified.
 
     **Guarantee:** lower confidence bound, for any mechanism and any scores, if the coins were fair,
     independent and unknown to the run, and the scores are a function of what the run released. It is about
@@ -112,12 +113,40 @@ def guessed(
     values = check_vector("scores", scores)
     m = values.size
     coins = _check_included(included, m)
-    order = np.argsort(-values, kind="stable")
-    hits = np.concatenate(([0], np.cumsum(coins[order])))  # of the i highest scores, those included
+    ascending = np.argsort(values, kind="stable")
     return m, [
-        (int(hits[high] + low - (hits[m] - hits[m - low])), high, low)
+        (
+            _right_at_the_top(-values[ascending[::-1]], coins[ascending[::-1]], high)
+            + _right_at_the_top(values[ascending], ~coins[ascending], low),
+            high,
+            low,
+        )
         for high, low in _check_guesses(guesses, m)
     ]
+
+
+def _right_at_the_top(keys: FloatArray, hits: BoolArray, count: int) -> int:
+    """The fewest hits among the `count` smallest keys, over all orders of equal keys.
+
+    The order in which scores were handed over may depend on the coins, so a tie must not be broken by it. In
+    any order that does not look at the coins there are at least as many hits, and the p-value decreases in
+    them. Both ends of one ranking can be at their least together, also inside a single tie: where the upper
+    end has used up all misses of a tie, the rest of it are hits, which are misses for the lower end.
+
+    Args:
+        keys: ascending, shape (m,).
+        hits: shape (m,).
+        count: in [0, m].
+    """
+    if count == 0:
+        return 0
+    first, last = (
+        np.searchsorted(keys, keys[count - 1], side="left"),
+        np.searchsorted(keys, keys[count - 1], side="right"),
+    )
+    tied_hits = int(hits[first:last].sum())
+    misses = int(last - first) - tied_hits
+    return int(hits[:first].sum()) + max(0, count - int(first) - misses)
 
 
 def canary_scores(

@@ -134,7 +134,9 @@ def test_a_profile_draws_itself(tmp_path):
     assert [line.get_label() for line in axes.lines] == ["REMOVE", "ADD"]
     assert remove.get_xdata()[-1] == bins.epsilon(1e-4).upper
     np.testing.assert_allclose(add.get_ydata()[0], bins.hockey_stick(0.0, add=True).upper)
-    flat = dm.PrivacyProfile.from_dp_accounting(bins.to_dp_accounting(step=1e-2), slack=1e-3)
+    flat = dm.PrivacyProfile.from_dp_accounting(
+        bins.to_dp_accounting(step=1e-2), adjacency=dm.Adjacency.ADD_REMOVE, slack=1e-3
+    )
     drawn(flat.plot(), tmp_path)
     for wrong in (0.0, 1.0, "1e-3"):
         with pytest.raises(InvalidParameterError, match="least_delta"):

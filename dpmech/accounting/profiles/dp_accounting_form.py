@@ -10,6 +10,7 @@ from dpmech.accounting.profiles.composition import Composition
 from dpmech.accounting.profiles.parts import Curve, Nodes
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_real
+from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import BOUND, FloatArray, Guarantee, Provenance, quotient_down, root_up
 
 if TYPE_CHECKING:  # the package takes half a second to import, and few need it
@@ -110,11 +111,15 @@ class Exchanged:
         parts: what is composed.
         guarantee: how sure the parts are.
         by: how they were found.
+        adjacency: between which datasets.
+        unit: whose presence it hides.
     """
 
     parts: Composition
     guarantee: Guarantee
     by: Provenance
+    adjacency: Adjacency = Adjacency.ADD_REMOVE
+    unit: Unit = Unit.EXAMPLE
 
     def to_dp_accounting(self, *, step: float = 1e-4) -> "PrivacyLossDistribution":
         """A pessimistic PrivacyLossDistribution of the package dp_accounting, composed by it.
@@ -125,18 +130,24 @@ class Exchanged:
         return distribution_of(self.parts, check_real("step", step, minimum=0.0, open_minimum=True))
 
     @classmethod
-    def from_dp_accounting(cls, distribution: object, *, slack: float = 1e-12) -> Self:
+    def from_dp_accounting(cls, distribution: object, *, adjacency: Adjacency, slack: float = 1e-12) -> Self:
         """The profile that a pessimistic PrivacyLossDistribution bounds from above; as right as that is.
 
         Args:
-            distribution: of the package dp_accounting, for adding and removing one example.
+            distribution: of the package dp_accounting.
+            adjacency: the neighboring relation for which the distribution was built. A distribution does not
+                record it, and neither relation implies the other, so that a wrong value here makes every
+                number of the composed profile wrong: ADD_REMOVE for dp_accounting's
+                `NeighboringRelation.ADD_OR_REMOVE_ONE`, ZERO_OUT for `REPLACE_SPECIAL`, REPLACE_ONE for
+                `REPLACE_ONE`.
             slack: in (0, 1), added to every delta: what its arithmetic may hide.
 
         Raises:
-            InvalidParameterError: if it is no such distribution.
+            InvalidParameterError: if `distribution` is no such distribution, or `adjacency` no Adjacency.
             UnsupportedCombinationError: if it is an optimistic one.
         """
+        relation = Adjacency.check(adjacency)
         off = check_real("slack", slack, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         curve = curve_of_distribution(distribution, off)
         by = Provenance("profile.dp_accounting")
-        return cls(Composition(curves=((curve, 1),)), BOUND, by)
+        return cls(Composition(curves=((curve, 1),)), BOUND, by, adjacency=relation)

@@ -63,7 +63,12 @@ class PrivacyProfile(Answers):
     of: "tuple[Mechanism, float] | None" = None
 
     def compose(self, *others: "PrivacyProfile") -> "PrivacyProfile":
-        """The profile of this and other mechanisms, all independent, on the same people.
+        """The profile of this and other mechanisms, whose randomness is independent, on the same people.
+
+        A profile does not know which batches it came from, so nothing here can notice that two releases read
+        the same sampled batches. Their sampling is then one event and not two, and the composed number is
+        *too small*, possibly by far. Use `dm.Lot` for all releases of one run, and a `dm.Ledger`, which
+        charges the batches of a run once, wherever releases of several runs are added up.
 
         Raises:
             InvalidParameterError: if one is no PrivacyProfile.
@@ -76,7 +81,8 @@ class PrivacyProfile(Answers):
                 raise UnsupportedCombinationError(
                     f"a profile for {other.adjacency.name} and one {other.unit.value} does not compose with "
                     f"one for {self.adjacency.name} and one {self.unit.value}",
-                    supported="one adjacency and one unit",
+                    supported="one adjacency and one unit; releases that read the same sampled batches belong "
+                    "in a dm.Lot, and those of several runs in a dm.Ledger",
                 )
         if not others:
             return self

@@ -38,9 +38,6 @@ class Answers(Exchanged):
         unit: whose presence it hides.
     """
 
-    adjacency: Adjacency = Adjacency.ADD_REMOVE
-    unit: Unit = Unit.EXAMPLE
-
     def hockey_stick(self, eps: float, *, add: bool) -> Bounds:
         """Bounds on one direction: H at e^eps, at any real eps.
 

@@ -38,7 +38,7 @@ def test_a_distribution_is_above_the_profile_and_near_it(parts):
 
 def test_a_distribution_comes_back_from_above():
     theirs = pld.from_gaussian_mechanism(2.0, value_discretization_interval=1e-3)
-    profile = PrivacyProfile.from_dp_accounting(theirs)
+    profile = PrivacyProfile.from_dp_accounting(theirs, adjacency=dm.Adjacency.ADD_REMOVE)
     for eps in (0.0, 0.5, 1.5):
         assert gaussian_delta(2.0, eps)[0] <= profile.delta(eps).upper
         assert profile.delta(eps).upper == pytest.approx(gaussian_delta(2.0, eps)[1], rel=1e-2)
@@ -51,11 +51,35 @@ def test_a_distribution_comes_back_from_above():
 def test_what_is_no_upper_bound_is_refused():
     optimistic = pld.from_gaussian_mechanism(2.0, pessimistic_estimate=False)
     with pytest.raises(dm.UnsupportedCombinationError, match="optimistic"):
-        PrivacyProfile.from_dp_accounting(optimistic)
+        PrivacyProfile.from_dp_accounting(optimistic, adjacency=dm.Adjacency.ADD_REMOVE)
     for bad in (None, 1.0, optimistic._pmf_remove):
         with pytest.raises(dm.InvalidParameterError, match="distribution"):
-            PrivacyProfile.from_dp_accounting(bad)
+            PrivacyProfile.from_dp_accounting(bad, adjacency=dm.Adjacency.ADD_REMOVE)
     with pytest.raises(dm.InvalidParameterError, match="slack"):
-        PrivacyProfile.from_dp_accounting(optimistic, slack=-1.0)
+        PrivacyProfile.from_dp_accounting(optimistic, adjacency=dm.Adjacency.ADD_REMOVE, slack=-1.0)
     with pytest.raises(dm.InvalidParameterError, match="step"):
         PrivacyProfile(Composition((0.1, 0.1)), BOUND, dm.Provenance("given")).to_dp_accounting(step=0.0)
+
+
+def test_the_neighboring_relation_is_the_callers_and_required():
+    theirs = pld.from_gaussian_mechanism(2.0, value_discretization_interval=1e-2)
+    with pytest.raises(TypeError, match="adjacency"):
+        PrivacyProfile.from_dp_accounting(theirs)
+    with pytest.raises(dm.InvalidParameterError, match="adjacency"):
+        PrivacyProfile.from_dp_accounting(theirs, adjacency="replace_one")
+    replaced = PrivacyProfile.from_dp_accounting(theirs, adjacency=dm.Adjacency.REPLACE_ONE)
+    run = dm.profile(dm.Identity(1), 2.0, participation=dm.SingleParticipation())
+    assert replaced.adjacency is dm.Adjacency.REPLACE_ONE
+    for one, other in ((replaced, run), (run, replaced)):
+        with pytest.raises(dm.UnsupportedCombinationError, match="adjacency") as refused:
+            one.compose(other)
+        assert "dm.Ledger" in str(refused.value)
+
+
+def test_a_composition_of_two_releases_from_one_batch_is_not_theirs_jointly():
+    # What the documentation of `compose` warns of, so that its words stay true: the joint release costs more.
+    batches = dm.Lot("run", dm.Identity(1), dm.Poisson(0.01))
+    batches.register("one", 0.5)
+    batches.register("other", 0.5)
+    release = dm.profile(dm.Identity(1), 0.5, participation=dm.Poisson(0.01))
+    assert release.compose(release).epsilon(1e-5).upper < 0.9 * batches.epsilon(1e-5).lower

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -116,6 +117,16 @@ class TestGaussian:
         found = gaussian(mu).bayes_success(prior)
         assert found.lower <= truth + 1e-8
         assert found.upper == pytest.approx(truth, abs=1e-8)
+
+
+@pytest.mark.parametrize("prior", [0.1, 0.3, 0.05, 1e-3, 0.7, 0.49999999999999994])
+def test_the_lower_end_of_a_guess_without_a_release_is_rounded_down(prior):
+    """Who learns nothing is right with probability max(prior, 1 - prior), as an exact fraction."""
+    nothing = Nodes((0.0,), (0.0,), (0.0,))
+    found = profile_of(nothing, nothing).bayes_success(prior)
+    exact = max(Fraction(prior), 1 - Fraction(prior))
+    assert Fraction(found.lower) <= exact <= Fraction(found.upper)
+    assert found.upper - found.lower <= 1e-13
 
 
 def test_mu_of_nodes_between_them():
