@@ -81,8 +81,8 @@ class PrivacyProfile(Answers):
                 raise UnsupportedCombinationError(
                     f"a profile for {other.adjacency.name} and one {other.unit.value} does not compose with "
                     f"one for {self.adjacency.name} and one {self.unit.value}",
-                    supported="one adjacency and one unit; releases that read the same sampled batches belong "
-                    "in a dm.Lot, and those of several runs in a dm.Ledger",
+                    supported="one adjacency and one unit; releases that read the same sampled batches "
+                    "belong in a dm.Lot, and those of several runs in a dm.Ledger",
                 )
         if not others:
             return self

@@ -10,7 +10,6 @@ from dpmech.accounting.profiles.risk import larger
 from dpmech.accounting.profiles.tradeoff import Stick
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta, check_eps, check_real
-from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import BOUND, Bounds
 from dpmech.plots import privacy_profile
 
