@@ -162,12 +162,12 @@ def scored(answers, included, **options):
 
 def test_coverage_under_randomised_response():
     """The tightest case without delta; a p-value that forgets the outcome itself, P(W > v), is rejected."""
-    eps, canaries = 1.0, 200
+    eps, canaries, runs = 1.0, 200, 3 * RUNS  # the planted fault errs in 5.9 % of runs
     q = 1.0 / (1.0 + math.exp(-eps))
     rng = np.random.default_rng(4)
-    included = rng.integers(0, 2, size=(RUNS, canaries), dtype=bool)
-    answers = np.where(rng.random((RUNS, canaries)) < q, included, ~included)
-    ranks = answers + 0.5 * rng.random((RUNS, canaries))  # fresh coins break the ties of the answers
+    included = rng.integers(0, 2, size=(runs, canaries), dtype=bool)
+    answers = np.where(rng.random((runs, canaries)) < q, included, ~included)
+    ranks = answers + 0.5 * rng.random((runs, canaries))  # fresh coins break the ties of the answers
     order = np.argsort(-ranks, axis=1)
     ordered = np.take_along_axis(included, order, axis=1)
     right = ordered[:, :40].sum(axis=1) + (~ordered[:, -40:]).sum(axis=1)
@@ -177,7 +177,7 @@ def test_coverage_under_randomised_response():
     sizes = range(82)
     bounds = np.array([_largest_eps(min(v, 80), 80, canaries, 1e-6, 1.0 - LEVEL) for v in sizes])
     wrong, faulty = np.sum(bounds[right] > eps), np.sum(bounds[right + 1] > eps)
-    assert 0.02 * RUNS < wrong <= most(1.0 - LEVEL) < faulty
+    assert 0.02 * runs < wrong <= most(1.0 - LEVEL, runs) < faulty
 
 
 @pytest.mark.parametrize(("factor", "audits"), [(1.0, 300), (0.3, 100)])
