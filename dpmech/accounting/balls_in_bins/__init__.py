@@ -40,6 +40,12 @@ from dpmech.accounting.balls_in_bins.proposals import (
     log_mean_exp,
     remove_mixture,
 )
+from dpmech.accounting.balls_in_bins.proposals.rounding import (
+    LogError,
+    farthest_normal,
+    mean_rounding,
+    sum_product_rounding,
+)
 from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant
 from dpmech.accounting.balls_in_bins.sampling import (
     CertifiedAccountant,
@@ -71,6 +77,7 @@ __all__ = [
     "IndependentAccountant",
     "Judgement",
     "LiftedGroup",
+    "LogError",
     "PointGroup",
     "Proposal",
     "RemoveDraw",
@@ -88,6 +95,7 @@ __all__ = [
     "deterministic_accountant",
     "draw_entropy",
     "estimate_curve",
+    "farthest_normal",
     "folded",
     "generator",
     "half_space_add",
@@ -96,10 +104,12 @@ __all__ = [
     "log_mean_exp",
     "log_tail_factor",
     "lower_gram",
+    "mean_rounding",
     "pilot_size",
     "remove_mixture",
     "ring_profile",
     "rough_log_delta",
     "sampling_gram",
     "stage_seed",
+    "sum_product_rounding",
 ]

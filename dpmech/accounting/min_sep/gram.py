@@ -15,13 +15,13 @@ import math
 
 import numpy as np
 
-from dpmech.accounting.balls_in_bins import BinGram, rough_log_delta
+from dpmech.accounting.balls_in_bins import BinGram, LogError, rough_log_delta
 from dpmech.accounting.gaussian import gaussian_log_delta
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
-from dpmech.numerics import UNIT, FloatArray, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
 
-__all__ = ["ChainGram", "Tilt", "chain_gram"]
+__all__ = ["ChainGram", "Tilt", "chain_gram", "loss_rounding"]
 
 # What rounding may do to an entry, to its product with a scale, and to that scale: 2 each, and as much again.
 _ENTRY = 16.0 * UNIT
@@ -103,6 +103,16 @@ class ChainGram(BinGram):
         return False
 
     @property
+    def entry_rounding(self) -> float:
+        """Of squared norms of columns."""
+        return 1.01 * (float(self.banded.shape[1]) + 4.0) * UNIT
+
+    def product_rounding(self, total: float, norm: float) -> float:
+        """Through the columns both ways: of each of two sums, as many terms as there are bands."""
+        del norm
+        return 1.01 * (4.0 * self.banded.shape[1] + 8.0) * UNIT * float(self.diagonal.max()) * total
+
+    @property
     def log_prob(self) -> float:
         """Log p."""
         return math.log(self.sampling_prob)
@@ -171,6 +181,25 @@ class ChainGram(BinGram):
         log_sums(values, scale, offsets, self.log_prob, self.log_rest, self.log_starts, out)
         return out
 
+    def sum_rounding(self, largest: float, each: float) -> LogError:
+        """Of `log_sums`, where exponents are of at most that size, each off by at most `each`.
+
+        As numbers, a step multiplies and adds a few times (4 u), and passes the errors of p and 1 - p on,
+        which are exponentials of logarithms; a step that is joined adds that of an exponential and of its
+        exponent.
+        As logs, a step rounds five numbers of at most the size of the result, and takes an exponential and a
+        logarithm of numbers of size 1. At most n / b + 1 steps are joined. What underflows is 1e-28 of a sum.
+        Either way may be taken, so that both are added.
+        """
+        n, joined = self.bins, self.bins / self.min_sep + 1.0
+        rest = 0.0 if self.sampling_prob == 1.0 else abs(self.log_rest)
+        start = math.log(self.min_sep) + 2.0 * abs(self.log_prob) + 1.0
+        size = joined * (largest + abs(self.log_prob)) + n * rest + start
+        steps = joined * (each + ELEMENTARY * (2.0 + abs(self.log_prob)) + 2.0 * UNIT * largest + 6.0 * UNIT)
+        steps += n * (4.0 * UNIT + ELEMENTARY * (1.0 + rest)) + self.min_sep * (UNIT + ELEMENTARY)
+        logs = (n + self.min_sep) * (5.0 * UNIT * size + 2.0 * ELEMENTARY)
+        return LogError(1.05 * (steps + logs + ELEMENTARY * size + 4.0 * UNIT * size), size)
+
     def tilt(self, gains: FloatArray) -> Tilt:
         """The participations with each step joined counted `e^gains[t]` times, shape (n,)."""
         from dpmech.accounting.min_sep.kernels import tails
@@ -189,6 +218,13 @@ class ChainGram(BinGram):
         out = np.zeros((count, self.bins), dtype=np.bool_)
         draw_patterns(rng.random((count, self.bins + 1)), tilt.joins, np.cumsum(tilt.starts), out)
         return out.astype(np.float64)
+
+
+def loss_rounding(gram: ChainGram, farthest: float) -> LogError:
+    """Of the losses of rows w, where no |w| is above `farthest`."""
+    top = float(gram.diagonal.max())
+    size = farthest + 0.5 * top
+    return gram.sum_rounding(size, 2.0 * UNIT * size + 0.5 * gram.entry_rounding * top)
 
 
 def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower: bool = False) -> ChainGram:

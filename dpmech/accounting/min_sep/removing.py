@@ -19,6 +19,7 @@ other g gives less for this a.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection
 
@@ -26,15 +27,18 @@ import numpy as np
 import scipy
 
 from dpmech.accounting.balls_in_bins import (
+    LogError,
     Proposal,
     RemoveDraw,
     chosen_parts,
+    farthest_normal,
     generator,
     log_largest_weight,
     remove_mixture,
+    sum_product_rounding,
 )
-from dpmech.accounting.min_sep.gram import ChainGram, Tilt
-from dpmech.numerics import FloatArray
+from dpmech.accounting.min_sep.gram import ChainGram, Tilt, loss_rounding
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray
 
 __all__ = ["ChainPart", "ChainRemove", "PowerPart"]
 
@@ -78,6 +82,42 @@ class ChainPart:
         """How large the mean of a step joined may be, shape (J,), and the gains of each, shape (J, n)."""
         return np.array([self.scale]), self.tilt.gains[None]
 
+    def reach(self, gram: ChainGram) -> float:
+        """How far the means are from 0 at most: columns of steps that are joined do not overlap."""
+        largest = float(self.sizes[0].max())
+        return (float(np.abs(self.shift).sum()) + 2.0 * largest) * float(gram.diagonal.max())
+
+    def rounding(self, gram: ChainGram, farthest: float) -> LogError:
+        """Of `log_density` where no |w| is above `farthest`."""
+        top, weight = float(gram.diagonal.max()), float(np.abs(self.shift).sum())
+        sizes, _ = self.sizes
+        count, largest = len(sizes), float(sizes.max())
+        image = weight * top
+        straight = LogError(
+            sum_product_rounding(gram.bins, weight, farthest)
+            + weight * gram.product_rounding(weight, weight)
+            + sum_product_rounding(gram.bins, weight, image),
+            weight * farthest + 0.5 * weight * image,
+        )
+        if largest == 0.0:
+            return straight
+        gains = float(np.abs(self.tilt.gains).max()) + self._logs
+        size = gains + largest * (farthest + image) + 0.5 * largest**2 * top
+        each = largest * gram.product_rounding(weight, weight) + largest**2 * top * gram.entry_rounding
+        each += 8.0 * UNIT * size
+        if count > 1:
+            # Horner's rule for a polynomial of that degree, or as many sums of logs.
+            each += count * (2.0 * ELEMENTARY + 6.0 * UNIT * size) + ELEMENTARY * size
+        sums = gram.sum_rounding(size, each)
+        total = gram.sum_rounding(gains, 8.0 * UNIT * gains)
+        found = straight.plus(sums.error, sums.size)
+        return found.plus(total.error, total.size)
+
+    @property
+    def _logs(self) -> float:
+        """The largest absolute value of another gain."""
+        return 0.0
+
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
         """V + a pi, shape (count, n)."""
         if self.scale == 0.0:
@@ -120,6 +160,10 @@ class PowerPart(ChainPart):
         return cls("powers", 1.0, gram.tilt(gains), shift, gram.matvec(shift), logs)
 
     @property
+    def _logs(self) -> float:
+        return float(np.abs(self.logs).max())
+
+    @property
     def sizes(self) -> tuple[FloatArray, FloatArray]:
         """J and its gains."""
         return np.arange(1.0, len(self.logs) + 1.0), self.logs
@@ -153,12 +197,14 @@ class ChainRemove(Proposal):
         eps: the privacy loss level.
         parts: the nominal one, the star, and others.
         alphas: their probabilities.
+        below: as there.
     """
 
     gram: ChainGram
     eps: float
     parts: tuple[ChainPart, ...]
     alphas: FloatArray
+    below: bool = False
 
     @classmethod
     def at(cls, gram: ChainGram, eps: float, names: Collection[str] | None = None) -> "ChainRemove":
@@ -192,6 +238,23 @@ class ChainRemove(Proposal):
         logs = np.array([0.0, star.scale * star.tilt.log_total])
         return log_largest_weight(slopes, slopes * self.eps - logs, self.alphas[:2])
 
+    @functools.cached_property
+    def farthest(self) -> float:
+        """Means of all parts, 40 deviations beyond."""
+        top = float(self.gram.diagonal.max())
+        return max(part.reach(self.gram) for part in self.parts) + farthest_normal * math.sqrt(top)
+
+    @functools.cached_property
+    def loss_rounding(self) -> LogError:
+        """Of the recursion."""
+        return loss_rounding(self.gram, self.farthest)
+
+    @functools.cached_property
+    def part_rounding(self) -> LogError:
+        """The largest of all parts."""
+        parts = [self.loss_rounding, *(part.rounding(self.gram, self.farthest) for part in self.parts[1:])]
+        return LogError(max(one.error for one in parts), max(one.size for one in parts))
+
     def reweighted(self, weights: FloatArray) -> "ChainRemove":
         """The same parts with other probabilities."""
         return dataclasses.replace(self, alphas=weights)
@@ -223,9 +286,11 @@ class ChainRemove(Proposal):
                 rows[own] += gram.means(part.weights(gram, joining, own.size))
         values = gram.correlated(rows)
         losses = gram.losses(values)
-        payoffs, densities = _payoffs(losses, self.eps), np.zeros((count, self.alphas.size))
+        payoffs = _payoffs(losses + self.payoff_side, self.eps)
+        densities = np.zeros((count, self.alphas.size))
         hits = np.flatnonzero(payoffs > -np.inf)
         reached = values[hits]
+        self.check_reach(reached)
         densities[hits, 0] = losses[hits]
         for place, part in enumerate(self.parts[1:], 1):
             densities[hits, place] = part.log_density(gram, reached)

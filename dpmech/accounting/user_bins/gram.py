@@ -86,6 +86,18 @@ class UserGram(BinGram):
         return 1e-7
 
     @property
+    def entry_rounding(self) -> float:
+        """An entry adds m^2 of those of K."""
+        return self.base.entry_rounding + 1.01 * (self.examples**2 + 4.0) * UNIT
+
+    def product_rounding(self, total: float, norm: float) -> float:
+        """A product with K for m times as large a sum, added up over the tuples and over m bins."""
+        del norm
+        gathered = self.examples * total
+        own = 1.01 * (self.bins + 2.0 * self.examples + 4.0) * UNIT * float(self.diagonal.max()) * total
+        return self.examples * self.base.product_rounding(gathered, gathered) + own
+
+    @property
     def row_factors(self) -> int:
         """One for each example."""
         return self.examples

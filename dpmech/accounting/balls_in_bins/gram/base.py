@@ -11,6 +11,7 @@ References:
 
 import abc
 import functools
+import math
 from collections.abc import Callable
 from typing import Self
 
@@ -19,7 +20,7 @@ import numpy as np
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.numerics import UNIT, FloatArray, IntArray
 
-__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram", "factor_rounding", "pair_sums"]
+__all__ = ["FACTOR_RTOL", "NEGATIVE_RTOL", "BinGram", "factor_rounding", "fft_rounding", "pair_sums"]
 
 # What is refused as no Gram matrix, relative to the largest entry; no guarantee rests on either. Eigenvalues
 # further below 0 show a matrix that is not positive semidefinite, products further apart two that are not
@@ -39,6 +40,15 @@ def factor_rounding(bins: int) -> float:
     by b more; that of eigenvectors is given eight times that, and eight bins for small constants.
     """
     return 16.0 * (bins + 8.0) * UNIT
+
+
+def fft_rounding(size: int) -> float:
+    """How far a coefficient of a cyclic convolution by FFT may be off, relative to both norms.
+
+    Twice what `convolution_rounding` has for powers of two: transforms of other lengths are made of shorter
+    ones, or of three of at most four times the length.
+    """
+    return 2.0 * (36.0 * math.log2(4.0 * size) + 8.0) * UNIT
 
 
 class BinGram(abc.ABC):
@@ -98,6 +108,20 @@ class BinGram(abc.ABC):
         return 3e-7
 
     @property
+    def entry_rounding(self) -> float:
+        """How far entries and the diagonal, as read, may differ from those of K, relative to the largest."""
+        return 2.0 * UNIT
+
+    @abc.abstractmethod
+    def product_rounding(self, total: float, norm: float) -> float:
+        """How far an entry of K @ v, as computed, may be off.
+
+        Args:
+            total: at least sum |v|.
+            norm: at least the Euclidean norm of v; at most `total`.
+        """
+
+    @property
     def row_factors(self) -> int:
         """Of how many means, each rounded by itself, a mean of `log_row_means` is the product."""
         return 1
@@ -106,6 +130,11 @@ class BinGram(abc.ABC):
     def innovation_scales(self) -> FloatArray | None:
         """The diagonal of a lower-triangular F with F F^T = K, shape (b,); None where none is known."""
         return None
+
+    @property
+    def innovation_condition(self) -> float:
+        """An upper bound on the largest row sum of |F^-1| |F|. Only where `innovation_scales` is given."""
+        raise self._no_factor()
 
     def whiten(self, values: FloatArray) -> FloatArray:
         """F^-1 y for rows y of shape (m, b); a copy. Only where `innovation_scales` is given."""

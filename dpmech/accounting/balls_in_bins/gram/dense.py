@@ -18,7 +18,7 @@ from dpmech.accounting.balls_in_bins.gram.sequential import SequentialFactor
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_matrix, check_real
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["BinGram", "CirculantGram", "DenseGram", "FactorGram"]
 
@@ -50,6 +50,7 @@ class DenseGram(BinGram):
         self._matrix = np.maximum(np.maximum(given, given.T), 0.0)
         self._factor, self._triangular = _factor(self._matrix)
         self._sequential = _sequential(self._matrix, self._factor) if self._triangular else None
+        self._condition: list[float] = []
         self._scale = 1.0
 
     def __repr__(self) -> str:
@@ -64,6 +65,14 @@ class DenseGram(BinGram):
     def diagonal(self) -> FloatArray:
         """The diagonal of K, shape (b,)."""
         return self._scale * np.diag(self._matrix)
+
+    def product_rounding(self, total: float, norm: float) -> float:
+        """Of the array itself, or of the recursion, which reproduces the array to `factor_rounding`."""
+        del norm
+        relative = 1.01 * (self.bins + 4.0) * UNIT
+        if self._sequential is not None:
+            relative += factor_rounding(self.bins) + 2.0 * self._sequential.rounding
+        return relative * float(self.diagonal.max()) * total
 
     def matmat(self, values: FloatArray) -> FloatArray:
         """K @ values, for values of shape (b, m)."""
@@ -87,7 +96,7 @@ class DenseGram(BinGram):
         """`factor * K`, sharing the factor."""
         out = object.__new__(DenseGram)
         out._matrix, out._factor, out._triangular = self._matrix, self._factor, self._triangular
-        out._sequential = self._sequential
+        out._sequential, out._condition = self._sequential, self._condition
         out._scale = self._scale * check_real("factor", factor, minimum=0.0, open_minimum=True)
         return out
 
@@ -95,6 +104,20 @@ class DenseGram(BinGram):
     def innovation_scales(self) -> FloatArray | None:
         """The diagonal of the Cholesky factor; None where K is singular."""
         return math.sqrt(self._scale) * np.diag(self._factor) if self._triangular else None
+
+    @property
+    def innovation_condition(self) -> float:
+        """By the inverse of F, as computed; found once for all scales."""
+        if not self._triangular:
+            return super().innovation_condition
+        if not self._condition:
+            identity = np.eye(self.bins)
+            inverse = scipy.linalg.solve_triangular(self._factor, identity, lower=True, check_finite=False)
+            found = float(np.max(np.abs(inverse) @ np.abs(self._factor).sum(axis=1)))
+            # The inverse is off by (b + 2) u of |F^-1| |F| |F^-1| (Higham 2002, Theorem 8.5).
+            known = (self.bins + 2.0) * UNIT * found <= 1e-3
+            self._condition.append(1.01 * found if known else math.inf)
+        return self._condition[0]
 
     def whiten(self, values: FloatArray) -> FloatArray:
         """F^-1 y for every row y, by a triangular solve."""

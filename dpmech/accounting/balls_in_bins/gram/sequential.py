@@ -86,6 +86,18 @@ class SequentialFactor:
         """The size b of the matrix."""
         return self.cuts[-1]
 
+    @property
+    def rounding(self) -> float:
+        """How far a component of F x may be off, relative to the largest row norm of F times |x|.
+
+        Group p multiplies k_p = r_(p-1) + c_p numbers with G_p. States are coordinates in orthonormal bases,
+        so that |s_p| <= |x|, and what F x needs of G_p has rows of at most the norm of those of F. Each of
+        the at most k_p + r_p results is off by k_p + 2 roundings of |x| times a norm, and later groups pass
+        an error on unchanged in norm. The same holds backwards, for the transpose. Twice that.
+        """
+        parts = (float(max(table.shape)) for table in self.tables)
+        return 2.0 * UNIT * math.fsum((part + 2.0) * math.sqrt(part) for part in parts)
+
     def applied(self, rows: FloatArray) -> FloatArray:
         """F x for every row x of an array of shape (m, b), which it overwrites and returns."""
         for part in _batches(rows):

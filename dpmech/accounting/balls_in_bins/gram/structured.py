@@ -1,5 +1,6 @@
 """Gram matrices for tens of thousands of bins: circulant ones, and ones known through products with M."""
 
+import math
 from collections.abc import Callable
 from typing import final
 
@@ -11,11 +12,12 @@ from dpmech.accounting.balls_in_bins.gram.base import (
     FACTOR_RTOL,
     NEGATIVE_RTOL,
     BinGram,
+    fft_rounding,
     pair_sums,
 )
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["CirculantGram", "FactorGram"]
 
@@ -47,6 +49,7 @@ class CirculantGram(BinGram):
                 "first_row", first_row, "the first row of a positive semidefinite matrix"
             )
         self._spectrum = np.maximum(spectrum, 0.0)
+        self._clipped = max(0.0, -float(np.min(spectrum)))
         self._scale = 1.0
 
     def __repr__(self) -> str:
@@ -84,6 +87,12 @@ class CirculantGram(BinGram):
         out: FloatArray = values / np.sqrt(self.diagonal)
         return out
 
+    def product_rounding(self, total: float, norm: float) -> float:
+        """Of a convolution by FFT, and of eigenvalues below 0 that were taken for 0."""
+        del total
+        row = float(np.linalg.norm(self._row)) * 1.01
+        return self._scale * norm * (fft_rounding(self.bins) * row + self._clipped)
+
     def _apply(self, rows: FloatArray, spectrum: FloatArray) -> FloatArray:
         transformed = np.fft.rfft(rows, axis=1)
         transformed *= spectrum
@@ -102,7 +111,7 @@ class CirculantGram(BinGram):
     def scaled(self, factor: float) -> "CirculantGram":
         """`factor * K`, sharing the spectrum."""
         out = object.__new__(CirculantGram)
-        out._row, out._spectrum = self._row, self._spectrum
+        out._row, out._spectrum, out._clipped = self._row, self._spectrum, self._clipped
         out._scale = self._scale * check_real("factor", factor, minimum=0.0, open_minimum=True)
         return out
 
@@ -135,7 +144,8 @@ class FactorGram(BinGram):
     Args:
         bins: b.
         dimension: the length n of x.
-        correlate: takes x of shape (m, n) to M x of shape (m, b); picklable where a process pool is used.
+        correlate: takes x of shape (m, n) to M x of shape (m, b), by FFT or as exactly; picklable where a
+            process pool is used.
         expand: takes v of shape (m, b) to M^T v of shape (m, n), the exact transpose.
         diagonal: the diagonal of M M^T, shape (b,); computed from `expand` where it is None.
         scale: `1 / sigma^2`, positive.
@@ -197,6 +207,17 @@ class FactorGram(BinGram):
     def cheap_columns(self) -> bool:
         """False: a column costs as much as a sample."""
         return False
+
+    @property
+    def entry_rounding(self) -> float:
+        """Of the diagonal, a sum of squares in any order."""
+        return 1.01 * (self._dimension + 4.0) * UNIT
+
+    def product_rounding(self, total: float, norm: float) -> float:
+        """Of two convolutions by FFT; an error of the first in n coordinates passes through the second."""
+        del total
+        relative = (1.0 + math.sqrt(self._dimension)) * fft_rounding(self._dimension + self._bins)
+        return relative * float(self.diagonal.max()) * norm
 
     def matmat(self, values: FloatArray) -> FloatArray:
         """K @ values, for values of shape (b, m)."""

@@ -1,6 +1,7 @@
 """The ADD mixture: Gaussians along one direction, with a proved weight bound, and the tilt of all bins."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection
 from typing import Self
@@ -17,8 +18,14 @@ from dpmech.accounting.balls_in_bins.proposals.mixture import (
     log_largest_weight,
     row_batches,
 )
+from dpmech.accounting.balls_in_bins.proposals.rounding import (
+    LogError,
+    farthest_normal,
+    mean_rounding,
+    sum_product_rounding,
+)
 from dpmech.accounting.balls_in_bins.streams import AddDraw, generator
-from dpmech.numerics import FloatArray
+from dpmech.numerics import UNIT, FloatArray
 
 __all__ = ["ADD_PARTS", "AddProposal"]
 
@@ -38,6 +45,7 @@ class AddProposal(Proposal):
         tilts: tau of each Gaussian part, non-negative.
         collective: the tilt of all bins, or None.
         alphas: probabilities of the parts, shape (J,).
+        below: as there.
     """
 
     gram: BinGram
@@ -46,6 +54,7 @@ class AddProposal(Proposal):
     tilts: FloatArray
     collective: CollectiveParts | None
     alphas: FloatArray
+    below: bool = False
 
     @classmethod
     def at(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self:
@@ -106,6 +115,45 @@ class AddProposal(Proposal):
         """The Gaussians."""
         return self.names[: self.tilts.size]
 
+    @functools.cached_property
+    def farthest(self) -> float:
+        """Means of all parts, 40 deviations beyond."""
+        together = 0.0 if self.collective is None else self.collective.reach
+        beyond = farthest_normal * math.sqrt(float(self.gram.diagonal.max()))
+        return max(float(self.tilts.max()) * self._mean + beyond, together)
+
+    @functools.cached_property
+    def _sizes(self) -> tuple[float, float]:
+        """The sum of w, and its norm; rounded up."""
+        return 1.001 * float(self.point.direction.sum()), 1.001 * float(np.linalg.norm(self.point.direction))
+
+    @functools.cached_property
+    def _mean(self) -> float:
+        """The largest entry of K w."""
+        return 1.001 * float(np.abs(self.point.image).max()) + self.gram.product_rounding(*self._sizes)
+
+    @functools.cached_property
+    def loss_rounding(self) -> LogError:
+        """As for REMOVE."""
+        top = float(self.gram.diagonal.max())
+        size = self.farthest + 0.5 * top
+        each = 2.0 * UNIT * size + 0.5 * self.gram.entry_rounding * top
+        return mean_rounding(self.gram.bins, size, each)
+
+    @functools.cached_property
+    def part_rounding(self) -> LogError:
+        """The largest of all parts, and of the depth of the half-space that bounds the weights."""
+        tilt, (total, norm) = float(self.tilts.max()), self._sizes
+        size = tilt * (total * self.farthest + abs(self.point.depth) + tilt * total * self._mean)
+        off = tilt * (self.point.rounding + sum_product_rounding(self.gram.bins, total, self.farthest))
+        off += tilt**2 * total * self.gram.product_rounding(total, norm)
+        off += tilt**2 * sum_product_rounding(self.gram.bins, total, self._mean) + 8.0 * UNIT * size
+        found = LogError(off, size)
+        if self.collective is None:
+            return found
+        other = self.collective.rounding
+        return LogError(max(off, other.error), max(size, other.size))
+
     def reweighted(self, weights: FloatArray) -> "AddProposal":
         """The same parts with other probabilities."""
         return dataclasses.replace(self, alphas=weights)
@@ -136,11 +184,14 @@ class AddProposal(Proposal):
 
     def _weigh(self, values: FloatArray, payoffs: FloatArray, densities: FloatArray) -> None:
         """Fill in log f and log D where f is not 0."""
-        losses = self.losses(values)
+        losses = self.losses(values) - self.payoff_side
         hits = np.flatnonzero(losses < -self.eps)
+        self.check_reach(values[hits])
         payoffs[hits] = np.log(-np.expm1(self.eps + losses[hits]))
         along = -(values[hits] @ self.point.direction)
         gaussian = along[:, None] * self.tilts - 0.5 * self.tilts**2 * self.point.square
         densities[hits, : self.tilts.size] = gaussian
         if self.collective is not None and hits.size:
             densities[hits, self.tilts.size :] = self.collective.log_densities(values[hits])
+            if self.below:
+                payoffs[hits[np.isneginf(densities[hits]).any(axis=1)]] = -np.inf

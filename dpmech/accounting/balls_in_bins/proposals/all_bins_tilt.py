@@ -36,8 +36,9 @@ import numpy as np
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import log_mean_exp
+from dpmech.accounting.balls_in_bins.proposals.rounding import LogError, farthest_normal, mean_rounding
 from dpmech.accounting.balls_in_bins.proposals.tilted_normal import SiteSampler, SiteTilt, solved_strength
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["CollectivePart", "CollectiveParts"]
 
@@ -56,6 +57,8 @@ COLUMN_BLOCK = 32
 LEAST_BINS = 3
 # Losses so large come from one bin.
 LARGEST_EPS = 50.0
+# Whitened coordinates, and sums of the sites of a draw, beyond which its density is not used.
+LARGEST_NORMAL, LARGEST_SITES = 200.0, 1e4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +147,50 @@ class CollectiveParts:
         """The parts, in order."""
         return tuple(part.name for part in self.parts)
 
+    @functools.cached_property
+    def _largest_ahead(self) -> float:
+        return max(float(np.abs(part.ahead).max()) for part in self.parts)
+
+    @functools.cached_property
+    def reach(self) -> float:
+        """How far a draw may be from 0: as far as |F x| for x, as far as its tables and shifts go."""
+        top = math.sqrt(float(self.gram.diagonal.max()))
+        peak = max(part.peak for part in self.parts) * top
+        return math.sqrt(self.gram.bins) * top * (farthest_normal + self._largest_ahead + peak)
+
+    @functools.cached_property
+    def _whitening(self) -> float:
+        """How far an entry of F^-1 y, as computed, may be off, relative to the largest.
+
+        A triangular solve solves (F + H) x = y exactly, |H| <= (b + 2) u |F|, so that x is off by that times
+        |F^-1| |F| |x|; and |F^-1| is at most the inverse of the matrix that has the diagonal of F and minus
+        the absolute values of its other entries (Higham 2002, Theorems 8.5 and 8.12).
+        """
+        if self.gram.independent:
+            return 4.0 * UNIT
+        return 1.01 * (self.gram.bins + 2.0) * UNIT * self.gram.innovation_condition
+
+    @functools.cached_property
+    def rounding(self) -> LogError:
+        """Of `log_densities` where they are finite.
+
+        Entries of a table are exact up to the masses of cells, differences of two normal probabilities, 25
+        times smaller than these at least, and 24 units off; their sum adds as much. What a site shifts ahead
+        enters with the error of x; sums of sites, with the number of bins.
+        """
+        bins, width, ahead = self.gram.bins, self.band.shape[0], self._largest_ahead
+        off = self._whitening * LARGEST_NORMAL
+        sites = 2e3 * UNIT + ahead * off + 4.0 * UNIT * ahead * (LARGEST_NORMAL + ahead)
+        total = LogError(bins * sites + 1.01 * UNIT * (bins + 4.0) * LARGEST_SITES, LARGEST_SITES)
+        peak = max(part.peak for part in self.parts)
+        if peak == 0.0:
+            return total
+        band, top = float(np.abs(self.band).max()), float(self.gram.diagonal.max())
+        along = width * band * (off + 1.01 * UNIT * (width + 2.0) * LARGEST_NORMAL)
+        size = peak * width * band * LARGEST_NORMAL + 0.5 * peak**2 * top + 2.0 * LARGEST_SITES
+        each = peak * along + 8.0 * UNIT * size + UNIT * width * peak**2 * top + 2.0 * total.error
+        return mean_rounding(bins, size, each).plus(total.error, total.size)
+
     def restricted(self, names: Collection[str]) -> Self | None:
         """The parts of these names; None where there is none."""
         kept = tuple(part for part in self.parts if part.name in names)
@@ -185,8 +232,16 @@ class CollectiveParts:
         return out.T
 
     def log_densities(self, values: FloatArray) -> FloatArray:
-        """Log densities of all parts against Q at y of shape (m, b), shape (m, J)."""
+        """Log densities of all parts against Q at y of shape (m, b), shape (m, J).
+
+        -inf for a y so near an edge of a table that rounding may decide on which side it counts, or so far
+        out that the sum of its sites could not be trusted. A density that is left out only raises a weight;
+        a lower bound leaves these draws out.
+        """
         normals = self.gram.whiten(values)
+        largest = np.abs(normals).max(axis=1)
+        off = self._whitening * np.minimum(largest, LARGEST_NORMAL)[:, None]
+        top = float(self.gram.diagonal.max())
         bins, width = self.gram.bins, self.band.shape[0] - 1
         means = values - normals * self.scales - 0.5 * self.gram.diagonal
         along = np.zeros_like(values)
@@ -196,15 +251,22 @@ class CollectiveParts:
         ends = np.minimum(np.arange(bins) + width + 1, bins), np.maximum(np.arange(bins) - width, 0)
         columns = []
         for part in self.parts:
-            sites = part.tilt.log_densities(means + part.ahead * self.scales, normals - part.ahead)
+            levels, eta = means + part.ahead * self.scales, normals - part.ahead
+            size = LARGEST_NORMAL + float(np.abs(part.ahead).max())
+            rounded = 8.0 * UNIT * (size * math.sqrt(top) + self.reach + top)
+            doubtful = part.tilt.near_edges(
+                levels, eta, off * float(self.scales.max()) + rounded, off + 4.0 * UNIT * size
+            )
+            sites = part.tilt.log_densities(levels, eta)
             sites += part.ahead * (normals - 0.5 * part.ahead)
             total = sites.sum(axis=1)
+            doubtful |= (largest > LARGEST_NORMAL) | (np.abs(sites).sum(axis=1) > LARGEST_SITES)
             if part.peak > 0.0:
                 if width:
                     sums = np.concatenate([np.zeros((len(sites), 1)), np.cumsum(sites, axis=1)], axis=1)
                     sites = sums[:, ends[0]] - sums[:, ends[1]]
                 total = total + log_mean_exp(part.peak * along - 0.5 * part.peak**2 * squares - sites)
-            columns.append(total)
+            columns.append(np.where(doubtful, -np.inf, total))
         return np.stack(columns, axis=1)
 
 

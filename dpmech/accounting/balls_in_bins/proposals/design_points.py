@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.numerics import FloatArray
+from dpmech.numerics import UNIT, FloatArray
 
 __all__ = ["AddPoint", "add_point", "remove_points", "set_starts"]
 
@@ -32,12 +32,14 @@ class AddPoint:
         image: K w, shape (b,).
         square: w^T K w.
         depth: c with `w . y <= -c` wherever L(y) <= -eps; it may be negative.
+        rounding: how far that c, as computed, may be off.
     """
 
     direction: FloatArray
     image: FloatArray
     square: float
     depth: float
+    rounding: float
 
 
 def _divergence(points: FloatArray) -> FloatArray:
@@ -103,7 +105,10 @@ def add_point(gram: BinGram, eps: float) -> AddPoint:
     bins = gram.bins
     half = 0.5 * gram.diagonal
     point = np.full((1, bins), 1.0 / bins)
-    best = AddPoint(point[0], gram.matvec(point[0]), 1.0, 0.0)
+    # c adds up eps, b numbers of at most K_ll / 2 and log b, each times a probability, and b logarithms.
+    top = float(gram.diagonal.max())
+    off = (2.0 * bins + 40.0) * UNIT * (eps + top + 2.0 * math.log(bins) + 1.0) + gram.entry_rounding * top
+    best = AddPoint(point[0], gram.matvec(point[0]), 1.0, 0.0, off)
     height = -math.inf
     for _ in range(ADD_STEPS):
         image = gram.matvec(point[0])
@@ -111,7 +116,7 @@ def add_point(gram: BinGram, eps: float) -> AddPoint:
         depth = eps - float(point[0] @ half) - float(_divergence(point)[0])
         found = math.copysign(depth**2, depth) / square
         if found > height:
-            best = AddPoint(point[0], image, square, depth)
+            best = AddPoint(point[0], image, square, depth, off)
         # Any probability vector will do.
         if depth <= 0.0 or found - height < 1e-9 * abs(found):
             break

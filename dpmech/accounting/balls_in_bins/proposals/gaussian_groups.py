@@ -7,8 +7,13 @@ from typing import Self
 
 import numpy as np
 
-from dpmech.accounting.balls_in_bins.gram import BinGram
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.accounting.balls_in_bins.gram import BinGram, fft_rounding
+from dpmech.accounting.balls_in_bins.proposals.rounding import (
+    LogError,
+    mean_rounding,
+    sum_product_rounding,
+)
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["LiftedGroup", "PointGroup", "lifted_name", "log_mean_exp"]
 
@@ -76,6 +81,28 @@ class PointGroup:
         picked: FloatArray = self.means[chosen]
         return picked
 
+    def reach(self, gram: BinGram) -> float:
+        """How far the means are from 0 at most."""
+        total, norm = self._sizes
+        return float(np.abs(self.means).max()) + gram.product_rounding(total, norm)
+
+    def rounding(self, gram: BinGram, farthest: float) -> LogError:
+        """Of `log_density` where no |y| is above `farthest`: of products with v and with K v."""
+        bins, (total, norm) = gram.bins, self._sizes
+        mean = self.reach(gram)
+        size = total * (farthest + mean)
+        # A rotation is a convolution by FFT, of the norms of v and y.
+        each = fft_rounding(bins) * norm * math.sqrt(bins) * farthest if self.orbit else 0.0
+        each += sum_product_rounding(bins, total, farthest + mean)
+        each += total * gram.product_rounding(total, norm) + 2.0 * UNIT * size
+        return mean_rounding(bins if self.orbit else len(self.tilts), size, each)
+
+    @property
+    def _sizes(self) -> tuple[float, float]:
+        """The largest sum of the absolute values of a row v, and the largest norm; rounded up."""
+        total = float(np.abs(self.tilts).sum(axis=1).max())
+        return 1.001 * total, 1.001 * float(np.linalg.norm(self.tilts, axis=1).max())
+
     def log_density(self, values: FloatArray) -> FloatArray:
         """Log of the density of the group against Q at y of shape (m, b), shape (m,)."""
         if self.orbit:
@@ -130,6 +157,21 @@ class LiftedGroup:
         """Means of the Gaussians chosen by inversion, shape (m, b)."""
         chosen = np.minimum((uniforms * gram.bins).astype(np.int64), gram.bins - 1)
         return self.lift * self.uniform_mean + self.peak * gram.columns(chosen)
+
+    def reach(self, gram: BinGram) -> float:
+        """How far the means are from 0 at most."""
+        top, off = float(gram.diagonal.max()), gram.product_rounding(1.0, 1.0 / math.sqrt(gram.bins))
+        return self.lift * (float(self.uniform_mean.max()) + off) + self.peak * top
+
+    def rounding(self, gram: BinGram, farthest: float) -> LogError:
+        """Of `log_density` where no |y| is above `farthest`."""
+        top, weight = float(gram.diagonal.max()), self.lift + self.peak
+        size = self.peak * farthest + weight * self.reach(gram)
+        each = weight * self.lift * gram.product_rounding(1.0, 1.0 / math.sqrt(gram.bins))
+        each += self.peak**2 * top * gram.entry_rounding + 8.0 * UNIT * size
+        each += sum_product_rounding(gram.bins, weight, self.reach(gram))
+        peaks = mean_rounding(gram.bins, size, each)
+        return peaks.plus(sum_product_rounding(gram.bins, self.lift, farthest), self.lift * farthest)
 
     def log_density(self, values: FloatArray) -> FloatArray:
         """Log of the density of the group against Q at y of shape (m, b), shape (m,)."""

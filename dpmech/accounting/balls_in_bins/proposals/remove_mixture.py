@@ -1,6 +1,7 @@
 """The REMOVE mixture: nominal P, tuples of bins, the scaled component, design points, collective tilts."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection
 from typing import NamedTuple, Self
@@ -23,6 +24,7 @@ from dpmech.accounting.balls_in_bins.proposals.mixture import (
     log_largest_weight,
     row_batches,
 )
+from dpmech.accounting.balls_in_bins.proposals.rounding import LogError, farthest_normal, mean_rounding
 from dpmech.accounting.balls_in_bins.proposals.tuples import (
     FreeTuples,
     TupleProposal,
@@ -31,7 +33,7 @@ from dpmech.accounting.balls_in_bins.proposals.tuples import (
     tuple_proposal,
 )
 from dpmech.accounting.balls_in_bins.streams import RemoveDraw, generator
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["RemoveProposal"]
 
@@ -107,6 +109,7 @@ class RemoveProposal(Proposal):
         groups: Gaussians at design points.
         collective: tilts of all bins; None where bins are correlated, or one bin decides.
         alphas: probabilities of the parts, in the order of `names`.
+        below: as there.
     """
 
     gram: BinGram
@@ -117,6 +120,7 @@ class RemoveProposal(Proposal):
     groups: tuple[PointGroup | LiftedGroup, ...]
     collective: CollectiveParts | None
     alphas: FloatArray
+    below: bool = False
 
     @classmethod
     def at(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self:
@@ -196,6 +200,34 @@ class RemoveProposal(Proposal):
         """The star, or the scaled part where there is none."""
         return ("star",) if self.star is not None else ("scaled",)
 
+    @functools.cached_property
+    def farthest(self) -> float:
+        """Means of all parts, 40 deviations beyond."""
+        top = float(self.gram.diagonal.max())
+        laws = (self.scaled, *(part.law for part in self.tuple_parts), *self.groups)
+        reach = max(top, *(law.reach(self.gram) for law in laws))
+        together = 0.0 if self.collective is None else self.collective.reach
+        return max(reach + farthest_normal * math.sqrt(top), together)
+
+    @functools.cached_property
+    def loss_rounding(self) -> LogError:
+        """Of the mean of `e^(y_l - K_ll / 2)`: its exponents are rounded once, and K_ll is."""
+        top = float(self.gram.diagonal.max())
+        size = self.farthest + 0.5 * top
+        each = 2.0 * UNIT * size + 0.5 * self.gram.entry_rounding * top
+        return mean_rounding(self.gram.bins, size, each)
+
+    @functools.cached_property
+    def part_rounding(self) -> LogError:
+        """The largest of all parts."""
+        gram, loss, farthest = self.gram, self.loss_rounding, self.farthest
+        parts = [loss, self.scaled.rounding(gram, loss)]
+        parts += [] if self.star is None else [self.star.rounding(gram, loss)]
+        parts += [] if self.free is None else [self.free.rounding(gram, loss, farthest)]
+        parts += [group.rounding(gram, farthest) for group in self.groups]
+        parts += [] if self.collective is None else [self.collective.rounding]
+        return LogError(max(one.error for one in parts), max(one.size for one in parts))
+
     def reweighted(self, weights: FloatArray) -> "RemoveProposal":
         """The same parts with other probabilities."""
         return dataclasses.replace(self, alphas=weights)
@@ -263,10 +295,14 @@ class RemoveProposal(Proposal):
     ) -> None:
         """Fill in log f and log D where f is not 0."""
         losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
-        hits = np.flatnonzero(losses > self.eps)
+        sided = losses + self.payoff_side
+        hits = np.flatnonzero(sided > self.eps)
         if hits.size:
-            payoffs[hits] = losses[hits] + np.log(-np.expm1(self.eps - losses[hits]))
+            self.check_reach(values[hits])
+            payoffs[hits] = sided[hits] + np.log(-np.expm1(self.eps - sided[hits]))
             densities[hits] = self._densities(values[hits], losses[hits], [one.at(hits) for one in tuples])
+            if self.below:
+                payoffs[hits[np.isneginf(densities[hits]).any(axis=1)]] = -np.inf
 
     def _shift(self, values: FloatArray, parts: IntArray, within: FloatArray) -> None:
         """Move draws of Q to the Gaussian that `within`, a uniform, chooses inside the part of each."""

@@ -14,9 +14,10 @@ import math
 from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["Fading", "PartialExponential", "Response", "SiteSampler", "SiteTilt", "solved_strength"]
 
@@ -161,6 +162,31 @@ class SiteTilt:
         logs -= logs.max(axis=1, keepdims=True)
         total = np.sum(np.exp(logs) * _cells().masses, axis=1, keepdims=True)
         return cls(lowest, logs - np.log(total))
+
+    def near_edges(
+        self, levels: FloatArray, eta: FloatArray, level_error: FloatArray, eta_error: FloatArray
+    ) -> npt.NDArray[np.bool_]:
+        """Rows, shape (m,), with a site that errors of that size may move across an edge of the table.
+
+        Args:
+            levels: shape (m, b).
+            eta: shape (m, b).
+            level_error: of a level, at most, shape (m, 1).
+            eta_error: of an eta, at most, shape (m, 1).
+        """
+        near = np.zeros(len(levels), dtype=np.bool_)
+        edges = (
+            (levels, self.lowest - 0.5 * LEVEL_STEP, LEVEL_STEP, self.log_density.shape[0], level_error),
+            (eta, FIRST_EDGE, CELL, NODES.size, eta_error),
+        )
+        for values, first, step, count, error in edges:
+            places = (values - first) * (1.0 / step)
+            nearest = np.rint(places)
+            # The place itself is rounded a few times; no edge bounds the first and the last cell.
+            allowed = error / step + 8.0 * UNIT * (np.abs(places) + abs(first) / step + 1.0)
+            inner = (nearest > 0.0) & (nearest < count)
+            near |= (inner & (np.abs(places - nearest) <= allowed)).any(axis=1)
+        return near
 
     def log_densities(self, levels: FloatArray, eta: FloatArray) -> FloatArray:
         """Log density against N(0, 1), elementwise."""

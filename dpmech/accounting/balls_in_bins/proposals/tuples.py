@@ -37,7 +37,12 @@ import scipy
 
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.moment_bound import ORDERS, log_moment_bound, log_tail_factor
-from dpmech.numerics import FloatArray, IntArray
+from dpmech.accounting.balls_in_bins.proposals.rounding import (
+    LogError,
+    mean_rounding,
+    sum_product_rounding,
+)
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["FreeTuples", "TupleProposal", "best_tuple_proposal", "tuple_proposal"]
 
@@ -95,6 +100,31 @@ class TupleProposal:
         """Log of the joint density, from log A_s of shape (m,) and tuples of shape (m, q)."""
         return self.order * log_power_mean - self.log_ratios(gram, indices)
 
+    def reach(self, gram: BinGram) -> float:
+        """How far the means are from 0 at most."""
+        return self.power * float(gram.diagonal.max())
+
+    def rounding(self, gram: BinGram, loss: LogError) -> LogError:
+        """Of `log_density`, from the error of the loss and the sizes of its exponents.
+
+        log A_s is s times the log of the largest term, off by twice what the loss is, plus the log of a mean
+        of powers whose exponents are off by s times those of the loss. The table B and the ratios w(i) are
+        made of sums of at most q entries of K, times s^2 q.
+        """
+        top, logs = float(gram.diagonal.max()), math.log(gram.bins)
+        power = mean_rounding(gram.bins, self.scale * loss.size, 3.0 * self.scale * loss.error)
+        power = power.plus(0.0, self.scale * loss.size).times(self.order)
+        largest = self.slope * top + float(np.abs(self.offsets).max())
+        entry = gram.entry_rounding * largest + 4.0 * UNIT * largest
+        means = mean_rounding(gram.bins, largest, entry).times(self.order * gram.row_factors)
+        table = means.plus(entry, largest)
+        table = mean_rounding(gram.bins, table.size, table.error).plus(0.0, logs)
+        pairs = self.power**2 * top
+        off = (gram.entry_rounding + (self.order + 8.0) * UNIT) * pairs
+        off += self.scale**2 * self.order * gram.product_rounding(self.order, self.order)
+        ratio = mean_rounding(self.order, pairs, off).plus(off, pairs)
+        return power.plus(table.error + ratio.error, table.size + ratio.size)
+
     def log_ratios(self, gram: BinGram, indices: IntArray) -> FloatArray:
         """Log w(i) for tuples of shape (m, q): at most `log_bound`, shape (m,)."""
         if self.order == 1:
@@ -146,6 +176,26 @@ class FreeTuples:
     def shift(self, gram: BinGram, indices: IntArray) -> FloatArray:
         """K v for tuples of shape (m, q), shape (m, b)."""
         return gram.column_sums(indices) + self.lift * self.uniform_mean
+
+    def reach(self, gram: BinGram) -> float:
+        """How far the means are from 0 at most."""
+        uniform = self.lift * (float(self.uniform_mean.max()) + self._uniform_rounding(gram))
+        return self.order * float(gram.diagonal.max()) + uniform
+
+    @staticmethod
+    def _uniform_rounding(gram: BinGram) -> float:
+        return gram.product_rounding(1.0, 1.0 / math.sqrt(gram.bins))
+
+    def rounding(self, gram: BinGram, loss: LogError, farthest: float) -> LogError:
+        """Of `log_density` where no |y| is above `farthest`, from the error of the loss."""
+        top, order, lift = float(gram.diagonal.max()), float(self.order), self.lift
+        pairs = order**2 * top
+        off = (gram.entry_rounding + (order + 8.0) * UNIT) * pairs
+        off += order * gram.product_rounding(order, order)
+        along = farthest + self.reach(gram)
+        means = (order + lift) * self._uniform_rounding(gram) + (order + 8.0) * UNIT * along
+        means += sum_product_rounding(gram.bins, 1.0, along)
+        return loss.times(order).plus(off, pairs).plus(lift * means + 4.0 * UNIT * lift * along, lift * along)
 
     def log_density(
         self, gram: BinGram, values: FloatArray, losses: FloatArray, indices: IntArray

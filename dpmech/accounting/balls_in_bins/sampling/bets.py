@@ -32,14 +32,8 @@ from dpmech.exceptions import NumericalError
 from dpmech.guards import check_real
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_down, next_up, sum_down, sum_rounding, total
 
-__all__ = ["WEIGHT_ROUNDING", "Bets", "LowerBets", "UpperBets", "rounded_bound"]
+__all__ = ["Bets", "LowerBets", "UpperBets", "rounded_bound"]
 
-
-# What rounding may do to the mean of the weights: a hundred times what was measured against 50 digits, for
-# variances up to 80 and eps up to 60 (tests/unit/accounting/balls_in_bins/sampling/test_weight_rounding.py).
-# Exponents are sums of a few terms of some hundreds, off by about 1e-13; near the boundary of the loss, where
-# weights vanish, that counts as often as the share of samples there exceeds the mean weight.
-WEIGHT_ROUNDING = 1e-9
 LARGEST_STAKE = 0.999
 # The lower gambler speaks of means up to this many times its unit; of larger ones it says this.
 LARGEST_LOWER = 4.0
@@ -76,6 +70,8 @@ class Bets(abc.ABC):
         beta: probability that the bound fails at any time, in (0, 1).
         goal: the mean to be proved an upper (lower) bound, > 0, in the unit of the weights.
         pilot: logs of weights of an independent sample, which choose the first stake; -inf for zero.
+        rounding: how far weights as computed may be off, relative (`Proposal.weight_rounding`); 0 for exact
+            ones.
 
     Raises:
         InvalidParameterError: if beta is not in (0, 1).
@@ -84,9 +80,12 @@ class Bets(abc.ABC):
     _sign: ClassVar[float]
     _largest_mean: ClassVar[float]
 
-    def __init__(self, log_unit: float, beta: float, goal: float, pilot: FloatArray) -> None:
+    def __init__(
+        self, log_unit: float, beta: float, goal: float, pilot: FloatArray, *, rounding: float = 0.0
+    ) -> None:
         level = check_real("beta", beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         self.log_unit = log_unit
+        self._rounding = rounding
         self._level = -math.log(level) * (1.0 + ELEMENTARY + UNIT)
         self.goal = goal
         self._goal = self._ratio(goal)
@@ -214,7 +213,7 @@ class UpperBets(Bets):
 
     def _found(self) -> float:
         # At most the proved bound of every weight, but for rounding.
-        unit = rounded_bound(self.log_unit)
+        unit = rounded_bound(self.log_unit, self._rounding)
 
         def excess(mean: float) -> float:
             return self._least_log(mean) - self._level
@@ -239,11 +238,11 @@ class UpperBets(Bets):
         return self._goal >= 1.0
 
     def _ratio(self, goal: float) -> float:
-        return min(next_down(next_down(goal / rounded_bound(self.log_unit))), 1.0)
+        return min(next_down(next_down(goal / rounded_bound(self.log_unit, self._rounding))), 1.0)
 
     def _check(self, log_weights: FloatArray) -> None:
         top = float(np.max(log_weights, initial=-np.inf))
-        if math.isnan(top) or top > self.log_unit + WEIGHT_ROUNDING:
+        if math.isnan(top) or top > self.log_unit + self._rounding + _unit_rounding(self.log_unit):
             raise NumericalError(
                 f"a weight of e^{top:.12g} exceeds its proved bound e^{self.log_unit:.12g}: "
                 "the bound or the sampler is wrong"
@@ -270,7 +269,7 @@ class LowerBets(Bets):
     _largest_mean = LARGEST_LOWER
 
     def _found(self) -> float:
-        unit = math.exp(self.log_unit) * (1.0 - _unit_rounding(self.log_unit))
+        unit = _least_unit(self.log_unit, self._rounding)
 
         def excess(mean: float) -> float:
             return self._least_log(mean) - self._level
@@ -290,7 +289,7 @@ class LowerBets(Bets):
         return self._goal < LARGEST_LOWER
 
     def _ratio(self, goal: float) -> float:
-        unit = math.exp(self.log_unit) * (1.0 - _unit_rounding(self.log_unit))
+        unit = _least_unit(self.log_unit, self._rounding)
         return min(goal / unit * (1.0 + 4.0 * UNIT), LARGEST_LOWER)
 
     def _check(self, log_weights: FloatArray) -> None:
@@ -302,11 +301,21 @@ class LowerBets(Bets):
         return np.exp(capped) * (1.0 - 2.0 * (ELEMENTARY + UNIT * (2.0 + np.abs(capped))))
 
 
-def rounded_bound(log_bound: float) -> float:
-    """A bound on the mean of computed weights, none of which is above e^log_bound in exact arithmetic."""
-    return next_up(math.exp(log_bound) * (1.0 + _unit_rounding(log_bound)))
+def rounded_bound(log_bound: float, rounding: float) -> float:
+    """A bound on the mean of computed weights, none of which is above e^log_bound in exact arithmetic.
+
+    Args:
+        log_bound: of the weights.
+        rounding: how far they, and that bound, may be off, relative.
+    """
+    return next_up(math.exp(log_bound + 1.01 * rounding) * (1.0 + _unit_rounding(log_bound + rounding)))
+
+
+def _least_unit(log_unit: float, rounding: float) -> float:
+    """The unit, less what weights may be too large by."""
+    return math.exp(log_unit - 1.01 * rounding) * (1.0 - _unit_rounding(log_unit - rounding))
 
 
 def _unit_rounding(log_unit: float) -> float:
-    """Relative: of weights; of the exponential of the unit, whose argument is rounded; of products."""
-    return WEIGHT_ROUNDING + 2.0 * (ELEMENTARY + (4.0 + abs(log_unit)) * UNIT)
+    """Relative: of the exponential of the unit, whose argument is rounded twice; of products."""
+    return 2.0 * (ELEMENTARY + (4.0 + 2.0 * abs(log_unit)) * UNIT)

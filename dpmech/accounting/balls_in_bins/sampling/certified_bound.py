@@ -102,8 +102,8 @@ def certify_delta(
     r"""Bounds on delta(eps), true with probability at least 1 - beta, both directions.
 
     **Guarantee:** with probability 1 - beta over the samples (for normal draws that have the Gram matrix
-    `gram`), at any sample size; the bets bound their own rounding, and that of the weights is covered by a
-    hundred times what was measured (`bets.WEIGHT_ROUNDING`). Directions that need samples share beta; so do
+    `gram`), at any sample size; the bets bound their own rounding, and that of the weights has a proved bound
+    (`proposals.rounding`). Directions that need samples share beta; so do
     both ends where both are asked for. One call spends beta: a search that calls again and again must divide
     it, or test an order fixed in advance and end at the first failure. It must not be repeated until it
     passes.
@@ -156,7 +156,7 @@ def certify_delta(
     share = share_of(beta - below, len(pilots.weights))
     for name, proposal in pilots.proposals.items():
         if name not in pilots.weights:
-            bound = rounded_bound(proposal.log_weight_bound)
+            bound = rounded_bound(proposal.log_weight_bound, proposal.weight_rounding)
             settled = min(bound, pilots.settled.get(name, bound))
             directions[name] = CertifiedDirection(0.0, settled, math.nan, bound, 0)
             continue
@@ -164,16 +164,26 @@ def certify_delta(
         off = min(2.0 * summary.relative_error, 0.5)
         top = math.exp(summary.log_mean + math.log1p(off)) * (1.0 + rel_gap)
         upper = UpperBets(
-            proposal.log_weight_bound, share, top if threshold is None else threshold, pilots.weights[name]
+            proposal.log_weight_bound,
+            share,
+            top if threshold is None else threshold,
+            pilots.weights[name],
+            rounding=proposal.weight_rounding,
         )
-        gamblers: list[Bets] = [upper]
-        if below > 0.0 and name == decider and summary.log_mean > math.log(NOTHING):
-            goal = math.exp(summary.log_mean) * (1.0 - off) / (1.0 + rel_gap)
-            gamblers.append(LowerBets(summary.log_mean, below, goal, pilots.weights[name]))
         patience = PATIENCE if threshold is None else STUBBORN
-        directions[name] = _drawn(
-            proposal, name, gamblers, entropy, executor, patience=patience, max_samples=max_samples
-        )
+        found = _drawn(proposal, name, upper, entropy, executor, patience=patience, max_samples=max_samples)
+        if below > 0.0 and name == decider and summary.log_mean > math.log(NOTHING):
+            # The same draws, their weights rounded the other way.
+            goal = math.exp(summary.log_mean) * (1.0 - off) / (1.0 + rel_gap)
+            gambler = LowerBets(
+                summary.log_mean, below, goal, pilots.weights[name], rounding=proposal.weight_rounding
+            )
+            other = proposal.rounded_to(below=True)
+            least = _drawn(
+                other, name, gambler, entropy, executor, patience=patience, max_samples=max_samples
+            )
+            found = dataclasses.replace(found, lower=least.lower, samples=max(found.samples, least.samples))
+        directions[name] = found
     return CertifiedBound(
         eps,
         max(one.lower for one in directions.values()),
@@ -200,11 +210,12 @@ def certified_floor(
     log_unit = pilots.summary(name).log_mean if pilots.weights else -math.inf
     if not log_unit > math.log(NOTHING):
         return 0.0
-    gambler = LowerBets(log_unit, beta, threshold, pilots.weights[name])
+    proposal = pilots.proposals[name].rounded_to(below=True)
+    gambler = LowerBets(log_unit, beta, threshold, pilots.weights[name], rounding=proposal.weight_rounding)
     return _drawn(
-        pilots.proposals[name],
+        proposal,
         name,
-        [gambler],
+        gambler,
         draw_entropy(rng),
         pilots.executor,
         patience=STUBBORN,
@@ -215,35 +226,29 @@ def certified_floor(
 def _drawn(
     proposal: Proposal,
     name: str,
-    gamblers: list[Bets],
+    gambler: Bets,
     entropy: tuple[int, ...],
     executor: concurrent.futures.Executor | None,
     *,
     patience: float,
     max_samples: int,
 ) -> CertifiedDirection:
-    """Bets on the main sample of a direction, until all goals are proved or patience ends."""
-    expected = max(gambler.expected_samples() for gambler in gamblers)
+    """Bets on the main sample of a direction, until the goal is proved or patience ends."""
+    expected = gambler.expected_samples()
     limit = int(min(patience * max(expected, PILOT_SAMPLES), max_samples))
     total, count = 0.0, 0
     expected = int(min(expected, limit))
     with contextlib.closing(
         weight_stream(proposal, entropy, STAGES[name].main, expected, executor)
     ) as stream:
-        while count < limit and not all(gambler.proved for gambler in gamblers):
+        while count < limit and not gambler.proved:
             log_weights = next(stream)
-            for gambler in gamblers:
-                gambler.add(log_weights)
+            gambler.add(log_weights)
             total, count = total + float(np.exp(log_weights).sum()), count + log_weights.size
-    lowest, highest = 0.0, math.exp(proposal.log_weight_bound)
-    for gambler in gamblers:
-        if isinstance(gambler, UpperBets):
-            highest = gambler.bound
-        else:
-            lowest = gambler.bound
+    upper = isinstance(gambler, UpperBets)
     return CertifiedDirection(
-        lower=lowest,
-        upper=highest,
+        lower=0.0 if upper else gambler.bound,
+        upper=gambler.bound if upper else rounded_bound(proposal.log_weight_bound, proposal.weight_rounding),
         estimate=total / count if count else math.nan,
         weight_bound=math.exp(proposal.log_weight_bound),
         samples=count,

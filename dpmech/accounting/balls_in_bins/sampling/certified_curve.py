@@ -129,7 +129,7 @@ def certified_curve(
             if lower is None:
                 least.append(np.zeros(one.levels.size))
                 continue
-            below = _moved(one.proposal, lower)
+            below = _moved(one.proposal, lower).rounded_to(below=True)
             bound, drawn = _proved(one, below, share, settings.lower_gap, entropy, executor, upper=False)
             least.append(bound)
             samples += drawn
@@ -216,10 +216,12 @@ def _proved(
             # Bets on rare large weights win their goal over that size a draw: a wider gap is what they allow.
             wide = gap * max(1.0, math.exp(unit - logs[level]) / _EASY)
             goal = math.exp(logs[level]) * (1.0 + off) * (1.0 + min(wide, 1.0))
-            gamblers.append(UpperBets(unit, beta, goal, pilot))
+            gamblers.append(UpperBets(unit, beta, goal, pilot, rounding=proposal.weight_rounding))
         else:
             goal = math.exp(logs[level]) * (1.0 - off) / (1.0 + gap)
-            gamblers.append(LowerBets(float(logs[level]), beta, goal, pilot))
+            gamblers.append(
+                LowerBets(float(logs[level]), beta, goal, pilot, rounding=proposal.weight_rounding)
+            )
     expected = max(one.expected_samples() for one in gamblers)
     if not math.isfinite(expected):
         raise NumericalError(f"no bet on a curve of {proposal.gram.bins} bins would be won")

@@ -60,10 +60,10 @@ STAR_FLOOR, ADD_FLOOR = 0.5, 0.15
 AROUND = 2.0 ** np.linspace(-2.0, 2.0, 7)
 AGAINST = np.geomspace(0.002, 0.8, 8)
 LARGEST_STAKE = 0.9
+# What rounding may do to weights, relative: far less than the slack.
+LARGEST_ROUNDING = 0.01
 # Rounds of draws, as parts of what the pilot expects, and of what was drawn.
 FIRST_ROUND, FURTHER_ROUND, GROWTH = 0.7, 0.3, 0.1
-# Relative: ten times what rounding may do to the mean of the weights, by the bounds of this package.
-_ROUNDING = 1e-8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,12 +131,18 @@ def judge_delta(
     holds, samples, estimate = True, 0, math.nan
     for name, proposal in proposals.items():
         log_ratio = math.log(delta) - proposal.log_weight_bound
-        if log_ratio + math.log1p(slack) - _ROUNDING >= 0.0:
+        if log_ratio + math.log1p(slack) - 2.0 * proposal.weight_rounding - 8.0 * UNIT >= 0.0:
             continue  # no weight is above what is to be proved
         fitted = adapt(proposal, entropy, STAGES[name], executor, floors[name])
         log_ratio = math.log(delta) - fitted.log_weight_bound
         pilot = weight_sample(fitted, entropy, STAGES[name].sizing, PILOT_SAMPLES, executor).log_weights
-        bets = _Bets(math.exp(log_ratio), slack, beta, pilot - fitted.log_weight_bound)
+        rounding = 1.01 * fitted.weight_rounding + 8.0 * ELEMENTARY * (1.0 + abs(log_ratio))
+        if rounding > LARGEST_ROUNDING:
+            raise NumericalError(
+                f"rounding may change weights of draws from {gram.words} by {rounding:.1e} of themselves, "
+                f"more than {LARGEST_ROUNDING}"
+            )
+        bets = _Bets(math.exp(log_ratio), slack, beta, pilot - fitted.log_weight_bound, rounding)
         for size in bets.rounds():
             # Every round has random numbers of its own: they are a stream that is read until it is known.
             drawn = weight_sample(fitted, draw_entropy(source), STAGES[name].main, size, executor)
@@ -151,7 +157,9 @@ def judge_delta(
     return Judgement(eps, delta, slack, beta, holds, samples, estimate)
 
 
-def most_draws(ratio: float, slack: float, beta: float, refusals: float, stakes: int) -> tuple[int, float]:
+def most_draws(
+    ratio: float, slack: float, beta: float, refusals: float, stakes: int, rounding: float = 0.0
+) -> tuple[int, float]:
     """N of the theorem, (3), for the stake that makes it least, and that stake.
 
     Args:
@@ -160,8 +168,9 @@ def most_draws(ratio: float, slack: float, beta: float, refusals: float, stakes:
         beta: how often a false claim may pass.
         refusals: a, how often a true one may not have passed by then.
         stakes: J.
+        rounding: relative, of the weights.
     """
-    goal = (1.0 + slack) * ratio * (1.0 - _ROUNDING)
+    goal = (1.0 + slack) * ratio * (1.0 - rounding)
     stake, power = np.meshgrid(
         np.geomspace(0.05, 0.999, 60) * min(1.0, slack), np.geomspace(0.01, 30.0, 60), indexing="ij"
     )
@@ -182,15 +191,18 @@ class _Bets:
         slack: m.
         beta: how often a false claim may pass.
         pilot: logs of weights over W of a sample of its own.
+        rounding: relative, of weights over W.
     """
 
-    def __init__(self, ratio: float, slack: float, beta: float, pilot: FloatArray) -> None:
-        self.ratio = ratio
+    def __init__(
+        self, ratio: float, slack: float, beta: float, pilot: FloatArray, rounding: float = 0.0
+    ) -> None:
+        self.ratio, self._rounding = ratio, rounding
         # Lowered by more than rounding may have made of it, of W and of the weights.
-        self.goal = (1.0 + slack) * ratio * (1.0 - _ROUNDING)
+        self.goal = (1.0 + slack) * ratio * (1.0 - rounding)
         self._level = -math.log(beta) * (1.0 + 4.0 * ELEMENTARY)
         self._refusal = math.log(4.0) - math.log(REFUSALS)
-        self.limit, surest = most_draws(ratio, slack, beta, REFUSALS / 4.0, AROUND.size + 1)
+        self.limit, surest = most_draws(ratio, slack, beta, REFUSALS / 4.0, AROUND.size + 1, rounding)
         gaps = self.goal - np.exp(pilot)
         # The pilot's mean may be on the wrong side by chance: a claim that holds has at least that gap.
         gap = max(float(gaps.mean()), 0.5 * (self.goal - ratio))
@@ -235,7 +247,7 @@ class _Bets:
     def add(self, log_ratios: FloatArray) -> None:
         """Bet on more weights over W, logs, shape (n,), -inf for zero; gains are rounded down."""
         top = float(np.max(log_ratios, initial=-np.inf))
-        if math.isnan(top) or top > _ROUNDING:
+        if math.isnan(top) or top > self._rounding + 8.0 * UNIT:
             raise NumericalError(f"a weight is e^{top:.12g} times its proved bound: one of them is wrong")
         ratios = np.exp(np.minimum(log_ratios[log_ratios > -np.inf], 0.0))
         zeros = log_ratios.size - ratios.size

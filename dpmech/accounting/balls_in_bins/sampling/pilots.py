@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dpmech.accounting.balls_in_bins.gram import BinGram
 from dpmech.accounting.balls_in_bins.proposals import Proposal, add_mixture, remove_mixture
 from dpmech.accounting.balls_in_bins.sampling.adaptation import STAGES, adapt
-from dpmech.accounting.balls_in_bins.sampling.bets import WEIGHT_ROUNDING, UpperBets
+from dpmech.accounting.balls_in_bins.sampling.bets import UpperBets
 from dpmech.accounting.balls_in_bins.sampling.blocks import weight_sample
 from dpmech.accounting.balls_in_bins.sampling.confidence import WeightSummary, summarise
 from dpmech.numerics import FloatArray
@@ -70,9 +70,9 @@ class Pilots:
             "add": add_mixture(gram, eps, parts),
         }
         weights: dict[str, FloatArray] = {}
-        log_least = math.log(NOTHING if threshold is None else threshold) - 2.0 * WEIGHT_ROUNDING
+        log_least = math.log(NOTHING if threshold is None else threshold)
         for name, proposal in proposals.items():
-            if proposal.log_weight_bound <= log_least:
+            if proposal.log_weight_bound <= log_least - 2.0 * proposal.weight_rounding:
                 continue
             fitted = adapt(proposal, entropy, STAGES[name], executor, {}, prune=True, bounded=True)
             proposals[name] = fitted
@@ -150,7 +150,13 @@ class Pilots:
             proposal = self.proposals[name]
             if log_goal < proposal.log_weight_bound:
                 share = share_of(beta, len(self.weights))
-                bets = UpperBets(proposal.log_weight_bound, share, math.exp(log_goal), log_weights)
+                bets = UpperBets(
+                    proposal.log_weight_bound,
+                    share,
+                    math.exp(log_goal),
+                    log_weights,
+                    rounding=proposal.weight_rounding,
+                )
                 draws += bets.expected_samples()
         return draws
 

@@ -11,7 +11,6 @@ from dpmech.accounting.balls_in_bins.sampling import bets as module
 from dpmech.accounting.balls_in_bins.sampling.bets import (
     LARGEST_LOWER,
     LARGEST_STAKE,
-    WEIGHT_ROUNDING,
     LowerBets,
     UpperBets,
     rounded_bound,
@@ -20,6 +19,8 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 
 # Rate of false alarms of every statistical test here.
 ALPHA = 1e-9
+# What weights may be off by, for bets that allow for it.
+WEIGHT_ROUNDING = 1e-9
 KINDS = pytest.mark.parametrize("kind", [UpperBets, LowerBets])
 
 
@@ -36,7 +37,7 @@ def gambler(kind, weights, *, beta=1e-9, log_unit=0.0, goal=None, pilot=None, bl
     """
     pilot = np.random.default_rng(77).beta(0.4, 4.0, 100) * math.exp(log_unit) if pilot is None else pilot
     goal = (1.1 if kind is UpperBets else 0.9) * float(np.mean(pilot)) if goal is None else goal
-    found = kind(log_unit, beta, goal, log(pilot))
+    found = kind(log_unit, beta, goal, log(pilot), rounding=WEIGHT_ROUNDING)
     given = iter(stakes)
     for first in range(0, len(weights), block):
         found._stake = next(given, found._stake)
@@ -195,9 +196,15 @@ def test_the_upper_bound_of_zeros(goal):
 def test_the_upper_bound_is_never_above_that_of_the_weights():
     for weights in ([math.exp(-5.0)] * 3, [math.exp(-4.0)] * 1000, []):
         found = gambler(UpperBets, np.array(weights), log_unit=-4.0, goal=0.99 * math.exp(-4.0))
-        assert math.exp(-4.0) <= found.bound <= rounded_bound(-4.0)
-        assert rounded_bound(-4.0) <= math.exp(-4.0) * (1.0 + 1.01 * WEIGHT_ROUNDING)
-    trivial = UpperBets(-4.0, 1e-9, rounded_bound(-4.0) * (1.0 + 1e-12), log([0.01]))
+        assert math.exp(-4.0) <= found.bound <= rounded_bound(-4.0, WEIGHT_ROUNDING)
+        assert rounded_bound(-4.0, WEIGHT_ROUNDING) <= math.exp(-4.0) * (1.0 + 1.02 * WEIGHT_ROUNDING)
+    trivial = UpperBets(
+        -4.0,
+        1e-9,
+        rounded_bound(-4.0, WEIGHT_ROUNDING) * (1.0 + 1e-12),
+        log([0.01]),
+        rounding=WEIGHT_ROUNDING,
+    )
     assert trivial.proved
     assert trivial.bound <= trivial.goal
 
@@ -205,10 +212,10 @@ def test_the_upper_bound_is_never_above_that_of_the_weights():
 @pytest.mark.parametrize("log_bound", [-600.0, -1.0, 0.0, 4.0])
 def test_a_bound_without_weights_is_rounded_up(log_bound):
     with mpmath.workdps(50):
-        assert mpmath.mpf(rounded_bound(log_bound)) > mpmath.exp(log_bound) * (
+        assert mpmath.mpf(rounded_bound(log_bound, WEIGHT_ROUNDING)) > mpmath.exp(log_bound) * (
             1 + mpmath.mpf(WEIGHT_ROUNDING)
         )
-    assert rounded_bound(-1e5) > 0.0
+    assert rounded_bound(-1e5, WEIGHT_ROUNDING) > 0.0
 
 
 @KINDS
@@ -263,7 +270,7 @@ def test_more_certainty_takes_more_and_more_weights_give_more(kind):
 
 
 def test_what_the_theorem_does_not_cover_is_refused():
-    bad = UpperBets(-0.6, 1e-9, 0.4, log([0.1, 0.2]))
+    bad = UpperBets(-0.6, 1e-9, 0.4, log([0.1, 0.2]), rounding=WEIGHT_ROUNDING)
     for weights in ([-1.0, -0.5], [np.nan], [-1.0, np.nan], [np.inf]):
         with pytest.raises(NumericalError, match="exceeds its proved bound"):
             bad.add(np.array(weights))

@@ -61,9 +61,9 @@ def spent(monkeypatch):
     for kind in (bound_module.UpperBets, bound_module.LowerBets):
         make, add = kind.__init__, kind.add
 
-        def made(self, log_unit, beta, goal, pilot, make=make):
+        def made(self, log_unit, beta, goal, pilot, *, make=make, rounding):
             self.beta_given = beta
-            make(self, log_unit, beta, goal, pilot)
+            make(self, log_unit, beta, goal, pilot, rounding=rounding)
 
         def noted(self, log_weights, add=add):
             kept.append(self)

@@ -126,9 +126,11 @@ def test_what_no_sample_could_reach_is_bounded_without_one(square, eps):
 def test_a_direction_without_samples_has_its_proved_bound_rounded_up():
     found = certify_delta(DenseGram([[0.01]]), 1.0, 0.5, rng=rng())
     for one, kind in ((found.remove, RemoveProposal), (found.add, AddProposal)):
-        log_bound = kind.at(DenseGram([[0.01]]), 1.0).log_weight_bound
+        proposal = kind.at(DenseGram([[0.01]]), 1.0)
+        log_bound, rounding = proposal.log_weight_bound, proposal.weight_rounding
         assert one.samples == 0
-        assert one.upper == rounded_bound(log_bound) > math.exp(log_bound)
+        assert 0.0 < rounding < 1e-6
+        assert one.upper == rounded_bound(log_bound, rounding) > math.exp(log_bound)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_the_number_of_draws_is_that_of_the_theorem(ratio):
 def test_gains_are_not_above_those_of_exact_arithmetic():
     rng = np.random.default_rng(3)
     pilot = np.log(rng.beta(0.3, 20.0, 2000))
-    bets = judgement._Bets(0.02, 0.1, 1e-9, pilot)
+    bets = judgement._Bets(0.02, 0.1, 1e-9, pilot, 1e-8)
     weights = np.concatenate([np.log(rng.beta(0.3, 20.0, 300)), np.full(40, -np.inf)])
     bets.add(weights)
     bets.add(weights[:50])

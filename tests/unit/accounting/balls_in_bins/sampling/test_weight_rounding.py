@@ -1,37 +1,29 @@
-"""Weights of the proposals against 50 digits, at the draws that they were made for."""
+"""The proved bound on the rounding of losses, densities and weights, against 50 digits at draws.
+
+Every function is computed anew from the floats that were drawn, from its definition and not by the code.
+"""
 
 import math
 
 import mpmath
 import numpy as np
 import pytest
-import scipy.special
 
+import dpmech as dm
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
+from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
 from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling.bets import WEIGHT_ROUNDING
+from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup
+from dpmech.accounting.balls_in_bins.proposals.rounding import mean_rounding
+from dpmech.accounting.balls_in_bins.proposals.tuples import FreeTuples
 from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
+from dpmech.accounting.min_sep.adding import ChainAdd
+from dpmech.accounting.min_sep.gram import chain_gram
+from dpmech.accounting.min_sep.removing import ChainRemove
 
-SAFETY = 100.0
 CASES = [(1, 0.2, 0.5), (8, 0.05, 0.3), (8, 2.0, 4.0), (40, 9.0, 20.0), (6, 80.0, 60.0)]
-
-
-def drawn(proposal, monkeypatch, count=96):
-    """The draws of a block with their payoffs and densities, those of weight 0 left out."""
-    kept = []
-    true = DenseGram.sample
-
-    def sample(self, rng, size):
-        kept.append(true(self, rng, size))
-        return kept[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DenseGram, "sample", sample)
-        # blocks move these draws in place
-        payoffs, densities = proposal.block(stage_seed((1, 2, 3, 4), Stage.REMOVE_MAIN, 0), count)
-    hit = payoffs > -np.inf
-    assert hit.sum() >= 5
-    return kept[0][hit], payoffs[hit], densities[hit]
+DRAWS = 64
+mpf = mpmath.mpf
 
 
 def gram_of(bins, size):
@@ -39,61 +31,328 @@ def gram_of(bins, size):
     return DenseGram(size * 0.6 ** np.abs(index[:, None] - index[None, :]))
 
 
-def means(values, gram, scale=1):
-    """E over bins of (e^(y - K / 2))^scale for every draw."""
-    half = [mpmath.mpf(float(one)) / 2 for one in gram.diagonal]
-    return [
-        mpmath.fsum(mpmath.exp(scale * (mpmath.mpf(float(y)) - h)) for y, h in zip(row, half, strict=True))
-        / len(half)
-        for row in values
-    ]
+def circulant(bins, size):
+    index = np.arange(bins)
+    return CirculantGram(size * 0.5 ** np.minimum(index, bins - index))
 
 
-def moved(payoffs, densities, alphas, exact):
-    """How far rounding moves the sum of weights at most, relative to it."""
-    found = np.exp(payoffs - scipy.special.logsumexp(densities, axis=1, b=alphas))
-    gaps = [abs(mpmath.mpf(float(one)) - other) for one, other in zip(found, exact, strict=True)]
-    return float(mpmath.fsum(gaps) / mpmath.fsum(exact))
+class Watched:
+    """What a proposal was asked to weigh: y, the tuples of its parts, losses and log densities."""
+
+    def __init__(self, proposal, monkeypatch):
+        self.values, self.tuples, self.densities = [], [], []
+        name = "_densities" if isinstance(proposal, RemoveProposal) else "losses"
+        true = getattr(type(proposal), name)
+
+        def spy(own, values, *rest):
+            copied = values.copy()
+            found = true(own, values, *rest)
+            self.values.append(copied)
+            if rest:
+                self.tuples.append([one.indices.copy() for one in rest[1]])
+            self.densities.append(found)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(proposal), name, spy)
+            self.payoffs, self.parts = proposal.block(stage_seed((1, 2, 3, 4), Stage.REMOVE_MAIN, 0), DRAWS)
 
 
+def mean_of_exp(exponents):
+    return mpmath.log(mpmath.fsum(mpmath.exp(one) for one in exponents) / len(exponents))
+
+
+def exact_loss(gram, row):
+    return mean_of_exp([y - k / 2 for y, k in zip(row, map(mpf, gram.diagonal.tolist()), strict=True)])
+
+
+def matrix(gram):
+    return [[mpf(float(x)) for x in row] for row in gram.columns(np.arange(gram.bins))]
+
+
+def gaussian(tilt, row, entries):
+    """Log density of N(K v, K) against N(0, K)."""
+    image = [mpmath.fsum(k * v for k, v in zip(line, tilt, strict=True)) for line in entries]
+    straight = mpmath.fsum(v * y for v, y in zip(tilt, row, strict=True))
+    return straight - mpmath.fsum(v * m for v, m in zip(tilt, image, strict=True)) / 2
+
+
+def exact_densities(proposal, row, tuples):
+    """Log D of the parts of a REMOVE mixture at one draw, but for tilts of all bins, by their definitions."""
+    gram, entries, bins = proposal.gram, matrix(proposal.gram), proposal.gram.bins
+    half = [entries[i][i] / 2 for i in range(bins)]
+    found = [exact_loss(gram, row)]
+
+    def powers(scale):
+        return mean_of_exp([scale * (y - h) for y, h in zip(row, half, strict=True)])
+
+    def log_table(law):
+        """Log B(s, q)."""
+        s, q = mpf(law.scale), law.order
+        fields = [(s * s - s) * h for h in half]
+        if q == 1:
+            return mean_of_exp(fields)
+        theta = s * s * q / 2
+        means = [mean_of_exp([f + theta * k for f, k in zip(fields, line, strict=True)]) for line in entries]
+        return mean_of_exp([f + (q - 1) * m for f, m in zip(fields, means, strict=True)])
+
+    def star(law, indices):
+        s, q = mpf(law.scale), law.order
+        others = [
+            mpmath.fsum(entries[i][j] for place, j in enumerate(indices) if place != own)
+            for own, i in enumerate(indices)
+        ]
+        pairs = s * s * mpmath.fsum(others) / 2
+        centred = mean_of_exp([s * s * q / 2 * one for one in others])
+        return q * powers(s) - log_table(law) - (pairs - centred)
+
+    def free(law, indices):
+        tilt = [mpf(law.lift) / bins + int(np.sum(indices == i)) for i in range(bins)]
+        own = mpmath.fsum(
+            row[i] - half[i] for i in indices
+        )  # the kernel that completes a draw of another part
+        return gaussian(tilt, row, entries) - own + law.order * found[0]
+
+    found.append(powers(mpf(proposal.scaled.scale)) - log_table(proposal.scaled))
+    for part, indices in zip(proposal.tuple_parts, tuples, strict=True):
+        law = part.law
+        found.append(free(law, indices) if isinstance(law, FreeTuples) else star(law, indices))
+    for group in proposal.groups:
+        if isinstance(group, PointGroup):
+            tilts = group.tilts
+            if group.orbit:
+                tilts = [np.roll(tilts[0], shift) for shift in range(bins)]
+            every = [[mpf(float(v)) for v in tilt] for tilt in tilts]
+        else:
+            assert isinstance(group, LiftedGroup)
+            lift, peak = mpf(group.lift) / bins, mpf(group.peak)
+            every = [[lift + (peak if i == j else 0) for j in range(bins)] for i in range(bins)]
+        found.append(mean_of_exp([gaussian(tilt, row, entries) for tilt in every]))
+    return found
+
+
+def floats(row):
+    return [mpf(float(one)) for one in row]
+
+
+@pytest.mark.parametrize("make", [gram_of, circulant])
 @pytest.mark.parametrize(("bins", "size", "eps"), CASES)
-def test_weights_of_remove(bins, size, eps, monkeypatch):
-    gram = gram_of(bins, size)
-    proposal = RemoveProposal.at(gram, eps)
-    values, payoffs, densities = drawn(proposal, monkeypatch)
+def test_losses_and_densities_of_remove(make, bins, size, eps, monkeypatch):
+    proposal = RemoveProposal.at(make(bins, size), eps)
+    seen = Watched(proposal, monkeypatch)
+    loss, part = proposal.loss_rounding.error, proposal.part_rounding
+    assert 0.0 < loss < 1e-11
+    assert 0.0 < part.error < 1e-7
+    values = np.concatenate(seen.values)
+    tuples = [np.concatenate(one) for one in zip(*seen.tuples, strict=True)]
+    densities = np.concatenate(seen.densities)
+    assert len(values) >= 5
+    worst = 0.0
     with mpmath.workdps(50):
-        scaled = mpmath.mpf(float(proposal.scaled.scale))
-        ratios, powers = means(values, gram), means(values, gram, scaled)
-        bound = mpmath.exp(mpmath.mpf(float(proposal.scaled.log_bound)))
-        exact = []
-        for row, ratio, power in zip(densities, ratios, powers, strict=True):
-            # the parts that the proved bound rests on anew, the others as they were found
-            parts = [ratio, power / bound, *(mpmath.exp(mpmath.mpf(float(one))) for one in row[2:])]
+        for number in range(min(len(values), 3)):
+            row = floats(values[number])
+            exact = exact_densities(proposal, row, [one[number] for one in tuples])
+            off = [abs(mpf(float(a)) - b) for a, b in zip(densities[number], exact, strict=False)]
+            assert len(exact) >= len(proposal.names) - len(proposal.slots.collective)
+            assert off[0] <= loss
+            assert max(off) <= part.error
+            assert all(abs(one) <= part.size for one in exact)
+            worst = max(worst, float(max(off)))
+    assert worst > 0.0
+
+
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("kind", [RemoveProposal, AddProposal])
+@pytest.mark.parametrize(("bins", "size", "eps"), CASES)
+def test_weights_are_on_the_safe_side(kind, bins, size, eps, below, monkeypatch):
+    """For upper bounds, raised by what they may be off, they are above the exact ones, else below."""
+    gram = gram_of(bins, size)
+    proposal = kind.at(gram, eps).rounded_to(below=below)
+    seen = Watched(proposal, monkeypatch)
+    logs = proposal.log_weights(seen.payoffs, seen.parts)
+    rows, places = [], []
+    if kind is RemoveProposal:
+        rows = list(np.concatenate(seen.values))
+        places = list(np.flatnonzero(seen.payoffs > -np.inf))
+    else:
+        every = np.concatenate(seen.values)
+        places = list(np.flatnonzero(seen.payoffs > -np.inf))
+        rows = [every[place] for place in places]
+    off, checked = mpf(proposal.weight_rounding), 0
+    with mpmath.workdps(50):
+        entries = matrix(gram)
+        for number, (place, drawn) in enumerate(zip(places, rows, strict=True)):
+            if number == 3:
+                break
+            row = floats(drawn)
+            loss = exact_loss(gram, row)
+            if kind is RemoveProposal:
+                payoff = mpmath.exp(loss) - mpmath.exp(mpf(eps))
+                tuples = [np.concatenate(one)[number] for one in zip(*seen.tuples, strict=True)]
+                exact = exact_densities(proposal, row, tuples)
+            else:
+                payoff = 1 - mpmath.exp(mpf(eps) + loss)
+                direction = floats(proposal.point.direction)
+                exact = [
+                    gaussian([-mpf(float(t)) * w for w in direction], row, entries) for t in proposal.tilts
+                ]
+            # Tilts of all bins as they were found: their bound has a test of its own.
+            parts = [*exact, *floats(seen.parts[place][len(exact) :])]
             mixed = mpmath.fsum(
-                mpmath.mpf(float(a)) * d for a, d in zip(proposal.weights, parts, strict=True)
+                mpf(float(a)) * mpmath.exp(d) for a, d in zip(proposal.weights, parts, strict=True)
             )
-            exact.append(max(ratio - mpmath.exp(mpmath.mpf(eps)), mpmath.mpf(0)) / mixed)
-        error = moved(payoffs, densities, proposal.weights, exact)
-    assert 0.0 < SAFETY * error <= WEIGHT_ROUNDING
+            weight, computed = max(payoff, mpf(0)) / mixed, mpmath.exp(mpf(float(logs[place])))
+            if below:
+                assert computed * mpmath.exp(-off) <= weight
+            else:
+                assert weight <= computed * mpmath.exp(off)
+            checked += 1
+    assert checked >= 1
 
 
-@pytest.mark.parametrize(("bins", "size", "eps"), CASES)
-def test_weights_of_add(bins, size, eps, monkeypatch):
-    gram = gram_of(bins, size)
-    proposal = AddProposal.at(gram, eps)
-    parts = proposal.tilts.size
-    values, payoffs, densities = drawn(proposal, monkeypatch)
+def test_payoffs_at_the_boundary_are_moved_to_the_safe_side():
+    """A difference that nearly vanishes is taken at a loss moved by a proved amount."""
+    upper = RemoveProposal.at(gram_of(8, 2.0), 4.0)
+    lower = upper.rounded_to(below=True)
+    assert upper.payoff_side == -lower.payoff_side == upper.loss_rounding.error > 0.0
+    values = np.full((1, 8), 4.0) + 0.5 * upper.gram.diagonal  # L = eps but for rounding
+    payoffs = {}
+    for one in (upper, lower):
+        payoffs[one.below], densities = np.full(1, -np.inf), np.zeros((1, len(one.names)))
+        tuples = [_some_tuples(one, part.law.order) for part in one.tuple_parts]
+        one._weigh(values.copy(), tuples, payoffs[one.below], densities)
+    assert payoffs[False][0] > -np.inf
+    assert payoffs[True][0] == -np.inf
+
+
+def _some_tuples(proposal, order):
+    from dpmech.accounting.balls_in_bins.proposals.remove_mixture import TuplesOfSamples
+
+    law = next(part.law for part in proposal.tuple_parts if part.law.order == order)
+    return TuplesOfSamples(law, np.ones(1, dtype=bool), np.zeros((1, order)), np.zeros((1, order), dtype=int))
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_tilts_of_all_bins(correlated):
+    """Densities by the tables at exact coordinates; a draw beside an edge has none."""
+    index = np.arange(12)
+    entries = 0.8 * (0.15 ** np.abs(index[:, None] - index[None, :]) if correlated else np.eye(12))
+    gram = DenseGram(entries) if correlated else CirculantGram(entries[0])
+    proposal = RemoveProposal.at(gram, 1.0)
+    parts = proposal.collective
+    assert parts is not None
+    assert 0.0 < parts.rounding.error < 1e-8
+    values = gram.sample(np.random.default_rng(2), 24) + 0.4
+    found = parts.log_densities(values.copy())
+    assert np.isfinite(found).all()
+    factor = np.linalg.cholesky(entries)
     with mpmath.workdps(50):
-        direction = [mpmath.mpf(float(one)) for one in proposal.point.direction]
-        exact = []
-        for row, found, ratio in zip(values, densities, means(values, gram), strict=True):
-            along = -mpmath.fsum(mpmath.mpf(float(y)) * d for y, d in zip(row, direction, strict=True))
-            tilts = [mpmath.mpf(float(one)) for one in proposal.tilts]
-            square = mpmath.mpf(float(proposal.point.square))
-            each = [mpmath.exp(along * t - t * t * square / 2) for t in tilts]
-            each += [mpmath.exp(mpmath.mpf(float(one))) for one in found[parts:]]
-            mixed = mpmath.fsum(mpmath.mpf(float(a)) * d for a, d in zip(proposal.weights, each, strict=True))
-            exact.append(max(1 - mpmath.exp(mpmath.mpf(eps)) * ratio, mpmath.mpf(0)) / mixed)
-        error = moved(payoffs, densities, proposal.weights, exact)
-    assert 0.0 < SAFETY * error <= WEIGHT_ROUNDING
-    assert math.isfinite(error)
+        for draw in range(3):
+            solved = []
+            for i in range(12):
+                rest = mpmath.fsum(mpf(float(factor[i, j])) * solved[j] for j in range(i))
+                solved.append((mpf(float(values[draw, i])) - rest) / mpf(float(factor[i, i])))
+            for number, part in enumerate(parts.parts):
+                sites = []
+                for i in range(12):
+                    mean = mpf(float(values[draw, i])) - mpf(float(factor[i, i])) * solved[i]
+                    ahead = mpf(float(part.ahead[i]))
+                    level = mean - mpf(float(entries[i, i])) / 2 + ahead * mpf(float(factor[i, i]))
+                    row = int(mpmath.nint((level - mpf(part.tilt.lowest)) / mpf("0.05")))
+                    cell = int(mpmath.floor((solved[i] - ahead + 9) * 10))
+                    row = min(max(row, 0), len(part.tilt.log_density) - 1)
+                    table = mpf(float(part.tilt.log_density[row, min(max(cell, 0), 229)]))
+                    sites.append(table + ahead * (solved[i] - ahead / 2))
+                total = mpmath.fsum(sites)
+                if part.peak:
+                    width, peak = parts.band.shape[0] - 1, mpf(part.peak)
+                    terms = []
+                    for i in range(12):
+                        near = range(max(0, i - width), i + 1)
+                        along = mpmath.fsum(mpf(float(factor[i, j])) * solved[j] for j in near)
+                        square = mpmath.fsum(mpf(float(factor[i, j])) ** 2 for j in near)
+                        window = range(max(0, i - width), min(12, i + width + 1))
+                        terms.append(
+                            peak * along - peak**2 * square / 2 - mpmath.fsum(sites[j] for j in window)
+                        )
+                    total += mean_of_exp(terms)
+                assert abs(mpf(float(found[draw, number])) - total) <= parts.rounding.error
+    # The same draw, moved so that one coordinate stands on an edge between two cells.
+    normals = gram.whiten(values[:1].copy())
+    for part_number, part in enumerate(parts.parts):
+        moved = normals.copy()
+        moved[0, 3] = part.ahead[3] + 0.3
+        assert np.isneginf(parts.log_densities(moved @ factor.T)[0, part_number])
+
+
+@pytest.mark.parametrize(("prob", "sigma", "eps"), [(1.0, 2.0, 1.0), (0.2, 0.4, 6.0), (0.05, 1.0, 0.1)])
+@pytest.mark.parametrize("kind", [ChainRemove, ChainAdd])
+def test_losses_and_densities_of_chains(kind, prob, sigma, eps):
+    gram = chain_gram(dm.BandedToeplitz(12, (1.0, 0.5, 0.2)), 3, prob).scaled(sigma**-2)
+    proposal = kind.at(gram, eps)
+    loss, part = proposal.loss_rounding, proposal.part_rounding
+    assert 0.0 < loss.error < 1e-10
+    assert 0.0 < part.error < 1e-8
+    values = gram.sample(np.random.default_rng(3), 20) + 0.5 * gram.diagonal
+    losses = gram.losses(values)
+    with mpmath.workdps(50):
+        banded = [[mpf(float(x)) for x in row] for row in gram.banded]
+
+        def entry(s, t):
+            s, t = min(s, t), max(s, t)
+            return mpmath.fsum(banded[s][t - s + k] * banded[t][k] for k in range(3) if t - s + k < 3)
+
+        entries = [[entry(s, t) for t in range(12)] for s in range(12)]
+        p, b = mpf(gram.sampling_prob), 3
+
+        def expected(exponents):
+            """Log E[prod of e^exponents over the steps joined], by the recursion in exact arithmetic."""
+            tail = [mpf(1)] * (12 + b)
+            for t in range(11, -1, -1):
+                tail[t] = (1 - p) * tail[t + 1] + p * mpmath.exp(exponents[t]) * tail[t + b]
+            total = 1 + (b - 1) * p
+            return mpmath.log((tail[0] + p * mpmath.fsum(tail[1:b])) / total)
+
+        for draw in range(8):
+            row = floats(values[draw])
+            exact = expected([w - entries[t][t] / 2 for t, w in enumerate(row)])
+            assert abs(mpf(float(losses[draw])) - exact) <= loss.error
+            if kind is ChainAdd:
+                continue
+            for one in proposal.parts[1:]:
+                shift = floats(one.shift)
+                image = [mpmath.fsum(k * v for k, v in zip(line, shift, strict=True)) for line in entries]
+                straight = mpmath.fsum(v * w for v, w in zip(shift, row, strict=True))
+                straight -= mpmath.fsum(v * m for v, m in zip(shift, image, strict=True)) / 2
+                if one.scale == 0.0:
+                    total = straight
+                else:
+                    sizes, logs = one.sizes
+                    exponents, gains = [], []
+                    for t in range(12):
+                        terms = [
+                            mpf(float(g)) + a * (row[t] - image[t]) - a * a * entries[t][t] / 2
+                            for a, g in zip(map(mpf, sizes.tolist()), logs[:, t], strict=True)
+                        ]
+                        exponents.append(mpmath.log(mpmath.fsum(map(mpmath.exp, terms))))
+                        gains.append(mpf(float(one.tilt.gains[t])))
+                    total = straight + expected(exponents) - expected(gains)
+                found = float(one.log_density(gram, values[draw : draw + 1])[0])
+                assert abs(mpf(found) - total) <= part.error, one.name
+
+
+@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_the_lemma_on_means_of_exponentials(count):
+    """Against 50 digits, and a bound without its sizes is broken: the exponents' own rounding counts."""
+    rng = np.random.default_rng(count)
+    for scale in (1.0, 30.0, 300.0):
+        true = scale * rng.standard_normal(count)
+        shifted = true + 1e3
+        top = shifted.max()
+        computed = top + math.log(np.exp(shifted - top).mean())
+        with mpmath.workdps(50):
+            exact = mean_of_exp([mpf(float(one)) for one in shifted])
+            error = abs(mpf(computed) - exact)
+            assert error <= mean_rounding(count, 2e3, 0.0).error
+            moved = mean_of_exp([mpf(float(one)) + 1000 for one in true])
+            assert abs(mpf(computed) - moved) <= mean_rounding(count, 2e3, 1.2e-13).error
