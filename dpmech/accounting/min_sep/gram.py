@@ -110,7 +110,7 @@ class ChainGram(BinGram):
     def product_rounding(self, total: float, norm: float) -> float:
         """Through the columns both ways: of each of two sums, as many terms as there are bands."""
         del norm
-        return 1.01 * (4.0 * self.banded.shape[1] + 8.0) * UNIT * float(self.diagonal.max()) * total
+        return 1.01 * (4.0 * float(self.banded.shape[1]) + 8.0) * UNIT * float(self.diagonal.max()) * total
 
     @property
     def log_prob(self) -> float:
