@@ -129,13 +129,13 @@ class ExampleGradients:
         )
         blocks = clip.blocks(len(self.trained))
         sums: list[Tensor | None] = [None] * len(self.trained)
-        dropped, below, losses = 0, 0, []
+        dropped, below, above, losses = 0, 0, 0, []
         for start in range(0, length, max(size, 1)):
             part = [tensor[start : start + size] for tensor in tensors]
             samples, values = self.samples(batch, part)
             found = clip_and_sum(samples, blocks)
             sums = [_added(total, one) for total, one in zip(sums, found.sums, strict=True)]
-            dropped, below = dropped + found.dropped, below + found.below
+            dropped, below, above = dropped + found.dropped, below + found.below, above + found.above
             losses.append(values)
         total = ClippedSum(
             self.trained,
@@ -146,6 +146,7 @@ class ExampleGradients:
             left_out=batch.examples - length,
             lent=lent,
             below=below,
+            above=above,
         )
         return total, torch.cat(losses) if losses else torch.zeros(0)
 

@@ -52,7 +52,7 @@ CLIPPINGS = [
 def test_the_sum_is_that_of_clipped_examples(clipping, dtype):
     samples = random_samples(1, dtype=dtype)
     before = [sample.clone() for sample in samples]
-    sums, examples, dropped, _ = clip_and_sum(samples, clipping.blocks(4))
+    sums, examples, dropped, *_ = clip_and_sum(samples, clipping.blocks(4))
     assert (examples, dropped) == (9, 0)
     for found, expected, sample, kept in zip(sums, by_hand(samples, clipping), samples, before, strict=True):
         assert found.dtype == torch.float64
@@ -71,7 +71,7 @@ def test_one_example_never_adds_more_than_its_clip_norm(seed, dtype, clip_norm, 
     rng = np.random.default_rng(seed)
     scale = clip_norm * np.exp(rng.normal() * 3.0)
     sample = torch.tensor(rng.normal(size=(1, size)) * scale / math.sqrt(size)).to(dtype)
-    (total,), _, dropped, _ = clip_and_sum([sample], FlatClipping(clip_norm).blocks(1))
+    (total,), _, dropped, *_ = clip_and_sum([sample], FlatClipping(clip_norm).blocks(1))
     norm = math.sqrt(math.fsum(total.double().square().tolist()))
     assert norm <= clip_norm
     own = math.sqrt(math.fsum(sample.double().square().ravel().tolist()))
@@ -84,7 +84,7 @@ def test_norms_of_long_gradients_are_not_lost_in_float32(value):
     """Adding 2^24 equal squares in float32 one by one stops growing half-way."""
     sample = torch.full((1, 2**24), value)
     clip_norm = value * 2**11  # the norm is value x 2^12
-    (total,), _, _, _ = clip_and_sum([sample], FlatClipping(clip_norm).blocks(1))
+    (total,), *_ = clip_and_sum([sample], FlatClipping(clip_norm).blocks(1))
     norm = float(total.double().square().sum().sqrt())
     if value == 1e-19:  # squares below the least float32 still count as something: no less than they are
         assert norm <= clip_norm
@@ -99,26 +99,26 @@ def test_an_example_that_is_not_finite_is_dropped_from_every_block(bad, where):
     good = [torch.cat([sample[:4], sample[5:]]) for sample in samples]
     samples[where].reshape(9, -1)[4, -1] = bad
     for clipping in CLIPPINGS:
-        sums, examples, dropped, _ = clip_and_sum(samples, clipping.blocks(4))
+        sums, examples, dropped, *_ = clip_and_sum(samples, clipping.blocks(4))
         assert (examples, dropped) == (9, 1)
-        expected, _, _, _ = clip_and_sum(good, clipping.blocks(4))
+        expected, *_ = clip_and_sum(good, clipping.blocks(4))
         assert all(torch.equal(a, b) for a, b in zip(sums, expected, strict=True))
 
 
 def test_all_examples_dropped_and_none_there():
-    sums, examples, dropped, _ = clip_and_sum([torch.full((3, 2), math.nan)], FlatClipping(1.0).blocks(1))
+    sums, examples, dropped, *_ = clip_and_sum([torch.full((3, 2), math.nan)], FlatClipping(1.0).blocks(1))
     assert (sums[0].tolist(), examples, dropped) == ([0.0, 0.0], 3, 3)
-    sums, examples, dropped, _ = clip_and_sum([torch.zeros(0, 2)], FlatClipping(1.0).blocks(1))
+    sums, examples, dropped, *_ = clip_and_sum([torch.zeros(0, 2)], FlatClipping(1.0).blocks(1))
     assert (sums[0].tolist(), examples, dropped) == ([0.0, 0.0], 0, 0)
-    assert clip_and_sum([None, None], FlatClipping(1.0).blocks(2)) == ([None, None], 0, 0, 0)
+    assert clip_and_sum([None, None], FlatClipping(1.0).blocks(2)) == ([None, None], 0, 0, 0, 0)
 
 
 def test_parameters_without_gradients_add_nothing():
     samples = random_samples(3)
     with_zeros = [samples[0], torch.zeros_like(samples[1]), *samples[2:]]
     without = [samples[0], None, *samples[2:]]
-    found, _, _, _ = clip_and_sum(without, FlatClipping(1.0).blocks(4))
-    expected, _, _, _ = clip_and_sum(with_zeros, FlatClipping(1.0).blocks(4))
+    found, *_ = clip_and_sum(without, FlatClipping(1.0).blocks(4))
+    expected, *_ = clip_and_sum(with_zeros, FlatClipping(1.0).blocks(4))
     assert found[1] is None
     for i in (0, 2, 3):
         np.testing.assert_allclose(found[i].numpy(), expected[i].numpy(), rtol=1e-6)
@@ -128,8 +128,8 @@ def test_scale_undoes_a_loss_scale():
     samples = random_samples(4, dtype=torch.float64)
     scaled = [sample * 1024.0 for sample in samples]
     for clipping in CLIPPINGS:
-        found, _, _, _ = clip_and_sum(scaled, clipping.blocks(4), scale=1.0 / 1024.0)
-        expected, _, _, _ = clip_and_sum(samples, clipping.blocks(4))
+        found, *_ = clip_and_sum(scaled, clipping.blocks(4), scale=1.0 / 1024.0)
+        expected, *_ = clip_and_sum(samples, clipping.blocks(4))
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12)
 
@@ -360,7 +360,7 @@ def test_factors_below_the_normal_numbers_do_not_round_up(clip_norm, scale):
     # clip_norm / norm is a subnormal float32 here, whose neighbours are percents away.
     blocks = FlatClipping(clip_norm).blocks(1)
     for value in np.linspace(0.5e38, 1.1e38, 41):
-        sums, _, dropped, _ = clip_and_sum(
+        sums, _, dropped, *_ = clip_and_sum(
             [torch.tensor([[value]], dtype=torch.float32)], blocks, scale=scale
         )
         assert dropped == 0
