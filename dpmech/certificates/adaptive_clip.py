@@ -15,11 +15,11 @@ afterwards is post-processing. A claim that covers adaptively chosen gradients o
 with correlated noise too, if gradients over C_t and counts share one C.
 
 **Every adjacency.** An example that is absent adds the zero vector; so does one whose gradient is set to zero
-(ZERO_OUT), as it counts 0. Were it counted as "no longer than C_t", it would add (0, 1/2), the count would move
-by 1, and theorems that take the vector of the neighbouring dataset for zero (truncated batches, several
+(ZERO_OUT), as it counts 0. Were it counted as "no longer than C_t", it would add (0, 1/2), the count would
+move by 1, and theorems that take the vector of the neighbouring dataset for zero (truncated batches, several
 owners) would not apply. Under REPLACE_ONE one vector of norm at most 1 takes the place of another: gradients
 move by 2 clip norms, the count by 1, the joint vector by 2, as accounted for. All of it is attained, by
-gradients that are longer than C_t.
+gradients that are as long as C_t or longer.
 """
 
 import dataclasses

@@ -40,7 +40,7 @@ def clip_checks(certificate: Certificate) -> Iterator[Check]:
         for x_other, y_other in other
     )
     # Where chance decides who takes part, theorems take what is zeroed out for nothing, not for a constant.
-    nothing = certificate.adjacency is not Adjacency.ZERO_OUT or zero == (0, 0)
+    nothing = certificate.adjacency is not Adjacency.ZERO_OUT or zero[1] == 0
     yield Check(
         "clip norm",
         ok=nothing and spent <= (most / Fraction(sigma)) ** 2,

@@ -196,7 +196,7 @@ def clip_and_sum(
     limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
     norms = squares.sqrt() * scale
     longer = (norms > limits).any(dim=0) & finite
-    # What a zero leaves in `squares` (see _squared_norms): whole multiples of one power of two, so exact sums.
+    # What zeros leave in `squares` (see _squared_norms): whole multiples of one power of two, so exact sums.
     present_values = sum(one.shape[1] for one in present.values() if isinstance(one, Tensor))
     zero = squares.sum(dim=0) <= present_values * _TINY
     counts_of = [finite.sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()]

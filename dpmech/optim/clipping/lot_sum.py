@@ -46,7 +46,7 @@ class Accumulator:
         self._params = [*params, *counts]
         self._counts = counts
         self._clipping = clipping
-        self._blocks = clipping.blocks(len(params))
+        self._blocks = clipping.blocks(params)
         self._scale = 1.0 / check_real("loss_scale", loss_scale, minimum=0.0, open_minimum=True)
         self._group = group
         self._world = processes(group)
@@ -71,12 +71,12 @@ class Accumulator:
         """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
         if not isinstance(clipped, ClippedSum):
             raise InvalidParameterError("clipped", clipped, "None or a ClippedSum")
-        if clipped.clipping != self._clipping:
+        blocks = clipped.clipping.blocks(clipped.parameters)
+        if blocks.clip_norms != self._blocks.clip_norms:
             raise InvalidParameterError("clipping of the sum", clipped.clipping, f"{self._clipping!r}")
         position = {id(param): index for index, param in enumerate(self._trained)}
-        members = self._clipping.blocks(len(clipped.parameters)).members
         sums: list[Tensor | None] = [None] * len(self._params)
-        for param, value, member in zip(clipped.parameters, clipped.sums, members, strict=True):
+        for param, value, member in zip(clipped.parameters, clipped.sums, blocks.members, strict=True):
             index = position.get(id(param))
             if index is None or self._blocks.members[index] != member:
                 raise InvalidParameterError(
@@ -91,10 +91,10 @@ class Accumulator:
                     )
                 sums[index] = local_part(value.detach())
         if self._counts:
-            for name, value in (("below", clipped.below), ("above", clipped.above)):
-                if clipped.examples is None or (value is None and clipped.examples):
+            for name, number in (("below", clipped.below), ("above", clipped.above)):
+                if clipped.examples is None or (number is None and clipped.examples):
                     raise InvalidParameterError(
-                        name, value, "given, with examples, in a ClippedSum under an AdaptiveClip"
+                        name, number, "given, with examples, in a ClippedSum under an AdaptiveClip"
                     )
             sums[-1:] = self._counted(clipped.below or 0, clipped.above or 0)
         if clipped.reduced and not is_first(self._group):
@@ -107,7 +107,7 @@ class Accumulator:
     def reclip(self, clipping: Clipping) -> None:
         """Clip the next lot, of which nothing was added yet, in another way."""
         self._clipping = clipping
-        self._blocks = clipping.blocks(len(self._trained))
+        self._blocks = clipping.blocks(self._trained)
 
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.

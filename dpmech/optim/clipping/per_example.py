@@ -43,8 +43,8 @@ def clipped_gradients(
             is given, not the one outside.
         batch: tensors with the examples along their first dimension, in tuples, lists and dicts; a dict is
             handed on as keyword arguments. It may be empty.
-        clipping: how to clip, or a clip norm. Blocks follow the order of the model's parameters that
-            require gradients.
+        clipping: how to clip, or a clip norm. Blocks that are given in order follow that of the model's
+            parameters that require gradients.
         microbatch_size: how many examples to differentiate at once; None for all of them. Memory grows
             with it, the result changes in the last bits only.
         weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are left out, as
@@ -76,6 +76,7 @@ def clipped_gradients(
         taken = Batch((batch,) if isinstance(batch, Tensor) else batch, {})
     gradients = ExampleGradients(model, loss, ghost=clipping_mode == "ghost")
     clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
+    clip = clip.over(gradients.trained, gradients.names)
     return gradients.clipped(taken, clip, microbatch_size=microbatch_size, weights=weights, lent=True)[0]
 
 
@@ -127,7 +128,7 @@ class ExampleGradients:
             if microbatch_size is None
             else check_integer("microbatch_size", microbatch_size, minimum=1)
         )
-        blocks = clip.blocks(len(self.trained))
+        blocks = clip.blocks(self.trained)
         sums: list[Tensor | None] = [None] * len(self.trained)
         dropped, below, above, losses = 0, 0, 0, []
         for start in range(0, length, max(size, 1)):

@@ -157,7 +157,7 @@ class PerExampleModel(nn.Module):
             with spared_random_numbers(batch.tensors):
                 repeated = [tensor[:1].expand(count, *tensor.shape[1:]) for tensor in batch.tensors]
                 samples, _ = gradients.samples(batch, repeated)
-                clip_and_sum(samples, optimizer.clipping.blocks(len(samples)))
+                clip_and_sum(samples, optimizer.clipping.blocks(gradients.trained))
 
         loader.settle(largest_batch(run, batch.tensors[0].device, loader.sampler.dataset_size))
 
