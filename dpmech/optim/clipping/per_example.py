@@ -162,15 +162,39 @@ class ExampleGradients:
         self, batch: Batch, tensors: Sequence[Tensor]
     ) -> tuple[list[Tensor | Factored | None], Tensor]:
         values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
+        samples: list[Tensor | Factored | None]
         if self._taps is not None:
-            return self._taps.samples(functools.partial(self._example_loss, batch), values, tensors)
+            samples, losses = self._taps.samples(
+                functools.partial(self._example_loss, batch), values, tensors
+            )
+            self._check_complete(losses)
+            return samples, losses.detach()
         per_example: Any = torch.func.vmap(
             torch.func.grad_and_value(functools.partial(self._example_loss, batch)),
             in_dims=(None, *[0] * len(tensors)),
             randomness="different",
         )
         gradients, losses = per_example(values, *tensors)
-        return [gradients[name] for name in self.names], losses.detach()
+        self._check_complete(losses)
+        return [gradients[name].detach() for name in self.names], losses.detach()
+
+    def _check_complete(self, losses: Tensor) -> None:
+        """Refuse losses that follow from trained parameters otherwise than by the model that they get.
+
+        The model gets values of its own; what else is differentiable is a constant for the gradients of
+        examples, and stands in the graph of autograd.
+        """
+        if not losses.requires_grad:
+            return
+        name_of = {id(param): name for name, param in zip(self.names, self.trained, strict=True)}
+        missed = sorted({name_of[id(leaf)] for leaf in _leaves(losses) if id(leaf) in name_of})
+        if missed:
+            raise UnsupportedCombinationError(
+                f"the loss uses {', '.join(missed[:3])} beside the model that it gets, of which gradients of "
+                "examples know nothing",
+                supported="a loss that calls the model it is given; regularisers in the model's forward, or "
+                "by weight_decay of the optimizer",
+            )
 
     def covered_values(self, batch: Batch, tensors: Sequence[Tensor]) -> int:
         """How many weights have factors in place of gradients, for examples of these shapes."""
@@ -282,3 +306,16 @@ def _places(model: nn.Module) -> dict[str, Tensor]:
 
 def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
     return part if total is None or part is None else total.add_(part)
+
+
+def _leaves(value: Tensor) -> Iterator[Tensor]:
+    """The tensors that require gradients from which a value was computed."""
+    left, seen = [value.grad_fn], set()
+    while left:
+        node: Any = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        left.extend(one for one, _ in node.next_functions)

@@ -1,5 +1,6 @@
 """Whether the gradients that hooks found for single examples are all that a backward pass computed."""
 
+import random
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -13,26 +14,30 @@ __all__ = ["check_add_up"]
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to what was added up; 0.1 for less
 _FLOOR = 1e-5  # relative to the largest gradient of a parameter
+_SOME = 16  # one of so many parameters is looked at where it is not the first batch
+_RANDOM = random.SystemRandom()  # no stream of the training's own
 
 
 @torch.no_grad()
-def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: int) -> None:
+def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: int, *, whole: bool) -> None:
     """Compare the mean of every parameter's per-example gradients with its gradient, where it has both.
 
     Hooks see calls of layers. What else a parameter is used for (a product by hand, a regulariser) is in the
-    gradient of the batch alone, and would be missing from the steps without a word.
+    gradient of the batch alone, and would be missing from the steps without a word. Such a use may begin at
+    any step, so that some parameters, chosen at random, are compared at every batch.
 
     Args:
         params: with `grad` and `grad_sample` of one backward pass.
         names: of the parameters that are looked at, by identity.
         examples: of the batch.
+        whole: whether to compare all parameters; else one of 16.
 
     Raises:
         UnsupportedCombinationError: if they differ, or if a layer was called with another number of examples.
     """
-    compared: list[tuple[str, torch.dtype, float, float]] = []
     found = [getattr(param, "grad_sample", None) for param in params]
     rows = [len(one) for one in found if isinstance(one, Tensor | Factored)]
+    pairs: list[tuple[str, Tensor, Tensor | Factored]] = []
     for param, sample in zip(params, found, strict=True):
         name = names.get(id(param))
         if name is None or not isinstance(sample, Tensor | Factored) or not len(sample):
@@ -45,24 +50,12 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
                 "position_ids of shape (examples, length)); requires_grad_(False) for this parameter "
                 "(relative positions of T5); or make_private(..., loss=...)",
             )
-        if param.grad is None:
-            continue
-        if isinstance(sample, Factored):
-            ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
-            total, scale = sample.weighted_sum(ones, None), float(sample.squares().sqrt().sum())
-        else:
-            wide = sample.double()
-            total, scale = wide.sum(dim=0), float(wide.flatten(1).norm(dim=1).sum())
-        difference = total / len(sample) - local_part(param.grad).double()
-        compared.append((name, param.dtype, float(difference.norm()), scale / len(sample)))
-    # Where all cancels, as for biases of keys under a softmax, roundings are all that there is.
-    floor = _FLOOR * max((scale for *_, scale in compared), default=0.0)
-    # NaN and infinities, which data may bring, are no difference.
-    strange = [
-        name
-        for name, dtype, difference, scale in compared
-        if difference > _TOLERANCES.get(dtype, 0.1) * scale + floor
-    ]
+        if param.grad is not None:
+            pairs.append((name, param, sample))
+    if not whole and not _strange(_RANDOM.sample(pairs, -(-len(pairs) // _SOME))):
+        return
+    # Small gradients are judged by the largest, so that what seems strange among some is compared with all.
+    strange = _strange(pairs)
     if strange:
         raise UnsupportedCombinationError(
             f"the per-example gradients of {', '.join(strange)} add up to another gradient than that of the "
@@ -71,3 +64,31 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
             supported="make_private(..., loss=...), which differentiates the whole loss of one example; "
             "zero_grad() before the backward pass; no clip_grad_norm_, clipping is done here",
         )
+
+
+def _strange(pairs: Sequence[tuple[str, Tensor, Tensor | Factored]]) -> list[str]:
+    """The names of parameters whose gradients differ by more than roundings."""
+    compared: list[tuple[str, float, float, float]] = []
+    for name, param, sample in pairs:
+        if isinstance(sample, Factored):
+            ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
+            total, scale = sample.weighted_sum(ones, None), float(sample.squares().sqrt().sum())
+            dtype = sample.pieces[0].right.dtype
+        else:
+            wide, dtype = sample.double(), sample.dtype
+            total, scale = wide.sum(dim=0), float(wide.flatten(1).norm(dim=1).sum())
+        difference = total / len(sample) - _gradient(param)
+        # Under autocast gradients in full precision have the roundings of half precision.
+        tolerance = max(_TOLERANCES.get(one, 0.1) for one in (dtype, param.dtype))
+        if param.device.type != "cpu":
+            tolerance = max(tolerance, 1e-2)  # tensor cores may keep ten bits of float32
+        compared.append((name, tolerance, float(difference.norm()), scale / len(sample)))
+    # Where all cancels, as for biases of keys under a softmax, roundings are all that there is.
+    floor = _FLOOR * max((scale for *_, scale in compared), default=0.0)
+    # NaN and infinities, which data may bring, are no difference.
+    return [name for name, tolerance, off, scale in compared if off > tolerance * scale + floor]
+
+
+def _gradient(param: Tensor) -> Tensor:
+    grad = param.grad
+    return torch.zeros_like(param, dtype=torch.float64) if grad is None else local_part(grad).double()
