@@ -196,8 +196,9 @@ class Taps:
             return
         # Where nothing is used so, all examples share one tensor of zeros, and nothing large is looked at.
         shared = [gradients[index] for index in tapped]
-        looked = [one[:1] if one.stride(0) == 0 else one for one in shared]
-        used = torch.stack([one.ne(0).any().to(looked[0].device) for one in looked]).tolist()
+        ends = [(one[:1] if one.stride(0) == 0 else one).aminmax() for one in shared]
+        device = ends[0][0].device
+        used = torch.stack([((low != 0) | (high != 0)).to(device) for low, high in ends]).tolist()
         for index, gradient, one in zip(tapped, shared, used, strict=True):
             if one:
                 before = found[index]

@@ -1,20 +1,23 @@
 """Whether the gradients that hooks found for single examples are all that a backward pass computed."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.optim.clipping import Factored
+from dpmech.optim.clipping import Factored, Piece
 from dpmech.optim.local_parts import local_part
 
 __all__ = ["check_add_up"]
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to what was added up; 0.1 for less
 _FLOOR = 1e-5  # relative to the largest gradient of a parameter
-_SOME = 16  # one of so many parameters is looked at where it is not the first batch
+_SOME = 16  # one of so many parameters is looked at where it is not the first batch,
+_COLUMNS = 16  # in so many columns of its factors
+_VALUES = 1024  # or so many values of its gradients
 _RANDOM = random.SystemRandom()  # no stream of the training's own
 
 
@@ -30,14 +33,14 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
         params: with `grad` and `grad_sample` of one backward pass.
         names: of the parameters that are looked at, by identity.
         examples: of the batch.
-        whole: whether to compare all parameters; else one of 16.
+        whole: whether to compare all; else one of 16 parameters, in some of its values.
 
     Raises:
         UnsupportedCombinationError: if they differ, or if a layer was called with another number of examples.
     """
     found = [getattr(param, "grad_sample", None) for param in params]
     rows = [len(one) for one in found if isinstance(one, Tensor | Factored)]
-    pairs: list[tuple[str, Tensor, Tensor | Factored]] = []
+    pairs: list[_Pair] = []
     for param, sample in zip(params, found, strict=True):
         name = names.get(id(param))
         if name is None or not isinstance(sample, Tensor | Factored) or not len(sample):
@@ -51,10 +54,10 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
                 "(relative positions of T5); or make_private(..., loss=...)",
             )
         if param.grad is not None:
-            pairs.append((name, param, sample))
-    if not whole and not _strange(_RANDOM.sample(pairs, -(-len(pairs) // _SOME))):
+            pairs.append(_Pair(name, local_part(param.grad), sample, param.dtype))
+    if not whole and not _strange(map(_part, _RANDOM.sample(pairs, -(-len(pairs) // _SOME)))):
         return
-    # Small gradients are judged by the largest, so that what seems strange among some is compared with all.
+    # Small gradients are judged by the largest, so that what seems strange in a part is compared with all.
     strange = _strange(pairs)
     if strange:
         raise UnsupportedCombinationError(
@@ -66,10 +69,37 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
         )
 
 
-def _strange(pairs: Sequence[tuple[str, Tensor, Tensor | Factored]]) -> list[str]:
+class _Pair(NamedTuple):
+    """The gradient of a batch and those of its examples."""
+
+    name: str
+    grad: Tensor
+    sample: Tensor | Factored
+    dtype: torch.dtype
+
+
+def _part(pair: _Pair) -> _Pair:
+    """Some of the values, at a random place."""
+    sample = pair.sample
+    if isinstance(sample, Factored):
+        columns = sample.pieces[0].right.shape[2]
+        at = _window(columns, _COLUMNS)
+        grad = pair.grad.reshape(-1, columns)[:, at]
+        pieces = [Piece(one.left, one.right[..., at]) for one in sample.pieces]
+        return pair._replace(grad=grad, sample=Factored(pieces, tuple(grad.shape)))
+    at = _window(pair.grad.numel(), _VALUES)
+    return pair._replace(grad=pair.grad.flatten()[at], sample=sample.flatten(1)[:, at])
+
+
+def _window(values: int, width: int) -> slice:
+    start = _RANDOM.randint(0, max(values - width, 0))
+    return slice(start, start + width)
+
+
+def _strange(pairs: Iterable[_Pair]) -> list[str]:
     """The names of parameters whose gradients differ by more than roundings."""
     compared: list[tuple[str, float, float, float]] = []
-    for name, param, sample in pairs:
+    for name, grad, sample, whole in pairs:
         if isinstance(sample, Factored):
             ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
             total, scale = sample.weighted_sum(ones, None), float(sample.squares().sqrt().sum())
@@ -77,18 +107,13 @@ def _strange(pairs: Sequence[tuple[str, Tensor, Tensor | Factored]]) -> list[str
         else:
             wide, dtype = sample.double(), sample.dtype
             total, scale = wide.sum(dim=0), float(wide.flatten(1).norm(dim=1).sum())
-        difference = total / len(sample) - _gradient(param)
+        difference = total / len(sample) - grad.double()
         # Under autocast gradients in full precision have the roundings of half precision.
-        tolerance = max(_TOLERANCES.get(one, 0.1) for one in (dtype, param.dtype))
-        if param.device.type != "cpu":
+        tolerance = max(_TOLERANCES.get(one, 0.1) for one in (dtype, whole))
+        if grad.device.type != "cpu":
             tolerance = max(tolerance, 1e-2)  # tensor cores may keep ten bits of float32
         compared.append((name, tolerance, float(difference.norm()), scale / len(sample)))
     # Where all cancels, as for biases of keys under a softmax, roundings are all that there is.
     floor = _FLOOR * max((scale for *_, scale in compared), default=0.0)
     # NaN and infinities, which data may bring, are no difference.
     return [name for name, tolerance, off, scale in compared if off > tolerance * scale + floor]
-
-
-def _gradient(param: Tensor) -> Tensor:
-    grad = param.grad
-    return torch.zeros_like(param, dtype=torch.float64) if grad is None else local_part(grad).double()
