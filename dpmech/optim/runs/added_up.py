@@ -103,13 +103,14 @@ def _strange(pairs: Iterable[_Pair]) -> list[str]:
         if isinstance(sample, Factored):
             ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
             total, scale = sample.weighted_sum(ones, None), float(sample.squares().sqrt().sum())
-            dtype = sample.pieces[0].right.dtype
+            factors = [one for piece in sample.pieces for one in (piece.left, piece.right)]
+            dtypes = {whole, *(one.dtype for one in factors if one.is_floating_point())}
         else:
-            wide, dtype = sample.double(), sample.dtype
+            wide, dtypes = sample.double(), {whole, sample.dtype}
             total, scale = wide.sum(dim=0), float(wide.flatten(1).norm(dim=1).sum())
         difference = total / len(sample) - grad.double()
         # Under autocast gradients in full precision have the roundings of half precision.
-        tolerance = max(_TOLERANCES.get(one, 0.1) for one in (dtype, whole))
+        tolerance = max(_TOLERANCES.get(one, 0.1) for one in dtypes)
         if grad.device.type != "cpu":
             tolerance = max(tolerance, 1e-2)  # tensor cores may keep ten bits of float32
         compared.append((name, tolerance, float(difference.norm()), scale / len(sample)))

@@ -222,6 +222,30 @@ def test_a_regulariser_in_the_loop_that_begins_later_is_refused(names):
     assert optimizer.record.steps == 3 if len(names) == 4 else 3 <= optimizer.record.steps < 303
 
 
+@pytest.mark.parametrize("mode", ["ghost", "per_example"])
+def test_roundings_of_half_precision_are_no_other_gradient(mode, monkeypatch):
+    """Under autocast a layer gets float32 and gives bfloat16."""
+    from dpmech.optim.runs import lot_optimizer
+
+    plain = lot_optimizer.check_add_up
+    monkeypatch.setattr(lot_optimizer, "check_add_up", lambda *given, whole: plain(*given, whole=True))
+    cal = dm.calibrate_sigma(dm.Identity(60), 800.0, 1e-5)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 80), nn.LayerNorm(80), nn.Linear(80, 5))
+    # Gradients of examples that are alike, so that none of the roundings of their mean is small beside them.
+    alike = TensorDataset(1.0 + 1e-3 * data(240).tensors[0], torch.zeros(240, dtype=torch.int64))
+    loader = DataLoader(alike, batch_size=8)
+    private, optimizer, loader = private_run(cal, model, loader, lr=1e-3, generator=1, clipping_mode=mode)
+    while optimizer.steps_left:
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = private(x)
+            F.cross_entropy(out.float(), y).backward()
+            optimizer.step()
+    assert bool(torch.isfinite(weights(private)).all())
+
+
 @pytest.mark.parametrize("clear", [None, True, False])
 def test_what_steps_leave_on_parameters_is_no_part_of_the_next_batch(clear):
     expected = weights(run("auto", by_loss=False)[0])
