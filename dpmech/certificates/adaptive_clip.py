@@ -1,17 +1,25 @@
 r"""AdaptiveClip: a clip norm that follows a noised count of examples below it, certified with the gradients.
 
-Step t releases two sums over one lot: of the gradients clipped to C_t, and of +1/2 for every example whose
-gradient is no longer than C_t and -1/2 for every other one. In units of their noise (sigma_g C_t and the
-standard deviation of the count) one example moves the first by at most 1 / sigma_g and the second by 1 /
-sigma_b, sigma_b the noise of the count over 1/2. So both together are one Gaussian release of noise scale
+Step t releases two sums over one batch: of the gradients clipped to C_t, and of a count of +1/2 for every
+example whose gradient is no longer than C_t, -1/2 for every longer one, and 0 where the gradient is zero. In
+units of their noise (sigma_g C_t and the standard deviation of the count) one example adds a vector (x, y) to
+both, with ||x|| <= 1 / sigma_g and |y| <= 1 / sigma_b, sigma_b the noise of the count over 1/2. So both
+together are one Gaussian release of noise scale
 
     sigma = (sigma_g^-2 + sigma_b^-2)^(-1/2),
 
-the sigma of the claim. C_(t+1) is a function of C_t and the noised count of step t, so that it is known to
-whoever sees the releases: what example i adds at step t is its gradient over C_t, a vector of norm at most 1
-that was chosen adaptively, as all gradients of training are. Multiplying the noised sum by C_t afterwards is
-post-processing. A claim that covers adaptively chosen gradients of norm at most 1 covers this, with
-correlated noise too, if gradients over C_t and counts share one C.
+the sigma of the claim: sigma (x, y) has norm at most 1. C_(t+1) is a function of C_t and the noised count of
+step t, so that it is known to whoever sees the releases: what example i adds at step t is a vector of norm at
+most 1 that was chosen adaptively, as all gradients of training are. Multiplying the noised sum by C_t
+afterwards is post-processing. A claim that covers adaptively chosen gradients of norm at most 1 covers this,
+with correlated noise too, if gradients over C_t and counts share one C.
+
+**Every adjacency.** An example that is absent adds the zero vector; so does one whose gradient is set to zero
+(ZERO_OUT), as it counts 0. Were it counted as "no longer than C_t", it would add (0, 1/2), the count would
+move by 1, and theorems that take the vector of the neighbouring dataset for zero (truncated batches, several
+owners) would not apply. Under REPLACE_ONE one vector of norm at most 1 takes the place of another: gradients
+move by 2 clip norms, the count by 1, the joint vector by 2, as accounted for. All of it is attained, by
+gradients that are as long as C_t or longer.
 """
 
 import dataclasses
@@ -34,7 +42,8 @@ class AdaptiveClip:
 
     With C_t the clip norm of step t and s_t = 1/2 + (noised count) / expected_batch_size, roughly the share
     of examples whose gradient is no longer than C_t, the next one is C_t exp(-rate (s_t - quantile)). The
-    count is as private as the gradients: it spends `count_share` of what the claim allows for a step.
+    count is as private as the gradients: it spends `count_share` of what the claim allows for a step. An
+    example whose gradient is zero counts neither way, so that padding adds nothing.
 
     Args:
         initial: the clip norm of step 0, > 0.
@@ -87,7 +96,8 @@ class AdaptiveClip:
 
         Args:
             clip_norm: of this step, > 0.
-            count: of this step, noised: halves for examples below the norm, minus halves for those above.
+            count: of this step, noised: halves for examples below the norm, minus halves for those above,
+                nothing for gradients of zero.
             expected_batch_size: the public normaliser, > 0.
 
         Raises:
@@ -108,6 +118,7 @@ class AdaptiveClip:
             {"type": "AdaptiveClip"}
             | dataclasses.asdict(self)
             | {"gradient_sigma": self.gradient_sigma(sigma), "count_stddev": self.count_stddev(sigma)}
+            | {"count_of_zero": 0.0}
         )
 
     @classmethod
@@ -118,12 +129,13 @@ class AdaptiveClip:
             InvalidParameterError: if it is something else.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if data.get("type") != "AdaptiveClip" or set(data) - names != {
-            "type",
-            "gradient_sigma",
-            "count_stddev",
-        }:
-            raise InvalidParameterError("clip_norm", sorted(data), "a number, null or an AdaptiveClip")
+        stated = {"type", "gradient_sigma", "count_stddev", "count_of_zero"}
+        if data.get("type") != "AdaptiveClip" or set(data) - names != stated or data["count_of_zero"] != 0.0:
+            raise InvalidParameterError(
+                "clip_norm",
+                sorted(data),
+                "a number, null or an AdaptiveClip under which gradients of zero count 0 (count_of_zero)",
+            )
         return cls(**{name: data[name] for name in names})
 
 

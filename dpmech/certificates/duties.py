@@ -50,8 +50,8 @@ def _norm_of_the_step(clip: AdaptiveClip, size: str) -> str:
     return (
         f" It is {clip.initial!r} at step 0, and from one step to the next it is multiplied by "
         f"exp(-{clip.rate!r} (s - {clip.quantile!r})), s = 0.5 + (noised count of the step) / {size}. The "
-        "count is the sum over the same lot of +0.5 for what was no longer than the clip norm of the step "
-        "and -0.5 for what was."
+        "count is the sum over the same lot of +0.5 for what was no longer than the clip norm of the step, "
+        "-0.5 for what was, and 0 for what was zero."
     )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 from collections.abc import Hashable, Iterable, Sequence
+from fractions import Fraction
 
 from dpmech.accounting import RunCount
 from dpmech.certificates import Certificate, Claim, check_unedited
@@ -164,7 +165,9 @@ def check_lot(lot: Lot, certificate: Certificate) -> None:
             supported="a lot with the strategy, participation and adjacency of the release",
         )
     joint = Join(tuple(lot.blocks.values())).sigma if lot.blocks else 0.0
-    if joint < certificate.sigma:
+    # Exactly: the joint sigma is rounded down, and k blocks of sigma sqrt(k) need not be refused for that.
+    spent = sum((1 / Fraction(sigma) ** 2 for sigma in lot.blocks.values()), Fraction(0))
+    if not lot.blocks or spent > 1 / Fraction(certificate.sigma) ** 2:
         raise UnsupportedCombinationError(
             f"the mechanisms on lot {lot.name!r} have jointly sigma={down(joint)}, less than the "
             f"certified {up(certificate.sigma)}",

@@ -22,7 +22,7 @@ class ClipNorms:
         claim: the calibration or certificate.
         clip_norm: of one example's gradient; or an AdaptiveClip; None takes the certificate's, else 1.
         clipping: None or a Clipping, of fixed norms.
-        like: a parameter, on whose device counts are made.
+        parameters: those that are trained; counts are made on the device of the first.
 
     Attributes:
         clipping: of the coming lot.
@@ -34,18 +34,23 @@ class ClipNorms:
     """
 
     def __init__(
-        self, claim: Claim, clip_norm: float | AdaptiveClip | None, clipping: Clipping | None, like: Tensor
+        self,
+        claim: Claim,
+        clip_norm: float | AdaptiveClip | None,
+        clipping: Clipping | None,
+        parameters: Sequence[Tensor],
     ) -> None:
+        self._parameters = parameters
         self._rule = resolved_rule(claim, clip_norm, clipping)
         self._sigma = claim.sigma
         self._last: float | None = None
         self.counts: list[Tensor] = []
         if self._rule is None:
             fixed = None if isinstance(clip_norm, AdaptiveClip) else clip_norm
-            self.clipping = resolved_clipping(claim, fixed, clipping)
+            self.clipping = resolved_clipping(claim, fixed, clipping).over(parameters)
         else:
             self.clipping = FlatClipping(self._rule.initial)
-            self.counts.append(torch.zeros(1, dtype=torch.float64, device=like.device))
+            self.counts.append(torch.zeros(1, dtype=torch.float64, device=parameters[0].device))
 
     @property
     def terms(self) -> float | AdaptiveClip:
@@ -62,11 +67,11 @@ class ClipNorms:
         """What NoiseStream.add_step takes for the coming step."""
         return None if self._rule is None else self.clipping.joint_norm
 
-    def noise_stddevs(self, count: int, expected_batch_size: float) -> Sequence[float]:
+    def noise_stddevs(self, expected_batch_size: float) -> Sequence[float]:
         """Noise of every parameter's private gradient, at a row of C^-1 of norm 1 and `phi_scale` 1."""
         if self._rule is not None:
-            return [self._rule.gradient_sigma(self._sigma) / expected_batch_size] * count
-        norms = self.clipping.noise_norms(count, self._sigma)
+            return [self._rule.gradient_sigma(self._sigma) / expected_batch_size] * len(self._parameters)
+        norms = self.clipping.noise_norms(self._parameters, self._sigma)
         return [self._sigma * norm / expected_batch_size for norm in norms]
 
     @property

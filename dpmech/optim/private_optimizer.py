@@ -111,10 +111,10 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         if not self._trained:
             raise InvalidParameterError("optimizer", optimizer, "one with parameters that require gradients")
         self._intake = Intake(self._trained, [param for param in params if not param.requires_grad])
-        self._norms = ClipNorms(claim, clip_norm, clipping, self._trained[0])
+        self._norms = ClipNorms(claim, clip_norm, clipping, self._trained)
         counts = self._norms.counts
         self._lot = Accumulator(self._trained, self.clipping, loss_scale, process_group, counts)
-        scales = self._norms.noise_stddevs(len(self._trained), self._batch_size)
+        scales = self._norms.noise_stddevs(self._batch_size)
         check_agreement("the optimizer", {"expected_batch_size": self._batch_size}, process_group)
         noise = self._norms.noise
         self._stream = NoiseStream(

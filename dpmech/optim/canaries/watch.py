@@ -94,7 +94,7 @@ class CanaryWatch:
                 "a clip norm that changes: observations of several steps would not be in one unit",
                 supported="a fixed clip_norm in a run that is audited by canaries",
             )
-        norms = optimizer.clipping.noise_norms(len(self._trained), optimizer.claim.sigma)
+        norms = optimizer.clipping.noise_norms(self._trained, optimizer.claim.sigma)
         self._unit = norms[self._place]
         self._observations: list[FloatArray] = []
         self._strengths: list[float] = []
@@ -188,7 +188,7 @@ class CanaryWatch:
             value = self._loss(self._model, features.to(weight.dtype), target)
             gradients = torch.autograd.grad(value, self._trained, allow_unused=True)
         samples = [None if part is None else part[None] for part in gradients]
-        sums, _, dropped, _ = clip_and_sum(samples, self._optimizer.clipping.blocks(len(samples)))
+        sums, _, dropped, *_ = clip_and_sum(samples, self._optimizer.clipping.blocks(self._trained))
         clipped = sums[self._place]
         if clipped is None or dropped:
             raise NumericalError("the gradient of a canary's loss is not finite, or misses the first weight")

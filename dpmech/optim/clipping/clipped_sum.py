@@ -45,8 +45,9 @@ class ClippedSum:
         examples: how many examples it holds, or None. Private.
         dropped: how many had a gradient that is not finite, and were left out. Private.
         left_out: rows of the batch that were given weight 0, and are not in `examples`. Private.
-        below: how many of the others had a gradient that was not scaled down, or None; an AdaptiveClip needs
-            it. Private.
+        below: how many of the others had a gradient that is not zero and was not scaled down, or None; an
+            AdaptiveClip needs it. Private.
+        above: how many had one that was scaled down, or None; as `below`. Private.
         lent: whether the sums are used elsewhere too; where not, an optimizer adds to them in place.
 
     Raises:
@@ -63,6 +64,7 @@ class ClippedSum:
     left_out: int = 0
     lent: bool = True
     below: int | None = None
+    above: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.clipping, Clipping):
@@ -92,8 +94,9 @@ class ClippedSum:
         most = check_integer("examples", self.examples, minimum=0) * self.clipping.joint_norm
         # Norms are formed with a little on top, zeros too, for squares that vanish.
         finite = self.examples - self.dropped
-        if self.below is not None:
-            check_integer("below", self.below, minimum=0, maximum=finite)
+        below = 0 if self.below is None else check_integer("below", self.below, minimum=0, maximum=finite)
+        if self.above is not None:
+            check_integer("above", self.above, minimum=0, maximum=finite - below)
         slack = math.sqrt(sum(value.numel() for value in self.sums if value is not None) * _TINY)
         if math.sqrt(total) > 1.001 * most + slack:
             raise NumericalError(
@@ -111,6 +114,7 @@ class ClippedSum:
         reduced: bool = False,
         examples: int | None = None,
         below: int | None = None,
+        above: int | None = None,
     ) -> "ClippedSum":
         """Take `param.grad * scale` for the sum, as after the second backward pass of ghost clipping.
 
@@ -122,13 +126,14 @@ class ClippedSum:
             reduced: as in the class.
             examples: as in the class.
             below: as in the class.
+            above: as in the class.
 
         Raises:
             InvalidParameterError: on a bad argument; gradients in half precision are refused.
         """
         factor = check_real("scale", scale, minimum=0.0, open_minimum=True)
         sums = [None if param.grad is None else param.grad.detach() * factor for param in parameters]
-        result = cls(parameters, sums, clipping, reduced=reduced, examples=examples, below=below)
+        result = cls(parameters, sums, clipping, reduced=reduced, examples=examples, below=below, above=above)
         for param in parameters:
             param.grad = None
         return result
@@ -141,13 +146,15 @@ class Summed(NamedTuple):
         sums: one a parameter.
         examples: how many there were.
         dropped: how many of them had a gradient that is not finite, and were left out.
-        below: how many were not scaled down in any block.
+        below: how many have a gradient that is not zero and was not scaled down in any block.
+        above: how many were scaled down.
     """
 
     sums: list[Tensor | None]
     examples: int
     dropped: int
     below: int
+    above: int
 
 
 @torch.no_grad()
@@ -173,7 +180,7 @@ def clip_and_sum(
     """
     present = {index: _opened(one, index) for index, one in enumerate(samples) if one is not None}
     if not present:
-        return Summed([None] * len(samples), 0, 0, 0)
+        return Summed([None] * len(samples), 0, 0, 0, 0)
     counts = {one.examples if isinstance(one, Factored) else one.shape[0] for one in present.values()}
     if len(counts) > 1:
         raise InvalidParameterError("per-example gradients", sorted(counts), "of one number of examples")
@@ -188,8 +195,12 @@ def clip_and_sum(
     finite = torch.isfinite(squares).all(dim=0)
     limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
     norms = squares.sqrt() * scale
-    within = (norms <= limits).all(dim=0)  # what is not finite is above
-    kept, below = torch.stack([finite.sum(), within.sum()]).tolist()  # waits for a device once
+    longer = (norms > limits).any(dim=0) & finite
+    # What zeros leave in `squares` (see _squared_norms): whole multiples of one power of two, so exact sums.
+    present_values = sum(one.shape[1] for one in present.values() if isinstance(one, Tensor))
+    zero = squares.sum(dim=0) <= present_values * _TINY
+    counts_of = [finite.sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()]
+    kept, below, above = torch.stack(counts_of).tolist()  # waits for a device once
     mask = None if kept == examples else finite
     factors = (limits / norms).clamp(max=1.0) * scale
     sums: list[Tensor | None] = [None] * len(samples)
@@ -204,7 +215,7 @@ def clip_and_sum(
         for index, part in zip(unit.members, parts, strict=True):
             sample = samples[index]
             sums[index] = part.view(sample.shape[1:]) if isinstance(sample, Tensor) else part
-    return Summed(sums, examples, examples - kept, below)
+    return Summed(sums, examples, examples - kept, below, above)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

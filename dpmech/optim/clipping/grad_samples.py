@@ -24,6 +24,7 @@ class Intake:
     def __init__(self, trained: Sequence[Tensor], frozen: Sequence[Tensor]) -> None:
         self._trained = trained
         self._frozen = frozen
+        self._own: list[tuple[int, int] | None] = []
         # Gradients of before, as an earlier private run leaves them, are never read: steps overwrite them.
         self.note_own()
 
@@ -43,11 +44,14 @@ class Intake:
             InvalidParameterError: on a grad_sample of the wrong shape, or of another number of examples.
         """
         for index, param in enumerate(self._frozen):
-            if param.grad is not None or getattr(param, "grad_sample", None) is not None:
+            given = param.grad is not None or getattr(param, "grad_sample", None) is not None
+            if given or param.requires_grad:
+                what = "received a gradient" if given else "requires gradients now"
                 raise UnsupportedCombinationError(
-                    f"frozen parameter {index}, of shape {tuple(param.shape)}, received a gradient: it would "
-                    "be trained without noise",
-                    supported="parameters that require gradients when PrivateOptimizer is built",
+                    f"frozen parameter {index}, of shape {tuple(param.shape)}, {what}: it would be trained "
+                    "without noise, or not at all",
+                    supported="parameters that require gradients when PrivateOptimizer is built; those that "
+                    "are to wait may be frozen after that",
                 )
         parts = [_grad_sample(index, param) for index, param in enumerate(self._trained)]
         samples = _rows(parts, examples)
@@ -74,9 +78,16 @@ class Intake:
             if getattr(param, "grad_sample", None) is not None:
                 param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
 
+    def forget_own(self) -> None:
+        """Take gradients off that were noted, if they are still there."""
+        for index, param in enumerate(self._trained):
+            if self._own[index] is not None and _identity(param.grad) == self._own[index]:
+                param.grad = None
+        self._own = [None] * len(self._trained)
+
     def note_own(self) -> None:
         """Note the gradients that are on the parameters now: they are no later surprise."""
-        self._own: list[tuple[int, int] | None] = [_identity(param.grad) for param in self._trained]
+        self._own = [_identity(param.grad) for param in self._trained]
 
     def _is_foreign(self, index: int, param: Tensor) -> bool:
         if param.grad is None or _identity(param.grad) == self._own[index]:

@@ -30,10 +30,13 @@ _LARGE = 1 << 16
 def has_factors(layer: nn.Module) -> bool:
     """Whether the gradients of a layer's weight are sums of outer products of its input and output.
 
-    Exact classes alone: what a subclass computes, or a parametrization, cannot be known. Convolutions in
+    Exact classes alone, with their own forward: what a subclass computes, a parametrization, or a function
+    that was put in the place of `forward`, cannot be known. Convolutions in
     groups or with another padding than zeros are left to autograd, and so are lookups that change their
     weight or count.
     """
+    if "forward" in vars(layer):
+        return False
     if type(layer) is nn.Linear or _is_transposed(layer):
         return True
     if type(layer) is nn.Embedding:

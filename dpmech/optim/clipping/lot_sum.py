@@ -29,8 +29,9 @@ class Accumulator:
         clipping: how every example must be clipped.
         loss_scale: what the loss was multiplied by, > 0.
         group: the processes that train together.
-        counts: none; or a tensor like the count that is added up beside the gradients: one half for every
-            example that was not scaled down, minus one half for every other one. Float64, so exact.
+        counts: none; or a tensor like the count that is added up beside the gradients: minus one half for
+            every example that was scaled down, one half for every other one whose gradient is not zero.
+            Float64, so exact.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Accumulator:
         self._params = [*params, *counts]
         self._counts = counts
         self._clipping = clipping
-        self._blocks = clipping.blocks(len(params))
+        self._blocks = clipping.blocks(params)
         self._scale = 1.0 / check_real("loss_scale", loss_scale, minimum=0.0, open_minimum=True)
         self._group = group
         self._world = processes(group)
@@ -63,19 +64,19 @@ class Accumulator:
             )
         found = clip_and_sum(samples, self._blocks, scale=self._scale)
         self._probe.note(found.examples, found.dropped)
-        counted = self._counted(found.examples - found.dropped, found.below)
+        counted = self._counted(found.below, found.above)
         self._add([*found.sums, *counted], found.dropped, lent=False)
 
     def add_clipped(self, clipped: ClippedSum) -> None:
         """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
         if not isinstance(clipped, ClippedSum):
             raise InvalidParameterError("clipped", clipped, "None or a ClippedSum")
-        if clipped.clipping != self._clipping:
+        blocks = clipped.clipping.blocks(clipped.parameters)
+        if blocks.clip_norms != self._blocks.clip_norms:
             raise InvalidParameterError("clipping of the sum", clipped.clipping, f"{self._clipping!r}")
         position = {id(param): index for index, param in enumerate(self._trained)}
-        members = self._clipping.blocks(len(clipped.parameters)).members
         sums: list[Tensor | None] = [None] * len(self._params)
-        for param, value, member in zip(clipped.parameters, clipped.sums, members, strict=True):
+        for param, value, member in zip(clipped.parameters, clipped.sums, blocks.members, strict=True):
             index = position.get(id(param))
             if index is None or self._blocks.members[index] != member:
                 raise InvalidParameterError(
@@ -90,11 +91,12 @@ class Accumulator:
                     )
                 sums[index] = local_part(value.detach())
         if self._counts:
-            if clipped.examples is None or (clipped.below is None and clipped.examples):
-                raise InvalidParameterError(
-                    "below", clipped.below, "given, with examples, in a ClippedSum under an AdaptiveClip"
-                )
-            sums[-1:] = self._counted(clipped.examples - clipped.dropped, clipped.below or 0)
+            for name, number in (("below", clipped.below), ("above", clipped.above)):
+                if clipped.examples is None or (number is None and clipped.examples):
+                    raise InvalidParameterError(
+                        name, number, "given, with examples, in a ClippedSum under an AdaptiveClip"
+                    )
+            sums[-1:] = self._counted(clipped.below or 0, clipped.above or 0)
         if clipped.reduced and not is_first(self._group):
             # The first process brings what all processes have; sharded parameters are not added up.
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
@@ -105,7 +107,7 @@ class Accumulator:
     def reclip(self, clipping: Clipping) -> None:
         """Clip the next lot, of which nothing was added yet, in another way."""
         self._clipping = clipping
-        self._blocks = clipping.blocks(len(self._trained))
+        self._blocks = clipping.blocks(self._trained)
 
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
@@ -168,8 +170,8 @@ class Accumulator:
         self._probe = Probe(known=all(total is None for total in sums) and not self.dropped)
         self._sums = sums
 
-    def _counted(self, examples: int, below: int) -> list[Tensor]:
-        return [torch.full_like(count, below - 0.5 * examples) for count in self._counts]
+    def _counted(self, below: int, above: int) -> list[Tensor]:
+        return [torch.full_like(count, 0.5 * (below - above)) for count in self._counts]
 
     @torch.no_grad()
     def _add(self, sums: Sequence[Tensor | None], dropped: int, *, lent: bool) -> None:

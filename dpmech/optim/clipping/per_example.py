@@ -43,8 +43,8 @@ def clipped_gradients(
             is given, not the one outside.
         batch: tensors with the examples along their first dimension, in tuples, lists and dicts; a dict is
             handed on as keyword arguments. It may be empty.
-        clipping: how to clip, or a clip norm. Blocks follow the order of the model's parameters that
-            require gradients.
+        clipping: how to clip, or a clip norm. Blocks that are given in order follow that of the model's
+            parameters that require gradients.
         microbatch_size: how many examples to differentiate at once; None for all of them. Memory grows
             with it, the result changes in the last bits only.
         weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are left out, as
@@ -76,6 +76,7 @@ def clipped_gradients(
         taken = Batch((batch,) if isinstance(batch, Tensor) else batch, {})
     gradients = ExampleGradients(model, loss, ghost=clipping_mode == "ghost")
     clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
+    clip = clip.over(gradients.trained, gradients.names)
     return gradients.clipped(taken, clip, microbatch_size=microbatch_size, weights=weights, lent=True)[0]
 
 
@@ -127,15 +128,15 @@ class ExampleGradients:
             if microbatch_size is None
             else check_integer("microbatch_size", microbatch_size, minimum=1)
         )
-        blocks = clip.blocks(len(self.trained))
+        blocks = clip.blocks(self.trained)
         sums: list[Tensor | None] = [None] * len(self.trained)
-        dropped, below, losses = 0, 0, []
+        dropped, below, above, losses = 0, 0, 0, []
         for start in range(0, length, max(size, 1)):
             part = [tensor[start : start + size] for tensor in tensors]
             samples, values = self.samples(batch, part)
             found = clip_and_sum(samples, blocks)
             sums = [_added(total, one) for total, one in zip(sums, found.sums, strict=True)]
-            dropped, below = dropped + found.dropped, below + found.below
+            dropped, below, above = dropped + found.dropped, below + found.below, above + found.above
             losses.append(values)
         total = ClippedSum(
             self.trained,
@@ -146,6 +147,7 @@ class ExampleGradients:
             left_out=batch.examples - length,
             lent=lent,
             below=below,
+            above=above,
         )
         return total, torch.cat(losses) if losses else torch.zeros(0)
 
@@ -160,15 +162,39 @@ class ExampleGradients:
         self, batch: Batch, tensors: Sequence[Tensor]
     ) -> tuple[list[Tensor | Factored | None], Tensor]:
         values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
+        samples: list[Tensor | Factored | None]
         if self._taps is not None:
-            return self._taps.samples(functools.partial(self._example_loss, batch), values, tensors)
+            samples, losses = self._taps.samples(
+                functools.partial(self._example_loss, batch), values, tensors
+            )
+            self._check_complete(losses)
+            return samples, losses.detach()
         per_example: Any = torch.func.vmap(
             torch.func.grad_and_value(functools.partial(self._example_loss, batch)),
             in_dims=(None, *[0] * len(tensors)),
             randomness="different",
         )
         gradients, losses = per_example(values, *tensors)
-        return [gradients[name] for name in self.names], losses.detach()
+        self._check_complete(losses)
+        return [gradients[name].detach() for name in self.names], losses.detach()
+
+    def _check_complete(self, losses: Tensor) -> None:
+        """Refuse losses that follow from trained parameters otherwise than by the model that they get.
+
+        The model gets values of its own; what else is differentiable is a constant for the gradients of
+        examples, and stands in the graph of autograd.
+        """
+        if not losses.requires_grad:
+            return
+        name_of = {id(param): name for name, param in zip(self.names, self.trained, strict=True)}
+        missed = sorted({name_of[id(leaf)] for leaf in _leaves(losses) if id(leaf) in name_of})
+        if missed:
+            raise UnsupportedCombinationError(
+                f"the loss uses {', '.join(missed[:3])} beside the model that it gets, of which gradients of "
+                "examples know nothing",
+                supported="a loss that calls the model it is given; regularisers in the model's forward, or "
+                "by weight_decay of the optimizer",
+            )
 
     def covered_values(self, batch: Batch, tensors: Sequence[Tensor]) -> int:
         """How many weights have factors in place of gradients, for examples of these shapes."""
@@ -280,3 +306,16 @@ def _places(model: nn.Module) -> dict[str, Tensor]:
 
 def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
     return part if total is None or part is None else total.add_(part)
+
+
+def _leaves(value: Tensor) -> Iterator[Tensor]:
+    """The tensors that require gradients from which a value was computed."""
+    left, seen = [value.grad_fn], set()
+    while left:
+        node: Any = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        left.extend(one for one, _ in node.next_functions)

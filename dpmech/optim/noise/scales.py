@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from dpmech.certificates import AdaptiveClip, Claim
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
@@ -13,26 +15,27 @@ __all__ = ["resolved_norms"]
 
 
 def resolved_norms(
-    claim: Claim, value: float | Sequence[float] | Clipping | AdaptiveClip, count: int
+    claim: Claim, value: float | Sequence[float] | Clipping | AdaptiveClip, params: Sequence[Tensor]
 ) -> list[float]:
-    """The clip norm to which the noise of each of `count` parameters is scaled.
+    """The clip norm to which the noise of each parameter is scaled.
 
     Args:
         claim: what is certified.
         value: as for NoiseStream.
-        count: number of parameters.
+        params: the parameters.
 
     Raises:
         InvalidParameterError: on a bad value.
         CertificateError: if it is another one than certified, or smaller.
     """
+    count = len(params)
     if isinstance(value, AdaptiveClip):
         check_rule(claim, value)
         scales = [value.gradient_sigma(claim.sigma)] * (count - 1) + [value.count_stddev(claim.sigma)]
         return [scale / claim.sigma * (1.0 + 4.0 * UNIT) for scale in scales]
     if isinstance(value, Clipping):
         check_certified(claim, "clip_norm", value.joint_norm)
-        return list(value.noise_norms(count, claim.sigma))
+        return list(value.noise_norms(params, claim.sigma))
     norms = _check_clip_norms(value, count)
     if isinstance(value, Sequence):
         # How gradients are clipped is not known here: noise of the whole norm serves for any way.

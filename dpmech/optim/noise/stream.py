@@ -105,7 +105,7 @@ class NoiseStream(Uncopied):
         self._claim = check_claim(calibration)
         self._params, self._slots = make_slots(params)
         self._adaptive = isinstance(clip_norm, AdaptiveClip)
-        self._clip_norms = resolved_norms(self._claim, clip_norm, len(self._slots))
+        self._clip_norms = resolved_norms(self._claim, clip_norm, self._params)
         self.mode, recursion = correlate(self._claim.strategy, mode)
         whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
         factors = [whole * norm for norm in self._clip_norms]

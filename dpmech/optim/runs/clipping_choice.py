@@ -56,7 +56,8 @@ def choose(
         batch: with at least one example.
 
     Raises:
-        UnsupportedCombinationError: if "ghost" is asked for, and a parameter is used beside its layer.
+        UnsupportedCombinationError: if "ghost" is asked for, and gradients do not follow from what goes in
+            and out of layers.
     """
     if asked == "per_example":
         return ClippingChoice("per_example", "as asked for")
@@ -67,26 +68,21 @@ def choose(
             "per_example",
             f"{values} weights have factors that cost less than their gradients, under {_WORTH_IT}",
         )
-    strange = _differing(formed, factored, batch, example)
-    if not strange:
-        share = f"{values} of {sum(param.numel() for param in formed.trained)} weights by factors"
-        return ClippingChoice("ghost", share)
-    problem = (
-        f"the gradients of {', '.join(strange)} do not follow from what goes in and out of their layers: the "
-        "weights are used beside them too (tied by hand, or in a regulariser), or a layer's input is changed "
-        "in place"
-    )
+    share = f"{values} of {sum(param.numel() for param in formed.trained)} weights by factors"
     if asked == "ghost":
-        raise UnsupportedCombinationError(
-            problem, supported="clipping_mode='per_example', or weights that only their layers use"
-        )
-    return ClippingChoice("per_example", problem)
+        _check_same(formed, factored, batch, example)
+        return ClippingChoice("ghost", share)
+    try:
+        _check_same(formed, factored, batch, example)
+    except UnsupportedCombinationError as error:
+        return ClippingChoice("per_example", error.reason)
+    return ClippingChoice("ghost", share)
 
 
-def _differing(
+def _check_same(
     formed: ExampleGradients, factored: ExampleGradients, batch: Batch, example: list[Tensor]
-) -> list[str]:
-    """Parameters whose gradients of one example differ, by their names."""
+) -> None:
+    """Raise UnsupportedCombinationError unless both have the same gradients of one example."""
     found = []
     for gradients in (formed, factored):
         with spared_random_numbers(example):
@@ -102,7 +98,11 @@ def _differing(
         # NaN and infinities, which data may bring, are no difference.
         if float((plain - other).norm()) > _TOLERANCES.get(param.dtype, 0.1) * norm + floor:
             names.append(name)
-    return names
+    if names:
+        raise UnsupportedCombinationError(
+            f"the gradients of {', '.join(names)} do not follow from what goes in and out of their layers",
+            supported="clipping_mode='per_example'",
+        )
 
 
 def _dense(sample: Tensor | Factored | None) -> Tensor | None:

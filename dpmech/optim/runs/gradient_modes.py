@@ -130,7 +130,8 @@ class OpacusHooks(GradientMode):
             hooked = hooked_module(model, _Handed(private), ghost=ghost)
         private.clipping_mode = "ghost" if ghost else "per_example"
         private.watch_gradients(inner)
-        count_calls(inner, progress, [param for param in inner.parameters() if param.requires_grad])
+        trained = [param for param in inner.parameters() if param.requires_grad]
+        count_calls(inner, progress, trained, weakref.WeakMethod(private.forget_gradients))
         inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
         return hooked
 

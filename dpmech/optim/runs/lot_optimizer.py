@@ -55,6 +55,7 @@ class LotOptimizer(PrivateOptimizer):
         self._unchanged = unchanged
         self.clipping_mode: ClippingMode | None = None
         self._names: dict[int, str] | None = None
+        self._compared = False  # whether all gradients of a batch were
         super().__init__(*args, **kwargs)
         self._spent = RunningEpsilon(self.claim)
         certified = (self.claim.participation, self.claim.strategy.n)
@@ -94,13 +95,21 @@ class LotOptimizer(PrivateOptimizer):
         self._guard.release()
 
     def watch_gradients(self, model: nn.Module) -> None:
-        """Compare per-example gradients with those of the batch once, at the first lot that has examples.
+        """Compare per-example gradients with those of the batch, of some parameters at every batch.
+
+        At the first batch that has examples all are compared.
 
         Args:
             model: whose parameters are trained.
         """
-        # What a run before left on a parameter would be taken for a part of the batch's gradient.
-        self._names = {id(param): name for name, param in model.named_parameters() if param.grad is None}
+        self._names = {id(param): name for name, param in model.named_parameters()}
+
+    def forget_gradients(self) -> None:
+        """Before a forward pass: take off what a step, or a run before, left on the parameters.
+
+        A backward pass would add to it, and it would be taken for a part of the batch's gradient.
+        """
+        self._intake.forget_own()
 
     @property
     def loader(self) -> PrivateLoader:
@@ -129,8 +138,8 @@ class LotOptimizer(PrivateOptimizer):
             if found is not None and examples is not None:
                 found = examples
             if found and self._names is not None and progress.counted is None:
-                check_add_up(self._trained, self._names, progress.handed)
-                self._names = None
+                check_add_up(self._trained, self._names, progress.handed, whole=not self._compared)
+                self._compared = True
         elif isinstance(clipped, ClippedSum):
             # A sum that does not say how many examples it holds is taken for those of the batch.
             found, left_out = clipped.examples, clipped.left_out

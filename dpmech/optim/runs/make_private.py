@@ -95,7 +95,8 @@ def make_private(
         max_physical_batch_size: how many examples of one process to hold at once; None for whole lots;
             "auto", with `loss`, measures what an example needs and takes half of the memory that is free. A
             run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
-        clipping: as for PrivateOptimizer.
+        clipping: as for PrivateOptimizer. Blocks that are given in order follow `model.named_parameters()`,
+            however the optimizer groups and orders them; names and parameters may be keys.
         drop_last: as for SequentialSampler; only for participations that are not random.
         generator: of the noise; None for entropy of the operating system, as private training must; "secure"
             for the same with numbers from a cipher, "secure-lattice" for these and sums on a lattice, see
@@ -183,6 +184,9 @@ def make_private(
     if world > 1:
         _share_weights(inner, process_group)
     trained = [param for param in inner.parameters() if param.requires_grad]
+    if isinstance(clipping, Clipping):
+        names = [name for name, param in inner.named_parameters() if param.requires_grad]
+        clipping = clipping.over(trained, names)
     unchanged = Unchanged(inner, trained, public_buffers)
     certified = claim.expected_batch_size
     normaliser = sampler.expected_batch_size if certified is None else None

@@ -157,7 +157,7 @@ class PerExampleModel(nn.Module):
             with spared_random_numbers(batch.tensors):
                 repeated = [tensor[:1].expand(count, *tensor.shape[1:]) for tensor in batch.tensors]
                 samples, _ = gradients.samples(batch, repeated)
-                clip_and_sum(samples, optimizer.clipping.blocks(len(samples)))
+                clip_and_sum(samples, optimizer.clipping.blocks(gradients.trained))
 
         loader.settle(largest_batch(run, batch.tensors[0].device, loader.sampler.dataset_size))
 
@@ -274,12 +274,23 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
         )
 
 
-def count_calls(model: nn.Module, progress: LotProgress, trained: Sequence[Tensor]) -> None:
+def count_calls(
+    model: nn.Module,
+    progress: LotProgress,
+    trained: Sequence[Tensor],
+    before: Callable[[], Callable[[], object] | None],
+) -> None:
     """Have the calls of a model and of its parts counted, by the parameters that they may use.
 
     A part that is called within a call counts with it: weights may be used several times in one.
+
+    Args:
+        model: the model.
+        progress: counts.
+        trained: parameters that are trained.
+        before: a weak reference to what is done before every call with gradients.
     """
-    calls = _Calls(progress, {id(param) for param in trained})
+    calls = _Calls(progress, {id(param) for param in trained}, before)
     for part in model.modules():
         part.register_forward_pre_hook(ModelHook(calls.entered))
         part.register_forward_hook(ModelHook(calls.left), always_call=True)
@@ -288,9 +299,15 @@ def count_calls(model: nn.Module, progress: LotProgress, trained: Sequence[Tenso
 class _Calls:
     """The outermost call with gradients that is going on, if any."""
 
-    def __init__(self, progress: LotProgress, trained: set[int]) -> None:
+    def __init__(
+        self,
+        progress: LotProgress,
+        trained: set[int],
+        before: Callable[[], Callable[[], object] | None],
+    ) -> None:
         self._progress = progress
         self._trained = trained
+        self._before = before
         self._outermost: nn.Module | None = None
         self._depth = 0
         self._batch = 0
@@ -300,6 +317,9 @@ class _Calls:
             self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
             self._outermost = part
+            before = self._before()
+            if before is not None:
+                before()
         if self._outermost is not part:
             return
         self._depth += 1

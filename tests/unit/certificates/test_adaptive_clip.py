@@ -114,6 +114,28 @@ def test_less_noise_than_that_is_refused_in_a_file_and_by_verify(tmp_path, monke
     assert [one.name for one in found.checks if not one.ok] == ["clip norm"]
 
 
+@pytest.mark.parametrize("adjacency", list(dm.Adjacency))
+def test_verify_asks_what_the_neighbour_of_an_example_counts(adjacency, monkeypatch):
+    cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4), adjacency=adjacency)
+    certificate = cal.certificate(RULE, 40.0)
+    (check,) = [one for one in dm.verify(certificate).checks if one.name == "clip norm"]
+    assert check.ok
+    assert adjacency.value in check.detail
+    # A rule that counted a gradient of zero as one that is no longer than the norm.
+    forged = json.loads(json.dumps(certificate.to_dict()))
+    forged["claim"]["clip_norm"]["count_of_zero"] = {"decimal": 0.5, "hex": (0.5).hex()}
+    with pytest.raises(dm.CertificateError, match="count_of_zero"):
+        dm.Certificate.from_json(sealed(forged))
+    plain = AdaptiveClip.to_dict
+    monkeypatch.setattr(
+        AdaptiveClip, "to_dict", lambda own, sigma: plain(own, sigma) | {"count_of_zero": 0.5}
+    )
+    monkeypatch.setattr(AdaptiveClip, "from_dict", classmethod(lambda cls, data: RULE))
+    found = dm.verify(certificate)
+    failed = [one.name for one in found.checks if not one.ok]
+    assert failed == (["clip norm"] if adjacency is dm.Adjacency.ZERO_OUT else [])
+
+
 def test_reports_and_printed_documents_say_it_by_their_schemas(tmp_path):
     certificate = saved.calibration("min-sep").certificate(RULE, 40.0)
     review = review_of(certificate)

@@ -1,5 +1,6 @@
 """A clip norm that follows a noised count: clipped by its own norm, noised jointly, saved, stated."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from dpmech.optim import (
     NoiseStream,
     PerLayerClipping,
     PrivateOptimizer,
+    clipped_gradients,
     load_checkpoint,
     save_checkpoint,
 )
@@ -156,6 +158,97 @@ def test_an_example_without_a_finite_gradient_counts_for_nothing_in_both_sums():
         else:
             optimizer.step()
         found.append((param.grad.tolist(), optimizer.clip_norm))
+        optimizer.close()
+    assert found[0] == found[1]
+
+
+# ---- what one example moves
+
+
+def count_of(optimizer):
+    """The count of the batch so far, without noise."""
+    return float(optimizer.state_dict()["dpmech"]["lot"]["sums"][-1])
+
+
+def added(model, optimizer, rows, way):
+    """The sums of gradients and the count after a batch of these inputs, in one of the ways to gradients."""
+    if way == "samples":
+        for param, sample in zip(
+            model.parameters(), (rows[:, None, :], torch.ones(len(rows), 1)), strict=True
+        ):
+            param.grad_sample = sample * (rows.abs().sum(dim=1) > 0).reshape(-1, *[1] * (sample.ndim - 1))
+        optimizer.accumulate()
+    else:
+        loss = lambda model, x: model(x).sum() * (x != 0).any()  # noqa: E731 - a loss that is zero for zeros
+        optimizer.accumulate(clipped_gradients(model, loss, rows, optimizer.clipping, clipping_mode=way))
+    sums = [one for one in optimizer.state_dict()["dpmech"]["lot"]["sums"] if one is not None]
+    optimizer._lot.clear()
+    return torch.cat([one.flatten() for one in sums[:-1]] or [torch.zeros(0)]), float(
+        sums[-1]
+    ) if sums else 0.0
+
+
+@pytest.mark.parametrize("way", ["samples", "per_example", "ghost"])
+@pytest.mark.parametrize("adjacency", list(dm.Adjacency))
+def test_one_example_moves_both_sums_together_by_no_more_than_certified(way, adjacency):
+    """All pairs of batches that differ in one example, of which the worst one is as certified."""
+    cal = dm.calibrate_sigma(dm.Identity(1), 2.0, 1e-5, adjacency=adjacency)
+    sigma, rule = cal.sigma / cal.sensitivity.upper, AdaptiveClip(2.0, count_share=0.3)
+    model = nn.Linear(60, 1)
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.0), cal, rule, expected_batch_size=4, generator=1
+    )
+    others = torch.randn(3, 60, generator=torch.Generator().manual_seed(0))
+    zero, one = torch.zeros(1, 60), torch.zeros(1, 60)
+    one[0, 0] = 1.0
+    # The bias has gradient 1: of norms 1.05, 2 (a tie, up to roundings), 2.01, and much more, both ways.
+    scales = (0.33, math.sqrt(3.0) - 1e-3, math.sqrt(3.0) + 1e-2, 1e4)
+    examples = [sign * scale * one for scale in scales for sign in (1.0, -1.0)] + [zero]
+    absent = [torch.zeros(0, 60)]
+    neighbours = {
+        dm.Adjacency.ADD_REMOVE: absent,
+        dm.Adjacency.ZERO_OUT: [zero],
+        dm.Adjacency.REPLACE_ONE: examples,
+    }[adjacency]
+
+    def sums(example, order):
+        return added(model, optimizer, torch.cat((example, others)[::order]), way)
+
+    worst = 0.0
+    for order in (1, -1):
+        here, there = ([sums(one, order) for one in each] for each in (examples, neighbours))
+        for (gradient, count), (other, other_count) in itertools.product(here, there):
+            moved = (gradient.double() - other.double()).norm() / (rule.gradient_sigma(cal.sigma) * 2.0)
+            worst = max(worst, math.hypot(moved, (count - other_count) / rule.count_stddev(cal.sigma)))
+    optimizer.close()
+    assert worst <= 1.0 / sigma * (1.0 + 1e-9)
+    assert worst >= 0.95 / sigma  # what is certified is needed: a planted violation of 5 % is seen
+
+
+@pytest.mark.parametrize("loss", [None, cross_entropy], ids=["samples", "loss"])
+def test_rows_of_padding_with_weight_zero_add_nothing(loss):
+    found = []
+    for padding in (0, 3):
+        model = classifier(widths=(3, 64, 2))
+        optimizer = PrivateOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0), CAL, RULE, expected_batch_size=10, generator=1
+        )
+        if loss is None:
+            for param in model.parameters():
+                sample = torch.randn(4, *param.shape, generator=torch.Generator().manual_seed(0))
+                param.grad_sample = torch.cat([sample, torch.zeros(padding, *param.shape)])
+            optimizer.accumulate()
+        else:
+            rows = torch.randn(4 + padding, 3, generator=torch.Generator().manual_seed(0))
+            rows[:4] = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+            weights = (torch.arange(len(rows)) < 4).float()
+            weighed = lambda model, x, weight: weight * loss(model, x, torch.tensor(0))  # noqa: E731
+            for mode in ("per_example", "ghost"):
+                optimizer.accumulate(
+                    clipped_gradients(model, weighed, (rows, weights), optimizer.clipping, clipping_mode=mode)
+                )
+        found.append(count_of(optimizer))
+        assert abs(found[-1]) in ({1.0, 2.0} if loss is None else {2.0, 4.0})
         optimizer.close()
     assert found[0] == found[1]
 
@@ -315,12 +408,23 @@ def test_what_cannot_be_had_together_is_refused():
 def test_sums_must_say_how_many_examples_were_below_and_be_clipped_by_the_norm_of_the_step():
     param, optimizer = by_hand()
     total = torch.zeros(5, dtype=torch.float64)
-    for options in ({}, {"examples": 3}, {"below": 2}):
-        with pytest.raises(dm.InvalidParameterError, match="below"):
+    for name, options in (
+        ("below", {}),
+        ("below", {"examples": 3, "above": 1}),
+        ("below", {"below": 2, "above": 1}),
+        ("above", {"examples": 3, "below": 2}),
+    ):
+        with pytest.raises(dm.InvalidParameterError, match=name):
             optimizer.accumulate(ClippedSum([param], [total], optimizer.clipping, **options))
-    with pytest.raises(dm.InvalidParameterError, match="below"):
-        ClippedSum([param], [total], optimizer.clipping, examples=3, dropped=1, below=3)
-    optimizer.accumulate(ClippedSum([param], [total], optimizer.clipping, examples=3, below=2))
+    for name, options in (
+        ("below", {"below": 3}),
+        ("above", {"below": 1, "above": 2}),
+        ("above", {"above": 3}),
+    ):
+        with pytest.raises(dm.InvalidParameterError, match=name):
+            ClippedSum([param], [total], optimizer.clipping, examples=3, dropped=1, **options)
+    optimizer.accumulate(ClippedSum([param], [total], optimizer.clipping, examples=3, below=2, above=0))
+    assert count_of(optimizer) == 1.0
     optimizer.step()
     with pytest.raises(dm.InvalidParameterError, match="clipping of the sum"):
         optimizer.accumulate(ClippedSum([param], [total], FlatClipping(RULE.initial), examples=0))

@@ -21,7 +21,7 @@ SLACK = 1e-4
 def test_squares_that_vanish_in_float32_do_not_escape_the_clip(size, count):
     sample = torch.full((1, count), size)
     limit = size * math.sqrt(count) / 50.0
-    sums, _, dropped, _ = clip_and_sum([sample], Blocks((0,), (limit,)))
+    sums, _, dropped, *_ = clip_and_sum([sample], Blocks((0,), (limit,)))
     assert dropped == 0
     assert float(sums[0].double().norm()) <= limit
 
@@ -59,10 +59,10 @@ def test_every_square_may_have_lost_the_least_normal_number(count):
 
 def test_a_clipped_gradient_has_the_clip_norm_less_the_rounding_of_float32():
     sample = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
-    clipped, _, _, _ = clip_and_sum([sample[:1]], Blocks((0,), (1.0,)))
+    clipped, *_ = clip_and_sum([sample[:1]], Blocks((0,), (1.0,)))
     assert float(clipped[0].norm()) == pytest.approx(1.0 - 2.0**-14, rel=1e-9)
     # A shorter one stays as it is.
-    same, _, _, _ = clip_and_sum([sample[1:]], Blocks((0,), (1.0,)))
+    same, *_ = clip_and_sum([sample[1:]], Blocks((0,), (1.0,)))
     assert same[0].tolist() == [0.3, 0.4]
 
 

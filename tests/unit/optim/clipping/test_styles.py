@@ -16,7 +16,7 @@ SLACK = 1e-4
 
 def by_hand(samples, clipping):
     """The sum of clipped gradients, one example at a time in float64."""
-    blocks = clipping.blocks(len(samples))
+    blocks = clipping.blocks(samples)
     arrays = [sample.double().numpy() for sample in samples]
     total = [np.zeros(array.shape[1:]) for array in arrays]
     for example in range(len(arrays[0])):
@@ -52,7 +52,7 @@ CLIPPINGS = [
 def test_the_sum_is_that_of_clipped_examples(clipping, dtype):
     samples = random_samples(1, dtype=dtype)
     before = [sample.clone() for sample in samples]
-    sums, examples, dropped, _ = clip_and_sum(samples, clipping.blocks(4))
+    sums, examples, dropped, *_ = clip_and_sum(samples, clipping.blocks([None] * 4))
     assert (examples, dropped) == (9, 0)
     for found, expected, sample, kept in zip(sums, by_hand(samples, clipping), samples, before, strict=True):
         assert found.dtype == torch.float64
@@ -71,7 +71,7 @@ def test_one_example_never_adds_more_than_its_clip_norm(seed, dtype, clip_norm, 
     rng = np.random.default_rng(seed)
     scale = clip_norm * np.exp(rng.normal() * 3.0)
     sample = torch.tensor(rng.normal(size=(1, size)) * scale / math.sqrt(size)).to(dtype)
-    (total,), _, dropped, _ = clip_and_sum([sample], FlatClipping(clip_norm).blocks(1))
+    (total,), _, dropped, *_ = clip_and_sum([sample], FlatClipping(clip_norm).blocks([None]))
     norm = math.sqrt(math.fsum(total.double().square().tolist()))
     assert norm <= clip_norm
     own = math.sqrt(math.fsum(sample.double().square().ravel().tolist()))
@@ -84,7 +84,7 @@ def test_norms_of_long_gradients_are_not_lost_in_float32(value):
     """Adding 2^24 equal squares in float32 one by one stops growing half-way."""
     sample = torch.full((1, 2**24), value)
     clip_norm = value * 2**11  # the norm is value x 2^12
-    (total,), _, _, _ = clip_and_sum([sample], FlatClipping(clip_norm).blocks(1))
+    (total,), *_ = clip_and_sum([sample], FlatClipping(clip_norm).blocks([None]))
     norm = float(total.double().square().sum().sqrt())
     if value == 1e-19:  # squares below the least float32 still count as something: no less than they are
         assert norm <= clip_norm
@@ -99,26 +99,28 @@ def test_an_example_that_is_not_finite_is_dropped_from_every_block(bad, where):
     good = [torch.cat([sample[:4], sample[5:]]) for sample in samples]
     samples[where].reshape(9, -1)[4, -1] = bad
     for clipping in CLIPPINGS:
-        sums, examples, dropped, _ = clip_and_sum(samples, clipping.blocks(4))
+        sums, examples, dropped, *_ = clip_and_sum(samples, clipping.blocks([None] * 4))
         assert (examples, dropped) == (9, 1)
-        expected, _, _, _ = clip_and_sum(good, clipping.blocks(4))
+        expected, *_ = clip_and_sum(good, clipping.blocks([None] * 4))
         assert all(torch.equal(a, b) for a, b in zip(sums, expected, strict=True))
 
 
 def test_all_examples_dropped_and_none_there():
-    sums, examples, dropped, _ = clip_and_sum([torch.full((3, 2), math.nan)], FlatClipping(1.0).blocks(1))
+    sums, examples, dropped, *_ = clip_and_sum(
+        [torch.full((3, 2), math.nan)], FlatClipping(1.0).blocks([None])
+    )
     assert (sums[0].tolist(), examples, dropped) == ([0.0, 0.0], 3, 3)
-    sums, examples, dropped, _ = clip_and_sum([torch.zeros(0, 2)], FlatClipping(1.0).blocks(1))
+    sums, examples, dropped, *_ = clip_and_sum([torch.zeros(0, 2)], FlatClipping(1.0).blocks([None]))
     assert (sums[0].tolist(), examples, dropped) == ([0.0, 0.0], 0, 0)
-    assert clip_and_sum([None, None], FlatClipping(1.0).blocks(2)) == ([None, None], 0, 0, 0)
+    assert clip_and_sum([None, None], FlatClipping(1.0).blocks([None] * 2)) == ([None, None], 0, 0, 0, 0)
 
 
 def test_parameters_without_gradients_add_nothing():
     samples = random_samples(3)
     with_zeros = [samples[0], torch.zeros_like(samples[1]), *samples[2:]]
     without = [samples[0], None, *samples[2:]]
-    found, _, _, _ = clip_and_sum(without, FlatClipping(1.0).blocks(4))
-    expected, _, _, _ = clip_and_sum(with_zeros, FlatClipping(1.0).blocks(4))
+    found, *_ = clip_and_sum(without, FlatClipping(1.0).blocks([None] * 4))
+    expected, *_ = clip_and_sum(with_zeros, FlatClipping(1.0).blocks([None] * 4))
     assert found[1] is None
     for i in (0, 2, 3):
         np.testing.assert_allclose(found[i].numpy(), expected[i].numpy(), rtol=1e-6)
@@ -128,8 +130,8 @@ def test_scale_undoes_a_loss_scale():
     samples = random_samples(4, dtype=torch.float64)
     scaled = [sample * 1024.0 for sample in samples]
     for clipping in CLIPPINGS:
-        found, _, _, _ = clip_and_sum(scaled, clipping.blocks(4), scale=1.0 / 1024.0)
-        expected, _, _, _ = clip_and_sum(samples, clipping.blocks(4))
+        found, *_ = clip_and_sum(scaled, clipping.blocks([None] * 4), scale=1.0 / 1024.0)
+        expected, *_ = clip_and_sum(samples, clipping.blocks([None] * 4))
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12)
 
@@ -144,7 +146,7 @@ def test_scale_undoes_a_loss_scale():
 )
 def test_samples_that_do_not_fit(samples, match):
     with pytest.raises(dm.InvalidParameterError, match=match):
-        clip_and_sum(samples, FlatClipping(1.0).blocks(2))
+        clip_and_sum(samples, FlatClipping(1.0).blocks([None] * 2))
 
 
 # ---- what a clipping says about norms and noise
@@ -152,12 +154,12 @@ def test_samples_that_do_not_fit(samples, match):
 
 def test_joint_norms_and_noise():
     assert FlatClipping(2).joint_norm == 2.0
-    assert FlatClipping(2.0).noise_norms(3, 5.0) == (2.0, 2.0, 2.0)
+    assert FlatClipping(2.0).noise_norms([None] * 3, 5.0) == (2.0, 2.0, 2.0)
     layered = PerLayerClipping([3.0, 4.0], (0, 1, 1))
     assert layered.joint_norm == 5.0
-    assert layered.noise_norms(3, 7.0) == (5.0, 5.0, 5.0)
+    assert layered.noise_norms([None] * 3, 7.0) == (5.0, 5.0, 5.0)
     assert layered == PerLayerClipping((3, 4), [0, 1, 1])
-    assert layered.blocks(3).members == (0, 1, 1)
+    assert layered.blocks([None] * 3).members == (0, 1, 1)
 
 
 def test_per_matrix_noise_is_in_proportion_and_reaches_the_joint_sigma():
@@ -165,7 +167,7 @@ def test_per_matrix_noise_is_in_proportion_and_reaches_the_joint_sigma():
     blocks = dm.BlockClipping.from_joint([0.5, 2.0, 1.0], sigma, dimensions=[10, 1000, 50])
     clipping = PerMatrixClipping(blocks, [2, 0, 1, 1])
     assert clipping.joint_norm == pytest.approx(math.hypot(0.5, 2.0, 1.0))
-    noise = clipping.noise_norms(4, sigma)
+    noise = clipping.noise_norms([None] * 4, sigma)
     stddevs = [norm * sigma for norm in noise]
     assert stddevs == pytest.approx([blocks.noise_stddevs[i] for i in (2, 0, 1, 1)], rel=1e-14)
     # What one example moves, in units of the noise: at most 1 / sigma over all blocks together.
@@ -173,7 +175,7 @@ def test_per_matrix_noise_is_in_proportion_and_reaches_the_joint_sigma():
     assert moved <= 1.0 / sigma
     assert moved == pytest.approx(1.0 / sigma, rel=1e-12)
     with pytest.raises(dm.InvalidParameterError, match="joint sigma >="):
-        clipping.noise_norms(4, 1.2500001)
+        clipping.noise_norms([None] * 4, 1.2500001)
 
 
 @pytest.mark.parametrize(
@@ -185,10 +187,10 @@ def test_per_matrix_noise_is_in_proportion_and_reaches_the_joint_sigma():
         (lambda: PerLayerClipping([1.0, 0.0]), "numbers > 0"),
         (lambda: PerLayerClipping([1.0, 1.0], [0, 0]), "every number from 0 to 1"),
         (lambda: PerLayerClipping([1.0, 1.0], [0, 2]), r"layers\[1\]"),
-        (lambda: PerLayerClipping([1.0, 1.0]).blocks(3), "for all 3 parameters"),
-        (lambda: PerLayerClipping([1.0], [0, 0]).blocks(3), "for all 3 parameters"),
+        (lambda: PerLayerClipping([1.0, 1.0]).blocks([None] * 3), "for all 3 parameters"),
+        (lambda: PerLayerClipping([1.0], [0, 0]).blocks([None] * 3), "for all 3 parameters"),
         (lambda: PerMatrixClipping([1.0, 2.0]), "a dm.BlockClipping"),
-        (lambda: PerMatrixClipping(dm.BlockClipping([1.0], 1.0)).blocks(2), "for all 2 parameters"),
+        (lambda: PerMatrixClipping(dm.BlockClipping([1.0], 1.0)).blocks([None] * 2), "for all 2 parameters"),
     ],
 )
 def test_bad_clippings(build, match):
@@ -270,7 +272,9 @@ def test_vmapped_gradients_are_those_of_single_examples(size, clipping):
     total = clipped_gradients(model, cross_entropy, batch, clipping, microbatch_size=size)
     assert [id(param) for param in total.parameters] == [id(p) for p in model.parameters() if p.requires_grad]
     assert (total.examples, total.dropped, total.reduced) == (10, 0, False)
-    expected = by_hand(example_gradients(model, batch), total.clipping)
+    expected = by_hand(
+        example_gradients(model, batch), total.clipping if isinstance(clipping, float) else clipping
+    )
     for found, array in zip(total.sums, expected, strict=True):
         np.testing.assert_allclose(found.numpy(), array, rtol=2e-4, atol=1e-5)
     assert all(param.grad is None for param in model.parameters())
@@ -358,9 +362,9 @@ def test_shared_layers_stay_in_the_model_and_have_whole_gradients():
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_factors_below_the_normal_numbers_do_not_round_up(clip_norm, scale):
     # clip_norm / norm is a subnormal float32 here, whose neighbours are percents away.
-    blocks = FlatClipping(clip_norm).blocks(1)
+    blocks = FlatClipping(clip_norm).blocks([None])
     for value in np.linspace(0.5e38, 1.1e38, 41):
-        sums, _, dropped, _ = clip_and_sum(
+        sums, _, dropped, *_ = clip_and_sum(
             [torch.tensor([[value]], dtype=torch.float32)], blocks, scale=scale
         )
         assert dropped == 0

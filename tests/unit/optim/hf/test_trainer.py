@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 import dpmech as dm
-from dpmech.optim import make_private
+from dpmech.optim import PerLayerClipping, make_private
 from tests.support import saved
 from tests.support.trainers import SIZE, Classifier, Rows, masked
 
@@ -97,6 +97,30 @@ def test_a_trainer_is_the_loop_of_make_private(name, tmp_path):
     found = ended(one)
     torch.testing.assert_close(found, by_hand(cal, size), rtol=0.0, atol=0.0)
     assert result.training_loss != result.training_loss  # NaN: it is not private
+
+
+def test_blocks_are_those_of_the_model_where_the_trainer_groups_its_parameters(tmp_path):
+    """The default AdamW has what decays first; biases are last there, and in between in the model."""
+    names = [name for name, _ in Classifier(0.0).named_parameters()]
+    norms = [10.0 ** -(index + 3) for index in range(len(names))]
+    for layers in (None, {name: index for index, name in enumerate(names)}):
+        one = trainer(
+            tmp_path,
+            cal=dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5),
+            privacy={"clip_norm": None, "clipping": PerLayerClipping(norms, layers)},
+            optim="adamw_torch",
+            per_device_train_batch_size=1,
+            max_steps=1,
+        )
+        take, sums = one.run[1]._lot.take, []
+        one.run[1]._lot.take = lambda take=take, to=sums: [to.append(x.clone()) or x for x in take()]
+        handed = [id(param) for group in one.run[1].param_groups for param in group["params"]]
+        place = {name: handed.index(id(param)) for name, param in one.model.named_parameters()}
+        assert list(place.values()) != sorted(place.values())
+        one.train()
+        one.run[1].close()
+        for name, norm in zip(names, norms, strict=True):
+            assert float(sums[place[name]].norm()) == pytest.approx(norm, rel=1e-3)
 
 
 def test_accumulation_is_physical_batches_of_one_lot(tmp_path):

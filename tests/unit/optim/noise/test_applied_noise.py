@@ -343,9 +343,9 @@ def test_the_sum_enters_as_it_is():
 def test_a_sum_does_not_depend_on_its_order_beyond_float64():
     rng = np.random.default_rng(1)
     samples = torch.tensor(rng.normal(size=(3000, 7)), dtype=torch.float32)
-    blocks = FlatClipping(1.0).blocks(1)
-    (total,), _, _, _ = clip_and_sum([samples], blocks)
-    (turned,), _, _, _ = clip_and_sum([samples.flip(0)], blocks)
+    blocks = FlatClipping(1.0).blocks([None])
+    (total,), *_ = clip_and_sum([samples], blocks)
+    (turned,), *_ = clip_and_sum([samples.flip(0)], blocks)
     each = [clip_and_sum([one[None]], blocks)[0][0] for one in samples]
     exact = np.sum([one.numpy().astype(WIDE) for one in each], axis=0)
     np.testing.assert_allclose(total.numpy(), exact.astype(float), rtol=0, atol=1e-12)

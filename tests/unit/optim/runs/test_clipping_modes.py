@@ -103,17 +103,203 @@ def squares(model, x, y):
     return model(x).square().sum()
 
 
+@pytest.mark.parametrize("mode", ["ghost", "auto"])
 @pytest.mark.parametrize("kind", [Regularised, TiedByHand])
-def test_weights_that_are_used_beside_their_layers(kind):
-    """No norm of a layer's hook sees that use: refused by name, and formed in full under "auto"."""
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"gradients of layer\.weight do not follow"):
-        run("ghost", model=kind(), loss=squares, steps=0)
+def test_weights_that_are_used_beside_their_layers(kind, mode):
+    """No factors of a layer know of that use: its gradients are formed, and clipped with the rest."""
     torch.manual_seed(2)
     first = kind()
-    model, optimizer, _ = run("auto", model=copy.deepcopy(first), loss=squares)
+    expected = weights(run("per_example", model=copy.deepcopy(first), loss=squares)[0])
+    model, optimizer, _ = run(mode, model=first, loss=squares)
+    assert optimizer.clipping_mode == "ghost"
+    torch.testing.assert_close(weights(model), expected, rtol=1e-5, atol=1e-6)
+
+
+def doubled(layer, x):
+    return F.linear(x, 2.0 * layer.weight, layer.bias)
+
+
+def test_layers_that_compute_something_else_are_found(monkeypatch):
+    monkeypatch.setattr(nn.Linear, "forward", doubled)
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"gradients of 0\.weight, 2\.weight do not follow"
+    ):
+        run("ghost", steps=0)
+    model, optimizer, _ = run("auto")
     assert optimizer.clipping_mode == "per_example"
-    assert "used beside them" in model.clipping_choice.reason
-    torch.testing.assert_close(weights(model), weights(run("per_example", model=first, loss=squares)[0]))
+    assert "do not follow" in model.clipping_choice.reason
+
+
+# ---- gradients that begin later
+
+
+class Late(nn.Module):
+    """Begins something at a forward pass after `begins` steps."""
+
+    def __init__(self, what, begins=2):
+        super().__init__()
+        torch.manual_seed(2)
+        self.layer, self.head, self.more = nn.Linear(20, 80), nn.Linear(80, 5), nn.Linear(80, 80)
+        self.dropout = nn.Dropout(0.5)
+        self.what, self.begins, self.steps = what, begins, 0
+
+    def forward(self, x):
+        z = self.dropout(torch.tanh(self.layer(x)))
+        if self.steps < self.begins:
+            return self.head(z)
+        if self.what == "a layer":
+            return self.head(torch.tanh(self.more(z)))
+        # Also where an example has no gradient otherwise, and one that all examples share.
+        return self.head(z) + getattr(self, self.what).weight.square().sum()
+
+
+def late(mode, what, *, keep=None, resume=None, by_loss=True, cal=CAL):
+    model = Late(what)
+    private, optimizer, loader = private_run(
+        cal,
+        model,
+        DataLoader(data(), batch_size=4),
+        generator=1,
+        loss=squares if by_loss else None,
+        clipping_mode=mode,
+    )
+    if resume is not None:
+        load_checkpoint(resume, private, optimizer, loader)
+    while optimizer.steps_left:
+        for x, _ in loader:
+            model.steps = optimizer.record.steps
+            torch.manual_seed(model.steps)
+            if by_loss:
+                private.backward(x, x)
+            else:
+                private(x).square().sum(dim=1).mean().backward()
+            optimizer.step()
+            if keep is not None and optimizer.record.steps == 2:
+                save_checkpoint(keep, private, optimizer, loader)
+    return weights(private)
+
+
+@pytest.mark.parametrize("mode", ["ghost", "auto"])
+@pytest.mark.parametrize("what", ["layer", "head", "a layer"])
+def test_gradients_that_begin_later_are_clipped_with_the_rest(what, mode, tmp_path):
+    expected = late("per_example", what)
+    found = late(mode, what, keep=tmp_path / "run.pt")
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    # A run that goes on from a checkpoint makes its plan of the layers when they have begun already.
+    assert torch.equal(late(mode, what, resume=tmp_path / "run.pt"), found)
+
+
+@pytest.mark.parametrize("mode", ["ghost", "per_example"])
+def test_under_hooks_what_begins_later_is_refused_or_clipped(mode):
+    assert bool(torch.isfinite(late(mode, "a layer", by_loss=False)).all())
+    # One of four parameters at a time: 300 batches miss it once in 10^37 runs.
+    cal = dm.calibrate_sigma(dm.Identity(300), 8.0, 1e-5)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"of head\.weight add up to another gradient"):
+        late(mode, "head", by_loss=False, cal=cal)
+
+
+def penalised(private, model, x, names):
+    own = dict(model.named_parameters())
+    return private(x).square().mean() + sum(own[name].square().sum() for name in names)
+
+
+@pytest.mark.parametrize("names", [["0.weight", "0.bias", "2.weight", "2.bias"], ["2.bias"]])
+def test_a_regulariser_in_the_loop_that_begins_later_is_refused(names):
+    """At once if every parameter has it, else soon: parameters are looked at in random order."""
+    cal = dm.calibrate_sigma(dm.Identity(600), 8.0, 1e-5)
+    model = network()
+    private, optimizer, loader = private_run(cal, model, DataLoader(data(), batch_size=4), generator=1)
+
+    def go_on():
+        while optimizer.steps_left:
+            for x, _ in loader:
+                penalised(private, model, x, names if optimizer.record.steps > 2 else []).backward()
+                optimizer.step()
+
+    with pytest.raises(dm.UnsupportedCombinationError, match=rf"of .*{names[-1]} add up to another gradient"):
+        go_on()
+    # As above.
+    assert optimizer.record.steps == 3 if len(names) == 4 else 3 <= optimizer.record.steps < 303
+
+
+@pytest.mark.parametrize("mode", ["ghost", "per_example"])
+def test_roundings_of_half_precision_are_no_other_gradient(mode, monkeypatch):
+    """Under autocast a layer gets float32 and gives bfloat16."""
+    from dpmech.optim.runs import lot_optimizer
+
+    plain = lot_optimizer.check_add_up
+    monkeypatch.setattr(lot_optimizer, "check_add_up", lambda *given, whole: plain(*given, whole=True))
+    cal = dm.calibrate_sigma(dm.Identity(60), 800.0, 1e-5)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 80), nn.LayerNorm(80), nn.Linear(80, 5))
+    # Gradients of examples that are alike, so that none of the roundings of their mean is small beside them.
+    alike = TensorDataset(1.0 + 1e-3 * data(240).tensors[0], torch.zeros(240, dtype=torch.int64))
+    loader = DataLoader(alike, batch_size=8)
+    private, optimizer, loader = private_run(cal, model, loader, lr=1e-3, generator=1, clipping_mode=mode)
+    while optimizer.steps_left:
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = private(x)
+            F.cross_entropy(out.float(), y).backward()
+            optimizer.step()
+    assert bool(torch.isfinite(weights(private)).all())
+
+
+@pytest.mark.parametrize("clear", [None, True, False])
+def test_what_steps_leave_on_parameters_is_no_part_of_the_next_batch(clear):
+    expected = weights(run("auto", by_loss=False)[0])
+    private, optimizer, loader = run("auto", by_loss=False, steps=0)
+    for param in private.parameters():
+        param.grad = torch.ones_like(param) if clear is None else None
+    optimizer._intake.note_own()
+    while optimizer.steps_left:
+        for x, y in loader:
+            if clear is not None:
+                optimizer.zero_grad(set_to_none=clear)
+            F.cross_entropy(private(x), y).backward()
+            optimizer.step()
+            assert all(param.grad is not None for param in private.parameters())
+    torch.testing.assert_close(weights(private), expected, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("mode", ["ghost", "per_example"])
+def test_a_loss_that_goes_around_the_model_it_gets_is_refused(mode):
+    model, teacher = network(), network(seed=5)  # whose parameters require gradients, and are not trained
+
+    def distilled(own, x, y):
+        return loss(own, x, y) + (own(x) - teacher(x)).square().sum()
+
+    run(mode, model=model, loss=distilled, steps=1)
+
+    def penalised(own, x, y):
+        return loss(own, x, y) + (model[0].weight.square().sum() if model.begun else 0.0)
+
+    model.begun = False
+    parts = run(mode, model=model, loss=penalised, steps=2)
+    model.begun = True
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"the loss uses 0\.weight beside the model"):
+        advance(parts)
+
+
+@pytest.mark.parametrize("by_loss", [True, False])
+def test_parameters_that_are_unfrozen_later_are_refused(by_loss):
+    model = network()
+    model[0].requires_grad_(False)
+    private, optimizer, loader = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        DataLoader(data(), batch_size=4),
+        CAL,
+        loss=loss if by_loss else None,
+        generator=1,
+    )
+    parts = private, optimizer, loader
+    advance(parts, by_loss=by_loss, steps=2)
+    model[0].requires_grad_(True)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"frozen parameter 0, .* (now|received)"):
+        advance(parts, by_loss=by_loss)
+    optimizer.close()
 
 
 @pytest.mark.parametrize("kind", [Regularised, TiedByHand])
@@ -311,7 +497,8 @@ class Unfit(nn.Linear):
         super().__init__(20, 5)
 
 
-def test_a_refused_set_up_may_be_tried_again():
+def test_a_refused_set_up_may_be_tried_again(monkeypatch):
+    monkeypatch.setattr(nn.Linear, "forward", doubled)
     model = TiedByHand()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(data(), batch_size=4)

@@ -1,0 +1,188 @@
+"""Blocks of a clipping belong to parameters, whatever the order in which an optimizer has them."""
+
+import itertools
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import dpmech as dm
+from dpmech.optim import (
+    Muon,
+    PerLayerClipping,
+    PerMatrixClipping,
+    load_checkpoint,
+    make_private,
+    save_checkpoint,
+)
+from tests.support.training import classification, classifier
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+F = nn.functional
+CAL = dm.calibrate_sigma(dm.Identity(6), 8.0, 1e-5)
+NORMS = {"0.weight": 0.5, "0.bias": 0.1, "2.weight": 0.4, "2.bias": 0.2}
+SIZES = [20 * 80, 80, 80 * 5, 5]
+
+
+def by_kind(params):
+    """Two groups, as for AdamW: matrices, which decay, come first."""
+    return [{"params": [p for p in params if p.ndim == many], "lr": 1e-3} for many in (2, 1)]
+
+
+OPTIMIZERS = {
+    "one group": lambda params: torch.optim.SGD(params, lr=1e-3),
+    "turned": lambda params: torch.optim.SGD(params[::-1], lr=1e-3),
+    "two groups": lambda params: torch.optim.AdamW(by_kind(params)),
+    "muon": lambda params: Muon(params, lr=1e-3),
+}
+
+
+def large(model, x, y):
+    """With gradients that are longer than every norm."""
+    return 1e4 * F.cross_entropy(model(x), y)
+
+
+def clipping_of(style, keys, model):
+    """Norms of 0.weight, 0.bias, ... in one of the ways to say which is which."""
+    layers = None
+    if keys != "order":
+        named = list(model.named_parameters())[::-1]
+        layers = {name if keys == "names" else param: list(NORMS).index(name) for name, param in named}
+    if style == "layer":
+        return PerLayerClipping(list(NORMS.values()), layers)
+    blocks = dm.BlockClipping.from_joint(list(NORMS.values()), CAL.sigma, dimensions=SIZES)
+    return PerMatrixClipping(blocks, layers)
+
+
+def made(optimizer, style, keys, way, generator):
+    model = classifier(widths=(20, 80, 5))
+    clipping = clipping_of(style, keys, model)
+    parts = make_private(
+        model,
+        OPTIMIZERS[optimizer](list(model.parameters())),
+        DataLoader(classification(6, 20, 5), batch_size=1),
+        CAL,
+        clipping=clipping,
+        generator=generator,
+        loss=None if way == "hooks" else large,
+        clipping_mode="auto" if way == "hooks" else way,
+    )
+    return model, *parts
+
+
+def take_in(private, optimizer, batch, way):
+    if way == "hooks":
+        optimizer.zero_grad()
+        large(private, *batch).backward()
+        optimizer.accumulate()
+    else:
+        private.backward(*batch)
+
+
+@pytest.mark.parametrize("way", ["hooks", "ghost", "per_example"])
+@pytest.mark.parametrize("style", ["layer", "matrix"])
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_every_parameter_has_the_norm_and_the_noise_that_are_meant_for_it(optimizer, style, way):
+    for seed, keys in enumerate(["order", "names", "parameters"]):
+        model, private, dp, loader = made(optimizer, style, keys, way, seed)
+        take_in(private, dp, next(iter(loader)), way)
+        order = [id(param) for group in dp.param_groups for param in group["params"]]
+        sums = dp.state_dict()["dpmech"]["lot"]["sums"]
+        phis = dp.phi if isinstance(dp.phi, tuple) else (dp.phi,) * 4
+        blocks = dm.BlockClipping.from_joint(list(NORMS.values()), CAL.sigma, dimensions=SIZES)
+        stddevs = blocks.noise_stddevs if style == "matrix" else [CAL.sigma * dp.clip_norm] * 4
+        for (name, param), stddev in zip(model.named_parameters(), stddevs, strict=True):
+            at = order.index(id(param))
+            # One example, longer than its norm everywhere.
+            assert float(sums[at].norm()) == pytest.approx(NORMS[name], rel=1e-3)
+            assert phis[at] == pytest.approx(stddev**2, rel=1e-9)
+        dp.step()
+        dp.close()
+
+
+def test_a_checkpoint_says_the_blocks_alike_in_every_process(tmp_path):
+    _, *parts = made("muon", "matrix", "names", "ghost", 1)
+    take_in(parts[0], parts[1], next(iter(parts[2])), "ghost")
+    parts[1].step()
+    save_checkpoint(tmp_path / "run.pt", *parts)
+    parts[1].close()
+    for keys in ("parameters", "order"):
+        _, *again = made("muon", "matrix", keys, "ghost", 1)
+        load_checkpoint(tmp_path / "run.pt", *again)
+        assert again[1].record.steps == 1
+        again[1].close()
+
+
+@pytest.mark.parametrize(
+    ("layers", "match"),
+    [
+        ({"0.weight": 0, "0.bias": 1, "2.weight": 2, "bias": 3}, r"names of trained parameters: 0\.weight"),
+        ({"0.weight": 0, "0.bias": 1, "2.weight": 2}, r"every number from 0 to 3"),
+        ({"0.weight": 0, "0.bias": 1, "2.weight": 2, 7: 3}, "their names, as keys"),
+    ],
+)
+def test_keys_that_do_not_fit_are_named(layers, match):
+    model = classifier(widths=(20, 80, 5))
+    with pytest.raises(dm.InvalidParameterError, match=match):
+        make_private(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            DataLoader(classification(6, 20, 5)),
+            CAL,
+            clipping=PerLayerClipping(list(NORMS.values()), layers),
+            loss=large,
+        )
+
+
+def test_keys_of_other_parameters_and_missing_ones():
+    model, other = classifier(widths=(20, 80, 5)), classifier(widths=(20, 80, 5))
+    params = list(model.parameters())
+    for layers, match in (
+        (dict(zip(other.parameters(), range(4), strict=True)), "without 0.weight, 0.bias, 2.weight"),
+        (dict(zip([*params, nn.Parameter(torch.zeros(1))], [0, 1, 2, 3, 3], strict=True)), "that get noise"),
+        (dict(zip(["0.weight", *params], [0, 0, 1, 2, 3], strict=True)), "one key a parameter"),
+    ):
+        clipping = PerLayerClipping(list(NORMS.values()), layers)
+        with pytest.raises(dm.InvalidParameterError, match=match):
+            clipping.over(params, list(NORMS))
+    by_name = PerLayerClipping([1.0], dict.fromkeys(NORMS, 0))
+    with pytest.raises(dm.InvalidParameterError, match="no model is known"):
+        by_name.blocks(params)
+
+
+def test_blocks_of_sigma_root_k_are_not_refused_for_a_rounding():
+    """And the noise that is applied has a joint sigma of the certified one at least, in rational numbers."""
+    refused_for_roundings = 0
+    for count, sigma in itertools.product(range(2, 60), (CAL.sigma, 0.7, 1.0 / 3.0)):
+        norms = [0.1 + 0.37 * index for index in range(count)]
+        blocks = dm.BlockClipping(norms, sigma * count**0.5)
+        refused_for_roundings += blocks.sigma < sigma
+        found = PerMatrixClipping(blocks).noise_norms([None] * count, sigma)
+        parts = [(Fraction(c) / Fraction(one * sigma)) ** 2 for c, one in zip(norms, found, strict=True)]
+        assert sum(parts) <= 1 / Fraction(sigma) ** 2
+        assert float(sum(parts)) * sigma**2 == pytest.approx(1.0, rel=1e-13)
+        short = PerMatrixClipping(dm.BlockClipping(norms, sigma * count**0.5 * (1.0 - 1e-9)))
+        with pytest.raises(dm.InvalidParameterError, match="joint sigma >="):
+            short.noise_norms([None] * count, sigma)
+    assert refused_for_roundings > 100
+
+
+def test_four_blocks_of_twice_sigma_in_a_run_and_in_a_ledger():
+    model = classifier(widths=(20, 80, 5))
+    clipping = PerMatrixClipping(dm.BlockClipping(list(NORMS.values()), 2.0 * CAL.sigma))
+    _, optimizer, _ = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        DataLoader(classification(6, 20, 5)),
+        CAL,
+        clipping=clipping,
+        loss=large,
+        generator=1,
+    )
+    optimizer.close()
+    lot = dm.Lot("run", CAL.strategy, CAL.participation)
+    for index, _ in enumerate(NORMS):
+        lot.register(f"block {index}", 2.0 * CAL.sigma)
+    dm.Ledger().add("training", CAL, lot=lot)
