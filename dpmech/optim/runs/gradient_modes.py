@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import random
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -132,11 +133,12 @@ class OpacusHooks(GradientMode):
             hooked = hooked_module(model, _Handed(private), ghost=ghost)
         private.clipping_mode = "ghost" if ghost else "per_example"
         private.watch_gradients(inner)
+        lots = private.loader.sampler.fingerprint()
         watch = MixingWatch(
             inner,
             _by_rows(hooked, inner),
             lambda: progress.handed if progress.batches else None,
-            lambda: progress.batches,
+            lambda: random.Random(f"{lots} {progress.batches}"),  # noqa: S311 - public: anybody can toss it again
             lambda count: _trial(hooked, count),
         )
         count_calls(
@@ -183,7 +185,8 @@ def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:  # noqa: AN
     names = {layer: name for name, layer in inner.named_modules()}
     return {
         layer: f"{names.get(layer) or 'the model itself'} ({type(layer).__name__})"
-        for layer in hooked.iterate_submodules(inner)
+        for layer in inner.modules()
+        if any(getattr(hook, "__self__", None) is hooked for hook in layer._forward_hooks.values())
     }
 
 

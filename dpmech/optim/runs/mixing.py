@@ -42,8 +42,8 @@ class MixingWatch:
     layer stays in its mode; random numbers are the same for all examples (`SameDraws`). Weights are widened
     to double precision meanwhile, where the model allows it.
 
-    Tried are the first call on several examples, calls on more than any before, and one batch in 64, by a coin
-    that is a function of its number. Besides small batches the batch as it is, is compared with a small one.
+    Tried are the first call on several examples, calls on more than any before, and by a coin call k with
+    probability 1/k, at least 1/64. Besides small batches the batch as it is, is compared with a small one.
     Arguments that do not follow the batch are handed on as they are. **A model that cannot be called on
     examples in other batches, or that draws from generators nobody can find, is not compared.**
 
@@ -51,7 +51,7 @@ class MixingWatch:
         model: whose calls are tried.
         layers: that get gradients by their rows, with their names.
         examples: of the newest batch of the run; None before the first.
-        batches: how many were handed out so far.
+        coin: public random numbers, by the newest batch. Data must not choose what is looked at.
         trial: keeps hooks out of a call on so many examples.
     """
 
@@ -60,13 +60,14 @@ class MixingWatch:
         model: nn.Module,
         layers: Mapping[nn.Module, str],
         examples: Callable[[], int | None],
-        batches: Callable[[], int],
+        coin: Callable[[], random.Random],
         trial: Callable[[int], AbstractContextManager[None]],
     ) -> None:
         self._model = model
         self._layers = layers
         self._examples = examples
-        self._batches = batches
+        self._coin = coin
+        self._calls = 0
         self._trial = trial
         self._most: dict[nn.Module, int] = {}
         self._joint: dict[nn.Module, set[int]] = {}
@@ -79,18 +80,20 @@ class MixingWatch:
         """
         if not self._layers:
             return  # examples stand elsewhere than first
-        count, number = self._examples(), self._batches()
-        most = self._most.get(part, 0)
-        coin = random.Random(number)  # noqa: S311 - public; data must not choose what is looked at
-        chosen = coin.randrange(_OFTEN) == 0
-        if count is None or count < 2 or (count <= most and not chosen):
+        count, most = self._examples(), self._most.get(part, 0)
+        if count is None or count < 2 or torch._C._current_graph_task_id() != -1:
+            return  # nobody to compare with; or a call within a backward pass (checkpointing)
+        self._calls += 1
+        coin = self._coin()
+        chosen = coin.random() < max(1.0 / self._calls, 1.0 / _OFTEN)
+        if count <= most and not chosen:
             return
         given = _Given(args, kwargs, count)
         if not given.rows:
             return
         self._most[part] = max(most, count)
         some = sorted(coin.sample(range(count), min(count, _FEW)))
-        found = self._tried(part, given, some, 2 * number, fully=chosen or most == 0)
+        found = self._tried(part, given, some, coin.getrandbits(31), fully=chosen or most == 0)
         if found is not None:
             raise found
 
@@ -219,13 +222,13 @@ class _Run:
         with warnings.catch_warnings():
             # That hooks of layers without gradients of their inputs run at their outputs; they are off.
             warnings.filterwarnings("ignore", "Full backward hook")
-            found = torch.autograd.grad(
-                [end for end, _ in ends],
-                inner,
-                [grad.to(end).expand(end.shape) for end, grad in ends],
-                retain_graph=True,
-                allow_unused=True,
-            )
+            upstream = [grad.to(end).expand(end.shape) for end, grad in ends]
+            try:
+                found = torch.autograd.grad(
+                    [end for end, _ in ends], inner, upstream, retain_graph=True, allow_unused=True
+                )
+            except Exception as error:  # whatever a backward pass raises
+                raise _UntoldError from error
         known = {id(one): grad for one, grad in zip(inner, found, strict=True) if grad is not None}
         return {
             layer: [[known.get(id(one), torch.zeros_like(one)) for one in call] for call in calls]
@@ -316,8 +319,7 @@ class _Trials:
         """Raise UnsupportedCombinationError if examples are not the same in both; alone they may have other shapes."""
         pairs = first.pairs(second)
         if strict:
-            for run in (first, second):
-                self._check_rows(run)
+            self._check_rows(first, second)
         strange = self._differing(first.calls, second.calls, pairs, self._coarsest, strict=strict)
         back: tuple[list[tuple[int, Tensor]], ...] = ([], [])
         for number, (mine, theirs) in enumerate(zip(first.outputs, second.outputs, strict=False)):
@@ -338,8 +340,8 @@ class _Trials:
                     self._note_joint(first, second, {number for number, _ in back[0]})
         if strange is not None:
             raise UnsupportedCombinationError(
-                f"the model mixes examples: what {strange} gets or gives for one of them depends on the others "
-                "of its batch, or stands in another row, so that clipping one does not bound what it adds",
+                f"the model mixes examples: {strange} has other values or gradients for one of them when the "
+                "others of its batch change",
                 supported=_REMEDY,
             )
 
@@ -358,16 +360,19 @@ class _Trials:
             if all(self._differing(*each, pairs, self._jumps, _SMALL) for each in (found, as_means)):
                 self._watch._note_joint(self._part, number)
 
-    def _check_rows(self, run: _Run) -> None:
-        """Raise UnsupportedCombinationError if a layer has more rows than there are examples."""
-        for layer, calls in run.calls.items():
-            for call in calls:
-                rows = {len(one) if one.ndim else 0 for one in call}
-                if len(rows) == 1 and max(rows) <= len(run.examples):
-                    continue
+    def _check_rows(self, first: _Run, second: _Run) -> None:
+        """Raise UnsupportedCombinationError if a layer has more rows than examples, or the same for all sizes."""
+        sizes = len(first.examples), len(second.examples)
+        for layer, name in self._watch._layers.items():
+            rows = [
+                [max((len(one) if one.ndim else 0) for one in call) for call in run.calls.get(layer, ())]
+                for run in (first, second)
+            ]
+            fixed = sizes[0] != sizes[1] and rows[0] == rows[1] != []
+            if fixed or any(row > size for one, size in zip(rows, sizes, strict=True) for row in one):
                 raise UnsupportedCombinationError(
-                    f"{self._watch._layers[layer]} was called with {max(rows)} rows where the batch has "
-                    f"{len(run.examples)} examples: its gradients are not those of one example each",
+                    f"{name} was called with {rows[0][0]} and {rows[1][0]} rows for batches of {sizes[0]} and "
+                    f"{sizes[1]} examples: its rows are no examples",
                     supported=_REMEDY,
                 )
 
@@ -403,9 +408,9 @@ class _Trials:
 
 
 _REMEDY = (
-    "layers that get a row for every example, first (batch_first=True), and no statistics, sorting, branches or "
-    "sums over a batch; what does not depend on examples with requires_grad_(False), or once for each of them; "
-    "make_private(..., loss=...), which calls the model with one example at a time"
+    "layers that get one row an example, first (batch_first=True); no statistics, sorting or branches over a "
+    "batch; requires_grad_(False) for what does not follow it; or make_private(..., loss=...), which calls the "
+    "model with one example at a time"
 )
 
 

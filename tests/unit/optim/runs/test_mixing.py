@@ -196,6 +196,97 @@ def test_mixing_in_training_alone_is_seen_beside_dropout(body):
         first_batches(Around(body), TensorDataset(*vectors(48)), 12)
 
 
+class Head(nn.Module):
+    """Embeds vectors, and makes an output of all of them."""
+
+    def __init__(self, joint):
+        super().__init__()
+        self.body, self.scale, self.joint = nn.Linear(4, 3), nn.Parameter(torch.ones(())), joint
+        self.scale.requires_grad_(False)
+
+    def forward(self, x):
+        rows = nn.functional.normalize(self.body(x).tanh(), dim=-1)
+        return {"rows": rows, "joint": self.joint(rows), "scale": self.scale}
+
+
+JOINT = {
+    "contrastive": lambda rows: nn.functional.cross_entropy(4 * rows @ rows.T, torch.arange(len(rows))),
+    "logits of all pairs": lambda rows: rows @ rows.T,
+    "variance": lambda rows: rows.var(0).sum(),
+    "words": lambda rows: (rows**3).sum() / (rows[:, 0] > 0).sum(),
+}
+OVER_EXAMPLES = {
+    "mean": lambda rows: (rows**3).mean(),
+    "sum": lambda rows: (rows**3).sum(),
+    "time first": lambda rows: (rows**3)[None].expand(2, -1, -1),
+    "flattened": lambda rows: (rows**3).flatten(),
+}
+
+
+def joint_loss(outputs, targets):
+    return outputs["joint"].square().mean()
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_outputs_of_a_whole_batch_are_refused_where_a_loss_uses_them(name):
+    torch.manual_seed(1)
+    data = TensorDataset(*vectors(48))
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"no row for every example.*loss=\.\.\."):
+        first_batches(Head(JOINT[name]), data, 12, loss=joint_loss)
+    rows_only = first_batches(Head(JOINT[name]), data, 12, loss=lambda out, _: (out["rows"] ** 3).mean())
+    assert rows_only.record.steps == 1
+
+
+@pytest.mark.parametrize("name", OVER_EXAMPLES)
+def test_outputs_that_keep_examples_apart_may_be_used(name):
+    torch.manual_seed(1)
+    model = Head(OVER_EXAMPLES[name])
+    found = first_batches(model, TensorDataset(*vectors(48)), 12, loss=lambda out, _: out["joint"].mean())
+    assert found.record.steps == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [1, 40])
+def test_mixing_that_begins_later_is_seen(after):
+    """By the coin: the chance that 300 calls are all passed over is below 1 %, and the key is fixed."""
+    torch.manual_seed(1)
+    cal = dm.calibrate_sigma(dm.Identity(400), 8.0, 1e-5)
+    private, optimizer, loader = private_run(
+        cal,
+        Around(Whitened(after=after)),
+        DataLoader(TensorDataset(*vectors(4800)), batch_size=12),
+        generator=1,
+        rng=2,
+    )
+    with pytest.raises(dm.UnsupportedCombinationError, match="mixes examples"):  # noqa: PT012 - a loop
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(private(inputs), targets).backward()
+            optimizer.step()
+    assert after <= optimizer.record.steps < after + 300
+
+
+def test_more_examples_than_ever_before_are_tried():
+    torch.manual_seed(1)
+    cal = dm.calibrate_sigma(dm.Identity(8), 8.0, 1e-5, participation=dm.Poisson(0.15))
+    private, optimizer, loader = private_run(
+        cal,
+        Around(Whitened(least=9)),
+        DataLoader(TensorDataset(*vectors(48))),
+        generator=1,
+        rng=8,
+    )
+    sizes = []
+    with pytest.raises(dm.UnsupportedCombinationError, match="mixes examples"):  # noqa: PT012 - a loop
+        for inputs, targets in loader:
+            sizes.append(len(inputs))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(private(inputs), targets).backward()
+            optimizer.step()
+    assert sizes[-1] == max(sizes) >= 7  # 9 is within what was tried for 8
+    assert max(sizes[:-1]) < sizes[-1]
+
+
 def test_random_numbers_are_no_mixing():
     torch.manual_seed(1)
     model = Around(Noisy())
