@@ -26,6 +26,7 @@ _JUMPS, _MOST = 50.0, 0.3
 _FEW = 7  # different examples at most in the small batches
 _ALONE = 4  # of them, by themselves
 _OFTEN = 64  # one batch in so many is tried
+_FULLY = 0.25  # of these in small batches too
 _SIZES = [n for n in range(3, 2000) if all(n % d for d in range(2, int(n**0.5) + 1))]
 
 Pairs = Sequence[tuple[int, int]]
@@ -43,8 +44,8 @@ class MixingWatch:
     to double precision meanwhile, where the model allows it.
 
     Tried are the first call on several examples, calls on more than any before, and by a coin call k with
-    probability 1/k, at least 1/64. Besides small batches the batch as it is, is compared with a small one.
-    Arguments that do not follow the batch are handed on as they are. **A model that cannot be called on
+    probability 1/k, at least 1/64: the batch as it is, with a small one; at the first call, and at one in four
+    that a coin chose, small ones as well. Arguments that do not follow the batch are handed on as they are. **A model that cannot be called on
     examples in other batches, or that draws from generators nobody can find, is not compared.**
 
     Args:
@@ -71,6 +72,7 @@ class MixingWatch:
         self._trial = trial
         self._most: dict[nn.Module, int] = {}
         self._joint: dict[nn.Module, set[int]] = {}
+        self._sizes: dict[tuple[Any, ...], list[int]] = {}
 
     def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Try a call, if it is one of those that are tried.
@@ -93,7 +95,8 @@ class MixingWatch:
             return
         self._most[part] = max(most, count)
         some = sorted(coin.sample(range(count), min(count, _FEW)))
-        found = self._tried(part, given, some, coin.getrandbits(31), fully=chosen or most == 0)
+        fully = most == 0 or (chosen and coin.random() < _FULLY)
+        found = self._tried(part, given, some, coin.getrandbits(31), fully=fully)
         if found is not None:
             raise found
 
@@ -117,10 +120,13 @@ class MixingWatch:
                     if alone:  # what hangs on a draw may not show with another
                         trials.compare(one, other, (), seed + 1)
 
+            shapes = (part, *(tuple(one.shape[1:]) for one in given.rows))
             try:
-                sizes = _Trials(self, part, given, begin, wide=False).free_sizes()
+                if shapes not in self._sizes:
+                    self._sizes[shapes] = _Trials(self, part, given, begin, wide=False).free_sizes()
             except _UntoldError:
                 return _first([lambda: compared(every, every[::-1], wide=False)])
+            sizes = self._sizes[shapes]
             small, other = sizes[:2]
             whole = next((size for size in sizes if size >= given.count), 0)
             one, two = _spread(some, small), _spread(some, other)

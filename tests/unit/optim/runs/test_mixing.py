@@ -268,13 +268,13 @@ def test_mixing_that_begins_later_is_seen(after):
 
 def test_more_examples_than_ever_before_are_tried():
     torch.manual_seed(1)
-    cal = dm.calibrate_sigma(dm.Identity(8), 8.0, 1e-5, participation=dm.Poisson(0.15))
+    cal = dm.calibrate_sigma(dm.Identity(40), 8.0, 1e-5, participation=dm.Poisson(0.2))
     private, optimizer, loader = private_run(
         cal,
-        Around(Whitened(least=9)),
+        Around(Whitened(least=12)),
         DataLoader(TensorDataset(*vectors(48))),
         generator=1,
-        rng=8,
+        rng=5,
     )
     sizes = []
     with pytest.raises(dm.UnsupportedCombinationError, match="mixes examples"):  # noqa: PT012 - a loop
@@ -283,8 +283,7 @@ def test_more_examples_than_ever_before_are_tried():
             optimizer.zero_grad()
             nn.functional.cross_entropy(private(inputs), targets).backward()
             optimizer.step()
-    assert sizes[-1] == max(sizes) >= 7  # 9 is within what was tried for 8
-    assert max(sizes[:-1]) < sizes[-1]
+    assert sizes[-1] >= 12 > max(sizes[:-1])
 
 
 def test_random_numbers_are_no_mixing():
