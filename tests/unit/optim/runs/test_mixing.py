@@ -274,7 +274,7 @@ def test_more_examples_than_ever_before_are_tried():
         Around(Whitened(least=12)),
         DataLoader(TensorDataset(*vectors(48))),
         generator=1,
-        rng=5,
+        rng=7,
     )
     sizes = []
     with pytest.raises(dm.UnsupportedCombinationError, match="mixes examples"):  # noqa: PT012 - a loop
