@@ -53,7 +53,6 @@ class _Written(TorchFunctionMode):
 
 
 class _Dispatched(TorchDispatchMode):
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
 
@@ -67,8 +66,8 @@ def run(func, args, kwargs):
         for one in tensors:
             if not isinstance(one, There) and one.ndim:
                 raise RuntimeError(
-                    f"Expected all tensors to be on the same device, but found at least two devices, {OTHER} and "
-                    f"{one.device}! ({func})"
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"{OTHER} and {one.device}! ({func})"
                 )
     if not there and (asked is None or torch.device(asked) != OTHER):
         return func(*args, **kwargs)
@@ -79,7 +78,9 @@ def run(func, args, kwargs):
     if asked is not None:
         named["device"] = torch.device("cpu")
     found = func(*given, **named)
-    written = [one for one, argument in zip(args, func._schema.arguments, strict=False) if _is_written(argument)]
+    written = [
+        one for one, argument in zip(args, func._schema.arguments, strict=False) if _is_written(argument)
+    ]
     if written and isinstance(found, torch.Tensor):
         return written[0]
     return tree_map(lambda one: There(one) if goes and isinstance(one, torch.Tensor) else one, found)

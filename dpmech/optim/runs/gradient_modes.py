@@ -138,7 +138,7 @@ class OpacusHooks(GradientMode):
             inner,
             _by_rows(hooked, inner),
             lambda: progress.handed if progress.batches else None,
-            lambda: random.Random(f"{lots} {progress.batches}"),  # noqa: S311 - public: anybody can toss it again
+            lambda: random.Random(f"{lots} {progress.batches}"),  # public: anybody can toss it again
             lambda count: _trial(hooked, count),
         )
         count_calls(

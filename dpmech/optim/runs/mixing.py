@@ -38,15 +38,16 @@ class MixingWatch:
 
     Every gradient is clipped all the same, but that of one example holds others and changes with them, or
     consists of rows that are no example's. So calls are tried: in batches of two sizes, which divide no other
-    dimension, with other examples in other places, and with some examples alone. What goes into every trained
-    layer, what comes out, the gradient that comes back, and what the model gives must agree, row by row. Every
-    layer stays in its mode; random numbers are the same for all examples (`SameDraws`). Weights are widened
+    dimension, with other examples in other places, and with some examples alone. What goes into every
+    trained layer, what comes out, the gradient that comes back, and what the model gives must agree, row by
+    row. Every layer stays in its mode; random numbers are the same for all examples (`SameDraws`). Weights are widened
     to double precision meanwhile, where the model allows it.
 
     Tried are the first call on several examples, calls on more than any before, and by a coin call k with
-    probability 1/k, at least 1/64: the batch as it is, with a small one; at the first call, and at one in four
-    that a coin chose, small ones as well. Arguments that do not follow the batch are handed on as they are. **A model that cannot be called on
-    examples in other batches, or that draws from generators nobody can find, is not compared.**
+    probability 1/k, at least 1/64: the batch as it is, with a small one; at the first call, and at one in
+    four that a coin chose, small ones as well. Arguments that do not follow the batch are handed on as they
+    are. **A model that cannot be called on examples in other batches, or that draws from generators nobody
+    can find, is not compared.**
 
     Args:
         model: whose calls are tried.
@@ -104,7 +105,7 @@ class MixingWatch:
         """Have an output that knows no examples refused once a gradient comes back through it."""
         for number, tensor in enumerate(tensors_of(output)):
             if number in self._joint.get(part, ()) and tensor.requires_grad:
-                tensor.register_hook(_refuse_joint)
+                tensor.register_hook(_refuse_joint)  # type: ignore[no-untyped-call]  # torch's
 
     def _tried(
         self, part: nn.Module, given: "_Given", some: Sequence[int], seed: int, *, fully: bool
@@ -297,9 +298,7 @@ class _Trials:
                 raise _UntoldError from None
             raise
 
-    def _run(
-        self, examples: Sequence[int], seed: int, shapes: Sequence[Sequence[int]] | None = None
-    ) -> _Run:
+    def _run(self, examples: Sequence[int], seed: int, shapes: Sequence[Sequence[int]] | None = None) -> _Run:
         layers = self._watch._layers
         run = _Run(examples, [], {}, {}, SameDraws(len(examples), shapes))
 
@@ -322,7 +321,7 @@ class _Trials:
         return run
 
     def _compare(self, first: _Run, second: _Run, *, strict: bool) -> None:
-        """Raise UnsupportedCombinationError if examples are not the same in both; alone they may have other shapes."""
+        """Raise UnsupportedCombinationError if examples differ; alone they may have other shapes."""
         pairs = first.pairs(second)
         if strict:
             self._check_rows(first, second)
@@ -360,14 +359,16 @@ class _Trials:
             ones = torch.ones(())
             found = [run.gradients([(number, ones)]) for run in (first, second)]
             as_means = [
-                _scaled(grads, len(run.examples))
-                for grads, run in zip(found, (first, second), strict=True)
+                _scaled(grads, len(run.examples)) for grads, run in zip(found, (first, second), strict=True)
             ]
-            if all(self._differing(*each, pairs, self._jumps, _SMALL) for each in (found, as_means)):
+            if all(
+                self._differing(ours, others, pairs, self._jumps, _SMALL)
+                for ours, others in (found, as_means)
+            ):
                 self._watch._note_joint(self._part, number)
 
     def _check_rows(self, first: _Run, second: _Run) -> None:
-        """Raise UnsupportedCombinationError if a layer has more rows than examples, or the same for all sizes."""
+        """Raise UnsupportedCombinationError where rows are more than examples, or do not follow them."""
         sizes = len(first.examples), len(second.examples)
         for layer, name in self._watch._layers.items():
             rows = [
@@ -377,12 +378,12 @@ class _Trials:
             fixed = sizes[0] != sizes[1] and rows[0] == rows[1] != []
             if fixed or any(row > size for one, size in zip(rows, sizes, strict=True) for row in one):
                 raise UnsupportedCombinationError(
-                    f"{name} was called with {rows[0][0]} and {rows[1][0]} rows for batches of {sizes[0]} and "
-                    f"{sizes[1]} examples: its rows are no examples",
+                    f"{name} was called with {rows[0][0]} and {rows[1][0]} rows for batches of {sizes[0]} "
+                    f"and {sizes[1]} examples: its rows are no examples",
                     supported=_REMEDY,
                 )
 
-    def _differing(  # noqa: PLR0913 - what is compared, and how closely
+    def _differing(
         self,
         mine: Calls,
         theirs: Calls,
@@ -403,7 +404,9 @@ class _Trials:
                     continue
                 if not ours:
                     continue
-                one, two = (torch.cat([part.flatten().double() for part in parts]) for parts in (ours, others))
+                one, two = (
+                    torch.cat([part.flatten().double() for part in parts]) for parts in (ours, others)
+                )
                 compared.append((name, *_distance(one, two)))
         floor = small * max((size for _, size, _ in compared), default=0.0) + self._floor
         return next((name for name, size, off in compared if off > tolerance * size + floor), None)
@@ -415,18 +418,18 @@ class _Trials:
 
 _REMEDY = (
     "layers that get one row an example, first (batch_first=True); no statistics, sorting or branches over a "
-    "batch; requires_grad_(False) for what does not follow it; or make_private(..., loss=...), which calls the "
-    "model with one example at a time"
+    "batch; requires_grad_(False) for what does not follow it; or make_private(..., loss=...), which calls "
+    "the model with one example at a time"
 )
 
 
 def _refuse_joint(grad: Tensor) -> None:
     del grad
     raise UnsupportedCombinationError(
-        "the model mixes examples: the loss uses an output that has no row for every example and is neither a "
-        "mean nor a sum over them, so that the gradient of one depends on the others",
-        supported="outputs with a row for every example; make_private(..., loss=...), which calls the model with "
-        "one example at a time",
+        "the model mixes examples: the loss uses an output that has no row for every example and is neither "
+        "a mean nor a sum over them, so that the gradient of one depends on the others",
+        supported="outputs with a row for every example; make_private(..., loss=...), which calls the model "
+        "with one example at a time",
     )
 
 
@@ -466,9 +469,9 @@ def _layout(
         rows = []
         for one, run in ((mine, first), (theirs, second)):
             parts = (len(run.examples), one.shape[dim] // len(run.examples))
-            split = one.detach().unflatten(dim, parts if major else parts[::-1])
-            rows.append(split.movedim(dim if major else dim + 1, 0))
-        if not _differ(*rows, pairs, tolerance):
+            sizes = (*one.shape[:dim], *(parts if major else parts[::-1]), *one.shape[dim + 1 :])
+            rows.append(one.detach().reshape(sizes).movedim(dim if major else dim + 1, 0))
+        if not _differ(rows[0], rows[1], pairs, tolerance):
             return major
     return None
 
@@ -478,7 +481,7 @@ def _upstream(output: Tensor, dim: int, examples: Sequence[int], seed: int, *, m
     source = torch.Generator().manual_seed(seed)
     shape = [1 if place == dim else size for place, size in enumerate(output.shape)]
     common = torch.randn(shape, generator=source, dtype=torch.float64)
-    own = torch.tensor([random.Random(one).uniform(0.5, 2.0) for one in examples], dtype=torch.float64)  # noqa: S311 - public
+    own = torch.tensor([random.Random(one).uniform(0.5, 2.0) for one in examples], dtype=torch.float64)
     times = output.shape[dim] // len(examples)
     own = own.repeat_interleave(times) if major else own.repeat(times)
     return common * own.view([-1 if place == dim else 1 for place in range(output.ndim)])

@@ -65,7 +65,9 @@ class SameDraws(TorchDispatchMode):
             found = func(*args, **kwargs)
             return found.copy_(torch.arange(len(found), device=found.device).roll(1))
         if func is _DROPOUT and args[2] is not False and 0.0 < args[1] < 1.0:
-            kept = self._shaped(args[0].shape, lambda shape: args[0].new_empty(shape).bernoulli_(1.0 - args[1]))
+            kept = self._shaped(
+                args[0].shape, lambda shape: args[0].new_empty(shape).bernoulli_(1.0 - args[1])
+            )
             return args[0] * kept / (1.0 - args[1]), kept.bool()
         if not tensors and sizes is not None:
             return self._shaped(
@@ -116,7 +118,7 @@ class SameDraws(TorchDispatchMode):
 
     def _seed(self, number: int | None = None) -> None:
         seed = len(self.shapes) if number is None else number
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed(seed)
 
@@ -136,7 +138,7 @@ def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable
     def begin(seed: int) -> None:
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - the same
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         for part, kept in attributes.items():
             _put_back(part, kept)
         for one, state in zip(own, states, strict=True):

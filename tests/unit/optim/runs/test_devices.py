@@ -32,8 +32,8 @@ def trained(model, options, *, change, data=None):
         generator=1,
         **options,
     )
-    for inputs, targets in loader:
-        inputs, targets = change(inputs), change(targets)
+    for batch in loader:
+        inputs, targets = map(change, batch)
         if options["loss"] is None:
             optimizer.zero_grad()
             nn.functional.cross_entropy(private(inputs), targets).backward()
