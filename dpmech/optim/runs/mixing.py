@@ -40,8 +40,8 @@ class MixingWatch:
     consists of rows that are no example's. So calls are tried: in batches of two sizes, which divide no other
     dimension, with other examples in other places, and with some examples alone. What goes into every
     trained layer, what comes out, the gradient that comes back, and what the model gives must agree, row by
-    row. Every layer stays in its mode; random numbers are the same for all examples (`SameDraws`). Weights are widened
-    to double precision meanwhile, where the model allows it.
+    row. Every layer stays in its mode; random numbers are the same for all examples (`SameDraws`). Weights
+    are widened to double precision meanwhile, where the model allows it.
 
     Tried are the first call on several examples, calls on more than any before, and by a coin call k with
     probability 1/k, at least 1/64: the batch as it is, with a small one; at the first call, and at one in
