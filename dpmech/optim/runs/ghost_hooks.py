@@ -19,7 +19,6 @@ from dpmech.optim.clipping import (
     positions_of,
     prefers_factors,
 )
-from dpmech.optim.runs.mixing import check_unmixed
 
 __all__ = ["hooked_module"]
 
@@ -77,7 +76,6 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             super().__init__(model, batch_first=True, loss_reduction="mean")
             self._ghost = ghost
             self._examples = examples
-            self._checked = False
             self._names = {layer: name for name, layer in model.named_modules()}
             # Hooks run for every layer of every batch, and walking through modules costs as much as they do.
             self._params = {layer: list(layer.parameters()) for layer in model.modules()}
@@ -92,18 +90,13 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             """The model's own output.
 
             Raises:
-                UnsupportedCombinationError: if a layer changes in place what a hooked one gave, or, at the
-                    first call with several examples, if these are mixed.
+                UnsupportedCombinationError: if a layer changes in place what a hooked one gave.
             """
             if getattr(self, "_is_replica", False) and torch.is_grad_enabled():
                 raise UnsupportedCombinationError(
                     "DataParallel copies a model of make_private to several devices, where no hooks are",
                     supported="the model itself, one process a device: torchrun, see the page on training",
                 )
-            count = self._examples()
-            if not self._checked and torch.is_grad_enabled() and count is not None and count > 1:
-                self._checked = True
-                check_unmixed(self._module, args, kwargs)
             try:
                 return super().forward(*args, **kwargs)
             except RuntimeError as error:

@@ -2,8 +2,10 @@
 
 import abc
 import dataclasses
+import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from dpmech.optim.runs.example_loss import LossTakes
 from dpmech.optim.runs.ghost_hooks import hooked_module
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
+from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.per_example_model import PerExampleModel, count_calls
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
@@ -130,8 +133,22 @@ class OpacusHooks(GradientMode):
             hooked = hooked_module(model, _Handed(private), ghost=ghost)
         private.clipping_mode = "ghost" if ghost else "per_example"
         private.watch_gradients(inner)
-        trained = [param for param in inner.parameters() if param.requires_grad]
-        count_calls(inner, progress, trained, weakref.WeakMethod(private.forget_gradients))
+        lots = private.loader.sampler.fingerprint()
+        watch = MixingWatch(
+            inner,
+            _by_rows(hooked, inner),
+            lambda: progress.handed if progress.batches else None,
+            lambda: random.Random(f"{lots} {progress.batches}"),  # public: anybody can toss it again
+            lambda count: _trial(hooked, count),
+        )
+        count_calls(
+            inner,
+            progress,
+            [param for param in inner.parameters() if param.requires_grad],
+            watch,
+            lambda: bool(vars(hooked)["hooks_enabled"]),
+            weakref.WeakMethod(private.forget_gradients),
+        )
         inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
         return hooked
 
@@ -141,12 +158,15 @@ class _Handed:
 
     def __init__(self, private: LotOptimizer | None = None) -> None:
         self._private = None if private is None else weakref.ref(private)
+        self.tried: int | None = None
 
     def follow(self, private: LotOptimizer) -> None:
         """From now on count for this run: the model was made private again."""
         self._private = weakref.ref(private)
 
     def __call__(self) -> int | None:
+        if self.tried is not None:
+            return self.tried
         private = None if self._private is None else self._private()
         return None if private is None else private.handed_examples
 
@@ -157,6 +177,33 @@ class _Handed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Handed, ()
+
+
+def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:  # noqa: ANN401 - Opacus'
+    """The layers whose rows are taken for examples, and what to call them; none where these come second."""
+    if not hooked.batch_first:
+        return {}
+    names = {layer: name for name, layer in inner.named_modules()}
+    return {
+        layer: f"{names.get(layer) or 'the model itself'} ({type(layer).__name__})"
+        for layer in inner.modules()
+        if any(getattr(hook, "__self__", None) is hooked for hook in layer._forward_hooks.values())
+    }
+
+
+@contextmanager
+def _trial(hooked: Any, count: int) -> Iterator[None]:  # noqa: ANN401 - Opacus'
+    """Keep hooks out of a call on so many examples."""
+    handed = getattr(hooked, "_examples", None)
+    enabled, hooked.hooks_enabled = hooked.hooks_enabled, False
+    if isinstance(handed, _Handed):
+        handed.tried = count
+    try:
+        yield
+    finally:
+        hooked.hooks_enabled = enabled
+        if isinstance(handed, _Handed):
+            handed.tried = None
 
 
 def _is_grad_sample_module(model: object) -> bool:

@@ -221,7 +221,10 @@ def _secured(generator: Generator | None, rng: object) -> Generator | None:
 
 
 def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
-    """Have the loss tried on the first example, as far as it can be seen how the loop will hand it over."""
+    """Have the loss tried on the first example, as far as it can be seen how the loop will hand it over.
+
+    Loops move a batch to the device of the model, and to its precision.
+    """
     collate: Any = loader.collate_fn
     try:
         batch = collate([loader.dataset[0]])
@@ -231,12 +234,23 @@ def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
         calls: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [((), batch), ((batch,), {})]
     else:
         calls = [(tuple(batch) if isinstance(batch, tuple | list) else (batch,), {})]
-    for args, kwargs in calls:
-        try:
-            model.prepare(Batch(args, kwargs))
-        except InvalidParameterError:
-            continue  # the loop may hand the loss a part of the batch, which the first call of backward shows
-        return
+    weights = [param for param in model.parameters() if param.is_floating_point()]
+    dtypes = {param.dtype for param in weights}
+    for dtype in [*dtypes, None] if len(dtypes) == 1 else [None]:
+        for args, kwargs in calls:
+            try:
+                taken = Batch(args, kwargs)
+                model.prepare(Batch(*taken.arguments(_moved(taken.tensors, weights[0].device, dtype))))
+            except UnsupportedCombinationError:
+                raise
+            except Exception:  # noqa: BLE001 - of a model or a loss on what the loop may hand over otherwise
+                continue  # a part of the batch, scaled, in another type: the first call of backward shows it
+            return
+
+
+def _moved(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype | None) -> list[Tensor]:
+    """Tensors on a device, those with fractions in a precision, if one is given."""
+    return [one.to(device, dtype if one.is_floating_point() else None) for one in tensors]
 
 
 def _share_weights(module: nn.Module, group: Group) -> None:

@@ -1,65 +1,503 @@
-"""Whether a model mixes the examples of a batch: what it gives some together, against each alone."""
+"""Whether a model mixes the examples of a batch: what layers get for one, in batches of other examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import dataclasses
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.clipping import Batch, spared_random_numbers
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.runs.same_draws import SameDraws, repeatable
 
-__all__ = ["buffers_put_back", "check_unmixed", "tensors_of"]
+__all__ = ["MixingWatch", "tensors_of"]
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
 _HALF = 0.1  # for less
-_FLOOR = 1e-6
-_EXAMPLES = 4  # that are tried
+_FLOORS = {torch.float64: 1e-10}  # absolute
+_FLOOR = 1e-6  # for less
+_SMALL = 1e-5  # gradients that are this much less than the largest are roundings
+# Gradients in less than double precision jump where an activation rounds to the other side of zero.
+_JUMPS, _MOST = 50.0, 0.3
+_FEW = 7  # different examples at most in the small batches
+_ALONE = 4  # of them, by themselves
+_OFTEN = 64  # one batch in so many is tried
+_FULLY = 0.25  # of these in small batches too
+_SIZES = [n for n in range(3, 2000) if all(n % d for d in range(2, int(n**0.5) + 1))]
+
+Pairs = Sequence[tuple[int, int]]
+Calls = Mapping[nn.Module, Sequence[Sequence[Tensor]]]
 
 
-def check_unmixed(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse a model whose output for one example depends on another.
+class MixingWatch:
+    """Refuses a model under hooks whose gradient of one example depends on the others of its batch.
 
-    Under hooks nothing else would notice: every gradient is clipped, but that of one example holds another,
-    and changes with it. The model is called, without gradients, on the first four examples together and on
-    each alone; in training mode if it draws no random numbers there, else in eval mode. A model that draws
-    some in eval mode, or cannot be called on parts of a batch, is not checked.
+    Every gradient is clipped all the same, but that of one example holds others and changes with them, or
+    consists of rows that are no example's. So calls are tried: in batches of two sizes, which divide no other
+    dimension, with other examples in other places, and with some examples alone. What goes into every
+    trained layer, what comes out, the gradient that comes back, and what the model gives must agree, row by
+    row. Every layer stays in its mode; random numbers are the same for all examples (`SameDraws`). Weights
+    are widened to double precision meanwhile, where the model allows it.
+
+    Tried are the first call on several examples, calls on more than any before, and by a coin call k with
+    probability 1/k, at least 1/64: the batch as it is, with a small one; at the first call, and at one in
+    four that a coin chose, small ones as well. Arguments that do not follow the batch are handed on as they
+    are. **A model that cannot be called on examples in other batches, or that draws from generators nobody
+    can find, is not compared.**
 
     Args:
-        model: what is trained.
-        args: of a call with at least two examples.
-        kwargs: the same.
-
-    Raises:
-        UnsupportedCombinationError: if the outputs differ by more than roundings.
+        model: whose calls are tried.
+        layers: that get gradients by their rows, with their names.
+        examples: of the newest batch of the run; None before the first.
+        coin: public random numbers, by the newest batch. Data must not choose what is looked at.
+        trial: keeps hooks out of a call on so many examples.
     """
-    try:
-        batch = Batch(args, kwargs)
-    except InvalidParameterError:
-        return  # something else among the arguments: nobody can tell what belongs to one example
-    if batch.examples < 2:
-        return
-    before = {layer: layer.training for layer in model.modules()}
-    try:
-        outputs = _outputs(model, batch)
-        if outputs is None:
-            model.eval()
-            outputs = _outputs(model, batch)
-    finally:
-        for layer, training in before.items():
-            layer.training = training
-    if outputs is None:
-        return
-    together, alone = outputs
-    coarsest = _coarsest(model, batch.tensors)
-    if any(_differ(together, one, index, coarsest) for index, one in enumerate(alone)):
-        raise UnsupportedCombinationError(
-            "the model mixes examples: what it gives one of a batch is not what it gives that one alone, so "
-            "that the gradient of one example depends on the others",
-            supported="a model that takes every example by itself (no statistics, sorting or branches over a "
-            "batch); make_private(..., loss=...), which calls it with one example at a time",
-        )
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Mapping[nn.Module, str],
+        examples: Callable[[], int | None],
+        coin: Callable[[], random.Random],
+        trial: Callable[[int], AbstractContextManager[None]],
+    ) -> None:
+        self._model = model
+        self._layers = layers
+        self._examples = examples
+        self._coin = coin
+        self._calls = 0
+        self._trial = trial
+        self._most: dict[nn.Module, int] = {}
+        self._joint: dict[nn.Module, set[int]] = {}
+        self._sizes: dict[tuple[Any, ...], list[int]] = {}
+
+    def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Try a call, if it is one of those that are tried.
+
+        Raises:
+            UnsupportedCombinationError: if examples are mixed.
+        """
+        if not self._layers:
+            return  # examples stand elsewhere than first
+        count, most = self._examples(), self._most.get(part, 0)
+        if count is None or count < 2 or torch._C._current_graph_task_id() != -1:
+            return  # nobody to compare with; or a call within a backward pass (checkpointing)
+        self._calls += 1
+        coin = self._coin()
+        chosen = coin.random() < max(1.0 / self._calls, 1.0 / _OFTEN)
+        if count <= most and not chosen:
+            return
+        given = _Given(args, kwargs, count)
+        if not given.rows:
+            return
+        self._most[part] = max(most, count)
+        some = sorted(coin.sample(range(count), min(count, _FEW)))
+        fully = most == 0 or (chosen and coin.random() < _FULLY)
+        found = self._tried(part, given, some, coin.getrandbits(31), fully=fully)
+        if found is not None:
+            raise found
+
+    def after(self, part: nn.Module, output: object) -> None:
+        """Have an output that knows no examples refused once a gradient comes back through it."""
+        for number, tensor in enumerate(tensors_of(output)):
+            if number in self._joint.get(part, ()) and tensor.requires_grad:
+                tensor.register_hook(_refuse_joint)  # type: ignore[no-untyped-call]  # torch's
+
+    def _tried(
+        self, part: nn.Module, given: "_Given", some: Sequence[int], seed: int, *, fully: bool
+    ) -> UnsupportedCombinationError | None:
+        """What is wrong with a call, as far as anybody can tell."""
+        every = list(range(given.count))
+        with repeatable(self._model, given.tensors) as begin:
+
+            def compared(one: Sequence[int], other: Sequence[int], *, wide: bool, alone: int = 0) -> None:
+                with _widened(self._model, given) if wide else nullcontext():
+                    trials = _Trials(self, part, given, begin, wide=wide)
+                    trials.compare(one, other, some[:alone], seed)
+                    if alone:  # what hangs on a draw may not show with another
+                        trials.compare(one, other, (), seed + 1)
+
+            shapes = (part, *(tuple(one.shape[1:]) for one in given.rows))
+            try:
+                if shapes not in self._sizes:
+                    self._sizes[shapes] = _Trials(self, part, given, begin, wide=False).free_sizes()
+            except _UntoldError:
+                return _first([lambda: compared(every, every[::-1], wide=False)])
+            sizes = self._sizes[shapes]
+            small, other = sizes[:2]
+            whole = next((size for size in sizes if size >= given.count), 0)
+            one, two = _spread(some, small), _spread(some, other)
+            found = None
+            if fully or given.count <= other:
+                found = _first(
+                    [
+                        lambda: compared(one, two[::-1], wide=True, alone=_ALONE),
+                        lambda: compared(one, two[::-1], wide=False, alone=_ALONE),
+                        lambda: compared(one, two, wide=False, alone=_ALONE),
+                        lambda: compared(every, every[::-1], wide=False),
+                    ]
+                )
+            if found is None and whole > other:
+                all_of_it = _spread(every, whole)
+                found = _first([lambda: compared(one, all_of_it, wide=False)])
+                if found is not None:  # roundings may look alike
+                    found = _first([lambda: compared(one, all_of_it, wide=True)], otherwise=found)
+            return found
+
+    def _note_joint(self, part: nn.Module, number: int) -> None:
+        self._joint.setdefault(part, set()).add(number)
+
+
+class _UntoldError(Exception):
+    """Nothing can be told: the model failed on a batch of ours, or does not repeat itself."""
+
+
+def _first(
+    tries: Sequence[Callable[[], None]], otherwise: UnsupportedCombinationError | None = None
+) -> UnsupportedCombinationError | None:
+    """What the first comparison says that tells anything."""
+    for one in tries:
+        try:
+            one()
+        except _UntoldError:
+            continue
+        except UnsupportedCombinationError as error:
+            return error
+        return None
+    return otherwise
+
+
+def _spread(examples: Sequence[int], size: int) -> list[int]:
+    """So many examples, in their order, some of them several times."""
+    return sorted(examples[place % len(examples)] for place in range(size))
+
+
+class _Given:
+    """The arguments of a call on so many examples."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
+        self._leaves, self._spec = tree_flatten((_plain(args), _plain(kwargs)))
+        self.count = count
+        self.tensors = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        self.rows = [one for one in self.tensors if one.ndim and len(one) == count]
+
+    def picked(self, examples: Sequence[int], *, wide: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call on some of them."""
+        leaves = []
+        for leaf in self._leaves:
+            one = leaf
+            if isinstance(one, Tensor):
+                one = one.detach()
+                if one.ndim and len(one) == self.count:
+                    one = one[torch.tensor(examples, device=one.device)]
+                one = one.double() if wide and one.is_floating_point() else one.clone()
+            leaves.append(one)
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        return args, kwargs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Run:
+    """What a call on some examples gave, and what went in and out of the layers meanwhile."""
+
+    examples: Sequence[int]
+    outputs: list[Tensor]
+    calls: dict[nn.Module, list[list[Tensor]]]
+    made: dict[nn.Module, list[list[Tensor]]]
+    draws: SameDraws
+
+    def pairs(self, other: "_Run") -> Pairs:
+        """Rows of the same example."""
+        return [
+            (row, theirs)
+            for row, one in enumerate(self.examples)
+            for theirs, example in enumerate(other.examples)
+            if one == example
+        ]
+
+    def gradients(self, back: Sequence[tuple[int, Tensor]]) -> dict[nn.Module, list[list[Tensor]]]:
+        """Of what layers gave, for gradients of some outputs."""
+        flat = [one for calls in self.made.values() for call in calls for one in call]
+        ends = [(self.outputs[number], grad) for number, grad in back if self.outputs[number].requires_grad]
+        inner = [one for one in flat if one.requires_grad]
+        if not ends or not inner:
+            return {}
+        with warnings.catch_warnings():
+            # That hooks of layers without gradients of their inputs run at their outputs; they are off.
+            warnings.filterwarnings("ignore", "Full backward hook")
+            upstream = [grad.to(end).expand(end.shape) for end, grad in ends]
+            try:
+                found = torch.autograd.grad(
+                    [end for end, _ in ends], inner, upstream, retain_graph=True, allow_unused=True
+                )
+            except Exception as error:  # whatever a backward pass raises
+                raise _UntoldError from error
+        known = {id(one): grad for one, grad in zip(inner, found, strict=True) if grad is not None}
+        return {
+            layer: [[known.get(id(one), torch.zeros_like(one)) for one in call] for call in calls]
+            for layer, calls in self.made.items()
+        }
+
+
+class _Trials:
+    """Calls of a model on examples of one batch."""
+
+    def __init__(
+        self,
+        watch: MixingWatch,
+        part: nn.Module,
+        given: _Given,
+        begin: Callable[[int], None],
+        *,
+        wide: bool,
+    ) -> None:
+        self._watch = watch
+        self._part = part
+        self._given = given
+        self._begin = begin
+        self._wide = wide
+        self._coarsest = 1e-6 if wide else _coarsest(watch._model, given.tensors)
+        self._jumps = self._coarsest if wide else min(_JUMPS * self._coarsest, _MOST)
+
+    def free_sizes(self) -> list[int]:
+        """Sizes of batches that divide no dimension that anything has."""
+        run = self._run([0, 1], 0)
+        tensors = [*self._given.tensors, *run.outputs]
+        tensors += [one for calls in run.calls.values() for call in calls for one in call]
+        dims = {size for one in tensors for size in one.shape if size} | run.draws.dims
+        return [size for size in _SIZES if all(dim % size for dim in dims)]
+
+    def compare(self, one: Sequence[int], other: Sequence[int], alone: Sequence[int], seed: int) -> None:
+        """Compare two calls, and some examples alone with the first.
+
+        Raises:
+            UnsupportedCombinationError: if they differ.
+            _UntoldError: if the model cannot be called so, or differs from itself.
+        """
+        first, second = self._run(one, seed), self._run(other, seed)
+        try:
+            self._compare(first, second, strict=True)
+            for example in alone:
+                try:
+                    single = self._run([example], seed, first.draws.shapes)
+                except _UntoldError:
+                    break  # batches of one are none of its business
+                self._compare(first, single, strict=False)
+        except UnsupportedCombinationError:
+            again = self._run(one, seed)
+            same = [(row, row) for row in range(len(one))]
+            if self._differing(first.calls, again.calls, same, self._coarsest) or any(
+                _differ(mine, theirs, same, self._coarsest)
+                for mine, theirs in zip(first.outputs, again.outputs, strict=False)
+                if mine.ndim and mine.shape == theirs.shape and len(mine) == len(one)
+            ):
+                raise _UntoldError from None
+            raise
+
+    def _run(self, examples: Sequence[int], seed: int, shapes: Sequence[Sequence[int]] | None = None) -> _Run:
+        layers = self._watch._layers
+        run = _Run(examples, [], {}, {}, SameDraws(len(examples), shapes))
+
+        def hook(layer: nn.Module, args: Any, output: Any) -> None:  # noqa: ANN401 - torch's signature
+            made = tensors_of(output)
+            run.calls.setdefault(layer, []).append([one.detach() for one in [*tensors_of(args)[:1], *made]])
+            run.made.setdefault(layer, []).append(made)
+
+        handles = [layer.register_forward_hook(hook) for layer in layers]
+        try:
+            args, kwargs = self._given.picked(examples, wide=self._wide)
+            self._begin(seed)
+            with self._watch._trial(len(examples)), run.draws, _plainly(self._given, wide=self._wide):
+                run.outputs.extend(tensors_of(self._part(*args, **kwargs)))
+        except Exception as error:  # whatever a model raises on batches that it is not made for
+            raise _UntoldError from error
+        finally:
+            for handle in handles:
+                handle.remove()
+        return run
+
+    def _compare(self, first: _Run, second: _Run, *, strict: bool) -> None:
+        """Raise UnsupportedCombinationError if examples differ; alone they may have other shapes."""
+        pairs = first.pairs(second)
+        if strict:
+            self._check_rows(first, second)
+        strange = self._differing(first.calls, second.calls, pairs, self._coarsest, strict=strict)
+        back: tuple[list[tuple[int, Tensor]], ...] = ([], [])
+        for number, (mine, theirs) in enumerate(zip(first.outputs, second.outputs, strict=False)):
+            dim = _row_dimension(mine, theirs, len(first.examples), len(second.examples))
+            if dim is None or not mine.is_floating_point():
+                continue
+            major = _layout(mine, theirs, dim, first, second, self._coarsest)
+            if major is None:
+                strange = strange or "the model itself"
+                continue
+            for one, run, gradients in zip((mine, theirs), (first, second), back, strict=True):
+                gradients.append((number, _upstream(one, dim, run.examples, number, major=major)))
+        if strange is None:
+            with self._watch._trial(len(first.examples)):
+                ours, others = first.gradients(back[0]), second.gradients(back[1])
+                strange = self._differing(ours, others, pairs, self._jumps, _SMALL, strict=strict)
+                if strict and strange is None:
+                    self._note_joint(first, second, {number for number, _ in back[0]})
+        if strange is not None:
+            raise UnsupportedCombinationError(
+                f"the model mixes examples: {strange} has other values or gradients for one of them when the "
+                "others of its batch change",
+                supported=_REMEDY,
+            )
+
+    def _note_joint(self, first: _Run, second: _Run, rows: set[int]) -> None:
+        """Find outputs without a row for every example that are neither means nor sums over examples."""
+        pairs = first.pairs(second)
+        for number, (mine, theirs) in enumerate(zip(first.outputs, second.outputs, strict=False)):
+            if number in rows or not (mine.requires_grad and theirs.requires_grad):
+                continue
+            ones = torch.ones(())
+            found = [run.gradients([(number, ones)]) for run in (first, second)]
+            as_means = [
+                _scaled(grads, len(run.examples)) for grads, run in zip(found, (first, second), strict=True)
+            ]
+            if all(
+                self._differing(ours, others, pairs, self._jumps, _SMALL)
+                for ours, others in (found, as_means)
+            ):
+                self._watch._note_joint(self._part, number)
+
+    def _check_rows(self, first: _Run, second: _Run) -> None:
+        """Raise UnsupportedCombinationError where rows are more than examples, or do not follow them."""
+        sizes = len(first.examples), len(second.examples)
+        for layer, name in self._watch._layers.items():
+            rows = [
+                [max((len(one) if one.ndim else 0) for one in call) for call in run.calls.get(layer, ())]
+                for run in (first, second)
+            ]
+            fixed = sizes[0] != sizes[1] and rows[0] == rows[1] != []
+            if fixed or any(row > size for one, size in zip(rows, sizes, strict=True) for row in one):
+                raise UnsupportedCombinationError(
+                    f"{name} was called with {rows[0][0]} and {rows[1][0]} rows for batches of {sizes[0]} "
+                    f"and {sizes[1]} examples: its rows are no examples",
+                    supported=_REMEDY,
+                )
+
+    def _differing(
+        self,
+        mine: Calls,
+        theirs: Calls,
+        pairs: Pairs,
+        tolerance: float,
+        small: float = 0.0,
+        *,
+        strict: bool = True,
+    ) -> str | None:
+        """The first layer that has other rows for the same example."""
+        compared: list[tuple[str, float, float]] = []
+        for layer, name in self._watch._layers.items():
+            for row, other in pairs:
+                ours, others = _rows(mine.get(layer, ()), row), _rows(theirs.get(layer, ()), other)
+                if [one.shape for one in ours] != [one.shape for one in others]:
+                    if strict:
+                        return name
+                    continue
+                if not ours:
+                    continue
+                one, two = (
+                    torch.cat([part.flatten().double() for part in parts]) for parts in (ours, others)
+                )
+                compared.append((name, *_distance(one, two)))
+        floor = small * max((size for _, size, _ in compared), default=0.0) + self._floor
+        return next((name for name, size, off in compared if off > tolerance * size + floor), None)
+
+    @property
+    def _floor(self) -> float:
+        return _FLOORS[torch.float64] if self._wide else _FLOOR
+
+
+_REMEDY = (
+    "layers that get one row an example, first (batch_first=True); no statistics, sorting or branches over a "
+    "batch; requires_grad_(False) for what does not follow it; or make_private(..., loss=...), which calls "
+    "the model with one example at a time"
+)
+
+
+def _refuse_joint(grad: Tensor) -> None:
+    del grad
+    raise UnsupportedCombinationError(
+        "the model mixes examples: the loss uses an output that has no row for every example and is neither "
+        "a mean nor a sum over them, so that the gradient of one depends on the others",
+        supported="outputs with a row for every example; make_private(..., loss=...), which calls the model "
+        "with one example at a time",
+    )
+
+
+def _rows(calls: Sequence[Sequence[Tensor]], row: int) -> list[Tensor]:
+    """What an example has in all calls of a layer that know its row."""
+    return [one[row] for call in calls for one in call if len(one) > row]
+
+
+def _scaled(grads: Calls, factor: float) -> dict[nn.Module, list[list[Tensor]]]:
+    return {layer: [[one * factor for one in call] for call in calls] for layer, calls in grads.items()}
+
+
+def _distance(one: Tensor, other: Tensor) -> tuple[float, float]:
+    """Size and difference; NaN in both, which data may bring, is no difference, in one it is."""
+    known, theirs = bool(one.isfinite().all()), bool(other.isfinite().all())
+    if not (known and theirs):
+        return 0.0, 0.0 if known == theirs else torch.inf
+    return float(other.norm()), float((one - other).norm())
+
+
+def _differ(mine: Tensor, theirs: Tensor, pairs: Pairs, tolerance: float) -> bool:
+    floor = _FLOORS.get(mine.dtype, _FLOOR)
+    found = [
+        _distance(mine[row].detach().flatten().double(), theirs[other].detach().flatten().double())
+        for row, other in pairs
+    ]
+    limit = max(tolerance, _TOLERANCES.get(mine.dtype, _HALF))
+    return any(off > limit * size + floor for size, off in found)
+
+
+def _layout(
+    mine: Tensor, theirs: Tensor, dim: int, first: _Run, second: _Run, tolerance: float
+) -> bool | None:
+    """Whether examples come first in a dimension that was flattened; None where they differ in both ways."""
+    pairs = first.pairs(second)
+    for major in (True, False):
+        rows = []
+        for one, run in ((mine, first), (theirs, second)):
+            parts = (len(run.examples), one.shape[dim] // len(run.examples))
+            sizes = (*one.shape[:dim], *(parts if major else parts[::-1]), *one.shape[dim + 1 :])
+            rows.append(one.detach().reshape(sizes).movedim(dim if major else dim + 1, 0))
+        if not _differ(rows[0], rows[1], pairs, tolerance):
+            return major
+    return None
+
+
+def _upstream(output: Tensor, dim: int, examples: Sequence[int], seed: int, *, major: bool) -> Tensor:
+    """A gradient of an output that differs by example, and for each is the same in every batch."""
+    source = torch.Generator().manual_seed(seed)
+    shape = [1 if place == dim else size for place, size in enumerate(output.shape)]
+    common = torch.randn(shape, generator=source, dtype=torch.float64)
+    own = torch.tensor([random.Random(one).uniform(0.5, 2.0) for one in examples], dtype=torch.float64)
+    times = output.shape[dim] // len(examples)
+    own = own.repeat_interleave(times) if major else own.repeat(times)
+    return common * own.view([-1 if place == dim else 1 for place in range(output.ndim)])
+
+
+def _row_dimension(mine: Tensor, theirs: Tensor, count: int, other: int) -> int | None:
+    """The dimension that follows the number of examples, if it is one."""
+    if mine.ndim != theirs.ndim or mine.ndim == 0:
+        return None
+    if count == other:
+        return 0 if len(mine) == count and mine.shape == theirs.shape else None
+    dims = [dim for dim in range(mine.ndim) if mine.shape[dim] != theirs.shape[dim]]
+    if len(dims) != 1:
+        return None
+    size, theirs_size = mine.shape[dims[0]], theirs.shape[dims[0]]
+    return dims[0] if size % count == 0 and size * other == theirs_size * count else None
 
 
 def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
@@ -68,46 +506,43 @@ def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
     device = tensors[0].device.type
     if torch.is_autocast_enabled(device):
         return _HALF
-    found = max((_TOLERANCES.get(dtype, _HALF) for dtype in dtypes), default=0.0)
+    found = max((_TOLERANCES.get(dtype, _HALF) for dtype in dtypes), default=_TOLERANCES[torch.float32])
     # Products on tensor cores may keep ten bits of float32.
     return found if device == "cpu" else max(found, 1e-2)
 
 
-def _differ(together: Sequence[Tensor], alone: Sequence[Tensor], index: int, coarsest: float) -> bool:
-    """Whether an example has other outputs alone, where outputs have a row an example."""
-    for whole, own in zip(together, alone, strict=False):
-        if not own.is_floating_point() or own.ndim == 0 or own.shape != (1, *whole.shape[1:]):
-            continue
-        if len(whole) <= index:
-            continue
-        row, single = whole[index].double(), own[0].double()
-        limit = max(coarsest, _TOLERANCES.get(own.dtype, _HALF)) * float(single.norm()) + _FLOOR
-        if float((row - single).norm()) > limit:  # NaN, which data may bring, is no difference
-            return True
-    return False
+def _plainly(given: _Given, *, wide: bool) -> AbstractContextManager[object]:
+    """Gradients, and in double precision no automatic casts to less."""
+    device = given.tensors[0].device.type
+    return torch.autocast(device, enabled=False) if wide and device != "meta" else nullcontext()
 
 
-def _outputs(model: nn.Module, batch: Batch) -> tuple[list[Tensor], list[list[Tensor]]] | None:
-    """What it gives some examples together, and each alone; None if that is random or fails."""
-    some = range(min(batch.examples, _EXAMPLES))
-
-    def given(examples: slice, *, shift: int = 0) -> list[Tensor]:
-        with spared_random_numbers(batch.tensors):
-            torch.rand(shift)
-            args, kwargs = batch.arguments([tensor[examples] for tensor in batch.tensors])
-            return tensors_of(model(*args, **kwargs))
-
+@contextmanager
+def _widened(model: nn.Module, given: _Given) -> Iterator[None]:
+    """The weights and buffers of a model in double precision, for a while."""
+    held = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()}
+    if any(type(one.data) is not Tensor for one in held.values()) or given.tensors[0].device.type == "mps":
+        raise _UntoldError
+    before = [(one, one.data) for one in held.values()]
     try:
-        with torch.no_grad(), buffers_put_back(model):
-            together, again = (given(slice(len(some)), shift=shift) for shift in (0, 1))
-            alone = [given(slice(index, index + 1)) for index in some]
-    except Exception:  # noqa: BLE001 - whatever a model raises on batches that it is not made for
-        return None
-    same = len(together) == len(again) and all(
-        one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-        for one, other in zip(together, again, strict=True)
-    )
-    return (together, alone) if same else None
+        try:
+            for one, data in before:
+                one.data = data.double()
+        except (RuntimeError, TypeError) as error:  # no memory left; a kind of tensor that cannot
+            raise _UntoldError from error
+        yield
+    finally:
+        for one, data in before:
+            one.data = data
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - what a model takes
+    """Mappings as dicts, which torch can take apart."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(map(_plain, value))
+    return value
 
 
 def tensors_of(value: Any) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
@@ -119,16 +554,3 @@ def tensors_of(value: Any) -> list[Tensor]:  # noqa: ANN401 - what a model takes
     if isinstance(value, tuple | list):
         return [one for inner in value for one in tensors_of(inner)]
     return []
-
-
-@contextmanager
-def buffers_put_back(model: nn.Module) -> Iterator[None]:
-    """Undo what calls for a try write into buffers."""
-    before = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, copy, version in before:
-                if buffer._version != version:
-                    buffer.copy_(copy)

@@ -23,8 +23,9 @@ from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_a
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
-from dpmech.optim.runs.mixing import buffers_put_back
+from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.physical_batch import largest_batch
+from dpmech.optim.runs.same_draws import buffers_put_back
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 __all__ = ["PerExampleModel", "check_model", "count_calls"]
@@ -278,6 +279,8 @@ def count_calls(
     model: nn.Module,
     progress: LotProgress,
     trained: Sequence[Tensor],
+    watch: MixingWatch,
+    is_counted: Callable[[], bool],
     before: Callable[[], Callable[[], object] | None],
 ) -> None:
     """Have the calls of a model and of its parts counted, by the parameters that they may use.
@@ -285,14 +288,16 @@ def count_calls(
     A part that is called within a call counts with it: weights may be used several times in one.
 
     Args:
-        model: the model.
-        progress: counts.
-        trained: parameters that are trained.
+        model: whose calls.
+        progress: where they are counted.
+        trained: its parameters.
+        watch: what calls are shown to.
+        is_counted: whether a call counts now; trials do not.
         before: a weak reference to what is done before every call with gradients.
     """
-    calls = _Calls(progress, {id(param) for param in trained}, before)
+    calls = _Calls(progress, {id(param) for param in trained}, watch, is_counted, before)
     for part in model.modules():
-        part.register_forward_pre_hook(ModelHook(calls.entered))
+        part.register_forward_pre_hook(ModelHook(calls.entered), with_kwargs=True)
         part.register_forward_hook(ModelHook(calls.left), always_call=True)
 
 
@@ -303,19 +308,26 @@ class _Calls:
         self,
         progress: LotProgress,
         trained: set[int],
+        watch: MixingWatch,
+        is_counted: Callable[[], bool],
         before: Callable[[], Callable[[], object] | None],
     ) -> None:
         self._progress = progress
         self._trained = trained
+        self._watch = watch
+        self._is_counted = is_counted
         self._before = before
         self._outermost: nn.Module | None = None
         self._depth = 0
         self._batch = 0
 
-    def entered(self, part: nn.Module, *_: object) -> None:
+    def entered(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._is_counted():
+            return
         if self._batch != self._progress.batches:  # a call that never ended (an interrupt) ends here
             self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
+            self._watch.before(part, args, kwargs)
             self._outermost = part
             before = self._before()
             if before is not None:
@@ -327,8 +339,10 @@ class _Calls:
             used = [id(param) for param in part.parameters() if id(param) in self._trained]
             self._progress.note_call(used, training=any(one.training for one in part.modules()))
 
-    def left(self, part: nn.Module, *_: object) -> None:
-        if self._outermost is part:
+    def left(self, part: nn.Module, args: object, output: object) -> None:
+        del args
+        if self._outermost is part and self._is_counted():
             self._depth -= 1
             if self._depth == 0:
                 self._outermost = None
+                self._watch.after(part, output)

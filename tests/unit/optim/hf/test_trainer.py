@@ -53,6 +53,23 @@ def trainer(
     )
 
 
+def in_half(rows):
+    return {
+        "inputs": torch.stack([row["inputs"] for row in rows]).bfloat16(),
+        "labels": torch.stack([row["labels"] for row in rows]),
+    }
+
+
+@pytest.mark.parametrize("mode", ["auto", "ghost"])
+def test_weights_in_half_precision(tmp_path, mode):
+    one = trainer(
+        tmp_path, model=Classifier(0.0).bfloat16(), collate=in_half, privacy={"clipping_mode": mode}
+    )
+    one.train()
+    assert one.run_record().steps == N
+    assert ended(one).dtype == torch.bfloat16
+
+
 def ended(one):
     found = torch.cat([param.detach().flatten() for param in one.model.parameters()])
     one.run[1].close()

@@ -98,6 +98,16 @@ def fitted(one, module, *callbacks, resume=None, **options):
     return torch.cat([param.detach().flatten() for param in module.parameters()])
 
 
+@pytest.mark.parametrize("hand", [False, True])
+def test_weights_in_half_precision(hand):
+    """bf16-true converts the weights before the fit, and every batch in it."""
+    one = private(clipping_mode="ghost")
+    weights = fitted(one, ByHand(one) if hand else Module(), precision="bf16-true")
+    assert weights.dtype == torch.bfloat16
+    assert bool(weights.isfinite().all())
+    assert one.run_record().steps == N
+
+
 def by_hand(**options):
     """The loop of make_private, with the schedule of the module."""
     model = Module()

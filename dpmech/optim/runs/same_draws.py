@@ -1,0 +1,197 @@
+"""SameDraws: random numbers that are the same for every example, in whatever batch it stands."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpmech.optim.clipping import spared_random_numbers
+
+__all__ = ["SameDraws", "buffers_put_back", "repeatable"]
+
+_DROPOUT = torch.ops.aten.native_dropout.default
+
+
+class SameDraws(TorchDispatchMode):
+    """Gives the examples of a batch equal random numbers, so that models in training mode can be compared.
+
+    The k-th draw of a call is the same in every call. Along dimensions that follow the batch it is constant;
+    permutations shift by one, so that what a model takes from other examples is never its own.
+
+    Args:
+        examples: of the batch; a number that divides no other dimension of the model.
+        shapes: of the draws of one example, from a call with another batch; None to find them here. A single
+            example does not show which dimensions follow the batch.
+
+    Attributes:
+        shapes: of the draws so far, for one example.
+        dims: sizes of the dimensions of what was drawn.
+    """
+
+    def __init__(self, examples: int, shapes: Sequence[Sequence[int]] | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self._examples = examples
+        self._known = shapes
+        self.shapes: list[list[int]] = []
+        self.dims: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - torch's signature
+        types: object,
+        args: Any = (),  # noqa: ANN401 - the same
+        kwargs: Any = None,  # noqa: ANN401 - the same
+    ) -> Any:  # noqa: ANN401 - the same
+        """Run the operation, with other random numbers if it draws any."""
+        del types
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        if "generator" in kwargs:
+            kwargs = kwargs | {"generator": None}
+        return self._drawn(func, args, kwargs)
+
+    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - as above
+        tensors = [one for one in args if isinstance(one, Tensor)]
+        self.dims.update(size for one in tensors for size in one.shape if size)
+        sizes = next((place for place, one in enumerate(args) if isinstance(one, list | tuple)), None)
+        name = func._schema.name
+        if name == "aten::randperm":
+            found = func(*args, **kwargs)
+            return found.copy_(torch.arange(len(found), device=found.device).roll(1))
+        if func is _DROPOUT and args[2] is not False and 0.0 < args[1] < 1.0:
+            kept = self._shaped(
+                args[0].shape, lambda shape: args[0].new_empty(shape).bernoulli_(1.0 - args[1])
+            )
+            return args[0] * kept / (1.0 - args[1]), kept.bool()
+        if not tensors and sizes is not None:
+            return self._shaped(
+                args[sizes], lambda shape: func(*args[:sizes], shape, *args[sizes + 1 :], **kwargs)
+            )
+        if len(tensors) == 1 and tensors[0] is args[0] and (name.endswith(("_", "_like"))):
+            drawn = self._shaped(
+                args[0].shape, lambda shape: func(args[0].new_empty(shape), *args[1:], **kwargs)
+            )
+            return args[0].copy_(drawn) if name.endswith("_") else drawn
+        return self._by_rows(func, args, kwargs, tensors)
+
+    def _shaped(self, whole: Sequence[int], draw: Callable[[list[int]], Tensor]) -> Tensor:
+        """A draw that is constant along the dimensions that follow the batch."""
+        number, count = len(self.shapes), self._examples
+        self.dims.update(size for size in whole if size)
+        if self._known is not None and number < len(self._known) and len(self._known[number]) == len(whole):
+            shape = list(self._known[number])
+        else:
+            shape = [1 if size and size % count == 0 else size for size in whole]
+        self._seed()
+        self.shapes.append(shape)
+        return draw(shape).expand(tuple(whole)).contiguous()
+
+    def _by_rows(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:  # noqa: ANN401 - as above
+        """What is drawn from a law that the data give: one example at a time, with the same numbers."""
+        number, count = len(self.shapes), self._examples
+        self.shapes.append([])
+        if not tensors or any(one.ndim == 0 or len(one) != count for one in tensors):
+            self._seed(number)
+            return func(*args, **kwargs)
+        found, given = [], []
+        for index in range(count):
+            self._seed(number)
+            given.append([one[index : index + 1].clone() if isinstance(one, Tensor) else one for one in args])
+            found.append(func(*given[-1], **kwargs))
+        for place, argument in enumerate(func._schema.arguments[: len(args)]):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                args[place].copy_(torch.cat([own[place] for own in given]))
+        if func._schema.name.endswith("_"):
+            return args[0]
+        if isinstance(found[0], Tensor):
+            return torch.cat(found)
+        return tuple(
+            torch.cat(parts) if isinstance(parts[0], Tensor) and parts[0].ndim else parts[0]
+            for parts in zip(*found, strict=True)
+        )
+
+    def _seed(self, number: int | None = None) -> None:
+        seed = len(self.shapes) if number is None else number
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable[[int], None]]:
+    """Spare all random numbers, and what calls change in a model's attributes and buffers.
+
+    Yields:
+        What begins a call: it seeds the generators of torch, numpy and Python, and those that modules hold.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what other people's code draws from
+    attributes = {part: dict(vars(part)) for part in model.modules()}
+    own = [held for kept in attributes.values() for held in _generators(kept)]
+    states = [_state(one) for one in own]
+
+    def begin(seed: int) -> None:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - the same
+        torch.default_generator.manual_seed(seed)
+        for part, kept in attributes.items():
+            _put_back(part, kept)
+        for one, state in zip(own, states, strict=True):
+            _restore(one, state)
+
+    try:
+        with spared_random_numbers(tensors), buffers_put_back(model):
+            yield begin
+    finally:
+        begin(0)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002 - the same
+
+
+def _put_back(part: nn.Module, kept: Mapping[str, Any]) -> None:
+    """Attributes that a call assigned: counters, what is cached."""
+    now = vars(part)
+    for name in [name for name in now if name not in kept]:
+        del now[name]
+    now.update({name: value for name, value in kept.items() if now.get(name) is not value or name not in now})
+
+
+def _generators(kept: Mapping[str, Any]) -> list[Any]:
+    kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+    return [value for value in kept.values() if isinstance(value, kinds)]
+
+
+def _state(source: Any) -> Any:  # noqa: ANN401 - a generator of one of four libraries
+    if isinstance(source, np.random.Generator):
+        return source.bit_generator.state
+    return source.getstate() if isinstance(source, random.Random) else source.get_state()
+
+
+def _restore(source: Any, state: Any) -> None:  # noqa: ANN401 - the same
+    if isinstance(source, np.random.Generator):
+        source.bit_generator.state = state
+    elif isinstance(source, random.Random):
+        source.setstate(state)
+    else:
+        source.set_state(state)
+
+
+@contextmanager
+def buffers_put_back(model: nn.Module) -> Iterator[None]:
+    """Undo what calls for a try write into buffers, and which buffers they replace."""
+    held = [(part, dict(part._buffers)) for part in model.modules()]
+    before = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for part, buffers in held:
+            part._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer, copy, version in before:
+                if buffer._version != version:
+                    buffer.copy_(copy)
