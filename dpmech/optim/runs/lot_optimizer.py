@@ -54,6 +54,9 @@ class LotOptimizer(PrivateOptimizer):
         self._loader = loader
         self._unchanged = unchanged
         self.clipping_mode: ClippingMode | None = None
+        self._saved = False  # whether a state is held by somebody, from which steps may be taken again
+        self._broken = False  # whether sums, rows or weights of the newest lot were left half-way
+        self._coming: tuple[int, int] | None = None
         self._names: dict[int, str] | None = None
         super().__init__(*args, **kwargs)
         self._spent = RunningEpsilon(self.claim)
@@ -121,6 +124,7 @@ class LotOptimizer(PrivateOptimizer):
         """
         if self._unchanged is not None:
             self._unchanged.check_newest()
+        self._check_broken()
         progress = self._loader.progress
         found, left_out = None, 0
         if clipped is None:
@@ -137,9 +141,22 @@ class LotOptimizer(PrivateOptimizer):
             found = progress.handed if found is None else found
         if found is not None:
             progress.check_room(found)
+        self._coming = None if found is None else (found, left_out)
         super().accumulate(clipped, examples=examples)
-        if found is not None:
-            progress.count(found, left_out)
+        self._broken = False
+
+    def _note_batch(self) -> None:
+        self._broken = True
+        if self._coming is not None:
+            self._loader.progress.count(*self._coming)
+
+    def _check_broken(self) -> None:
+        if self._broken and self._saved:
+            raise UnsupportedCombinationError(
+                f"step {self._loader.progress.stepped} was interrupted: going on here and going on from the "
+                "saved state would release other sums under the same noise",
+                supported="a new run that goes on from the newest checkpoint",
+            )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as in PrivateOptimizer
         """The private step of a lot after its last batch; after the others, accumulate only.
@@ -162,7 +179,9 @@ class LotOptimizer(PrivateOptimizer):
         self._check_in_step()
         before = progress.stepped
         try:
-            return self._released(closure)
+            loss = self._released(closure)
+            self._broken = False
+            return loss
         finally:
             # Also after an update that failed half-way; not where the step was refused before it began.
             if self._unchanged is not None and progress.stepped > before:
@@ -171,6 +190,7 @@ class LotOptimizer(PrivateOptimizer):
     def _check_lot(self) -> None:
         self._loader.progress.check_counted()
         self._check_unchanged()
+        self._broken = True  # until the weights are those after the step; what is refused comes before
 
     def _check_unchanged(self) -> None:
         if self._unchanged is not None:
@@ -203,8 +223,11 @@ class LotOptimizer(PrivateOptimizer):
                 holds what no step gave it.
         """
         self._check_in_step()
+        self._check_broken()
         self._check_unchanged()
-        return super().state_dict() | {_MODE: self.clipping_mode}
+        found = super().state_dict() | {_MODE: self.clipping_mode}
+        self._saved, self._broken = True, False
+        return found
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear gradients; what was accumulated of a lot stays, as it belongs to the coming step."""
@@ -225,8 +248,9 @@ class LotOptimizer(PrivateOptimizer):
                 claimed=saved,
                 recomputed=self.clipping_mode,
             )
-        super().load_state_dict({key: value for key, value in state_dict.items() if key != _MODE})
+        self._saved = True
         self.clipping_mode = saved
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != _MODE})
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:
             raise CertificateError(
