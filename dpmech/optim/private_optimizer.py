@@ -235,10 +235,10 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.accumulate()
-        self._check_lot()
         step = self._stream.steps_taken
         if step == 0:
             self._lot.check_probe()
+        self._check_lot()
         sums = self._lot.take()
         self._stream.add_step(sums, self._norms.of_step)
         self._note_row()

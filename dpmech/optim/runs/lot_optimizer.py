@@ -1,5 +1,6 @@
 """LotOptimizer: a PrivateOptimizer in step with the loader that draws its lots."""
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,17 @@ from dpmech.numerics import Bounds
 from dpmech.optim.clipping import ClippedSum, ClippingMode
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.processes import check_agreement
 from dpmech.optim.runs.added_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader
+from dpmech.optim.runs.same_data import numbers_of
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import Sampler
 
 __all__ = ["LotOptimizer"]
 
-_MODE = "dpmech_clipping_mode"  # what is ours in a state dict, beside what PrivateOptimizer has
+# What is ours in a state dict, besides what PrivateOptimizer has.
+_MODE, _WEIGHTS = "dpmech_clipping_mode", "dpmech_weights"
 
 
 class LotOptimizer(PrivateOptimizer):
@@ -57,8 +61,11 @@ class LotOptimizer(PrivateOptimizer):
         self._saved = False  # whether a state is held by somebody, from which steps may be taken again
         self._broken = False  # whether sums, rows or weights of the newest lot were left half-way
         self._coming: tuple[int, int] | None = None
+        self._weights: dict[str, str] | None = None  # of a state that was loaded, until the first step
         self._names: dict[int, str] | None = None
         super().__init__(*args, **kwargs)
+        if unchanged is not None:
+            unchanged.by_hand = loader.set_up.note_by_hand
         self._spent = RunningEpsilon(self.claim)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -190,23 +197,41 @@ class LotOptimizer(PrivateOptimizer):
     def _check_lot(self) -> None:
         self._loader.progress.check_counted()
         self._check_unchanged()
+        if self._loader.progress.stepped % self._loader.sampler.steps_per_epoch == 0:
+            groups = [numbers_of(group) for group in self.param_groups]
+            settings = [{name: one for name, one in group.items() if name != "phi"} for group in groups]
+            check_agreement("learning rates and other numbers", {"groups": settings}, self._loader.process_group)
         self._broken = True  # until the weights are those after the step; what is refused comes before
 
     def _check_unchanged(self) -> None:
-        if self._unchanged is not None:
-            self._unchanged.check()
+        if self._unchanged is None:
+            return
+        self._unchanged.check()
+        if self._weights is not None:
+            key = bytes.fromhex(self._weights["key"])
+            if self._unchanged.digest(key) != self._weights["digest"]:
+                raise UnsupportedCombinationError(
+                    "the model does not hold the weights that the loaded state was saved with: the first step "
+                    "would add to another sum the noise that was added already after that state",
+                    supported="model.load_state_dict with the weights of the same moment, and no changes until "
+                    "the first step; a new run for other weights",
+                )
 
     def note_weights(self) -> None:
         """Say that you changed trained parameters between steps, by what was released (clamping, averages).
 
-        Other changes than those of steps are refused, as a forward pass may have written data there.
+        Other changes than those of steps are refused, as a forward pass may have written data there. After
+        `load_state_dict` none may come before the first step. Where a state was saved, the run record says
+        that steps after it may not repeat what they released.
         """
         if self._unchanged is not None:
             self._unchanged.note_weights()
+            self._loader.set_up.note_by_hand()
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, lot and row are spent all the same.
         self._loader.progress.note_step()
+        self._weights = None
 
     def _check_in_step(self) -> None:
         rows, lots = self._stream.steps_taken, self._loader.progress.stepped
@@ -226,6 +251,9 @@ class LotOptimizer(PrivateOptimizer):
         self._check_broken()
         self._check_unchanged()
         found = super().state_dict() | {_MODE: self.clipping_mode}
+        if self._unchanged is not None:
+            key = secrets.token_bytes(32)
+            found[_WEIGHTS] = {"key": key.hex(), "digest": self._unchanged.digest(key)}
         self._saved, self._broken = True, False
         return found
 
@@ -234,8 +262,15 @@ class LotOptimizer(PrivateOptimizer):
         self._inner.zero_grad(set_to_none=set_to_none)
         self._intake.clear()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], *, any_weights: bool = False) -> None:
         """As PrivateOptimizer; the loader's state is loaded first.
+
+        At the first step the model must hold the weights that the state was saved with.
+
+        Args:
+            state_dict: of `state_dict`.
+            any_weights: whether it may hold others, on the caller's responsibility: that nothing that a step
+                after the state released was seen by anyone.
 
         Raises:
             CertificateError: if the loader stands at another step, or gradients were clipped in another mode.
@@ -250,7 +285,9 @@ class LotOptimizer(PrivateOptimizer):
             )
         self._saved = True
         self.clipping_mode = saved
-        super().load_state_dict({key: value for key, value in state_dict.items() if key != _MODE})
+        self._weights = None if any_weights else state_dict.get(_WEIGHTS)
+        ours = (_MODE, _WEIGHTS)
+        super().load_state_dict({key: value for key, value in state_dict.items() if key not in ours})
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:
             raise CertificateError(
@@ -278,6 +315,7 @@ class LotOptimizer(PrivateOptimizer):
         if not isinstance(stopped_by_plan, bool):
             raise InvalidParameterError("stopped_by_plan", stopped_by_plan, "True or False")
         self._check_unchanged()
+        self._loader.check_data()
         steps = self.record.steps
         certificate = self._certificate()
         seen = self._loader.tracker.summary()

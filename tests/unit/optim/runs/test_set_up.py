@@ -1,5 +1,6 @@
 """Which changes of dataset, model and loss a checkpoint notices, and which are none."""
 
+import dataclasses
 import functools
 import math
 import os
@@ -22,7 +23,8 @@ from tests.support.training import classification, classifier, private_run
 
 F = nn.functional
 CAL = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
-ALL_SAME = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+SAVED = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+ALL_SAME = dataclasses.replace(SAVED, loads=1)
 SIZE = 40
 
 
@@ -270,8 +272,8 @@ def test_a_loss_under_another_python(tmp_path):
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made())
     state = torch.load(path)
-    state["set_up"]["python"] = "3.9"
-    state["set_up"]["prints"]["loss"]["sums"] = {"code or constants": "0" * 64}
+    state["loader"]["set_up"]["python"] = "3.9"
+    state["loader"]["set_up"]["prints"]["loss"]["sums"] = {"code or constants": "0" * 64}
     torch.save(state, path)
     with pytest.raises(dm.CertificateError, match=r"the loss .* made under Python 3\.9, this is 3\.1"):
         load_checkpoint(path, *made())
@@ -316,7 +318,7 @@ def test_opacus_does_not_know_the_loss(tmp_path):
     save_checkpoint(tmp_path / "run.pt", *made(loss=None))
     parts = made(loss=None, generator=None)
     load_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN)
+    assert parts[1].run_record().continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN, loads=1)
     with pytest.raises(dm.CertificateError, match="another loss"):
         load_checkpoint(tmp_path / "run.pt", *made(generator=None))
 
@@ -568,7 +570,7 @@ def test_an_accepted_change_stays_in_the_record(tmp_path):
     again = made(loss=other, generator=None)
     load_checkpoint(path, *again)  # nothing changed since
     record = again[1].run_record()
-    assert record.continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.ACCEPTED)
+    assert record.continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.ACCEPTED, loads=2)
     assert any("took the responsibility" in line for line in dm.verify(record, rigorous=True).failures)
     with pytest.raises(dm.CertificateError, match="another loss"):
         load_checkpoint(path, *made(generator=None))
@@ -578,7 +580,7 @@ def test_runs_without_checkpoints_say_so(tmp_path):
     parts = made()
     assert parts[1].run_record().continuity is None
     save_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity == ALL_SAME
+    assert parts[1].run_record().continuity == SAVED
     load_checkpoint(tmp_path / "none.pt", *made(), missing_ok=True)
 
 
@@ -593,7 +595,8 @@ def test_a_checkpoint_without_fingerprints(tmp_path):
     save_checkpoint(path, *made())
     state = torch.load(path)
     for damage in ({}, {"key": "0"}, {"prints": {}}, {"continuity": {}}):
-        torch.save(state | {"set_up": state["set_up"] | damage if damage else {}}, path)
+        set_up = state["loader"]["set_up"] | damage if damage else {}
+        torch.save(state | {"loader": state["loader"] | {"set_up": set_up}}, path)
         with pytest.raises(dm.CertificateError, match="has no fingerprints"):
             load_checkpoint(path, *made())
 

@@ -1,0 +1,189 @@
+"""Whether all processes of a run hold the same data, loss and settings, without any of it leaving one."""
+
+import functools
+import hashlib
+import secrets
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from dpmech.exceptions import CertificateError, DpmechError, UnsupportedCombinationError
+from dpmech.optim.processes import Group, gathered, processes
+from dpmech.optim.runs.fingerprints import code_digest, examples_print, picked_examples
+from dpmech.optim.runs.uniqueness import ExamplePlaces
+
+__all__ = ["SameData", "check_same_length", "loss_words", "numbers_of"]
+
+# Examples that are compared: all of so many, else some at random places of the shared key. Where a share f of
+# the examples differs, n random places miss it with probability at most (1 - f)^n: 0.0012 for f = 0.1 and 64.
+_WHOLE, _FIRST, _LATER = 256, 64, 8
+_DEEPEST = 4
+
+
+class SameData:
+    """Compares the dataset of every process with those of the others: at the start and at every epoch.
+
+    What is compared are checksums under a key that the processes share: nothing about the data is shown.
+
+    Indices of views are compared whole. Of the examples, read as the run reads them, all are compared where
+    there are at most 256, else 64 at random places, and at every later epoch 8 at others. If a share f of the
+    examples differs, that misses it with probability at most (1 - f)^64 at the start, and (1 - f)^8 at every
+    epoch. Parts of examples that differ from one reading to the next cannot be compared.
+
+    Args:
+        dataset: with a length and indices.
+        settings: of the DataLoader.
+        group: the processes that train together.
+
+    Attributes:
+        places: where the examples stand.
+
+    Raises:
+        As ExamplePlaces.
+    """
+
+    def __init__(self, dataset: Any, settings: dict[str, Any], group: Group) -> None:  # noqa: ANN401 - any dataset
+        self._dataset = dataset
+        self._settings = settings
+        self._group = group
+        self._key = b""
+        problem = None
+        try:
+            self.places = ExamplePlaces(dataset)
+        except DpmechError as error:
+            problem = error
+        found = gathered("what is wrong with the data", problem and str(problem), group)
+        if problem is not None:
+            raise problem
+        if any(found):  # raised by all, so that nobody waits for the others
+            raise UnsupportedCombinationError(f"in another process: {next(filter(None, found))}")
+
+    def check(self, step: int) -> None:
+        """Compare; a collective call.
+
+        Args:
+            step: from which on the data are used.
+
+        Raises:
+            UnsupportedCombinationError: in all processes, if one of them changed its dataset since the start.
+            CertificateError: in all processes, if they differ.
+        """
+        if processes(self._group) == 1:
+            self.places.check()
+            return
+        problem = ""
+        try:
+            self.places.check()
+        except UnsupportedCombinationError as error:
+            problem = str(error)
+        mine = {} if problem else self._sums(step)
+        found = gathered("the data", (problem, mine), self._group)
+        problems = [text for text, _ in found if text]
+        if problems:
+            raise UnsupportedCombinationError(f"in {len(problems)} of {len(found)} processes: {problems[0]}")
+        sums = [one for _, one in found]
+        for name in sorted(set[str]().union(*sums)):
+            values = {one.get(name, "") for one in sums}
+            if len(values - {None}) > 1:
+                raise CertificateError(
+                    f"processes hold different data ({name}): an example could take part once in each of them, "
+                    "more often than certified. Accepted: the whole dataset in the same order in every process "
+                    "(random_split and shuffles with a seeded generator); it is shared out here"
+                )
+
+    def _sums(self, step: int) -> dict[str, str | None]:
+        """Keyed checksums by what they are of; None for what cannot be compared."""
+        first = not self._key
+        if first:
+            self._key = gathered("the key of checksums", secrets.token_bytes(32), self._group)[0]
+        size = len(self._dataset)
+        key = hashlib.blake2b(str(step).encode(), key=self._key, digest_size=32).digest()
+        found: dict[str, str | None] = {
+            "length": _keyed(key, str(size).encode()),
+            "views and their indices": _keyed(key, self.places.outline),
+        }
+        count = size if first and size <= _WHOLE else _FIRST if first else _LATER
+        try:
+            sums, _ = examples_print(
+                self._dataset, picked_examples(size, key, count), key, dict(self._settings)
+            )
+        except Exception:  # noqa: BLE001 - whatever a dataset raises; the first batch shows it in its place
+            return found
+        return found | {f"examples{name}": value for name, value in sums.items()}
+
+
+def check_same_length(dataset: Any, group: Group) -> None:  # noqa: ANN401 - any dataset
+    """Raise CertificateError, in all processes, unless their datasets have the same length.
+
+    The lengths are not shown: the size of the data may be private.
+    """
+    if len(set(gathered("the size of the data", len(dataset), group))) > 1:
+        raise CertificateError(
+            "processes hold datasets of different sizes: they would fall out of step, and an example could "
+            "take part in several of them. Accepted: the whole dataset in every process; it is shared out here"
+        )
+
+
+def loss_words(loss: object) -> list[str]:
+    """What a loss is, in words that are the same in every process: names, code, and numbers with a fraction.
+
+    Integers, texts and tensors that it refers to are left out: ranks and devices are among them.
+    """
+    return list(_words(loss, _DEEPEST))
+
+
+def numbers_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers among the settings of a parameter group: learning rate, momentum, weight decay, ..."""
+    return {name: _number(value) for name, value in settings.items() if _number(value) is not None}
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a group holds
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else None
+    if isinstance(value, tuple | list):
+        return [_number(one) for one in value]
+    return value if isinstance(value, bool | int | float) else None
+
+
+def _words(value: object, depth: int) -> Iterator[str]:
+    if depth == 0:
+        return
+    match value:
+        case bool() | float():
+            yield repr(value)
+        case types.FunctionType():
+            yield value.__qualname__
+            yield code_digest(value.__code__)
+            for cell in value.__closure__ or ():
+                content = cell.cell_contents if cell != types.CellType() else None
+                yield from _words(content, depth - 1)
+            for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+                yield from _words(default, depth - 1)
+        case types.MethodType():
+            yield from _words(value.__func__, depth)
+            yield from _words(value.__self__, depth - 1)
+        case functools.partial():
+            for part in (value.func, *value.args, *value.keywords.values()):
+                yield from _words(part, depth - 1)
+        case nn.Module():
+            yield f"{type(value).__module__}.{type(value).__qualname__} {value.extra_repr()}"
+            for one in vars(value).values():
+                if isinstance(one, bool | float):
+                    yield repr(one)
+        case types.BuiltinFunctionType() | type():
+            yield value.__qualname__
+        case _ if callable(value):
+            yield f"{type(value).__module__}.{type(value).__qualname__}"
+            call: Callable[..., Any] = type(value).__call__
+            if isinstance(call, types.FunctionType):
+                yield code_digest(call.__code__)
+            for name, one in sorted(getattr(value, "__dict__", {}).items()):
+                if callable(one) or isinstance(one, bool | float):
+                    yield name
+                    yield from _words(one, depth - 1)
+
+
+def _keyed(key: bytes, value: bytes) -> str:
+    return hashlib.blake2b(value, key=key, digest_size=32).hexdigest()
