@@ -182,7 +182,7 @@ class PrivateLoader(Uncopied):
 
     def check_data(self) -> None:
         """Raise UnsupportedCombinationError if the dataset of this process was changed since the start."""
-        self._data.places.check()
+        self._data.check_here()
 
     @property
     def continuity(self) -> Continuity | None:

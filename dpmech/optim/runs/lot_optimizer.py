@@ -14,10 +14,9 @@ from dpmech.numerics import Bounds
 from dpmech.optim.clipping import ClippedSum, ClippingMode
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.private_optimizer import PrivateOptimizer
-from dpmech.optim.processes import check_agreement
 from dpmech.optim.runs.added_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader
-from dpmech.optim.runs.same_data import numbers_of
+from dpmech.optim.runs.same_data import check_same_numbers
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import Sampler
 
@@ -198,9 +197,7 @@ class LotOptimizer(PrivateOptimizer):
         self._loader.progress.check_counted()
         self._check_unchanged()
         if self._loader.progress.stepped % self._loader.sampler.steps_per_epoch == 0:
-            groups = [numbers_of(group) for group in self.param_groups]
-            settings = [{name: one for name, one in group.items() if name != "phi"} for group in groups]
-            check_agreement("learning rates and other numbers", {"groups": settings}, self._loader.process_group)
+            check_same_numbers(self.param_groups, self._loader.process_group)
         self._broken = True  # until the weights are those after the step; what is refused comes before
 
     def _check_unchanged(self) -> None:

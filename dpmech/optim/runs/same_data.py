@@ -4,17 +4,17 @@ import functools
 import hashlib
 import secrets
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
 from dpmech.exceptions import CertificateError, DpmechError, UnsupportedCombinationError
-from dpmech.optim.processes import Group, gathered, processes
+from dpmech.optim.processes import Group, check_agreement, gathered, processes
 from dpmech.optim.runs.fingerprints import code_digest, examples_print, picked_examples
 from dpmech.optim.runs.uniqueness import ExamplePlaces
 
-__all__ = ["SameData", "check_same_length", "loss_words", "numbers_of"]
+__all__ = ["SameData", "check_same_length", "check_same_numbers", "loss_words"]
 
 # Examples that are compared: all of so many, else some at random places of the shared key. Where a share f of
 # the examples differs, n random places miss it with probability at most (1 - f)^n: 0.0012 for f = 0.1 and 64.
@@ -58,7 +58,7 @@ class SameData:
         if problem is not None:
             raise problem
         if any(found):  # raised by all, so that nobody waits for the others
-            raise UnsupportedCombinationError(f"in another process: {next(filter(None, found))}")
+            raise CertificateError(f"in another process {next(filter(None, found))}")
 
     def check(self, step: int) -> None:
         """Compare; a collective call.
@@ -70,20 +70,13 @@ class SameData:
             UnsupportedCombinationError: in all processes, if one of them changed its dataset since the start.
             CertificateError: in all processes, if they differ.
         """
-        if processes(self._group) == 1:
-            self.places.check()
-            return
-        problem = ""
-        try:
-            self.places.check()
-        except UnsupportedCombinationError as error:
-            problem = str(error)
-        mine = {} if problem else self._sums(step)
-        found = gathered("the data", (problem, mine), self._group)
-        problems = [text for text, _ in found if text]
-        if problems:
-            raise UnsupportedCombinationError(f"in {len(problems)} of {len(found)} processes: {problems[0]}")
-        sums = [one for _, one in found]
+        changed = self.places.changed
+        sums: list[dict[str, str | None]] = []
+        if processes(self._group) > 1:
+            found = gathered("the data", (changed, self._sums(step)), self._group)
+            changed, sums = any(one for one, _ in found), [one for _, one in found]
+        if changed:
+            self._refuse_change()
         for name in sorted(set[str]().union(*sums)):
             values = {one.get(name, "") for one in sums}
             if len(values - {None}) > 1:
@@ -92,6 +85,18 @@ class SameData:
                     "more often than certified. Accepted: the whole dataset in the same order in every process "
                     "(random_split and shuffles with a seeded generator); it is shared out here"
                 )
+
+    def check_here(self) -> None:
+        """Raise UnsupportedCombinationError if this process changed its dataset since the start."""
+        if self.places.changed:
+            self._refuse_change()
+
+    def _refuse_change(self) -> NoReturn:
+        raise UnsupportedCombinationError(
+            "the dataset was changed since the run was made (indices of a view, tensors or elements were "
+            "replaced or written to): an example may take part more often than certified",
+            supported="changes before make_private; another dataset is another run",
+        )
 
     def _sums(self, step: int) -> dict[str, str | None]:
         """Keyed checksums by what they are of; None for what cannot be compared."""
@@ -134,14 +139,22 @@ def loss_words(loss: object) -> list[str]:
     return list(_words(loss, _DEEPEST))
 
 
-def numbers_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers among the settings of a parameter group: learning rate, momentum, weight decay, ..."""
-    return {name: _number(value) for name, value in settings.items() if _number(value) is not None}
+def check_same_numbers(groups: Sequence[Mapping[str, Any]], group: Group) -> None:
+    """Raise CertificateError, in all processes, unless learning rates, momenta, ... of parameter groups agree.
+
+    Weights would drift apart: what one process computes at its own is no part of the run that is recorded.
+    """
+    if processes(group) > 1:
+        left_out = ("params", "phi")
+        found = [
+            {name: _number(value) for name, value in one.items() if name not in left_out} for one in groups
+        ]
+        check_agreement("learning rates or other numbers of the optimizer", {"groups": found}, group)
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a group holds
     if isinstance(value, Tensor):
-        return float(value) if value.numel() == 1 else None
+        return float(value.detach()) if value.numel() == 1 else None
     if isinstance(value, tuple | list):
         return [_number(one) for one in value]
     return value if isinstance(value, bool | int | float) else None

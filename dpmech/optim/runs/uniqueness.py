@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from dpmech.certificates import Uniqueness
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.exceptions import DpmechError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.canaries import CanaryData
 from dpmech.optim.runs.occurrences import Occurrences, Picks, as_array
 from dpmech.optim.runs.user_datasets import UserDataset
@@ -90,15 +90,14 @@ class ExamplePlaces:
         self._places = walk.places.digest()
         self._held = walk.held  # what is alive keeps its identity
 
-    def check(self) -> None:
-        """Raise UnsupportedCombinationError if indices or tensors were replaced since."""
-        now = _walked(self._dataset)
-        if (now.outline.digest(), now.places.digest()) != (self.outline, self._places):
-            raise UnsupportedCombinationError(
-                "the dataset was changed since the run was made (indices of a view, tensors or elements were "
-                "replaced or written to): an example may take part more often than certified",
-                supported="changes before make_private; another dataset is another run",
-            )
+    @property
+    def changed(self) -> bool:
+        """Whether indices, tensors or elements were replaced since."""
+        try:
+            now = _walked(self._dataset)
+        except DpmechError:
+            return True  # it could be followed before
+        return (now.outline.digest(), now.places.digest()) != (self.outline, self._places)
 
 
 def _walked(dataset: Any) -> "_Walk":  # noqa: ANN401 - any dataset
