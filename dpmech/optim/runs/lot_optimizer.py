@@ -63,8 +63,6 @@ class LotOptimizer(PrivateOptimizer):
         self._weights: dict[str, str] | None = None  # of a state that was loaded, until the first step
         self._names: dict[int, str] | None = None
         super().__init__(*args, **kwargs)
-        if unchanged is not None:
-            unchanged.by_hand = loader.set_up.note_by_hand
         self._spent = RunningEpsilon(self.claim)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -223,12 +221,20 @@ class LotOptimizer(PrivateOptimizer):
         """
         if self._unchanged is not None:
             self._unchanged.note_weights()
-            self._loader.set_up.note_by_hand()
+            self._unchanged.changed_by_hand += 1
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, lot and row are spent all the same.
         self._loader.progress.note_step()
         self._weights = None
+        self._note_by_hand()
+
+    def _note_by_hand(self) -> None:
+        """Steps from here on do not follow from an earlier state alone, where weights were changed by hand."""
+        if self._unchanged is not None and self._unchanged.changed_by_hand:
+            self._unchanged.changed_by_hand = 0
+            if self._saved:
+                self._loader.set_up.note_by_hand()
 
     def _check_in_step(self) -> None:
         rows, lots = self._stream.steps_taken, self._loader.progress.stepped
@@ -247,6 +253,7 @@ class LotOptimizer(PrivateOptimizer):
         self._check_in_step()
         self._check_broken()
         self._check_unchanged()
+        self._note_by_hand()
         found = super().state_dict() | {_MODE: self.clipping_mode}
         if self._unchanged is not None:
             key = secrets.token_bytes(32)

@@ -40,7 +40,7 @@ class Unchanged:
 
     Attributes:
         handed_on: whether a later watch has taken over the model, or a part of it.
-        by_hand: is called where trained parameters were changed by others than steps, after the first one.
+        changed_by_hand: how often trained parameters were changed otherwise than by steps, after the first.
 
     Raises:
         InvalidParameterError: if a public name is none of these.
@@ -60,7 +60,7 @@ class Unchanged:
         self._public = self._checked(public)
         self._fingerprinter = Fingerprinter()
         self._stepped = False
-        self.by_hand: Callable[[], None] = lambda: None
+        self.changed_by_hand = 0
         self._then: dict[str, Contents] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self._read()
@@ -165,7 +165,7 @@ class Unchanged:
             return
         if self._stepped:
             self.note_weights()
-            self.by_hand()
+            self.changed_by_hand += 1
             self.check()
         else:
             self._read()

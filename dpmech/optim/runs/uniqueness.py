@@ -193,7 +193,12 @@ class _Walk:
                 kept = [dataset._kept, dataset._starts] if isinstance(dataset, UserDataset) else []
                 beneath = [id(dataset.dataset)] if kept else []
                 self._note(dataset, [_length(dataset), *kept], *beneath)
-                if not self._arrow(dataset, picks, rows):
+                if self._largest and isinstance(dataset, UserDataset):
+                    for user, row in zip(as_array(picks).tolist(), as_array(rows).tolist(), strict=True):
+                        own = dataset._kept[dataset._starts[user] : dataset._starts[user + 1]]
+                        places = np.array(own, dtype=np.int64)
+                        self.follow(dataset.dataset, places, np.full(len(own), row, dtype=np.int64))
+                elif not self._arrow(dataset, picks, rows):
                     self.found.add_places(id(dataset), _length(dataset), _within(dataset, picks), rows)
 
     def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - as the hook has it
