@@ -118,8 +118,8 @@ class Accumulator:
     def reclip(self, clipping: Clipping) -> None:
         """Clip as the noise of the coming step is scaled; nothing was added yet where that is another way."""
         if clipping != self._clipping:
-            self._clipping = clipping
             self._blocks = clipping.blocks(len(self._trained))
+            self._clipping = clipping  # last: until then it is done again
 
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
