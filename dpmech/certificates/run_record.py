@@ -250,9 +250,7 @@ class RunRecord(Document):
             "sampler": dataclasses.asdict(self.sampler),
             "noise": dataclasses.asdict(self.noise),
             "uniqueness": self.uniqueness.value,
-            "continuity": None
-            if self.continuity is None
-            else self.continuity.to_dict(),
+            "continuity": None if self.continuity is None else self.continuity.to_dict(),
         }
 
     def _stop(self) -> str:

@@ -307,8 +307,8 @@ class PrivateTraining(Callback):
             if self._log_raw:
                 who = ", ".join(f"{one} ({name!r})" for name, one in sorted(chosen.items()))
                 raise UnsupportedCombinationError(
-                    f"data to evaluate on are trained on, and {who} may choose by them, without noise, what is "
-                    "released",
+                    f"data to evaluate on are trained on, and {who} may choose by them, without noise, what "
+                    "is released",
                     supported="data that are not trained on",
                 )
             raise UnsupportedCombinationError(

@@ -35,8 +35,8 @@ class Fingerprinter:
 
     def __init__(self, key: bytes | None = None) -> None:
         size = 8 * _ROW
-        key = bytearray(secrets.token_bytes(size) if key is None else hashlib.shake_256(key).digest(size))
-        self._key = torch.frombuffer(key, dtype=torch.int64)
+        words = secrets.token_bytes(size) if key is None else hashlib.shake_256(key).digest(size)
+        self._key = torch.frombuffer(bytearray(words), dtype=torch.int64)
         self._keys: dict[torch.device, Tensor] = {}
 
     def read(self, name: str, tensor: Tensor) -> Contents:

@@ -140,7 +140,8 @@ class PrivateLoader(Uncopied):
         self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
         self._data = SameData(loader.dataset, self._settings, process_group)
         self.uniqueness = self._data.places.uniqueness
-        self._data.check(0)
+        if processes(process_group) > 1:
+            self._data.check(0)
         self.sampler = sampler
         self.progress = LotProgress()
         self._dataset = loader.dataset

@@ -206,10 +206,10 @@ class LotOptimizer(PrivateOptimizer):
             key = bytes.fromhex(self._weights["key"])
             if self._unchanged.digest(key) != self._weights["digest"]:
                 raise UnsupportedCombinationError(
-                    "the model does not hold the weights that the loaded state was saved with: the first step "
-                    "would add to another sum the noise that was added already after that state",
-                    supported="model.load_state_dict with the weights of the same moment, and no changes until "
-                    "the first step; a new run for other weights",
+                    "the model does not hold the weights that the loaded state was saved with: the first "
+                    "step would add to another sum the noise that was added already after that state",
+                    supported="model.load_state_dict with the weights of the same moment, and no changes "
+                    "until the first step; a new run for other weights",
                 )
 
     def note_weights(self) -> None:
@@ -230,7 +230,7 @@ class LotOptimizer(PrivateOptimizer):
         self._note_by_hand()
 
     def _note_by_hand(self) -> None:
-        """Steps from here on do not follow from an earlier state alone, where weights were changed by hand."""
+        """Steps from here on do not follow from an earlier state, where weights were changed by hand."""
         if self._unchanged is not None and self._unchanged.changed_by_hand:
             self._unchanged.changed_by_hand = 0
             if self._saved:

@@ -81,9 +81,9 @@ class SameData:
             values = {one.get(name, "") for one in sums}
             if len(values - {None}) > 1:
                 raise CertificateError(
-                    f"processes hold different data ({name}): an example could take part once in each of them, "
-                    "more often than certified. Accepted: the whole dataset in the same order in every process "
-                    "(random_split and shuffles with a seeded generator); it is shared out here"
+                    f"processes hold different data ({name}): an example could take part once in each of "
+                    "them, more often than certified. Accepted: the whole dataset in the same order in every "
+                    "process (random_split and shuffles with a seeded generator); it is shared out here"
                 )
 
     def check_here(self) -> None:
@@ -127,7 +127,8 @@ def check_same_length(dataset: Any, group: Group) -> None:  # noqa: ANN401 - any
     if len(set(gathered("the size of the data", len(dataset), group))) > 1:
         raise CertificateError(
             "processes hold datasets of different sizes: they would fall out of step, and an example could "
-            "take part in several of them. Accepted: the whole dataset in every process; it is shared out here"
+            "take part in several of them. Accepted: the whole dataset in every process, which is shared out "
+            "here"
         )
 
 
@@ -140,9 +141,9 @@ def loss_words(loss: object) -> list[str]:
 
 
 def check_same_numbers(groups: Sequence[Mapping[str, Any]], group: Group) -> None:
-    """Raise CertificateError, in all processes, unless learning rates, momenta, ... of parameter groups agree.
+    """Raise CertificateError, in all processes, unless learning rates, momenta, ... of all groups agree.
 
-    Weights would drift apart: what one process computes at its own is no part of the run that is recorded.
+    Weights would drift apart: gradients at other weights are no part of the run that is recorded.
     """
     if processes(group) > 1:
         left_out = ("params", "phi")

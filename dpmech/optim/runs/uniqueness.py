@@ -269,7 +269,8 @@ class _Walk:
 
     def _arrow(self, dataset: Any, picks: Picks, rows: Picks) -> bool:  # noqa: ANN401 - any dataset
         """Rows of a dataset of Hugging Face's by the memory of its table, which views of it share."""
-        table, chosen = getattr(dataset, "_data", None), getattr(dataset, "_indices", None)
+        table: Any = getattr(dataset, "_data", None)
+        chosen: Any = getattr(dataset, "_indices", None)
         names = list(getattr(table, "column_names", None) or [])
         if not names or not hasattr(table, "column") or not hasattr(dataset, "column_names"):
             return False
@@ -284,9 +285,7 @@ class _Walk:
                 here = (places >= start) & (places < start + len(chunk))
                 memory = [buffer.address for buffer in chunk.buffers() if buffer is not None]
                 if memory:
-                    self.found.add_places(
-                        memory[-1], None, places[here] - start + chunk.offset, owners[here]
-                    )
+                    self.found.add_places(memory[-1], None, places[here] - start + chunk.offset, owners[here])
                 start += len(chunk)
         return True
 
@@ -297,7 +296,9 @@ class _Walk:
         if isinstance(dataset, list | tuple | np.ndarray):
             named = np.array([not _is_plain(dataset[place]) for place in places.tolist()], dtype=np.bool_)
         ids = [id(dataset[place]) for place in places[named].tolist()]
-        plain = [dataset[place] for place in places[~named].tolist()] if not isinstance(dataset, range) else []
+        plain = (
+            [dataset[place] for place in places[~named].tolist()] if not isinstance(dataset, range) else []
+        )
         self._note(dataset, len(dataset), ids, plain)
         if named.any():
             self.held.append([dataset[place] for place in places[named].tolist()])

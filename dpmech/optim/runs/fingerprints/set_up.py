@@ -88,7 +88,7 @@ class SetUp:
         if not self._key:
             self._use(secrets.token_bytes(32), None)
         if self.continuity is None:
-            self.continuity = Continuity(*(_kept(self._prints[part]) for part in PARTS))
+            self.continuity = Continuity(**{part: _kept(self._prints[part]) for part in PARTS})
         return {
             "key": self._key.hex(),
             "picked": self._picked,
@@ -116,10 +116,10 @@ class SetUp:
         problems = list(dict.fromkeys(text for texts, _ in found for text in texts))
         if problems:
             raise CertificateError(
-                f"the checkpoint is of another run: {'; '.join(problems)}. Steps that were taken after it would "
-                "be taken again with the same noise on other sums, and who has both results subtracts the noise. "
-                "Accepted: the run that saved it; or accept_changed=(...) with the names of the parts, if "
-                "nothing that was released after it was seen by anyone",
+                f"the checkpoint is of another run: {'; '.join(problems)}. Steps that were taken after it "
+                "would be taken again with the same noise on other sums, and who has both results subtracts "
+                "the noise. Accepted: the run that saved it; or accept_changed=(...) with the names of the "
+                "parts, if nothing that was released after it was seen by anyone",
                 claimed=problems,
             )
         self.continuity = _worst(one for _, one in found)

@@ -353,7 +353,9 @@ def test_nothing_chooses_by_the_loss_of_training(who, tmp_path):
         module, name = LogsAtTheEnd(), "train_loss"
         callbacks = [ModelCheckpoint(tmp_path, monitor=name)]
     one = private(log_raw=True)
-    with pytest.raises(dm.UnsupportedCombinationError, match=f"monitors '{name}', which is logged in training"):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=f"monitors '{name}', which is logged in training"
+    ):
         fitted(one, module, *callbacks)
 
 

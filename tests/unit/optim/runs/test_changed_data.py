@@ -55,7 +55,9 @@ def test_a_view_that_changes_after_an_epoch_is_refused(change):
         optimizer.step()
     assert optimizer.run_record().steps == EPOCH
     change(data)
-    with pytest.raises(dm.UnsupportedCombinationError, match="the dataset was changed since the run was made"):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match="the dataset was changed since the run was made"
+    ):
         next(iter(loader))
     with pytest.raises(dm.UnsupportedCombinationError, match="another dataset is another run"):
         optimizer.run_record()
@@ -101,6 +103,10 @@ def swap_parts(data):
     swapped(data.datasets)
 
 
+def swap_second(data):
+    swapped(data.datasets[1].indices)
+
+
 @pytest.mark.parametrize(
     ("data", "change"),
     [
@@ -109,7 +115,7 @@ def swap_parts(data):
         (Named(), swap_ids),
         (ConcatDataset([TensorDataset(torch.randn(3)), TensorDataset(torch.randn(3))]), swap_parts),
         (ConcatDataset([[1.0, 2.0], [3.0, 4.0]]), lambda data: swapped(data.datasets[0])),
-        (StackDataset(torch.randn(3), Subset(torch.randn(9), [0, 1, 2])), lambda data: swapped(data.datasets[1].indices)),
+        (StackDataset(torch.randn(3), Subset(torch.randn(9), [0, 1, 2])), swap_second),
         (np.array([object(), object()]), lambda data: data.__setitem__(0, object())),
     ],
 )  # fmt: skip

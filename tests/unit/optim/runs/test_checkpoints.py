@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import dpmech as dm
-from dpmech.optim import load_checkpoint, save_checkpoint
-from dpmech.optim import processes
+from dpmech.optim import load_checkpoint, processes, save_checkpoint
 from dpmech.optim.runs.fingerprints import SetUp
 from tests.support.training import classification, classifier, private_run, train
 

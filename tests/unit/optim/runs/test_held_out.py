@@ -67,9 +67,8 @@ class Table:
 class Arrow(Dataset):
     """A dataset as Hugging Face's: a table, and perhaps chosen rows of it."""
 
-    column_names = ["x"]
-
     def __init__(self, table, indices=None):
+        self.column_names = table.column_names
         self._data = table
         self._indices = None if indices is None else Table([Chunk(np.array(indices), 0, len(indices))])
 

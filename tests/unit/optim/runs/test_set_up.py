@@ -319,7 +319,9 @@ def test_opacus_does_not_know_the_loss(tmp_path):
     save_checkpoint(tmp_path / "run.pt", *made(loss=None))
     parts = made(loss=None, generator=None)
     load_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN, loads=1)
+    assert parts[1].run_record().continuity == dm.Continuity(
+        dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN, loads=1
+    )
     with pytest.raises(dm.CertificateError, match="another loss"):
         load_checkpoint(tmp_path / "run.pt", *made(generator=None))
 
