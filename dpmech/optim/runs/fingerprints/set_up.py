@@ -88,7 +88,8 @@ class SetUp:
         if not self._key:
             self._use(secrets.token_bytes(32), None)
         if self.continuity is None:
-            self.continuity = Continuity(**{part: _kept(self._prints[part]) for part in PARTS})
+            dataset, model, loss = (_kept(self._prints[part]) for part in PARTS)
+            self.continuity = Continuity(dataset, model, loss)
         return {
             "key": self._key.hex(),
             "picked": self._picked,
