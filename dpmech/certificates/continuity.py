@@ -2,8 +2,10 @@
 
 import dataclasses
 import enum
+from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer
 
 __all__ = ["Continuity", "Kept", "Uniqueness"]
 
@@ -53,6 +55,7 @@ class Continuity:
         dataset: some of its examples.
         model: its structure.
         loss: of one example.
+        loads: how often the run went on from a saved state.
 
     Example:
         >>> import dpmech as dm
@@ -64,11 +67,18 @@ class Continuity:
     dataset: Kept
     model: Kept
     loss: Kept
+    loads: int = 0
 
     def __post_init__(self) -> None:
+        check_integer("loads", self.loads, minimum=0)
         for name in ("dataset", "model", "loss"):
             if not isinstance(getattr(self, name), Kept):
                 raise InvalidParameterError(name, getattr(self, name), "a Kept")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `loads` only where there were any."""
+        found: dict[str, Any] = {name: getattr(self, name).value for name in ("dataset", "model", "loss")}
+        return found | ({"loads": self.loads} if self.loads else {})
 
     def of_kind(self, kind: Kept) -> tuple[str, ...]:
         """The names of the parts of which this is known."""

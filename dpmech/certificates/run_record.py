@@ -233,6 +233,8 @@ class RunRecord(Document):
         if self.uniqueness == Uniqueness.NOT_CHECKED:
             text += "; not checked that no example stands in the dataset twice"
         accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()
+        if self.continuity is not None and self.continuity.loads:
+            text += f"; went on from a saved state {_times(self.continuity.loads)}"
         if accepted:
             text += f"; went on from a checkpoint with another {' and another '.join(accepted)}"
         return text
@@ -248,9 +250,7 @@ class RunRecord(Document):
             "sampler": dataclasses.asdict(self.sampler),
             "noise": dataclasses.asdict(self.noise),
             "uniqueness": self.uniqueness.value,
-            "continuity": None
-            if self.continuity is None
-            else {name: kept.value for name, kept in dataclasses.asdict(self.continuity).items()},
+            "continuity": None if self.continuity is None else self.continuity.to_dict(),
         }
 
     def _stop(self) -> str:
@@ -300,8 +300,15 @@ def is_run_record(text: str) -> bool:
     return isinstance(document, dict) and "run" in document
 
 
-def _continuity(plain: dict[str, str] | None) -> Continuity | None:
-    return None if plain is None else Continuity(**{name: Kept(kept) for name, kept in plain.items()})
+def _continuity(plain: dict[str, Any] | None) -> Continuity | None:
+    if plain is None:
+        return None
+    kept = {name: Kept(value) for name, value in plain.items() if name != "loads"}
+    return Continuity(**kept, loads=plain.get("loads", 0))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _quoted(source: str) -> str:

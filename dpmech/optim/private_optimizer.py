@@ -198,15 +198,16 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         if examples is not None and clipped is not None:
             raise InvalidParameterError("examples", examples, "None with a ClippedSum, which has its own")
         self._guard.check()
+        self._lot.reclip(self.clipping)  # here, so that no interrupt comes between norm and noise
         samples = self._intake.take(examples)
         if clipped is None:
-            self._lot.add_samples(samples)
+            self._lot.add_samples(samples, self._note_batch)
         elif any(sample is not None for sample in samples):
             raise UnsupportedCombinationError(
                 "parameters have grad_sample while a ClippedSum is accumulated", supported="one of the two"
             )
         else:
-            self._lot.add_clipped(clipped)
+            self._lot.add_clipped(clipped, self._note_batch)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's stubs have two overloads for it
         """One private step over everything accumulated, and over what `grad_sample` still holds.
@@ -234,15 +235,14 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.accumulate()
-        self._check_lot()
         step = self._stream.steps_taken
         if step == 0:
             self._lot.check_probe()
+        self._check_lot()
         sums = self._lot.take()
         self._stream.add_step(sums, self._norms.of_step)
         self._note_row()
         self._norms.advance(sums, self._batch_size)
-        self._lot.reclip(self.clipping)
         for total, param in zip(sums, self._trained, strict=True):
             if param.requires_grad:
                 write_grad(param, total.div_(self._batch_size))
@@ -304,12 +304,11 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
                 raise CertificateError(
                     f"the state has another {name} than this optimizer", claimed=own[name], recomputed=mine
                 )
-        self._stream.load_state_dict(own["stream"])
         try:
+            self._stream.load_state_dict(own["stream"])
             self._guard.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
             self._share()
             self._norms.load_state_dict(own)
-            self._lot.reclip(self.clipping)
             self._lot.load_state_dict(own["lot"])
         except BaseException:
             self.close()  # it has the rows of the state, and not what they belong to
@@ -345,6 +344,9 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     def _check_lot(self) -> None:
         """For a subclass that knows the lots: whether everything of this one is there."""
+
+    def _note_batch(self) -> None:
+        """For a subclass that counts examples: those of `accumulate` are about to be added."""
 
     def _note_row(self) -> None:
         """For a subclass that knows the lots: a row of noise was spent on this one."""

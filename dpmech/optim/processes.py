@@ -15,6 +15,7 @@ __all__ = [
     "add_over",
     "check_agreement",
     "check_processes",
+    "gathered",
     "is_first",
     "processes",
     "shared_key",
@@ -48,13 +49,36 @@ def is_first(group: Group) -> bool:
     return processes(group) == 1 or dist.get_rank(group) == 0
 
 
+def gathered(what: str, value: Any, group: Group, world: int | None = None) -> list[Any]:  # noqa: ANN401 - what torch can send
+    """What all processes of a group have, by rank.
+
+    Args:
+        what: names it. Processes that are at another exchange are refused, and what they sent is not shown:
+            it may be a key.
+        value: of this process.
+        group: the processes.
+        world: how many they are; None asks.
+
+    Raises:
+        UnsupportedCombinationError: in all processes, if they exchange different things.
+    """
+    world = processes(group) if world is None else world
+    if world == 1:
+        return [value]
+    found: list[Any] = [None] * world
+    dist.all_gather_object(found, (what, value), group=group)
+    names = {one[0] if isinstance(one, tuple) and len(one) == 2 else "something else" for one in found}
+    if names != {what}:
+        raise UnsupportedCombinationError(
+            f"processes are out of step: they exchange {' and '.join(sorted(map(str, names)))}",
+            supported="the same calls in the same order in every process",
+        )
+    return [one for _, one in found]
+
+
 def shared_key(key: Key, group: Group) -> Key:
     """The key of rank 0: noise must be the same on all processes, or every one makes its own release."""
-    if processes(group) == 1:
-        return key
-    found: list[Any] = [None] * processes(group)
-    dist.all_gather_object(found, key, group=group)
-    first: Key = found[0]
+    first: Key = gathered("the key of the noise", key, group)[0]
     return first
 
 
@@ -63,13 +87,10 @@ def check_agreement(what: str, claim: dict[str, Any], group: Group) -> None:
     if processes(group) == 1:
         return
     mine = hashlib.sha256(json.dumps(claim, sort_keys=True).encode()).hexdigest()
-    found: list[Any] = [None] * processes(group)
-    dist.all_gather_object(found, mine, group=group)
-    if len(set(found)) > 1:
+    if len(set(gathered(what, mine, group))) > 1:
         raise CertificateError(
-            f"processes disagree on {what}: they must all be built from the same certificate and parameters",
-            claimed=mine,
-            recomputed=found,
+            f"processes disagree on {what}: they must all be built from the same certificate, data, loss and "
+            "parameters"
         )
 
 

@@ -87,8 +87,8 @@ class InnerOptimizer:
     def step(self) -> None:
         """The one step that is not refused."""
         self._resumed = None
-        self._stepping = True
         try:
+            self._stepping = True
             self.optimizer.step()
         finally:
             self._stepping = False

@@ -205,6 +205,7 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
         kept = (("dataset", run.continuity.dataset), ("model", run.continuity.model))
         rows += [(f"{name} across checkpoints", one.value) for name, one in kept]
         rows.append(("loss across checkpoints", run.continuity.loss.value))
+        rows.append(("times the run went on from a saved state", str(run.continuity.loads)))
     return rows
 
 

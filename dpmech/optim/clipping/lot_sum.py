@@ -1,6 +1,6 @@
 """The lot of the coming step: one clipped sum a parameter, over micro-batches and processes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,8 +55,16 @@ class Accumulator:
         self._probe = Probe()
         self._warned = False
 
-    def add_samples(self, samples: Sequence[Tensor | Factored | None]) -> None:
-        """Clip per-example gradients, one tensor a parameter, and add them."""
+    def add_samples(
+        self, samples: Sequence[Tensor | Factored | None], note: Callable[[], None] = lambda: None
+    ) -> None:
+        """Clip per-example gradients, one tensor a parameter, and add them.
+
+        Args:
+            samples: one tensor a parameter.
+            note: is called after everything that may be refused, right before the first sum changes. Who
+                counts examples counts there: an interrupt afterwards cannot make them come twice.
+        """
         if any(is_sharded(param) and samples[i] is not None for i, param in enumerate(self._trained)):
             raise UnsupportedCombinationError(
                 "per-example gradients of a sharded parameter: no process sees the whole norm of an example",
@@ -65,10 +73,15 @@ class Accumulator:
         found = clip_and_sum(samples, self._blocks, scale=self._scale)
         self._probe.note(found.examples, found.dropped)
         counted = self._counted(found.below, found.above)
-        self._add([*found.sums, *counted], found.dropped, lent=False)
+        self._add([*found.sums, *counted], found.dropped, note, lent=False)
 
-    def add_clipped(self, clipped: ClippedSum) -> None:
-        """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
+    def add_clipped(self, clipped: ClippedSum, note: Callable[[], None] = lambda: None) -> None:
+        """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way.
+
+        Args:
+            clipped: the sum.
+            note: as for add_samples.
+        """
         if not isinstance(clipped, ClippedSum):
             raise InvalidParameterError("clipped", clipped, "None or a ClippedSum")
         blocks = clipped.clipping.blocks(clipped.parameters)
@@ -102,12 +115,13 @@ class Accumulator:
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
         else:
             self._probe.note(clipped.examples, clipped.dropped)
-        self._add(sums, clipped.dropped, lent=clipped.lent)
+        self._add(sums, clipped.dropped, note, lent=clipped.lent)
 
     def reclip(self, clipping: Clipping) -> None:
-        """Clip the next lot, of which nothing was added yet, in another way."""
-        self._clipping = clipping
-        self._blocks = clipping.blocks(self._trained)
+        """Clip as the noise of the coming step is scaled; nothing was added yet where that is another way."""
+        if clipping != self._clipping:
+            self._blocks = clipping.blocks(self._trained)
+            self._clipping = clipping  # last: until then it is done again
 
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
@@ -174,7 +188,14 @@ class Accumulator:
         return [torch.full_like(count, 0.5 * (below - above)) for count in self._counts]
 
     @torch.no_grad()
-    def _add(self, sums: Sequence[Tensor | None], dropped: int, *, lent: bool) -> None:
+    def _add(
+        self, sums: Sequence[Tensor | None], dropped: int, note: Callable[[], None], *, lent: bool
+    ) -> None:
+        if dropped and not self._warned:
+            self._warned = True
+            warn_operator(dropped)  # raises where warnings are errors: nothing may have been added then
+        note()
+        self.dropped += dropped
         for index, (value, param) in enumerate(zip(sums, self._params, strict=True)):
             if value is None:
                 continue
@@ -188,10 +209,6 @@ class Accumulator:
                 self._sums[index] = wide.copy_(value)
             else:
                 self._sums[index] = total.double().add_(value)
-        self.dropped += dropped
-        if dropped and not self._warned:
-            self._warned = True
-            warn_operator(dropped)
 
 
 def _zeros(param: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import transformers
 from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
-__all__ = ["check_methods", "check_trainer", "private_arguments", "schedule"]
+__all__ = ["check_methods", "check_trainer", "private_arguments", "schedule", "steered_by"]
 
 # Methods of Trainer that are replaced here: where one is missing, a version of transformers does otherwise.
 REPLACED = (
@@ -17,6 +17,7 @@ REPLACED = (
     "training_step",
     "log",
     "save_model",
+    "evaluation_loop",
     "floating_point_ops",
     "_clip_grad_norm",
     "_get_grad_norm",
@@ -166,6 +167,27 @@ def private_arguments(args: Any) -> Any:  # noqa: ANN401 - TrainingArguments
     mine.ignore_data_skip = True  # the loader knows where it is
     mine.logging_nan_inf_filter = False
     return mine
+
+
+def steered_by(trainer: Any) -> list[str]:  # noqa: ANN401 - a Trainer
+    """What of a Trainer chooses weights, learning rates or the end of a run by evaluations."""
+    args = trainer.args
+    kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    saving = str(getattr(args.save_strategy, "value", args.save_strategy))
+    callbacks = trainer.callback_handler.callbacks
+    return [
+        name
+        for name, used in (
+            ("load_best_model_at_end", args.load_best_model_at_end),
+            (f"lr_scheduler_type={kind!r}", kind in _BY_RESULTS),
+            ("save_strategy='best'", saving == "best"),
+            (
+                "EarlyStoppingCallback",
+                any(isinstance(one, transformers.EarlyStoppingCallback) for one in callbacks),
+            ),
+        )
+        if used
+    ]
 
 
 def schedule(args: Any) -> Mapping[str, str]:  # noqa: ANN401 - TrainingArguments

@@ -13,13 +13,20 @@ from transformers.trainer_utils import SaveStrategy, TrainOutput
 from dpmech.certificates import RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.hf import run_files
-from dpmech.optim.hf.arguments import check_methods, check_trainer, private_arguments, schedule
+from dpmech.optim.hf.arguments import (
+    check_methods,
+    check_trainer,
+    private_arguments,
+    schedule,
+    steered_by,
+)
 from dpmech.optim.hf.private_run import Lots, Privacy, PrivateRun, made
 from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
     PrivateLoader,
     StepRandomness,
+    TrainedOn,
     load_checkpoint,
     save_checkpoint,
 )
@@ -44,7 +51,8 @@ class PrivateTrainerMixin:
     data**. The first checkpoint is written before the first step.
 
     What is logged: the learning rate, metrics of evaluations, and eps spent so far. Evaluations are not
-    covered by the certificate: use data that are not trained on.
+    covered by the certificate: data that are trained on are refused, as far as they are recognised (see
+    `docs/hugging_face.md`).
 
     Args:
         *args: as for the Trainer.
@@ -68,11 +76,8 @@ class PrivateTrainerMixin:
         self._physical = self._trainer.args.per_device_train_batch_size
         self._accumulated = self._trainer.args.gradient_accumulation_steps
         check_trainer(self, own_loss=privacy.loss is None, clip_norm=privacy.clip_norm)
-        if not privacy.log_raw and self._trainer.eval_dataset is self._trainer.train_dataset is not None:
-            raise UnsupportedCombinationError(
-                "eval_dataset is the training data: what is evaluated on it is not private",
-                supported="data that are not trained on, or Privacy(log_raw=True)",
-            )
+        self._trained_on = TrainedOn(self._trainer.train_dataset)
+        self._check_held_out("eval_dataset", self._trainer.eval_dataset)
         self._trainer.args = private_arguments(self._trainer.args)
         self._trainer._train_batch_size = self._trainer.args.train_batch_size
         self._trainer.add_callback(_InStep(self))
@@ -163,6 +168,7 @@ class PrivateTrainerMixin:
     def _made(self) -> PrivateRun:
         if self._run is None:
             self._run = made(self._trainer, self._privacy, self._physical, self._accumulated)
+            self._trained_on = TrainedOn(self._trainer.train_dataset)
         return self._run
 
     # ---- what the Trainer calls
@@ -195,6 +201,26 @@ class PrivateTrainerMixin:
         logs.clear()
         logs.update(found)
         super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a Trainer's
+        """As the Trainer, which evaluates and predicts by it; not on data that are trained on."""
+        self._check_held_out("what is evaluated on", getattr(dataloader, "dataset", None))
+        return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
+
+    def _check_held_out(self, what: str, data: Any) -> None:  # noqa: ANN401 - a dataset, or several
+        steered = steered_by(self._trainer)
+        if (self._privacy.log_raw and not steered) or not self._trained_on.holds(data):
+            return
+        if self._privacy.log_raw:
+            raise UnsupportedCombinationError(
+                f"{what} is the training data, or holds some of it, and {', '.join(steered)} would choose by "
+                "it, without noise, what is released",
+                supported="data that are not trained on",
+            )
+        raise UnsupportedCombinationError(
+            f"{what} is the training data, or holds some of it: what is evaluated there is not private",
+            supported="data that are not trained on, or Privacy(log_raw=True)",
+        )
 
     def floating_point_ops(self, inputs: Any) -> int:  # noqa: ANN401 - a Trainer's
         """0: how large a lot is, and how long its texts are, is private."""
@@ -243,8 +269,16 @@ class PrivateTrainerMixin:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        run, trainer = self._made(), self._trainer
+        run = self._made()
         path = run_files.file_of(checkpoint)
+        try:
+            self._load(run, path)
+        except BaseException:
+            run.optimizer.close()  # it may have the rows of the checkpoint without its learning rates
+            raise
+
+    def _load(self, run: PrivateRun, path: Path) -> None:
+        trainer = self._trainer
         found = load_checkpoint(
             path, run.model, run.optimizer, run.loader, accept_changed=self._privacy.accept_changed
         )

@@ -9,16 +9,18 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from dpmech.certificates import AdaptiveClip, RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.lightning.refusals import check_steps, check_trainer
+from dpmech.optim.lightning.refusals import check_monitors, check_steps, check_trainer, monitored
 from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
     PrivateLoader,
     StepRandomness,
+    TrainedOn,
     load_checkpoint,
     make_private,
     save_checkpoint,
@@ -46,6 +48,9 @@ class PrivateTraining(Callback):
     Checkpoints of Lightning hold weights, schedules and counters; loader, noise and optimizer stand in
     `folder/_private_run`, readable by the owner alone and **as secret as the data**. The first are written
     before the first step. The run record stands in the folder when the fit has ended.
+
+    Evaluations are not covered by the certificate: data that are trained on are refused, as far as they are
+    recognised, and so are callbacks and schedules that choose by what is logged in training.
 
     Args:
         calibration: a Calibration or a Certificate.
@@ -84,6 +89,7 @@ class PrivateTraining(Callback):
             raise InvalidParameterError("loss", loss, "loss(module, *example) of one example")
         self._make = {"calibration": calibration, "clip_norm": clip_norm, "loss": loss} | options
         self._data = data
+        self._trained_on = TrainedOn(data.dataset)
         self._folder = None if folder is None else Path(folder)
         self._log_raw = log_raw
         self._log_epsilon = log_epsilon
@@ -204,6 +210,7 @@ class PrivateTraining(Callback):
     ) -> None:
         """Hold Lightning's count of steps against that of the lots; log what may be known."""
         del outputs, batch, batch_idx
+        check_monitors(trainer)
         _, optimizer, loader = self.run
         if trainer.global_step != loader.steps_taken:
             raise UnsupportedCombinationError(
@@ -223,7 +230,8 @@ class PrivateTraining(Callback):
         checkpoint: dict[str, Any],
     ) -> None:
         """Keep the optimizer's state, which holds the key of the noise, out of Lightning's file."""
-        del trainer, pl_module
+        del pl_module
+        check_monitors(trainer)  # also what the module logged at the end of an epoch
         checkpoint["optimizer_states"] = []
         checkpoint["dpmech_step"] = None
         if self._folder is None or self._run is None:
@@ -255,10 +263,31 @@ class PrivateTraining(Callback):
 
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Write the run record."""
-        del trainer, pl_module
+        del pl_module
+        check_monitors(trainer)
         if self._folder is not None and self._run is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.run_record().save(self._folder / "run_record.json")
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Refuse what chose by the training data at the end of the epoch before."""
+        del pl_module
+        check_monitors(trainer)
+
+    def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Refuse to validate on data that are trained on."""
+        del pl_module
+        self._check_held_out(trainer, trainer.val_dataloaders)
+
+    def on_test_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Refuse to test on data that are trained on."""
+        del pl_module
+        self._check_held_out(trainer, trainer.test_dataloaders)
+
+    def on_predict_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Refuse predictions for data that are trained on."""
+        del pl_module
+        self._check_held_out(trainer, trainer.predict_dataloaders)
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         """Give the module its own methods back."""
@@ -267,6 +296,25 @@ class PrivateTraining(Callback):
             vars(pl_module).pop(name, None)
 
     # ---- inside
+
+    def _check_held_out(self, trainer: lightning.Trainer, loaders: Any) -> None:  # noqa: ANN401 - Lightning's
+        chosen = monitored(trainer)
+        if self._log_raw and not chosen:
+            return
+        for loader in tree_leaves(loaders):
+            if not self._trained_on.holds(getattr(loader, "dataset", loader)):
+                continue
+            if self._log_raw:
+                who = ", ".join(f"{one} ({name!r})" for name, one in sorted(chosen.items()))
+                raise UnsupportedCombinationError(
+                    f"data to evaluate on are trained on, and {who} may choose by them, without noise, what "
+                    "is released",
+                    supported="data that are not trained on",
+                )
+            raise UnsupportedCombinationError(
+                "data to evaluate on are trained on: what is evaluated there is not private",
+                supported="data that are not trained on, or PrivateTraining(log_raw=True)",
+            )
 
     def _training_step(self, batch: Any, batch_idx: int = 0) -> Tensor:  # noqa: ANN401 - any batch
         del batch_idx

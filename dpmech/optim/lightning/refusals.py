@@ -4,7 +4,7 @@ from typing import Any
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
-__all__ = ["check_steps", "check_trainer"]
+__all__ = ["check_monitors", "check_steps", "check_trainer", "monitored"]
 
 _PRECISIONS = ("32-true", "64-true", "bf16-true")
 
@@ -65,6 +65,40 @@ def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightnin
                 f"{type(module).__name__} defines {name}, which private training does itself",
                 supported="training_step with automatic_optimization = False, and PrivateTraining.backward",
             )
+
+
+_PRIVATE = {"epsilon_spent"}  # what is logged in training, and tells nothing of the data
+
+
+def monitored(trainer: Any) -> dict[str, str]:  # noqa: ANN401 - Lightning's
+    """What callbacks and schedules choose by: who, by the name of the metric."""
+    found = {
+        one.monitor: type(one).__name__
+        for one in trainer.callbacks
+        if isinstance(getattr(one, "monitor", None), str)
+    }
+    for config in trainer.lr_scheduler_configs:
+        if config.reduce_on_plateau and config.monitor:
+            found[config.monitor] = type(config.scheduler).__name__
+    return found
+
+
+def check_monitors(trainer: Any) -> None:  # noqa: ANN401 - the same
+    """Raise UnsupportedCombinationError if one chooses by what was logged in training, of raw data."""
+    chosen = monitored(trainer)
+    if not chosen:
+        return
+    logged: set[str] = set()
+    for value in trainer.fit_loop.epoch_loop._results.values():
+        name = value.meta.name
+        if name not in _PRIVATE:
+            logged |= {name, f"{name}_step", f"{name}_epoch"}
+    for name in sorted(chosen.keys() & logged):
+        raise UnsupportedCombinationError(
+            f"{chosen[name]} monitors {name!r}, which is logged in training: it would choose by the training "
+            "data, without noise, what is released",
+            supported="a metric of a validation on data that are not trained on",
+        )
 
 
 def check_steps(planned: float, n: int, per_epoch: int) -> None:

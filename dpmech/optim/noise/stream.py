@@ -234,12 +234,14 @@ class NoiseStream(Uncopied):
         check_agreement("the resumed noise", {"step": step, "key": list(key)}, self._group)
         previous = self._key
         hold_key(key, self)
+        self._whole = False  # who interrupts it must not get row 0 under the key of the state
         self._set_sources(key)
         found = self._fingerprints()
         if found != state["fingerprints"]:
             self._set_sources(previous)
             release_key(key, self)
             hold_key(previous, self)
+            self._whole = True
             raise CertificateError(
                 "the generators here draw other numbers than those of the state (another kind of device, or "
                 "another release of numpy or torch)",
@@ -251,6 +253,7 @@ class NoiseStream(Uncopied):
         self._rows.vectors = vectors
         self._step = step
         self.seeded = bool(state["seeded"])
+        self._whole = True
 
     def close(self) -> None:
         """End the stream: it makes no more rows, and another one may go on from its state or its seed.

@@ -3,6 +3,7 @@
 from dpmech.optim.runs.better_parameter import BetterParameterWarning
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
 from dpmech.optim.runs.fixes import fix
+from dpmech.optim.runs.held_out import TrainedOn
 from dpmech.optim.runs.loader import LotSampler, PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.make_private import make_private
@@ -20,6 +21,7 @@ __all__ = [
     "PerExampleModel",
     "PrivateLoader",
     "StepRandomness",
+    "TrainedOn",
     "UserDataset",
     "UserExamples",
     "fix",

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from dpmech.certificates import Continuity
 from dpmech.exceptions import CertificateError, InvalidParameterError
-from dpmech.optim.runs.fingerprints import PARTS, worst
+from dpmech.optim.processes import gathered
+from dpmech.optim.runs.fingerprints import PARTS
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
-_FORMAT = 2
+_FORMAT = 3  # before, fingerprints stood beside the loader's state, and none were of the weights
 
 
 def save_checkpoint(
@@ -41,8 +40,8 @@ def save_checkpoint(
     of a loader's workers and of other libraries are not: leave out random augmentation. Save right after
     make_private too: steps before the first checkpoint would be taken again with other keys.
 
-    Fingerprints of dataset, model and loss go with it, for `load_checkpoint`. For that of the dataset 16
-    examples are read twice, at the first call.
+    Fingerprints of dataset, model, loss and weights go with it, for `load_checkpoint`. For that of the
+    dataset 16 examples are read twice, at the first call.
 
     Args:
         path: the file, another one for every process.
@@ -60,7 +59,6 @@ def save_checkpoint(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "loader": loader.state_dict(),
-        "set_up": loader.set_up.state_dict(),
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "extra": extra,
@@ -102,7 +100,8 @@ def load_checkpoint(
     differ: steps that were taken after it would be taken again with the same noise on other sums, and who
     has both results subtracts the noise. A fingerprint sees mistakes, not everything: 16 examples and the
     collate_fn; classes, settings, shapes and code of the model; code, constants, closure and globals of the
-    loss, which is not known under Opacus. The run record says what was compared.
+    loss, which is not known under Opacus. The run record says what was compared. Until the first step
+    weights may not change: the same noise would be released on another sum.
 
     Args:
         path: the file of this process.
@@ -133,41 +132,16 @@ def load_checkpoint(
                 "path", str(path), "a checkpoint in every process, or missing_ok=True"
             )
         return None
-    continuity = _compared(state["set_up"], loader, accept_changed)
+    loader.load_state_dict(state["loader"], accept_changed)
     if file != target:
         file.replace(target)  # what is newer is forgotten by all alike, so that they go on rotating in step
-    loader.set_up.continuity = continuity
-    loader.load_state_dict(state["loader"])
-    optimizer.load_state_dict(state["optimizer"])
-    try:
-        model.load_state_dict(state["model"])
-    except BaseException:
-        optimizer.close()  # with other weights it would release the rows of the checkpoint again
-        raise
+    # The optimizer last: until it has the rows of the state it refuses steps on the lots of the state.
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"], any_weights="model" in accept_changed)
     torch.set_rng_state(state["torch_rng"])
     if torch.cuda.is_available() and state["cuda_rng"]:
         torch.cuda.set_rng_state_all(state["cuda_rng"])
     return state["extra"]
-
-
-def _compared(state: dict[str, Any], loader: PrivateLoader, accepted: Sequence[str]) -> Continuity:
-    """What is known of the run after this load; all processes refuse if one of them must."""
-    changed, kept = loader.set_up.compare(state)
-    refused = [text for part, text in changed.items() if part not in accepted]
-    found = [(refused, kept)]
-    if loader.processes > 1:
-        found = [found[0]] * loader.processes
-        dist.all_gather_object(found, (refused, kept), group=loader.process_group)
-    problems = list(dict.fromkeys(text for texts, _ in found for text in texts))
-    if problems:
-        raise CertificateError(
-            f"the checkpoint is of another run: {'; '.join(problems)}. Steps that were taken after it would "
-            "be taken again with the same noise on other sums, and who has both results subtracts the noise. "
-            "Accepted: the run that saved it; or accept_changed=(...) with the names of the parts, if "
-            "nothing that was released after it was seen by anyone",
-            claimed=problems,
-        )
-    return worst(one for _, one in found)
 
 
 def _own(path: Path, *, missing_ok: bool) -> tuple[dict[str, Any] | None, Path]:
@@ -185,8 +159,8 @@ def _common(path: Path, loader: PrivateLoader) -> tuple[dict[str, Any] | None, P
                 found[state["loader"]["steps"]] = state, file
     except InvalidParameterError as error:
         problem = str(error)  # raised below by all, so that nobody waits for this process
-    answers: list[Any] = [None] * loader.processes
-    dist.all_gather_object(answers, (sorted(found), problem), group=loader.process_group)
+    own = (sorted(found), problem)
+    answers = gathered("their checkpoints", own, loader.process_group, loader.processes)
     problems = [text for _, text in answers if text]
     if problems:
         raise InvalidParameterError("path", str(path), f"checkpoints in all processes ({problems[0]})")

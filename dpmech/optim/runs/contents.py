@@ -1,5 +1,6 @@
 """Contents of tensors, bit for bit: checksums that are taken where the tensors are, under a secret key."""
 
+import hashlib
 import secrets
 from collections.abc import Sequence
 
@@ -27,11 +28,15 @@ class Fingerprinter:
 
     Two contents that differ get the same checksums with a probability of at most 2^-33, over the key that
     every Fingerprinter draws for itself. NaN, signed zeros, integers and packed formats are bits like others.
+
+    Args:
+        key: secret and random, for checksums that are the same in another process; None draws one.
     """
 
-    def __init__(self) -> None:
-        key = bytearray(secrets.token_bytes(8 * _ROW))
-        self._key = torch.frombuffer(key, dtype=torch.int64)
+    def __init__(self, key: bytes | None = None) -> None:
+        size = 8 * _ROW
+        words = secrets.token_bytes(size) if key is None else hashlib.shake_256(key).digest(size)
+        self._key = torch.frombuffer(bytearray(words), dtype=torch.int64)
         self._keys: dict[torch.device, Tensor] = {}
 
     def read(self, name: str, tensor: Tensor) -> Contents:

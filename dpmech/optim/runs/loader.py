@@ -1,6 +1,6 @@
 """Lots for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -23,13 +23,13 @@ from dpmech.optim.processes import Group, check_agreement, processes
 from dpmech.optim.runs.datasets import Collation, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.lot_progress import LotProgress
-from dpmech.optim.runs.uniqueness import check_unique
+from dpmech.optim.runs.same_data import SameData, check_same_length
 from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.samplers import ParticipationTracker, Sampler, shard
 
 __all__ = ["LotSampler", "PrivateLoader"]
 
-_STATE = {"sampler", "tracker", "steps", "processes", "max_physical_batch_size"}
+_STATE = {"sampler", "tracker", "steps", "processes", "max_physical_batch_size", "set_up"}
 # What a DataLoader is rebuilt with; the order of its examples is the sampler's.
 _KEPT = (
     "num_workers",
@@ -135,7 +135,13 @@ class PrivateLoader(Uncopied):
             raise InvalidParameterError(
                 "sampler", sampler, f"one for the {size} examples of the loader's dataset"
             )
-        self.uniqueness = check_unique(loader.dataset)
+        check_same_length(loader.dataset, process_group)
+        self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
+        self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
+        self._data = SameData(loader.dataset, self._settings, process_group)
+        self.uniqueness = self._data.places.uniqueness
+        if processes(process_group) > 1:
+            self._data.check(0)
         self.sampler = sampler
         self.progress = LotProgress()
         self._dataset = loader.dataset
@@ -146,8 +152,6 @@ class PrivateLoader(Uncopied):
         self._rank = 0 if self._world == 1 else dist.get_rank(process_group)
         owners = owners_of(loader.dataset, sampler.participation)
         self._tracker = ParticipationTracker(sampler.participation, sampler.n, size, user_ids=owners)
-        self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
-        self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
         self._collate = Collation(loader.collate_fn, self._dataset)
         self.set_up = SetUp(self._dataset, loader.collate_fn, self._settings)
         self._iterations = 0
@@ -176,6 +180,10 @@ class PrivateLoader(Uncopied):
     def tracker(self) -> ParticipationTracker:
         """Realised participations so far. Secret."""
         return self._tracker
+
+    def check_data(self) -> None:
+        """Raise UnsupportedCombinationError if the dataset of this process was changed since the start."""
+        self._data.check_here()
 
     @property
     def continuity(self) -> Continuity | None:
@@ -214,6 +222,7 @@ class PrivateLoader(Uncopied):
             )
         if start >= n:
             raise HorizonError(start, n)
+        self._data.check(start)
         plan = _Plan(
             self.sampler, start, _left_of_epoch(self.sampler, start), self._rank, self._world, self._cut_at
         )
@@ -239,7 +248,9 @@ class PrivateLoader(Uncopied):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Key and configuration of the lots, participations and steps so far. Secret.
+        """Key and configuration of the lots, participations, steps so far, and fingerprints. Secret.
+
+        At the first call 16 examples are read twice, for the fingerprint of the dataset.
 
         Raises:
             UnsupportedCombinationError: between a batch and its step.
@@ -261,13 +272,19 @@ class PrivateLoader(Uncopied):
             "steps": self.steps_taken,
             "processes": self._world,
             "max_physical_batch_size": self._most,
+            "set_up": self.set_up.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], accept_changed: Sequence[str] = ()) -> None:
         """Go on where `state_dict` was taken, with the same lots; only before the first lot.
 
+        Args:
+            state: of `state_dict`, which holds fingerprints of dataset, model and loss.
+            accept_changed: as for load_checkpoint.
+
         Raises:
-            CertificateError: if the state is of other lots, or of another number of processes.
+            CertificateError: if the state is of other lots, of another number of processes, or of another
+                dataset, model or loss.
             InvalidParameterError: if it is no state of a PrivateLoader, or lots were drawn already.
         """
         if not isinstance(state, dict) or set(state) != _STATE:
@@ -293,6 +310,7 @@ class PrivateLoader(Uncopied):
                 recomputed=self._most,
             )
         steps = check_integer("steps", state["steps"], minimum=0, maximum=self.sampler.n)
+        self.set_up.resume(state["set_up"], accept_changed, self._group, self._world)
         self._tracker.load_state_dict({key: _from_tensor(value) for key, value in state["tracker"].items()})
         self.sampler.load_state_dict(state["sampler"])
         if not steps == self._tracker.steps == self.sampler.steps_taken:

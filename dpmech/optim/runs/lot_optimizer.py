@@ -1,5 +1,6 @@
 """LotOptimizer: a PrivateOptimizer in step with the loader that draws its lots."""
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,14 @@ from dpmech.optim.noise import NoiseStream
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.added_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader
+from dpmech.optim.runs.same_data import check_same_numbers
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import Sampler
 
 __all__ = ["LotOptimizer"]
 
-_MODE = "dpmech_clipping_mode"  # what is ours in a state dict, beside what PrivateOptimizer has
+# What is ours in a state dict, besides what PrivateOptimizer has.
+_MODE, _WEIGHTS = "dpmech_clipping_mode", "dpmech_weights"
 
 
 class LotOptimizer(PrivateOptimizer):
@@ -54,6 +57,10 @@ class LotOptimizer(PrivateOptimizer):
         self._loader = loader
         self._unchanged = unchanged
         self.clipping_mode: ClippingMode | None = None
+        self._saved = False  # whether a state is held by somebody, from which steps may be taken again
+        self._broken = False  # whether sums, rows or weights of the newest lot were left half-way
+        self._coming: tuple[int, int] | None = None
+        self._weights: dict[str, str] | None = None  # of a state that was loaded, until the first step
         self._names: dict[int, str] | None = None
         self._compared = False  # whether all gradients of a batch were
         super().__init__(*args, **kwargs)
@@ -130,6 +137,7 @@ class LotOptimizer(PrivateOptimizer):
         """
         if self._unchanged is not None:
             self._unchanged.check_newest()
+        self._check_broken()
         progress = self._loader.progress
         found, left_out = None, 0
         if clipped is None:
@@ -146,9 +154,22 @@ class LotOptimizer(PrivateOptimizer):
             found = progress.handed if found is None else found
         if found is not None:
             progress.check_room(found)
+        self._coming = None if found is None else (found, left_out)
         super().accumulate(clipped, examples=examples)
-        if found is not None:
-            progress.count(found, left_out)
+        self._broken = False
+
+    def _note_batch(self) -> None:
+        self._broken = True
+        if self._coming is not None:
+            self._loader.progress.count(*self._coming)
+
+    def _check_broken(self) -> None:
+        if self._broken and self._saved:
+            raise UnsupportedCombinationError(
+                f"step {self._loader.progress.stepped} was interrupted: going on here and going on from the "
+                "saved state would release other sums under the same noise",
+                supported="a new run that goes on from the newest checkpoint",
+            )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as in PrivateOptimizer
         """The private step of a lot after its last batch; after the others, accumulate only.
@@ -171,7 +192,9 @@ class LotOptimizer(PrivateOptimizer):
         self._check_in_step()
         before = progress.stepped
         try:
-            return self._released(closure)
+            loss = self._released(closure)
+            self._broken = False
+            return loss
         finally:
             # Also after an update that failed half-way; not where the step was refused before it began.
             if self._unchanged is not None and progress.stepped > before:
@@ -180,22 +203,47 @@ class LotOptimizer(PrivateOptimizer):
     def _check_lot(self) -> None:
         self._loader.progress.check_counted()
         self._check_unchanged()
+        if self._loader.progress.stepped % self._loader.sampler.steps_per_epoch == 0:
+            check_same_numbers(self.param_groups, self._loader.process_group)
+        self._broken = True  # until the weights are those after the step; what is refused comes before
 
     def _check_unchanged(self) -> None:
-        if self._unchanged is not None:
-            self._unchanged.check()
+        if self._unchanged is None:
+            return
+        self._unchanged.check()
+        if self._weights is not None:
+            key = bytes.fromhex(self._weights["key"])
+            if self._unchanged.digest(key) != self._weights["digest"]:
+                raise UnsupportedCombinationError(
+                    "the model does not hold the weights that the loaded state was saved with: the first "
+                    "step would add to another sum the noise that was added already after that state",
+                    supported="model.load_state_dict with the weights of the same moment, and no changes "
+                    "until the first step; a new run for other weights",
+                )
 
     def note_weights(self) -> None:
         """Say that you changed trained parameters between steps, by what was released (clamping, averages).
 
-        Other changes than those of steps are refused, as a forward pass may have written data there.
+        Other changes than those of steps are refused, as a forward pass may have written data there. After
+        `load_state_dict` none may come before the first step. Where a state was saved, the run record says
+        that steps after it may not repeat what they released.
         """
         if self._unchanged is not None:
             self._unchanged.note_weights()
+            self._unchanged.changed_by_hand += 1
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, lot and row are spent all the same.
         self._loader.progress.note_step()
+        self._weights = None
+        self._note_by_hand()
+
+    def _note_by_hand(self) -> None:
+        """Steps from here on do not follow from an earlier state, where weights were changed by hand."""
+        if self._unchanged is not None and self._unchanged.changed_by_hand:
+            self._unchanged.changed_by_hand = 0
+            if self._saved:
+                self._loader.set_up.note_by_hand()
 
     def _check_in_step(self) -> None:
         rows, lots = self._stream.steps_taken, self._loader.progress.stepped
@@ -212,16 +260,30 @@ class LotOptimizer(PrivateOptimizer):
                 holds what no step gave it.
         """
         self._check_in_step()
+        self._check_broken()
         self._check_unchanged()
-        return super().state_dict() | {_MODE: self.clipping_mode}
+        self._note_by_hand()
+        found = super().state_dict() | {_MODE: self.clipping_mode}
+        if self._unchanged is not None:
+            key = secrets.token_bytes(32)
+            found[_WEIGHTS] = {"key": key.hex(), "digest": self._unchanged.digest(key)}
+        self._saved, self._broken = True, False
+        return found
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear gradients; what was accumulated of a lot stays, as it belongs to the coming step."""
         self._inner.zero_grad(set_to_none=set_to_none)
         self._intake.clear()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], *, any_weights: bool = False) -> None:
         """As PrivateOptimizer; the loader's state is loaded first.
+
+        At the first step the model must hold the weights that the state was saved with.
+
+        Args:
+            state_dict: of `state_dict`.
+            any_weights: whether it may hold others, on the caller's responsibility: that nothing that a step
+                after the state released was seen by anyone.
 
         Raises:
             CertificateError: if the loader stands at another step, or gradients were clipped in another mode.
@@ -234,8 +296,11 @@ class LotOptimizer(PrivateOptimizer):
                 claimed=saved,
                 recomputed=self.clipping_mode,
             )
-        super().load_state_dict({key: value for key, value in state_dict.items() if key != _MODE})
+        self._saved = True
         self.clipping_mode = saved
+        self._weights = None if any_weights else state_dict.get(_WEIGHTS)
+        ours = (_MODE, _WEIGHTS)
+        super().load_state_dict({key: value for key, value in state_dict.items() if key not in ours})
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:
             raise CertificateError(
@@ -263,6 +328,7 @@ class LotOptimizer(PrivateOptimizer):
         if not isinstance(stopped_by_plan, bool):
             raise InvalidParameterError("stopped_by_plan", stopped_by_plan, "True or False")
         self._check_unchanged()
+        self._loader.check_data()
         steps = self.record.steps
         certificate = self._certificate()
         seen = self._loader.tracker.summary()

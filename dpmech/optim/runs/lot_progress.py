@@ -50,7 +50,6 @@ class LotProgress:
                     "noise would no longer belong together",
                     supported="optimizer.step() after every batch of the loader",
                 )
-            self.drawn += 1
             self.begun = False
         else:
             if self.handed and self.counted is None:
@@ -61,17 +60,18 @@ class LotProgress:
             self.check_counted()
             self.close_batch()
         self.batches += 1
-        self.complete = last
-        self.handed = examples
         self.counted = None
         self.left_out = 0
+        self.handed = examples
+        self.complete = last
         self.calls = Counter(self._pending)
+        self.drawn += first  # last: without it there is nothing to step on
 
     def take_back(self) -> None:
         """Forget the newest lot if nothing of it reached the optimizer, so that it is handed out again."""
         if self.drawn == self.stepped + 1 and not self.begun:
-            self.drawn -= 1
             self.complete = True
+            self.drawn -= 1
 
     def note_call(self, params: Iterable[int], *, training: bool) -> None:
         """Note a call with gradients of a model or a part of it.
@@ -100,7 +100,10 @@ class LotProgress:
             )
 
     def count(self, examples: int, left_out: int = 0) -> None:
-        """Note that gradients of so many examples reached the optimizer, and that rows got weight 0."""
+        """Note that gradients of so many examples are about to be added, and that rows got weight 0.
+
+        Before they are: whoever is interrupted in between loses them, and cannot add them twice.
+        """
         self.begun = True
         self.counted = examples + (self.counted or 0)
         self.left_out += left_out

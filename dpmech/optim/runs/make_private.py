@@ -19,7 +19,7 @@ from dpmech.guards import check_real
 from dpmech.optim.certified_settings import check_claim
 from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
-from dpmech.optim.processes import Group, is_first, processes
+from dpmech.optim.processes import Group, check_agreement, gathered, is_first, processes
 from dpmech.optim.runs.better_parameter import warn_of_better
 from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
@@ -29,6 +29,7 @@ from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, Opa
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
+from dpmech.optim.runs.same_data import check_same_length, loss_words
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.optim.runs.user_datasets import check_same_choice, check_unit, owners_of
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
@@ -172,6 +173,7 @@ def make_private(
     _check_order(loader, claim)
     world = processes(process_group)
     check_same_choice(loader.dataset, process_group)
+    check_same_length(loader.dataset, process_group)
     sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)
     _check_sizes(claim, loader, sampler, expected_batch_size, world)
     private_loader = PrivateLoader(
@@ -204,6 +206,7 @@ def make_private(
     )
     private_loader.set_up.describe(inner, loss)
     try:
+        check_agreement("the loss", {"code": loss_words(loss)}, process_group)
         wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
         if isinstance(wrapped, PerExampleModel):
             _try_first_example(wrapped, loader)
@@ -303,9 +306,7 @@ def _sampler(
         owners = owners_of(loader.dataset, claim.participation) if together else None
         sampler = sampler_for(claim, count, drop_last=drop_last, user_ids=owners, rng=rng)
     if world > 1:
-        states: list[Any] = [None] * world
-        dist.all_gather_object(states, sampler.state_dict(), group=group)
-        sampler.load_state_dict(states[0])
+        sampler.load_state_dict(gathered("the lots", sampler.state_dict(), group)[0])
     return sampler
 
 

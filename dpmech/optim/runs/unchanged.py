@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import operator
 import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +40,7 @@ class Unchanged:
 
     Attributes:
         handed_on: whether a later watch has taken over the model, or a part of it.
+        changed_by_hand: how often trained parameters were changed otherwise than by steps, after the first.
 
     Raises:
         InvalidParameterError: if a public name is none of these.
@@ -58,6 +60,7 @@ class Unchanged:
         self._public = self._checked(public)
         self._fingerprinter = Fingerprinter()
         self._stepped = False
+        self.changed_by_hand = 0
         self._then: dict[str, Contents] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self._read()
@@ -65,6 +68,9 @@ class Unchanged:
         hooked.register_load_state_dict_pre_hook(ModelHook(lambda *_: self.check()))
         hooked.register_load_state_dict_post_hook(ModelHook(lambda *_: self._loaded()))
         hooked.register_state_dict_pre_hook(ModelHook(lambda *_: self.check(), copied=self.check))
+        for name, part in model.named_modules():
+            if part is not model:
+                self._watch_part(f"{name}.", part)
 
     def check(self) -> None:
         """Compare all contents; after the model was made private again, that is the business of its new run.
@@ -89,6 +95,16 @@ class Unchanged:
         self._compare({name: held[name] for name in held if stamps[name] != self._stamps.get(name)})
         self._stamps.update(stamps)
 
+    def digest(self, key: bytes) -> str:
+        """A checksum (hex) of all contents under a secret key: the same in every process that holds them."""
+        reader, found = Fingerprinter(key), hashlib.blake2b(key=key, digest_size=32)
+        for name, tensor in sorted(self._held(extra=True), key=operator.itemgetter(0)):
+            kind, sums = reader.read(name, tensor)
+            found.update(f"{name} {kind} {len(sums)}".encode())
+            if sums:
+                found.update(torch.cat(sums).cpu().numpy().tobytes())
+        return found.hexdigest()
+
     def check_newest(self) -> None:
         """Raise UnsupportedCombinationError if the model was made private again."""
         if self.handed_on:
@@ -109,6 +125,30 @@ class Unchanged:
                 self._then[name] = self._fingerprinter.read(name, tensor)
                 self._stamps[name] = _stamp(tensor)
 
+    def _watch_part(self, prefix: str, part: nn.Module) -> None:
+        """Who saves or copies a part of the model meets the check too."""
+
+        def own(*, written: bool = False) -> None:
+            if self.handed_on:
+                return
+            held = {f"{prefix}{name}": tensor for name, tensor in _tensors(part)}
+            if not written:
+                held |= {f"{prefix}{name}": _digest(name, state) for name, state in _extra_states(part)}
+            self._compare(
+                {
+                    name: tensor
+                    for name, tensor in held.items()
+                    if name not in self._public and not (written and _stamp(tensor) == self._stamps.get(name))
+                }
+            )
+
+        def saved(*given: Any) -> None:  # noqa: ANN401 - torch's arguments: module, prefix, keep_vars
+            # Within a state dict of the whole, which was checked, names begin with those of the part.
+            own(written=len(given) > 1 and str(given[1]).endswith(prefix))
+
+        hooked: Any = part
+        hooked.register_state_dict_pre_hook(ModelHook(saved, copied=own))
+
     def _take_over(self) -> None:
         """End the watch of earlier runs over parts of the model, which must hold what these gave them."""
         for part in self._model.modules():
@@ -125,6 +165,7 @@ class Unchanged:
             return
         if self._stepped:
             self.note_weights()
+            self.changed_by_hand += 1
             self.check()
         else:
             self._read()

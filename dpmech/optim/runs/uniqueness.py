@@ -1,5 +1,6 @@
 """Whether a dataset holds an example twice: views flattened to the examples that stand beneath them."""
 
+import hashlib
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
@@ -10,11 +11,12 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from dpmech.certificates import Uniqueness
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.exceptions import DpmechError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.canaries import CanaryData
 from dpmech.optim.runs.occurrences import Occurrences, Picks, as_array
+from dpmech.optim.runs.user_datasets import UserDataset
 
-__all__ = ["check_unique"]
+__all__ = ["ExamplePlaces", "check_unique", "share_examples"]
 
 _Indices: TypeAlias = npt.NDArray[np.int64]
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
@@ -41,9 +43,71 @@ def check_unique(dataset: Any) -> Uniqueness:  # noqa: ANN401 - any dataset
         UnsupportedCombinationError: if an example stands twice, or a view cannot be followed.
         InvalidParameterError: for `example_ids` of another length, or that cannot be compared.
     """
+    return ExamplePlaces(dataset).uniqueness
+
+
+def share_examples(dataset: Any, other: Any) -> bool:  # noqa: ANN401 - any datasets
+    """Whether an example of one dataset stands in the other too, as far as views can be followed.
+
+    An example of several parts (inputs, labels) is known by the part that takes most memory: two datasets may
+    have the same tensor of zeros for targets.
+
+    Args:
+        dataset: with a length and indices, which holds no example twice.
+        other: the same; it may hold one several times.
+
+    Raises:
+        As check_unique, but for examples that stand twice.
+    """
+    walk = _Walk(largest=True)
+    rows: Picks = range(len(dataset))
+    walk.follow(dataset, rows, rows)
+    # All under one row, so that what it holds several times is no repeat.
+    walk.follow(other, range(len(other)), np.full(len(other), len(dataset), dtype=np.int64))
+    return walk.found.first_repeat() is not None
+
+
+class ExamplePlaces:
+    """Where the examples of a dataset stand, which must stay as it is while a run lasts.
+
+    Args:
+        dataset: with a length and indices.
+
+    Attributes:
+        uniqueness: as check_unique returns it.
+        outline: classes, lengths and indices of the views, in an order that is the same in all processes. It
+            follows from the data: not to be shown.
+
+    Raises:
+        As check_unique.
+    """
+
+    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
+        self._dataset = dataset
+        walk = _walked(dataset)
+        self.uniqueness = _checked(walk)
+        self.outline = walk.outline.digest()
+        self._places = walk.places.digest()
+        self._held = walk.held  # what is alive keeps its identity
+
+    @property
+    def changed(self) -> bool:
+        """Whether indices, tensors or elements were replaced since."""
+        try:
+            now = _walked(self._dataset)
+        except DpmechError:
+            return True  # it could be followed before
+        return (now.outline.digest(), now.places.digest()) != (self.outline, self._places)
+
+
+def _walked(dataset: Any) -> "_Walk":  # noqa: ANN401 - any dataset
     walk = _Walk()
     rows: Picks = range(len(dataset))
     walk.follow(dataset, rows, rows)
+    return walk
+
+
+def _checked(walk: "_Walk") -> Uniqueness:
     pair = walk.found.first_repeat()
     if pair is not None:
         raise UnsupportedCombinationError(
@@ -58,11 +122,29 @@ def check_unique(dataset: Any) -> Uniqueness:  # noqa: ANN401 - any dataset
 
 
 class _Walk:
-    """Goes down through views; `picks` are indices of the dataset at hand, `rows` those of the outermost."""
+    """Goes down through views; `picks` are indices of the dataset at hand, `rows` those of the outermost.
 
-    def __init__(self) -> None:
+    On the way `outline` takes up what is the same in every process, and `places` what is of this one: which
+    objects, under which addresses, and how often they were written to.
+    """
+
+    def __init__(self, *, largest: bool = False) -> None:
         self.found = Occurrences()
         self.kinds: set[Uniqueness] = set()
+        self.outline, self.places = hashlib.blake2b(), hashlib.blake2b()
+        self.held: list[object] = []
+        self._largest = largest
+
+    def _note(self, dataset: object, outline: object, *places: object) -> None:
+        if not isinstance(outline, bytes):
+            outline = repr(outline).encode()
+        for digest, value in (
+            (self.outline, type(dataset).__qualname__.encode()),
+            (self.outline, outline),
+            (self.places, repr((id(dataset), *places)).encode()),
+        ):
+            digest.update(len(value).to_bytes(8, "big") + value)
+        self.held.append(dataset)
 
     def follow(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - any dataset
         if len(picks) == 0:
@@ -70,7 +152,9 @@ class _Walk:
         own = getattr(dataset, "example_ids", None)
         if own is not None:
             self.kinds.add(Uniqueness.EXAMPLE_IDS)
-            self._ids(dataset, own() if callable(own) else own, _within(dataset, picks), rows)
+            ids = own() if callable(own) else own
+            self._note(dataset, _plain_bytes(ids))
+            self._ids(dataset, ids, _within(dataset, picks), rows)
             return
         for kind in (Subset, ConcatDataset, StackDataset, TensorDataset):
             if isinstance(dataset, kind) and _overrides(dataset, kind):
@@ -79,18 +163,21 @@ class _Walk:
         match dataset:
             case Subset():
                 inner = _integers(dataset.indices)
+                self._note(dataset, inner.tobytes())
                 picks = _within(dataset, picks, len(inner))
                 self.follow(dataset.dataset, _chosen(inner, picks), rows)
             case ConcatDataset():
                 self._concatenated(dataset, _within(dataset, picks), rows)
             case StackDataset():
                 parts = dataset.datasets
+                self._note(dataset, len(parts))
                 for part in parts.values() if isinstance(parts, dict) else parts:
                     self.follow(part, picks, rows)
             case CanaryData():
                 self._with_canaries(dataset, _within(dataset, picks), rows)
             case TensorDataset():
                 self.kinds.add(Uniqueness.FLATTENED)
+                self._note(dataset, len(dataset.tensors))
                 self._tensors(dataset, dataset.tensors, _within(dataset, picks), rows)
             case np.ndarray() if dataset.dtype.hasobject and dataset.ndim == 1:
                 self.kinds.add(Uniqueness.FLATTENED)
@@ -103,7 +190,16 @@ class _Walk:
                 self._sequence(dataset, _within(dataset, picks), rows)
             case _:
                 self.kinds.add(Uniqueness.NOT_CHECKED)
-                self.found.add_places(id(dataset), _length(dataset), _within(dataset, picks), rows)
+                kept = [dataset._kept, dataset._starts] if isinstance(dataset, UserDataset) else []
+                beneath = [id(dataset.dataset)] if kept else []
+                self._note(dataset, [_length(dataset), *kept], *beneath)
+                if self._largest and isinstance(dataset, UserDataset):
+                    for user, row in zip(as_array(picks).tolist(), as_array(rows).tolist(), strict=True):
+                        own = dataset._kept[dataset._starts[user] : dataset._starts[user + 1]]
+                        places = np.array(own, dtype=np.int64)
+                        self.follow(dataset.dataset, places, np.full(len(own), row, dtype=np.int64))
+                elif not self._arrow(dataset, picks, rows):
+                    self.found.add_places(id(dataset), _length(dataset), _within(dataset, picks), rows)
 
     def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - as the hook has it
         if isinstance(ids, Tensor):
@@ -129,6 +225,7 @@ class _Walk:
 
     def _concatenated(self, dataset: ConcatDataset[Any], picks: Picks, rows: Picks) -> None:
         parts: list[Any] = list(dataset.datasets)
+        self._note(dataset, list(dataset.cumulative_sizes))
         ends = np.asarray(dataset.cumulative_sizes, dtype=np.int64)
         starts = np.concatenate(([0], ends[:-1]))
         if any(_length(part) != size for part, size in zip(parts, ends - starts, strict=True)):
@@ -149,6 +246,7 @@ class _Walk:
             self.follow(part, places[own] - starts[number], owners[own])
 
     def _with_canaries(self, dataset: CanaryData, picks: Picks, rows: Picks) -> None:
+        self._note(dataset, [len(dataset), dataset.real_count])
         places, owners = as_array(picks), as_array(rows)
         real = places < dataset.real_count
         self.found.add_places(id(dataset), len(dataset), places[~real], owners[~real])
@@ -157,6 +255,10 @@ class _Walk:
     def _tensors(self, dataset: object, tensors: Sequence[Any], picks: Picks, rows: Picks) -> None:
         """Rows by their addresses; by their numbers where they have none."""
         lines = [_rows_of(one) for one in tensors]
+        for one in tensors:
+            self._note(one, [str(getattr(one, "dtype", "")), tuple(one.shape)], *_place_of(one))
+        if self._largest:
+            lines = [lines[max(range(len(tensors)), key=lambda number: _row_bytes(tensors[number]))]]
         known = [line for line in lines if line is not None]
         # A constant that was expanded along the examples is no one's data, unless there is nothing else.
         moving = [line for line in known if line[2]] or known
@@ -165,16 +267,71 @@ class _Walk:
         if not moving:
             self.found.add_places(id(dataset), _length(dataset), picks, rows)
 
+    def _arrow(self, dataset: Any, picks: Picks, rows: Picks) -> bool:  # noqa: ANN401 - any dataset
+        """Rows of a dataset of Hugging Face's by the memory of its table, which views of it share."""
+        table: Any = getattr(dataset, "_data", None)
+        chosen: Any = getattr(dataset, "_indices", None)
+        names = list(getattr(table, "column_names", None) or [])
+        if not names or not hasattr(table, "column") or not hasattr(dataset, "column_names"):
+            return False
+        places, owners = as_array(_within(dataset, picks)), as_array(rows)
+        if chosen is not None:
+            places = np.asarray(chosen.column(0).to_numpy(), dtype=np.int64)[places]
+        if not self._largest:  # one column, as all of them together say it
+            names = names[:1]
+        for name in names:
+            start = 0
+            for chunk in table.column(name).chunks:
+                here = (places >= start) & (places < start + len(chunk))
+                memory = [buffer.address for buffer in chunk.buffers() if buffer is not None]
+                if memory:
+                    self.found.add_places(memory[-1], None, places[here] - start + chunk.offset, owners[here])
+                start += len(chunk)
+        return True
+
     def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - a sequence or an array
         """Elements by the object; plain values by their place."""
         places, owners = as_array(picks), as_array(rows)
         named = np.zeros(len(places), dtype=np.bool_)
         if isinstance(dataset, list | tuple | np.ndarray):
             named = np.array([not _is_plain(dataset[place]) for place in places.tolist()], dtype=np.bool_)
+        ids = [id(dataset[place]) for place in places[named].tolist()]
+        plain = (
+            [dataset[place] for place in places[~named].tolist()] if not isinstance(dataset, range) else []
+        )
+        self._note(dataset, len(dataset), ids, plain)
         if named.any():
-            self.found.add_objects([id(dataset[place]) for place in places[named].tolist()], owners[named])
+            self.held.append([dataset[place] for place in places[named].tolist()])
+            self.found.add_objects(ids, owners[named])
         if not named.all():
             self.found.add_places(id(dataset), len(dataset), places[~named], owners[~named])
+
+
+def _plain_bytes(ids: Any) -> bytes:  # noqa: ANN401 - as the hook has it
+    """Ids as bytes that are the same in every process, for names with a repr of their own."""
+    if isinstance(ids, Tensor):
+        ids = ids.detach().cpu().numpy()
+    if isinstance(ids, np.ndarray) and not ids.dtype.hasobject:
+        return ids.tobytes()
+    return repr(list(ids) if isinstance(ids, Iterable) else ids).encode()
+
+
+def _place_of(value: Any) -> tuple[object, ...]:  # noqa: ANN401 - a tensor or an array
+    """Where a tensor or an array stands, and how often a tensor was written to.
+
+    Workers that are spawned have storages of tensors moved to shared memory: addresses of these say nothing.
+    """
+    if isinstance(value, np.ndarray):
+        return value.__array_interface__["data"][0], value.strides
+    try:
+        written = 0 if value.is_inference() else value._version
+        return written, value.storage_offset(), value.stride()
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return ()
+
+
+def _row_bytes(value: Any) -> int:  # noqa: ANN401 - a tensor or an array
+    return int(np.prod(value.shape[1:])) * int(getattr(value, "itemsize", 0) or value.element_size())
 
 
 def _is_plain(value: object) -> bool:

@@ -1,5 +1,7 @@
 """Fingerprints: what a run was built from, by which a checkpoint knows its run again."""
 
-from dpmech.optim.runs.fingerprints.set_up import PARTS, SetUp, worst
+from dpmech.optim.runs.fingerprints.code import code_digest
+from dpmech.optim.runs.fingerprints.data import examples_print, picked_examples
+from dpmech.optim.runs.fingerprints.set_up import PARTS, SetUp
 
-__all__ = ["PARTS", "SetUp", "worst"]
+__all__ = ["PARTS", "SetUp", "code_digest", "examples_print", "picked_examples"]

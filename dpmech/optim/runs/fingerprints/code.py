@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dpmech.optim.runs.fingerprints.reach import functions, globals_read, installed, known, named, root
 
-__all__ = ["Printer"]
+__all__ = ["Printer", "code_digest"]
 
 _Names: TypeAlias = frozenset[str] | None  # attributes that count; None for all
 _DEEPEST = 12
@@ -289,6 +289,11 @@ class Printer:
     def _unknown(self, *parts: bytes | str) -> bytes:
         self.complete = False
         return _hashed("unknown", *parts)
+
+
+def code_digest(code: types.CodeType) -> str:
+    """A SHA-256 digest (hex) of bytecode and its constants, and of nothing that it refers to."""
+    return Printer().of(code).hex()
 
 
 def _hooks(owner: nn.Module | Tensor, kinds: Iterable[str]) -> Iterator[tuple[str, Any]]:

@@ -19,12 +19,12 @@ _MOST_PARTS = 32
 _Read = tuple[dict[str, bytes], bool]
 
 
-def picked_examples(size: int, key: bytes) -> list[int]:
-    """Which examples are looked at: all of a few, or 16 that follow from the key."""
-    if size <= _COUNT:
+def picked_examples(size: int, key: bytes, count: int = _COUNT) -> list[int]:
+    """Which examples are looked at: all of a few, or `count` that follow from the key."""
+    if size <= count:
         return list(range(size))
     chance = random.Random(key)
-    return sorted(chance.sample(range(size), _COUNT))
+    return sorted(chance.sample(range(size), count))
 
 
 def examples_print(

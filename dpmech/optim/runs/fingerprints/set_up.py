@@ -4,18 +4,20 @@ import dataclasses
 import hashlib
 import secrets
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from dpmech.certificates import Continuity, Kept
-from dpmech.exceptions import CertificateError
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.optim.processes import Group, gathered
 from dpmech.optim.runs.fingerprints.code import Printer
 from dpmech.optim.runs.fingerprints.data import examples_print, picked_examples
 
-__all__ = ["PARTS", "SetUp", "worst"]
+__all__ = ["PARTS", "SetUp"]
 
 PARTS = ("dataset", "model", "loss")
 _ORDER = (Kept.SAME, Kept.UNKNOWN, Kept.ACCEPTED)
@@ -86,15 +88,47 @@ class SetUp:
         if not self._key:
             self._use(secrets.token_bytes(32), None)
         if self.continuity is None:
-            self.continuity = Continuity(*(_kept(self._prints[part]) for part in PARTS))
+            dataset, model, loss = (_kept(self._prints[part]) for part in PARTS)
+            self.continuity = Continuity(dataset, model, loss)
         return {
             "key": self._key.hex(),
             "picked": self._picked,
             "python": _python(),
             "torch": str(torch.__version__),
             "prints": {part: dataclasses.asdict(self._prints[part]) for part in PARTS},
-            "continuity": {name: kept.value for name, kept in dataclasses.asdict(self.continuity).items()},
+            "continuity": self.continuity.to_dict(),
         }
+
+    def resume(self, state: dict[str, Any], accepted: Sequence[str], group: Group, world: int) -> None:
+        """Compare with a saved state, and go on with its key; all processes refuse if one of them must.
+
+        Args:
+            state: of `state_dict`.
+            accepted: names of parts that may differ.
+            group: the processes that train together.
+            world: how many they are.
+
+        Raises:
+            CertificateError: if another part differs, or the state is none.
+        """
+        changed, kept = self.compare(state)
+        refused = [text for part, text in changed.items() if part not in accepted]
+        found = gathered("the set-up of the run", (refused, kept), group, world)
+        problems = list(dict.fromkeys(text for texts, _ in found for text in texts))
+        if problems:
+            raise CertificateError(
+                f"the checkpoint is of another run: {'; '.join(problems)}. Steps that were taken after it "
+                "would be taken again with the same noise on other sums, and who has both results subtracts "
+                "the noise. Accepted: the run that saved it; or accept_changed=(...) with the names of the "
+                "parts, if nothing that was released after it was seen by anyone",
+                claimed=problems,
+            )
+        self.continuity = _worst(one for _, one in found)
+
+    def note_by_hand(self) -> None:
+        """Trained parameters were changed by hand: steps taken again from an earlier state may not repeat."""
+        if self.continuity is not None and self.continuity.model == Kept.SAME:
+            self.continuity = dataclasses.replace(self.continuity, model=Kept.UNKNOWN)
 
     def compare(self, state: dict[str, Any]) -> tuple[dict[str, str], Continuity]:
         """Compare with the state of a checkpoint.
@@ -108,9 +142,10 @@ class SetUp:
         try:
             picked = [int(index) for index in state["picked"]]
             saved = {part: _Print(**state["prints"][part]) for part in PARTS}
-            before = Continuity(**{part: Kept(state["continuity"][part]) for part in PARTS})
+            loads = check_integer("loads", state["continuity"].get("loads", 0), minimum=0)
+            before = Continuity(**{part: Kept(state["continuity"][part]) for part in PARTS}, loads=loads)
             key, python, release = bytes.fromhex(state["key"]), str(state["python"]), str(state["torch"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, InvalidParameterError, KeyError, TypeError, ValueError) as error:
             raise CertificateError(f"the checkpoint has no fingerprints of its run ({error!r})") from error
         self._use(key, picked)
         changed, kept = {}, {}
@@ -133,7 +168,7 @@ class SetUp:
                     changed[part] += f"; it was made under torch {release}, this is {torch.__version__}"
             found = Kept.ACCEPTED if part in changed else max(_kept(one), _kept(now), key=_ORDER.index)
             kept[part] = max(found, getattr(before, part), key=_ORDER.index)
-        return changed, Continuity(**kept)
+        return changed, Continuity(**kept, loads=before.loads + 1)
 
     def _use(self, key: bytes, picked: list[int] | None) -> None:
         """Take the keyed fingerprints."""
@@ -154,11 +189,12 @@ class SetUp:
             own.complete &= complete
 
 
-def worst(all_kept: Iterable[Continuity]) -> Continuity:
+def _worst(all_kept: Iterable[Continuity]) -> Continuity:
     """What is known where several processes know this."""
     known = list(all_kept)
     return Continuity(
-        **{part: max((getattr(one, part) for one in known), key=_ORDER.index) for part in PARTS}
+        **{part: max((getattr(one, part) for one in known), key=_ORDER.index) for part in PARTS},
+        loads=max(one.loads for one in known),
     )
 
 

@@ -6,7 +6,7 @@ import stat
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 import dpmech as dm
 from dpmech.optim import PerLayerClipping, make_private
@@ -251,6 +251,46 @@ def test_evaluation_on_the_training_data_is_refused(tmp_path):
     data = Rows()
     with pytest.raises(dm.UnsupportedCombinationError, match="eval_dataset is the training data"):
         trainer(tmp_path, data=data, more={"eval_dataset": data})
+    for held in (Subset(data, [3]), {"other": Rows(8, seed=5), "train": data}, Rows()):
+        with pytest.raises(dm.UnsupportedCombinationError, match="eval_dataset is the training data"):
+            trainer(tmp_path, data=data, more={"eval_dataset": held})
+
+
+def test_evaluation_on_the_training_data_is_refused_later_too(tmp_path):
+    """The names of the arguments are not the only way in."""
+    data = Rows()
+    one = trainer(tmp_path, data=data, more={"eval_dataset": Rows(8, seed=5)})
+    assert "eval_loss" in one.evaluate()
+    for evaluate in (one.evaluate, one.predict):
+        for held in (data, Subset(data, range(4)), ConcatDataset([Rows(8, seed=5), data])):
+            with pytest.raises(dm.UnsupportedCombinationError, match="is the training data"):
+                evaluate(held)
+    one.eval_dataset = Subset(data, range(8))
+    with pytest.raises(dm.UnsupportedCombinationError, match="training data"):
+        one.evaluate()
+
+
+@pytest.mark.parametrize(
+    "steering",
+    [
+        {"load_best_model_at_end": True, "save_strategy": "steps", "save_steps": 2},
+        {"lr_scheduler_type": "reduce_lr_on_plateau"},
+    ],
+)
+def test_nothing_that_is_released_follows_the_training_loss(steering, tmp_path):
+    """Raw values may be logged if asked for; choosing by them is a release without noise."""
+    data = Rows()
+    steps = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "eval_loss"}
+    raw = {"data": data, "privacy": {"log_raw": True}, "more": {"eval_dataset": Subset(data, range(8))}}
+    with pytest.raises(dm.UnsupportedCombinationError, match="would choose by it"):
+        trainer(tmp_path, **raw, **steps, **steering)
+    one = trainer(tmp_path, **raw)
+    assert "eval_loss" in one.evaluate()
+    one.add_callback(transformers.EarlyStoppingCallback())
+    with pytest.raises(dm.UnsupportedCombinationError, match="EarlyStoppingCallback would choose by it"):
+        one.evaluate()
+    held = {"data": data, "more": {"eval_dataset": Rows(8, seed=5)}}
+    trainer(tmp_path, **held, **steps, **steering)
 
 
 @pytest.mark.slow

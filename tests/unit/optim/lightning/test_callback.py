@@ -5,7 +5,7 @@ import stat
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 import dpmech as dm
 from dpmech.optim import make_private
@@ -13,7 +13,7 @@ from tests.support.trainers import SIZE, Classifier, Rows, masked
 
 lightning = pytest.importorskip("lightning")
 
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402 - after the check for it
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402 - after the check for it
 
 from dpmech.optim.lightning import PrivateTraining  # noqa: E402 - the same
 
@@ -45,7 +45,7 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index):
         raise AssertionError("under automatic optimization the loss of one example is the step")
 
-    def validation_step(self, batch, index):
+    def validation_step(self, batch, index, dataloader_idx=0):
         self.log("val_loss", self(**batch)["loss"])
 
     def configure_optimizers(self):
@@ -305,3 +305,72 @@ def test_it_trains_more_than_dicts():
     fit.fit(Plain(), one.loader)
     one.run[1].close()
     assert fit.global_step == N
+
+
+# ---- evaluations, and what chooses by them
+
+
+@pytest.mark.parametrize("kind", ["itself", "a part", "several"])
+def test_training_data_are_not_evaluated_on(kind):
+    data = Rows()
+    held = DataLoader(Rows(8, seed=5))
+    loaders = {
+        "itself": DataLoader(data),
+        "a part": DataLoader(Subset(data, [3])),
+        "several": {"val": held, "train": DataLoader(data)},
+    }[kind]
+    one, module = private(data=data), Module()
+    fit = trainer(one)
+    with pytest.raises(dm.UnsupportedCombinationError, match="data to evaluate on are trained on"):
+        fit.fit(module, one.loader, loaders)
+    for evaluate in (fit.validate, fit.test, fit.predict):
+        module.test_step = module.predict_step = module.validation_step
+        with pytest.raises(dm.UnsupportedCombinationError, match="data to evaluate on are trained on"):
+            evaluate(module, loaders)
+    one.run[1].close()
+    raw = private(data=data, log_raw=True)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"EarlyStopping \('val_loss'\) may choose"):
+        trainer(raw, EarlyStopping("val_loss")).fit(Module(), raw.loader, loaders)
+    raw.run[1].close()
+
+
+class Plateau(Module):
+    def __init__(self, monitor):
+        super().__init__()
+        self.monitor = monitor
+
+    def configure_optimizers(self):
+        sgd = torch.optim.SGD(self.parameters(), lr=0.1)
+        rates = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)
+        return {"optimizer": sgd, "lr_scheduler": {"scheduler": rates, "monitor": self.monitor}}
+
+
+class LogsAtTheEnd(Module):
+    def on_train_epoch_end(self):
+        self.log("train_loss", 1.0)
+
+
+@pytest.mark.parametrize("who", ["stops", "plateau", "saves", "saves late"])
+def test_nothing_chooses_by_the_loss_of_training(who, tmp_path):
+    module, callbacks, name = Module(), [], "not_private_loss"
+    if who == "stops":
+        callbacks = [EarlyStopping(name)]
+    elif who == "plateau":
+        module = Plateau(name)
+    elif who == "saves":
+        callbacks = [ModelCheckpoint(tmp_path, monitor=name)]
+    else:
+        module, name = LogsAtTheEnd(), "train_loss"
+        callbacks = [ModelCheckpoint(tmp_path, monitor=name)]
+    one = private(log_raw=True)
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=f"monitors '{name}', which is logged in training"
+    ):
+        fitted(one, module, *callbacks)
+
+
+def test_what_is_validated_may_be_monitored(tmp_path):
+    callbacks = [EarlyStopping("val_loss"), ModelCheckpoint(tmp_path, monitor="val_loss")]
+    one = private(log_raw=True)
+    fitted(one, Plateau("val_loss"), *callbacks)
+    assert one.run_record().steps > 0

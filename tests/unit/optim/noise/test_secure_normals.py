@@ -243,7 +243,7 @@ class World:
         return 1
 
     def all_gather_object(self, found, mine, group):
-        found[:] = [(3, 4) if isinstance(mine, tuple) else mine, mine]
+        found[:] = [(mine[0], (3, 4)) if isinstance(mine[1], tuple) else mine, mine]
 
 
 def test_processes_share_the_key_of_the_first(monkeypatch):

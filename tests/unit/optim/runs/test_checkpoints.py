@@ -1,14 +1,13 @@
 """Checkpoints of several processes, without the processes: what the others have is made up."""
 
 import copy
-import types
 
 import pytest
 import torch
 
 import dpmech as dm
-from dpmech.optim import load_checkpoint, save_checkpoint
-from dpmech.optim.runs import checkpoints
+from dpmech.optim import load_checkpoint, processes, save_checkpoint
+from dpmech.optim.runs.fingerprints import SetUp
 from tests.support.training import classification, classifier, private_run, train
 
 SAME = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
@@ -21,16 +20,23 @@ class Part:
     process_group = "a group"
 
     def __init__(self, steps=None):
-        self.state = {"steps": steps}
-        self.set_up = types.SimpleNamespace(
-            state_dict=lambda: {"of": "this run"},
-            compare=lambda state: ({} if state == {"of": "this run"} else {"loss": "another loss"}, SAME),
+        self.state = {"steps": steps, "set_up": {"of": "this run"}}
+        self.set_up = SetUp([0], list, {})
+        self.set_up.compare = lambda state: (
+            {} if state == {"of": "this run"} else {"loss": "another loss"},
+            SAME,
         )
 
     def state_dict(self):
         return copy.deepcopy(self.state)
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state, **options):
+        self.state = state
+
+
+class Loader(Part):
+    def load_state_dict(self, state, accepted):
+        self.set_up.resume(state["set_up"], accepted, self.process_group, self.processes)
         self.state = state
 
 
@@ -48,10 +54,10 @@ def run(tmp_path, monkeypatch):
 
         def gather(answers, mine, group):
             assert group == "a group"
-            answers[:] = [mine, next(asked)]
+            answers[:] = [mine, (mine[0], next(asked))]
 
-        monkeypatch.setattr(checkpoints.dist, "all_gather_object", gather)
-        load.parts = parts = Part(), Part(), Part()
+        monkeypatch.setattr(processes.dist, "all_gather_object", gather)
+        load.parts = parts = Part(), Part(), Loader()
         found = load_checkpoint(path, *parts, **options)
         assert len({part.state["steps"] for part in parts}) == 1
         return found, parts[0].state["steps"]
@@ -132,7 +138,7 @@ def test_a_change_that_one_process_accepted_is_in_the_records_of_all(run):
     assert load([4], theirs=((), kept)) == ("after 4", 4)
     assert load.parts[2].set_up.continuity == kept
     state = torch.load(path)
-    torch.save(state | {"set_up": {"of": "another run"}}, path)
+    torch.save(state | {"loader": state["loader"] | {"set_up": {"of": "another run"}}}, path)
     with pytest.raises(dm.CertificateError, match="another loss"):
         load([4])
     load([4], accept_changed=["loss"])

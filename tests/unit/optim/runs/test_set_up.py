@@ -1,5 +1,7 @@
 """Which changes of dataset, model and loss a checkpoint notices, and which are none."""
 
+import copy
+import dataclasses
 import functools
 import math
 import os
@@ -22,7 +24,8 @@ from tests.support.training import classification, classifier, private_run
 
 F = nn.functional
 CAL = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
-ALL_SAME = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+SAVED = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+ALL_SAME = dataclasses.replace(SAVED, loads=1)
 SIZE = 40
 
 
@@ -270,8 +273,8 @@ def test_a_loss_under_another_python(tmp_path):
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made())
     state = torch.load(path)
-    state["set_up"]["python"] = "3.9"
-    state["set_up"]["prints"]["loss"]["sums"] = {"code or constants": "0" * 64}
+    state["loader"]["set_up"]["python"] = "3.9"
+    state["loader"]["set_up"]["prints"]["loss"]["sums"] = {"code or constants": "0" * 64}
     torch.save(state, path)
     with pytest.raises(dm.CertificateError, match=r"the loss .* made under Python 3\.9, this is 3\.1"):
         load_checkpoint(path, *made())
@@ -316,7 +319,9 @@ def test_opacus_does_not_know_the_loss(tmp_path):
     save_checkpoint(tmp_path / "run.pt", *made(loss=None))
     parts = made(loss=None, generator=None)
     load_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN)
+    assert parts[1].run_record().continuity == dm.Continuity(
+        dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN, loads=1
+    )
     with pytest.raises(dm.CertificateError, match="another loss"):
         load_checkpoint(tmp_path / "run.pt", *made(generator=None))
 
@@ -568,7 +573,7 @@ def test_an_accepted_change_stays_in_the_record(tmp_path):
     again = made(loss=other, generator=None)
     load_checkpoint(path, *again)  # nothing changed since
     record = again[1].run_record()
-    assert record.continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.ACCEPTED)
+    assert record.continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.ACCEPTED, loads=2)
     assert any("took the responsibility" in line for line in dm.verify(record, rigorous=True).failures)
     with pytest.raises(dm.CertificateError, match="another loss"):
         load_checkpoint(path, *made(generator=None))
@@ -578,7 +583,7 @@ def test_runs_without_checkpoints_say_so(tmp_path):
     parts = made()
     assert parts[1].run_record().continuity is None
     save_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity == ALL_SAME
+    assert parts[1].run_record().continuity == SAVED
     load_checkpoint(tmp_path / "none.pt", *made(), missing_ok=True)
 
 
@@ -593,7 +598,8 @@ def test_a_checkpoint_without_fingerprints(tmp_path):
     save_checkpoint(path, *made())
     state = torch.load(path)
     for damage in ({}, {"key": "0"}, {"prints": {}}, {"continuity": {}}):
-        torch.save(state | {"set_up": state["set_up"] | damage if damage else {}}, path)
+        set_up = state["loader"]["set_up"] | damage if damage else {}
+        torch.save(state | {"loader": state["loader"] | {"set_up": set_up}}, path)
         with pytest.raises(dm.CertificateError, match="has no fingerprints"):
             load_checkpoint(path, *made())
 
@@ -689,3 +695,117 @@ def test_another_physical_batch_size_does_not_go_on(tmp_path, sizes):
     with pytest.raises(dm.CertificateError, match="physical batches"):
         moved(tmp_path / "run.pt", before, after)
     moved(tmp_path / "run.pt", before, before)
+
+
+# ---- bare states, and weights
+
+
+def stepped(parts, steps):
+    model, optimizer, loader = parts
+    for _ in range(steps):
+        model.backward(*next(iter(loader)))
+        optimizer.step()
+    return parts
+
+
+def bare(parts):
+    model, optimizer, loader = parts
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    return weights, copy.deepcopy(optimizer.state_dict()), copy.deepcopy(loader.state_dict())
+
+
+def resumed(state, **options):
+    weights, optimizer, loader = state
+    parts = made(**{"generator": None} | options)
+    parts[2].load_state_dict(loader)
+    parts[1].load_state_dict(optimizer)
+    parts[0].load_state_dict(weights)
+    return parts
+
+
+def test_bare_states_know_their_run():
+    """Two records with one noise, each of another dataset: who has both results subtracts the noise."""
+    state = bare(stepped(made(), 2))
+    with pytest.raises(dm.CertificateError, match="of another run: another dataset"):
+        resumed(state, dataset=classification(SIZE, seed=9))
+    with pytest.raises(dm.CertificateError, match="of another run: another loss"):
+        resumed(state, loss=lambda model, x, target: 2.0 * plain_loss(model, x, target))
+    with pytest.raises(dm.CertificateError, match="of another run: another model"):
+        resumed(state, model=classifier(nn.ReLU()))
+    parts = stepped(resumed(state), 1)
+    record = parts[1].run_record()
+    assert record.continuity == ALL_SAME
+    assert "went on from a saved state once" in str(record)
+    assert dm.verify(record, rigorous=False).ok
+    again = resumed(bare(parts))
+    assert dm.RunRecord.from_json(again[1].run_record().to_json()).continuity.loads == 2
+
+
+@pytest.mark.parametrize("by", ["file", "bare states"])
+@pytest.mark.parametrize("change", ["loaded", "clamped"])
+def test_weights_stay_from_a_load_to_the_first_step(by, change, tmp_path):
+    path = tmp_path / "run.pt"
+    parts = stepped(made(), 2)
+    save_checkpoint(path, *parts)
+    state = bare(parts)
+    if by == "file":
+        model, optimizer, loader = made(generator=None)
+        load_checkpoint(path, model, optimizer, loader)
+    else:
+        model, optimizer, loader = resumed(state)
+    if change == "loaded":
+        model.load_state_dict({name: value + 0.1 for name, value in state[0].items()})
+    else:
+        clamp(model)
+        optimizer.note_weights()
+    for refused in (
+        lambda: stepped((model, optimizer, loader), 1),
+        optimizer.state_dict,
+        optimizer.run_record,
+    ):
+        with pytest.raises(dm.UnsupportedCombinationError, match="the weights that the loaded state"):
+            refused()
+    assert optimizer.record.steps == 2
+    model.load_state_dict(state[0])  # as they were: nothing is lost
+    assert optimizer.run_record().steps == 2
+
+
+def test_new_weights_are_no_others_than_changed_ones():
+    state = bare(stepped(made(), 2))
+    parts = made(generator=None, model=classifier(seed=2))
+    parts[2].load_state_dict(state[2])
+    parts[1].load_state_dict(state[1])
+    with pytest.raises(dm.UnsupportedCombinationError, match="the weights that the loaded state"):
+        stepped(parts, 1)
+    parts[1].close()
+
+
+def clamp(model):
+    with torch.no_grad():
+        for param in model.parameters():
+            param.clamp_(-0.01, 0.01)
+
+
+def test_other_weights_are_the_callers_responsibility(tmp_path):
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, *stepped(made(), 2))
+    one = made(generator=None, model=classifier(nn.ReLU()))
+    load_checkpoint(path, *one, accept_changed=["model"])
+    clamp(one[0])
+    one[1].note_weights()
+    stepped(one, 1)
+    assert one[1].run_record().continuity.model == dm.Kept.ACCEPTED
+
+
+def test_weights_that_were_changed_by_hand_are_in_the_record(tmp_path):
+    """After a saved state, from which steps may be taken again; before any there is nothing to repeat."""
+    parts = stepped(made(), 1)
+    clamp(parts[0])
+    parts[1].note_weights()
+    stepped(parts, 1)
+    save_checkpoint(tmp_path / "run.pt", *parts)
+    assert parts[1].run_record().continuity.model == dm.Kept.SAME
+    parts[0].load_state_dict(parts[0].state_dict())
+    assert parts[1].run_record().continuity.model == dm.Kept.SAME  # no step came of it yet
+    stepped(parts, 1)
+    assert parts[1].run_record().continuity.model == dm.Kept.UNKNOWN

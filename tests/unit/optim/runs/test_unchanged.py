@@ -255,6 +255,35 @@ def test_ordinary_models_train_to_the_end(mode, tmp_path):
     torch.save(model, file)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", ["buffer", "extra state", "weight"])
+@pytest.mark.parametrize(
+    "released",
+    [
+        lambda part: part.state_dict(),
+        lambda part: part.state_dict(prefix="encoder."),
+        copy.deepcopy,
+        lambda part: pickle.dumps(part._state_dict_pre_hooks),
+    ],
+)
+def test_nothing_is_released_with_a_part_of_the_model(mode, way, released):
+    def write(memory, x):
+        if way == "buffer":
+            memory.mean += x[0]
+        elif way == "extra state":
+            memory.kept = x[0].clone()
+        else:
+            memory.frozen.data = x[0].clone()
+
+    model = Model(write)
+    made(model, mode)
+    released(model.memory)
+    keep(model, dataset().tensors[0])
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"calling the model, .*memory\."):
+        released(model.memory)
+    assert model.body.state_dict()  # nothing was written here
+
+
 # ---- what changes a model between steps otherwise
 
 

@@ -1,0 +1,203 @@
+"""Whether all processes of a run hold the same data, loss and settings, without any of it leaving one."""
+
+import functools
+import hashlib
+import secrets
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from torch import Tensor, nn
+
+from dpmech.exceptions import CertificateError, DpmechError, UnsupportedCombinationError
+from dpmech.optim.processes import Group, check_agreement, gathered, processes
+from dpmech.optim.runs.fingerprints import code_digest, examples_print, picked_examples
+from dpmech.optim.runs.uniqueness import ExamplePlaces
+
+__all__ = ["SameData", "check_same_length", "check_same_numbers", "loss_words"]
+
+# Examples that are compared: all of so many, else some at random places of the shared key. Where a share f of
+# the examples differs, n random places miss it with probability at most (1 - f)^n: 0.0012 for f = 0.1 and 64.
+_WHOLE, _FIRST, _LATER = 256, 64, 8
+_DEEPEST = 4
+
+
+class SameData:
+    """Compares the dataset of every process with those of the others: at the start and at every epoch.
+
+    What is compared are checksums under a key that the processes share: nothing about the data is shown.
+
+    Indices of views are compared whole. Of the examples, read as the run reads them, all are compared where
+    there are at most 256, else 64 at random places, and at every later epoch 8 at others. If a share f of the
+    examples differs, that misses it with probability at most (1 - f)^64 at the start, and (1 - f)^8 at every
+    epoch. Parts of examples that differ from one reading to the next cannot be compared.
+
+    Args:
+        dataset: with a length and indices.
+        settings: of the DataLoader.
+        group: the processes that train together.
+
+    Attributes:
+        places: where the examples stand.
+
+    Raises:
+        As ExamplePlaces.
+    """
+
+    def __init__(self, dataset: Any, settings: dict[str, Any], group: Group) -> None:  # noqa: ANN401 - any dataset
+        self._dataset = dataset
+        self._settings = settings
+        self._group = group
+        self._key = b""
+        problem = None
+        try:
+            self.places = ExamplePlaces(dataset)
+        except DpmechError as error:
+            problem = error
+        found = gathered("what is wrong with the data", problem and str(problem), group)
+        if problem is not None:
+            raise problem
+        if any(found):  # raised by all, so that nobody waits for the others
+            raise CertificateError(f"in another process {next(filter(None, found))}")
+
+    def check(self, step: int) -> None:
+        """Compare; a collective call.
+
+        Args:
+            step: from which on the data are used.
+
+        Raises:
+            UnsupportedCombinationError: in all processes, if one of them changed its dataset since the start.
+            CertificateError: in all processes, if they differ.
+        """
+        changed = self.places.changed
+        sums: list[dict[str, str | None]] = []
+        if processes(self._group) > 1:
+            found = gathered("the data", (changed, self._sums(step)), self._group)
+            changed, sums = any(one for one, _ in found), [one for _, one in found]
+        if changed:
+            self._refuse_change()
+        for name in sorted(set[str]().union(*sums)):
+            values = {one.get(name, "") for one in sums}
+            if len(values - {None}) > 1:
+                raise CertificateError(
+                    f"processes hold different data ({name}): an example could take part once in each of "
+                    "them, more often than certified. Accepted: the whole dataset in the same order in every "
+                    "process (random_split and shuffles with a seeded generator); it is shared out here"
+                )
+
+    def check_here(self) -> None:
+        """Raise UnsupportedCombinationError if this process changed its dataset since the start."""
+        if self.places.changed:
+            self._refuse_change()
+
+    def _refuse_change(self) -> NoReturn:
+        raise UnsupportedCombinationError(
+            "the dataset was changed since the run was made (indices of a view, tensors or elements were "
+            "replaced or written to): an example may take part more often than certified",
+            supported="changes before make_private; another dataset is another run",
+        )
+
+    def _sums(self, step: int) -> dict[str, str | None]:
+        """Keyed checksums by what they are of; None for what cannot be compared."""
+        first = not self._key
+        if first:
+            self._key = gathered("the key of checksums", secrets.token_bytes(32), self._group)[0]
+        size = len(self._dataset)
+        key = hashlib.blake2b(str(step).encode(), key=self._key, digest_size=32).digest()
+        found: dict[str, str | None] = {
+            "length": _keyed(key, str(size).encode()),
+            "views and their indices": _keyed(key, self.places.outline),
+        }
+        count = size if first and size <= _WHOLE else _FIRST if first else _LATER
+        try:
+            sums, _ = examples_print(
+                self._dataset, picked_examples(size, key, count), key, dict(self._settings)
+            )
+        except Exception:  # noqa: BLE001 - whatever a dataset raises; the first batch shows it in its place
+            return found
+        return found | {f"examples{name}": value for name, value in sums.items()}
+
+
+def check_same_length(dataset: Any, group: Group) -> None:  # noqa: ANN401 - any dataset
+    """Raise CertificateError, in all processes, unless their datasets have the same length.
+
+    The lengths are not shown: the size of the data may be private.
+    """
+    if len(set(gathered("the size of the data", len(dataset), group))) > 1:
+        raise CertificateError(
+            "processes hold datasets of different sizes: they would fall out of step, and an example could "
+            "take part in several of them. Accepted: the whole dataset in every process, which is shared out "
+            "here"
+        )
+
+
+def loss_words(loss: object) -> list[str]:
+    """What a loss is, in words that are the same in every process: names, code, and numbers with a fraction.
+
+    Integers, texts and tensors that it refers to are left out: ranks and devices are among them.
+    """
+    return list(_words(loss, _DEEPEST))
+
+
+def check_same_numbers(groups: Sequence[Mapping[str, Any]], group: Group) -> None:
+    """Raise CertificateError, in all processes, unless learning rates, momenta, ... of all groups agree.
+
+    Weights would drift apart: gradients at other weights are no part of the run that is recorded.
+    """
+    if processes(group) > 1:
+        left_out = ("params", "phi")
+        found = [
+            {name: _number(value) for name, value in one.items() if name not in left_out} for one in groups
+        ]
+        check_agreement("learning rates or other numbers of the optimizer", {"groups": found}, group)
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a group holds
+    if isinstance(value, Tensor):
+        return float(value.detach()) if value.numel() == 1 else None
+    if isinstance(value, tuple | list):
+        return [_number(one) for one in value]
+    return value if isinstance(value, bool | int | float) else None
+
+
+def _words(value: object, depth: int) -> Iterator[str]:
+    if depth == 0:
+        return
+    match value:
+        case bool() | float():
+            yield repr(value)
+        case types.FunctionType():
+            yield value.__qualname__
+            yield code_digest(value.__code__)
+            for cell in value.__closure__ or ():
+                content = cell.cell_contents if cell != types.CellType() else None
+                yield from _words(content, depth - 1)
+            for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+                yield from _words(default, depth - 1)
+        case types.MethodType():
+            yield from _words(value.__func__, depth)
+            yield from _words(value.__self__, depth - 1)
+        case functools.partial():
+            for part in (value.func, *value.args, *value.keywords.values()):
+                yield from _words(part, depth - 1)
+        case nn.Module():
+            yield f"{type(value).__module__}.{type(value).__qualname__} {value.extra_repr()}"
+            for one in vars(value).values():
+                if isinstance(one, bool | float):
+                    yield repr(one)
+        case types.BuiltinFunctionType() | type():
+            yield value.__qualname__
+        case _ if callable(value):
+            yield f"{type(value).__module__}.{type(value).__qualname__}"
+            call: Callable[..., Any] = type(value).__call__
+            if isinstance(call, types.FunctionType):
+                yield code_digest(call.__code__)
+            for name, one in sorted(getattr(value, "__dict__", {}).items()):
+                if callable(one) or isinstance(one, bool | float):
+                    yield name
+                    yield from _words(one, depth - 1)
+
+
+def _keyed(key: bytes, value: bytes) -> str:
+    return hashlib.blake2b(value, key=key, digest_size=32).hexdigest()

@@ -1,0 +1,183 @@
+"""Two processes with gloo whose data, losses or settings differ: refused in both, and nothing is shown.
+
+Run as a script it is one of the processes; the tests look at what both of them found.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import dpmech as dm
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split  # noqa: E402
+
+from dpmech.optim import make_private  # noqa: E402 - after the check for torch
+
+pytestmark = pytest.mark.slow  # two processes import torch
+
+WORLD, SIZE, N = 2, 320, 8
+CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
+
+
+class Wrapped(Dataset):
+    """A dataset of one's own, of which nothing is known but what it hands out."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        x, y = self.inner[index]
+        return x + 0.0, y
+
+
+def whole(seed=0, size=SIZE):
+    rng = torch.Generator().manual_seed(seed)
+    return TensorDataset(torch.randn(size, 3, generator=rng), torch.randn(size, 1, generator=rng))
+
+
+def squared(model, x, y):
+    return (model(x) - y).square().mean()
+
+
+def absolute(model, x, y):
+    return (model(x) - y).abs().mean()
+
+
+def smoothed(share):
+    return lambda model, x, y: squared(model, x, y) * (1 - share)
+
+
+def train(data, *, loss=squared, lr=0.1, change=lambda data: None, late_lr=None):
+    torch.manual_seed(5)
+    model = torch.nn.Linear(3, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=lr)
+    model, optimizer, loader = make_private(model, sgd, DataLoader(data), CAL, 1.0, loss=loss)
+    while optimizer.steps_left:
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+        change(data)
+        if late_lr is not None:
+            sgd.param_groups[0]["lr"] = late_lr
+    return str(optimizer.run_record())
+
+
+def reassigned(rank):
+    def change(data):
+        if rank == 1:
+            data.indices = list(reversed(data.indices))
+
+    return change
+
+
+def cases(rank):
+    """What each is called, and how it is made in this process."""
+    half = SIZE // 2
+    nearly = whole()
+    nearly.tensors[1][: SIZE // 4] += rank
+    return {
+        "the same": lambda: train(whole()),
+        "the same split": lambda: train(
+            random_split(whole(), [half, half], torch.Generator().manual_seed(7))[0]
+        ),
+        # Every process its own generator, as unseeded ones are.
+        "unseeded split": lambda: train(
+            random_split(whole(), [half, half], torch.Generator().manual_seed(rank))[0]
+        ),
+        "other data": lambda: train(whole(rank)),
+        "other data of one's own class": lambda: train(Wrapped(whole(rank))),
+        "a quarter of the labels": lambda: train(Wrapped(nearly)),
+        "sizes": lambda: train(whole(size=SIZE - rank)),
+        "losses": lambda: train(whole(), loss=[squared, absolute][rank]),
+        "numbers in losses": lambda: train(whole(), loss=smoothed(0.1 * rank)),
+        "the rank in a loss": lambda: train(whole(), loss=lambda *batch: squared(*batch) + 0 * rank),
+        "learning rates": lambda: train(whole(), lr=0.1 + rank),
+        "later learning rates": lambda: train(whole(), late_lr=0.1 * (1 + rank)),
+        "views that change": lambda: train(Subset(whole(), list(range(half))), change=reassigned(rank)),
+        "an example that stands twice here": lambda: train(Subset(whole(), [0, 1, 2, 3 - rank] * 1)),
+    }
+
+
+def main(rank, folder):
+    store = torch.distributed.FileStore(str(folder / "store"), WORLD)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+    found = {}
+    for name, run in cases(rank).items():
+        try:
+            found[name] = ("record", run(), "")
+        except dm.DpmechError as error:
+            found[name] = (type(error).__name__, str(error), repr(vars(error)))
+    torch.save(found, folder / f"{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with tempfile.TemporaryDirectory() as name:
+        running = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(rank), name],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(WORLD)
+        ]
+        outputs = [process.communicate(timeout=120)[0] for process in running]
+        assert [process.returncode for process in running] == [0] * WORLD, "\n".join(outputs)
+        folder = pathlib.Path(name)
+        return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", ["the same", "the same split", "the rank in a loss"])
+def test_what_agrees_is_recorded(ranks, name):
+    for rank in ranks:
+        kind, text, _ = rank[name]
+        assert kind == "record", text
+        assert "8 of 8 steps executed" in text
+        assert "2 process(es)" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("unseeded split", "processes hold different data"),
+        ("other data", "processes hold different data"),
+        ("other data of one's own class", "processes hold different data"),
+        ("a quarter of the labels", "processes hold different data"),  # missed with 0.75^64 = 1.0e-8
+        ("sizes", "different sizes"),
+        ("losses", "disagree on the loss"),
+        ("numbers in losses", "disagree on the loss"),
+        ("learning rates", "disagree on learning rates"),
+        ("later learning rates", "disagree on learning rates"),
+        ("views that change", "the dataset was changed since"),
+    ],
+)
+def test_what_differs_is_refused_in_both_and_not_shown(ranks, name, match):
+    for rank in ranks:
+        kind, text, attributes = rank[name]
+        assert kind in {"CertificateError", "UnsupportedCombinationError"}, text
+        assert match in text
+        assert len(text) <= 400
+        assert str(SIZE) not in text + attributes
+        assert not any(len(word) >= 32 for word in f"{text} {attributes}".replace("'", " ").split()), text
+
+
+def test_all_refuse_what_stands_twice_in_one(ranks):
+    assert "holds examples twice" in ranks[1]["an example that stands twice here"][1]
+    assert "in another process" in ranks[0]["an example that stands twice here"][1]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))

@@ -1,0 +1,151 @@
+"""Which data to evaluate on are recognised as data that are trained on, and which are not taken for them."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset, random_split
+
+from dpmech.optim import UserDataset, UserExamples
+from dpmech.optim.runs.held_out import TrainedOn
+from tests.support.training import classification
+
+
+class Wrapper(Dataset):
+    def __init__(self, dataset, change=lambda example: example):
+        self.dataset, self.change = dataset, change
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        return self.change(self.dataset[index])
+
+
+class Opaque(Dataset):
+    """A wrapper that does not say so."""
+
+    def __init__(self, read, size):
+        self.read, self.size = read, size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return self.read(index)
+
+
+class Buffer:
+    def __init__(self, array):
+        self.address = array.__array_interface__["data"][0]
+
+
+class Chunk:
+    """A piece of a column, as pyarrow has them: memory, and where in it the piece begins."""
+
+    def __init__(self, array, offset, size):
+        self.array, self.offset, self.size = array, offset, size
+
+    def __len__(self):
+        return self.size
+
+    def buffers(self):
+        return [None, Buffer(self.array)]
+
+    def to_numpy(self):
+        return self.array[self.offset : self.offset + self.size]
+
+
+class Table:
+    def __init__(self, chunks):
+        self.column_names = ["x"]
+        self.chunks = chunks
+
+    def column(self, name):
+        return self if len(self.chunks) > 1 or name == "x" else self.chunks[0]
+
+
+class Arrow(Dataset):
+    """A dataset as Hugging Face's: a table, and perhaps chosen rows of it."""
+
+    def __init__(self, table, indices=None):
+        self.column_names = table.column_names
+        self._data = table
+        self._indices = None if indices is None else Table([Chunk(np.array(indices), 0, len(indices))])
+
+    def __len__(self):
+        held = self._data.chunks if self._indices is None else self._indices.chunks
+        return sum(map(len, held))
+
+    def __getitem__(self, index):
+        if self._indices is not None:
+            index = int(self._indices.chunks[0].to_numpy()[index])
+        values = np.concatenate([chunk.to_numpy() for chunk in self._data.chunks])
+        return {"x": float(values[index])}
+
+
+def halves():
+    whole = classification(40)
+    return whole, *random_split(whole, [20, 20], torch.Generator().manual_seed(1))
+
+
+def test_views_of_the_training_data_are_recognised():
+    whole, train, other = halves()
+    found = TrainedOn(train).holds
+    assert found(train)
+    assert found(whole)
+    assert found(Subset(train, [3]))
+    assert found(Subset(whole, [int(train.indices[7])]))
+    assert found(ConcatDataset([other, Subset(train, [0])]))
+    assert found(StackDataset(train))
+    assert found({"val": other, "train": train})
+    assert found([other, Wrapper(train)])
+    assert found(Wrapper(train, change=lambda example: (example[0] * 0, example[1])))
+    assert found(TensorDataset(*(tensor[train.indices[4] :] for tensor in whole.tensors)))
+    assert TrainedOn(Wrapper(train)).holds(Subset(whole, train.indices[:1]))
+
+
+def test_copies_in_the_same_order_are_recognised():
+    whole, train, other = halves()
+    copied = TensorDataset(*(tensor[train.indices] for tensor in whole.tensors))
+    assert TrainedOn(train).holds(copied)
+    assert TrainedOn(train).holds([train[index] for index in range(20)])
+    assert TrainedOn(train).holds(Opaque(train.__getitem__, 12))
+    assert not TrainedOn(train).holds(Opaque(other.__getitem__, 12))
+
+
+def test_held_out_data_are_not_taken_for_them():
+    whole, train, other = halves()
+    found = TrainedOn(train).holds
+    assert not found(None)
+    assert not found(other)
+    assert not found(Subset(other, [3, 3, 3]))  # twice in the other is no fault
+    assert not found(Wrapper(other))
+    assert not found({"a": other, "b": Subset(whole, other.indices)})
+    assert not found(classification(40, seed=9))
+    zeros = torch.zeros(40)  # targets of nobody
+    first, second = (TensorDataset(x, zeros) for x in torch.randn(2, 40, 3))
+    assert not TrainedOn(first).holds(second)
+    assert not found(iter(other))
+
+
+@pytest.mark.parametrize("kind", [UserDataset, UserExamples])
+def test_users_are_known_by_their_examples(kind):
+    whole = classification(40)
+    train = kind(whole, ["ann"] * 10 + ["bob"] * 10 + ["eve"] * 20, 4)
+    assert TrainedOn(train).holds(Subset(whole, [1]))
+    assert not TrainedOn(train).holds(Subset(whole, [9]))  # not kept
+
+
+def test_tables_are_known_by_their_memory():
+    column = np.random.default_rng(0).normal(size=40)
+    whole = Arrow(Table([Chunk(column, 0, 25), Chunk(column[25:], 0, 15)]))
+    chosen = Arrow(whole._data, [1, 3, 30])
+    sliced = Arrow(Table([Chunk(column, 3, 5)]))
+    assert chosen[2] == whole[30]
+    assert sliced[0] == whole[3]
+    found = TrainedOn(chosen).holds
+    assert found(whole)
+    assert found(sliced)
+    assert found(Arrow(whole._data, [30]))
+    assert not found(Arrow(whole._data, [2, 4, 5, 31]))
+    assert not found(Arrow(Table([Chunk(column, 4, 5)])))
