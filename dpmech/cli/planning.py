@@ -7,7 +7,7 @@ import click
 
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
-from dpmech.cli.files import write_text
+from dpmech.cli.files import check_no_document, page_force_option, write_text
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target, Whole, Wholes
 from dpmech.cli.printing import emit, progress_bar
@@ -51,6 +51,7 @@ _BELOW, _ABOVE = 0.5, 16.0
     help="Largest eps of the page.",
 )
 @click.option("--out", type=Target(lambda: ("html", "htm")), help="Write the page to this file. [required]")
+@page_force_option
 @worker_options
 @output_options
 def plan(
@@ -62,6 +63,7 @@ def plan(
     min_eps: float,
     max_eps: float,
     out: Path | None,
+    force: bool,
     workers: int | None,
     dask: str | None,
     quiet: bool,
@@ -90,6 +92,7 @@ def plan(
         or out is None
     ):
         raise MissingOptionsError(missing)
+    check_no_document(out, force=force)
     if max_eps <= min_eps:
         raise InvalidParameterError("max_eps", max_eps, f"above --min-eps {typed(min_eps)}")
     plans = [TrainingPlan(dataset_size, size, count) for count in epochs for size in batch_size]

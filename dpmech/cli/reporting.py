@@ -8,7 +8,7 @@ import click
 
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
-from dpmech.cli.files import read_document, write_text
+from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import emit, progress_bar
@@ -44,6 +44,7 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
     type=Target(),
     help="Write it to this file; without it Markdown and JSON are printed.",
 )
+@page_force_option
 @click.option(
     "--format",
     "form",
@@ -82,6 +83,7 @@ def report(
     *,
     files: tuple[str, ...],
     out: Path | None,
+    force: bool,
     form: str,
     claim_only: bool,
     rigorous: bool,
@@ -103,6 +105,7 @@ def report(
     than the budget allows.
     """
     _check_target(out, form)
+    check_no_document(out, force=force)
     for number, file in enumerate(files):
         if file in files[:number]:
             raise InvalidParameterError("certificate", file, "named once")
