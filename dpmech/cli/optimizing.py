@@ -28,6 +28,7 @@ from dpmech.cli.rows import attempted
 from dpmech.cli.strategy_options import NAMES
 from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.free_text import on_one_line
 from dpmech.fitting import Fit, check_family
 from dpmech.fitting import optimize as fit_strategy
 from dpmech.guards import check_real
@@ -155,7 +156,7 @@ def optimize(
         for name, path in files.items():
             if path is not None:
                 what = "figure" if name == "figure" else f"{name.replace('_file', '')} of {best.entry.label}"
-                emit(f"{what}: {path}")
+                emit(on_one_line(f"{what}: {path}"))
     for error in failed.values():
         if error is not None:
             raise error

@@ -14,6 +14,7 @@ from dpmech.cli.printing import emit, progress_bar
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.free_text import on_one_line
 from dpmech.numerics import typed
 from dpmech.plans import TrainingPlan
 from dpmech.reports import planner_page, preview_of
@@ -126,4 +127,4 @@ def plan(
         }
         emit(document("plan", content))
     else:
-        emit(f"planner for {len(preview.plans)} plans: {out}")
+        emit(on_one_line(f"planner for {len(preview.plans)} plans: {out}"))

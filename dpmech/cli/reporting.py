@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
+from dpmech.cli.documents import document, in_a_log
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf, Real, Target
@@ -17,6 +17,7 @@ from dpmech.cli.trust import key_options, trusted_keys
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.free_text import on_one_line
 from dpmech.numerics import metered
 from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
 from dpmech.reports import as_json as as_data
@@ -148,14 +149,14 @@ def report(
     if as_json:
         emit(document("report", _record(review, form, None if failed else out)))
     elif out is None:
-        emit(text.rstrip("\n"))
+        emit((in_a_log(text) if form == "json" else text).rstrip("\n"))
     else:
         for one in review.verifications:
             emit(str(one))
         if attacks is not None and attacks.basis == "claim":
-            emit(f"attack rates from (eps, delta) alone: {attacks.reason}")
+            emit(on_one_line(f"attack rates from (eps, delta) alone: {attacks.reason}"))
         if failed is None:
-            emit(f"report: {out}")
+            emit(on_one_line(f"report: {out}"))
     if failed is not None:
         raise failed
     ctx.exit(0 if review.ok else 1)

@@ -9,9 +9,8 @@ import click
 from dpmech.exceptions import DpmechError, InvalidParameterError, shown_value
 from dpmech.mechanism import kinds
 from dpmech.plans import METHODS, STRATEGIES
-from dpmech.reports import printable
 
-__all__ = ["MissingOptionsError", "option_of", "plain", "printable", "remember", "told", "typed_text"]
+__all__ = ["MissingOptionsError", "option_of", "plain", "remember", "told", "typed_text"]
 
 # What the library calls an argument that has another name here.
 _ALIASES = {"rng": "seed", "path": "out"}

@@ -6,9 +6,9 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dpmech.certificates import AdaptiveClip, trainer_duties
+from dpmech.free_text import in_markdown, printable
 from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.checklists import checklists
-from dpmech.reports.free_text import in_markdown, printable
 from dpmech.reports.ledger_total import total_of
 from dpmech.reports.picture import picture_of
 from dpmech.reports.review import Review

@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dpmech.cli.words import plain, printable
+from dpmech.cli.words import plain
+from dpmech.free_text import on_one_line
 from dpmech.verifying import Check, Verification
 
 __all__ = ["UNREAD", "Verdicts", "shown"]
@@ -31,4 +32,4 @@ class Verdicts:
 
 def shown(text: str) -> str:
     """Text from a file, or its name, on one line and without characters that no format can hold."""
-    return printable(plain(text)).replace("\n", "\\n")
+    return on_one_line(plain(text))
