@@ -19,8 +19,8 @@ __all__ = ["LARGEST_FILE", "parse_json", "read_bytes", "read_toml", "resolved", 
 
 # Bytes of a file that is read without being asked for more.
 LARGEST_FILE = 10_000_000
-# Of a TOML file, whose parser takes time that grows faster than the file.
-_LARGEST_TOML = 1_000_000
+# Of a TOML file, and of the work that its dots may make: 5000 of them on one line take most of a second.
+_LARGEST_TOML, _MOST_DOTS = 1_000_000, 25_000_000
 # Levels of lists and objects inside each other.
 _DEEPEST = 64
 _SHOWN = 200
@@ -99,7 +99,9 @@ def read_toml(name: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     accepted = "a readable TOML file"
     content = read_bytes(name, path, largest=_LARGEST_TOML, accepted=accepted)
     try:
-        table = tomllib.loads(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        _check_dots(text)
+        table = tomllib.loads(text)
         _check_depth(table)
     except RecursionError:
         reason = _too_deep()
@@ -108,6 +110,16 @@ def read_toml(name: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     else:
         return table
     raise InvalidParameterError(name, os.fspath(path), f"{accepted} ({reason})") from None
+
+
+def _check_dots(text: str) -> None:
+    """Refuse dotted keys that would take the parser minutes: its work is quadratic in the parts of a key.
+
+    Keys do not go over lines, and every table costs as much as its name is long for each of its entries.
+    """
+    dots = [line.count(".") for line in text.split("\n")]
+    if sum(count * count for count in dots) + max(dots) * len(dots) > _MOST_DOTS:
+        raise ValueError("too many dots on its lines: put long lists on several")
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - any JSON value

@@ -86,6 +86,7 @@ def _known(review: Review) -> dict[str, Any]:
         "duties": trainer_duties(own),
         "evidence": [
             *evidence_words(own),
+            *(("fixed by the run", text) for text in subject.fixed),
             *((f"signature on {source}", text) for source, text in review.issuers),
         ],
         "ran": [] if subject.run is None else run_words(subject.run),

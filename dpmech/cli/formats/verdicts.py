@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from dpmech.cli.words import plain
-from dpmech.free_text import on_one_line
+from dpmech.free_text import printable
 from dpmech.verifying import Check, Verification
 
 __all__ = ["UNREAD", "Verdicts", "shown"]
@@ -32,4 +32,4 @@ class Verdicts:
 
 def shown(text: str) -> str:
     """Text from a file, or its name, on one line and without characters that no format can hold."""
-    return on_one_line(plain(text))
+    return printable(plain(text)).replace("\n", "\\n")
