@@ -25,7 +25,7 @@ _LARGEST_TOML, _MOST_DOTS = 1_000_000, 25_000_000
 _DEEPEST = 64
 _SHOWN = 200
 _CHUNK = 1 << 20
-# Names of what this process was started with: a pipe there is one that the caller made, and a reader waits for.
+# Names of what this process was started with: a pipe there is the caller's, and is waited for.
 _INHERITED = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "Is a directory"),

@@ -70,6 +70,8 @@ class _Kind(click.Command):
             # A file that does not hold is a check that failed.
             code = 1 if isinstance(error, CertificateError) else 2
             raise Refusal(told(error, ctx), ctx, code) from error
+        except MemoryError as error:
+            raise Refusal(f"this takes more memory than there is ({error})", ctx) from error
         except KeyboardInterrupt:
             # Neither a verdict nor bad input: what shells say of a command that was stopped.
             raise Refusal("stopped", ctx, _STOPPED) from None

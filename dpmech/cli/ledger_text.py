@@ -40,7 +40,10 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
     if total["by_claims"]:
         parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
     if "reason" in total:
-        return [*parts, f"total at delta {short(total['delta'])}: none: {on_one_line(plain(total['reason']))}"]
+        return [
+            *parts,
+            f"total at delta {short(total['delta'])}: none: {on_one_line(plain(total['reason']))}",
+        ]
     interval = between(total["eps_lower"], total["eps_upper"])
     return [*parts, f"total: eps in {interval} at delta {short(total['delta'])}: {total['guarantee']}"]
 

@@ -28,9 +28,9 @@ from dpmech.cli.rows import attempted
 from dpmech.cli.strategy_options import NAMES
 from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import InvalidParameterError
-from dpmech.free_text import on_one_line
 from dpmech.fitting import Fit, check_family
 from dpmech.fitting import optimize as fit_strategy
+from dpmech.free_text import on_one_line
 from dpmech.guards import check_real
 from dpmech.mechanism import Identity
 from dpmech.numerics import typed

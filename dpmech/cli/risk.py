@@ -162,5 +162,7 @@ def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
 
 
 def _print(text: str, mark: str = "") -> None:
-    lines = textwrap.wrap(on_one_line(text), _WIDTH - len(mark), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        on_one_line(text), _WIDTH - len(mark), break_long_words=False, break_on_hyphens=False
+    )
     emit(mark + ("\n" + " " * len(mark)).join(lines))

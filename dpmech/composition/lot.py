@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmech.accounting import Accountant, Method, accountant_for, check_method
+from dpmech.evaluation import plain_scale
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import (
     check_delta,
@@ -32,7 +33,7 @@ from dpmech.mechanism import (
     check_strategy,
     mechanism_of,
 )
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, typed
 
 __all__ = ["Join", "Lot", "join"]
 
@@ -231,15 +232,19 @@ class Lot:
             UnsupportedCombinationError: if no theorem covers the combination.
             NumericalError: if a tolerance is missed.
         """
-        accountant, checked_delta = self._accountant(method, rng), check_delta(delta)
-        return accountant.epsilon(self.close().sigma, checked_delta, tolerance=_TOLERANCE)
+        checked_delta = check_delta(delta)
+        with plain_scale(self.mechanism, self.close().sigma, f"delta {typed(checked_delta)}"):
+            accountant = self._accountant(method, rng)
+            return accountant.epsilon(self.close().sigma, checked_delta, tolerance=_TOLERANCE)
 
     def delta(
         self, eps: float, *, method: Method | None = None, rng: np.random.Generator | None = None
     ) -> Bounds:
         """Bounds on delta at `eps` >= 0 of all mechanisms together; otherwise like `epsilon`."""
-        accountant, checked_eps = self._accountant(method, rng), check_eps(eps, zero_allowed=True)
-        return accountant.delta(self.close().sigma, checked_eps, tolerance=_TOLERANCE)
+        checked_eps = check_eps(eps, zero_allowed=True)
+        with plain_scale(self.mechanism, self.close().sigma, f"eps {typed(checked_eps)}"):
+            accountant = self._accountant(method, rng)
+            return accountant.delta(self.close().sigma, checked_eps, tolerance=_TOLERANCE)
 
     def _accountant(self, method: Method | None, rng: np.random.Generator | None) -> Accountant:
         if rng is not None and not isinstance(rng, np.random.Generator):

@@ -33,7 +33,7 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
 
 
 def write_strategy(path: str | os.PathLike[str], strategy: Strategy) -> None:
-    """Write a strategy to a file, whole or not at all, as `dm.Strategy.from_json` and `read_strategy` read it.
+    """Write a strategy to a file, whole or not at all, as `read_strategy` reads it.
 
     Raises:
         InvalidParameterError: if the file cannot be written.

@@ -3,12 +3,14 @@
 import dataclasses
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_integer
+from dpmech.guards import MOST_STEPS, check_integer
 from dpmech.mechanism import Participation
 from dpmech.numerics import short
 from dpmech.plans.names import owners, sampling_kind
 
 __all__ = ["TrainingPlan"]
+
+_LARGEST = 10**15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class TrainingPlan:
     epochs: int
 
     def __post_init__(self) -> None:
-        size = check_integer("dataset_size", self.dataset_size, minimum=1)
+        size = check_integer("dataset_size", self.dataset_size, minimum=1, maximum=_LARGEST)
         batch = check_integer("batch_size", self.batch_size, minimum=1, maximum=size)
         for name, value in (
             ("dataset_size", size),
@@ -48,6 +50,13 @@ class TrainingPlan:
             ("epochs", check_integer("epochs", self.epochs, minimum=1)),
         ):
             object.__setattr__(self, name, value)  # of numpy's integers, whose products overflow
+        if self.n > MOST_STEPS:
+            raise InvalidParameterError(
+                "epochs",
+                self.epochs,
+                f"so few that there are at most {MOST_STEPS} steps",
+                f": {self.n} steps",
+            )
 
     def __str__(self) -> str:
         return (

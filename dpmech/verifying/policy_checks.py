@@ -15,7 +15,7 @@ from dpmech.verifying.report import Check, Verification
 
 __all__ = ["policy_checks"]
 
-# Relative error of a size that is the product or quotient of two floats; and the most examples that there are.
+# Relative error of a size that is a product or quotient of floats; and the most examples that there are.
 _SPELLED, _MOST = 1e-9, 1e15
 # How far the clock of whoever signed may be ahead.
 _AHEAD = datetime.timedelta(hours=1)
@@ -142,7 +142,7 @@ def _implied_size(own: Certificate) -> tuple[float | None, str]:
     if size is None or (bins is None and rate is None):
         return None, ""
     implied = size * bins if bins is not None else size * (participation.groups or 1) / (rate or 1.0)
-    says = f"an expected batch size of {typed(size)} under {participation!r} stands for {typed(implied)} examples"
+    says = f"expected batch size {typed(size)} under {participation!r} stands for {typed(implied)} examples"
     if not 1.0 - _SPELLED <= implied <= _MOST:
         return None, says
     whole = float(math.ceil(implied * (1.0 - _SPELLED)))
@@ -184,4 +184,4 @@ def _age(most: float, found: Verification, now: datetime.datetime) -> Check:
         return _check("max_age_days", "not signed by a trusted key, so that it has no date", ok=False)
     age = now - found.signed.issued_on
     detail = f"issued on {found.signed.issued_on:%Y-%m-%d}, {typed(most)} days ago at most are allowed"
-    return _check("max_age_days", detail, ok=-_AHEAD <= age and age / _DAY <= most)
+    return _check("max_age_days", detail, ok=age >= -_AHEAD and age / _DAY <= most)

@@ -1,4 +1,4 @@
-"""Files that anybody may have written are read within limits, and documents are written whole, in their place."""
+"""Files that anybody may have written are read within limits; documents are written whole, in their place."""
 
 import io
 import json
@@ -20,6 +20,7 @@ from tests.support.command_line import done, run
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, FIFOs and permissions of POSIX")
 PLAN = ("--dataset-size", "12", "--batch-size", "4", "--epochs", "2", "--sampling", "min-sep")
 CALIBRATE = ("calibrate", *PLAN, "--eps", "2", "--delta", "1e-5")
+IDENTITY = ("--strategy", "identity")
 
 
 @pytest.fixture
@@ -263,10 +264,10 @@ def writers():
     certificate = saved.calibration("single").certificate()
     ledger = dm.Ledger()
     return {
-        "certificate": ("certificate.json", lambda path: certificate.save(path)),
-        "ledger": ("ledger.json", lambda path: ledger.save(path)),
+        "certificate": ("certificate.json", certificate.save),
+        "ledger": ("ledger.json", ledger.save),
         "strategy": ("fit.json", lambda path: dm.plans.write_strategy(path, dm.Identity(3))),
-        "calibrate": ("out.json", lambda path: done(*CALIBRATE, "--strategy", "identity", "--force", "--out", path)),
+        "calibrate": ("out.json", lambda path: done(*CALIBRATE, *IDENTITY, "--force", "--out", path)),
         "report": (
             "page.html",
             lambda path: done("report", "certificate.json", "--claim-only", "--out", path),
@@ -358,7 +359,12 @@ def test_what_a_group_may_do_is_not_given_to_another(folder, monkeypatch):
         return os.stat_result([*found[:5], found[5] + (str(one) == str(path)), *found[6:]])
 
     monkeypatch.setattr("dpmech.files.os.stat", other_group)
-    monkeypatch.setattr("dpmech.files.os.chown", lambda *ids: change.append(ids) or (_ for _ in ()).throw(PermissionError()))
+
+    def refused_change(*ids):
+        change.append(ids)
+        raise PermissionError
+
+    monkeypatch.setattr("dpmech.files.os.chown", refused_change)
     write_bytes("out", path, b"new")
     monkeypatch.undo()
     assert change

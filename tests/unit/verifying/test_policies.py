@@ -85,7 +85,7 @@ def test_sizes_by_scheme(name, size):
 @pytest.mark.parametrize("size", [5e-324, 1e-9, 0.001, 1e300, 1.7e308])
 @pytest.mark.parametrize("known", [{}, {"dataset_size": 100}])
 def test_a_batch_size_that_no_dataset_has_breaks_the_rule(name, size, known):
-    """Resealed with an expected batch size of 1e-9, delta times the size was 0, and 0 is allowed everywhere."""
+    """Resealed with an expected batch size of 1e-9, delta times the size was 0, which is allowed."""
     found = dataclasses.replace(VERIFIED["plain"], certificate=saved.calibration(name).certificate(1.0, size))
     detail = broken(dm.Policy(max_delta_times_dataset_size=1e12, **known), found)
     assert "stands for" in detail["max_delta_times_dataset_size"]

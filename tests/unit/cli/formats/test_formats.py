@@ -183,14 +183,17 @@ def test_hostile_names_begin_no_command_of_their_own():
 COMMAND = re.compile(r"^\s*::|##\w*\[", re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["::error::a.json", "a\n::error::b.json", "##[error]a.json", "b ##vso[a].json"])
+@pytest.mark.parametrize(
+    "name", ["::error::a.json", "a\n::error::b.json", "##[error]a.json", "b ##vso[a].json"]
+)
 @pytest.mark.parametrize("form", ["text", "json", "junit", "sarif"])
 @pytest.mark.parametrize("fault", [None, "broken", "missing"])
 def test_no_name_of_a_file_is_a_command_to_a_runner(name, form, fault, folder):
     """A file called `a` and, on a second line, `::error::b` gave the log of the runner a line of its own."""
     content = pathlib.Path(FILES[0]).read_text()
     if fault != "missing":
-        pathlib.Path(name).write_text(content if fault is None else content.replace('"schema_version": 1', '"x": 1'))
+        broken = content.replace('"schema_version": 1', '"x": 1')
+        pathlib.Path(name).write_text(content if fault is None else broken)
     result = done("verify", name, "--format", form, code={None: 0, "broken": 1, "missing": 2}[fault])
     for text in (result.stdout, result.stderr):
         assert COMMAND.search(text) is None, text
@@ -200,8 +203,18 @@ def test_no_name_of_a_file_is_a_command_to_a_runner(name, form, fault, folder):
         assert json.loads(result.stdout)["files"][0]["source"] == name
 
 
-@pytest.mark.parametrize("call", [("show",), ("risk",), ("verify", "--details"), ("sign", "--key", "key.pem", "--issuer", "i"),
-                                  ("report", "--format", "markdown", "--claim-only"), ("report", "--format", "json", "--claim-only"), ("report", "--claim-only", "--out", "::error::.html")])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("show",),
+        ("risk",),
+        ("verify", "--details"),
+        ("sign", "--key", "key.pem", "--issuer", "i"),
+        ("report", "--format", "markdown", "--claim-only"),
+        ("report", "--format", "json", "--claim-only"),
+        ("report", "--claim-only", "--out", "::error::.html"),
+    ],
+)
 def test_other_commands_print_no_command_either(call, folder):
     dm.new_key("key.pem")
     for name in ("::error::a.json", "##[error]a.json", "a\n::error::b.json"):
