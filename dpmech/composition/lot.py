@@ -232,19 +232,19 @@ class Lot:
             UnsupportedCombinationError: if no theorem covers the combination.
             NumericalError: if a tolerance is missed.
         """
-        checked_delta = check_delta(delta)
-        with plain_scale(self.mechanism, self.close().sigma, f"delta {typed(checked_delta)}"):
-            accountant = self._accountant(method, rng)
-            return accountant.epsilon(self.close().sigma, checked_delta, tolerance=_TOLERANCE)
+        accountant, checked_delta = self._accountant(method, rng), check_delta(delta)
+        sigma = self.close().sigma
+        with plain_scale(self.mechanism, sigma, f"delta {typed(checked_delta)}"):
+            return accountant.epsilon(sigma, checked_delta, tolerance=_TOLERANCE)
 
     def delta(
         self, eps: float, *, method: Method | None = None, rng: np.random.Generator | None = None
     ) -> Bounds:
         """Bounds on delta at `eps` >= 0 of all mechanisms together; otherwise like `epsilon`."""
-        checked_eps = check_eps(eps, zero_allowed=True)
-        with plain_scale(self.mechanism, self.close().sigma, f"eps {typed(checked_eps)}"):
-            accountant = self._accountant(method, rng)
-            return accountant.delta(self.close().sigma, checked_eps, tolerance=_TOLERANCE)
+        accountant, checked_eps = self._accountant(method, rng), check_eps(eps, zero_allowed=True)
+        sigma = self.close().sigma
+        with plain_scale(self.mechanism, sigma, f"eps {typed(checked_eps)}"):
+            return accountant.delta(sigma, checked_eps, tolerance=_TOLERANCE)
 
     def _accountant(self, method: Method | None, rng: np.random.Generator | None) -> Accountant:
         if rng is not None and not isinstance(rng, np.random.Generator):
