@@ -3,14 +3,14 @@
 import dataclasses
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import MOST_STEPS, check_integer
+from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
 from dpmech.numerics import short
 from dpmech.plans.names import owners, sampling_kind
 
 __all__ = ["TrainingPlan"]
 
-_LARGEST = 10**15
+_LARGEST = 10**15  # examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +50,6 @@ class TrainingPlan:
             ("epochs", check_integer("epochs", self.epochs, minimum=1)),
         ):
             object.__setattr__(self, name, value)  # of numpy's integers, whose products overflow
-        if self.n > MOST_STEPS:
-            raise InvalidParameterError(
-                "epochs",
-                self.epochs,
-                f"so few that there are at most {MOST_STEPS} steps",
-                f": {self.n} steps",
-            )
 
     def __str__(self) -> str:
         return (
