@@ -24,7 +24,7 @@ demo: $(VENV)/.installed
 	$(BIN)/dpmech compare --plan docs/examples/cifar10.toml
 	mkdir -p build/demo
 	$(BIN)/dpmech calibrate --strategy lambda-cgd --lam 0.9 --dataset-size 50000 --batch-size 128 --epochs 10 \
-	    --sampling balls-in-bins --eps 8 --delta 1e-5 --clip-norm 1 --out build/demo/certificate.json
+	    --sampling balls-in-bins --eps 8 --delta 1e-5 --clip-norm 1 --out build/demo/certificate.json --force
 	$(BIN)/dpmech verify build/demo/certificate.json --details
 	@echo "The same for a reviewer, as a page: verified again, with what an attacker could do (about a minute)."
 	$(BIN)/dpmech report build/demo/certificate.json --out build/demo/review.html

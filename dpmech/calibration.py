@@ -23,7 +23,7 @@ from dpmech.certificates import (
     check_unedited,
     with_checksum,
 )
-from dpmech.evaluation import profile
+from dpmech.evaluation import plain_scale, profile
 from dpmech.exceptions import (
     InvalidParameterError,
     NumericalError,
@@ -188,8 +188,9 @@ def calibrate_sigma(
     budget = PrivacyBudget(eps, delta)
     mechanism = mechanism_of(strategy, participation, adjacency)
     tolerance = check_real("rtol", rtol, minimum=1e-6, maximum=0.5)
-    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with within_float64(), running_on(executor):
+    beside = f"eps {typed(budget.eps)} and delta {typed(budget.delta)}"
+    with within_float64(beside), running_on(executor):
+        accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
         solution = accountant.calibrate(
             budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
         )
@@ -258,8 +259,8 @@ def certify_sigma(
             f"{used!r} draws samples, and a certificate of a sigma that was not searched rests on none",
             supported="Deterministic() and Rdp()",
         )
-    accountant = accountant_for(mechanism, method)
-    with within_float64():
+    with plain_scale(mechanism, checked, "the budget"):
+        accountant = accountant_for(mechanism, method)
         if (eps is None) == (delta is None):
             raise InvalidParameterError("delta", delta, "given, or else eps, and not both")
         if delta is not None:

@@ -1,10 +1,13 @@
 """What a given noise scale is worth: eps at a delta, delta at an eps, and the whole curve."""
 
 import concurrent.futures
+import contextlib
+from collections.abc import Iterator
 
 import numpy as np
 
 from dpmech.accounting import Method, PrivacyProfile, accountant_for, check_method, profile_for
+from dpmech.exceptions import NumericalError
 from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
     UNSTATED,
@@ -15,12 +18,51 @@ from dpmech.mechanism import (
     Unstated,
     mechanism_of,
 )
-from dpmech.numerics import Bounds, running_on, within_float64
+from dpmech.numerics import Bounds, running_on, short, typed, within_float64
 
-__all__ = ["delta", "epsilon", "profile"]
+__all__ = ["delta", "epsilon", "plain_scale", "profile"]
 
 # That of a calibration at the default rtol, so that delta at its sigma is what the calibration saw.
 _EVALUATION_TOLERANCE = 4e-4
+# Noise over sensitivity: outside, accountants of sampled runs may fail; far out they are not asked.
+_LITTLE, _MUCH = 0.05, 1e6
+_LEAST, _MOST = 1e-100, 1e100
+
+
+@contextlib.contextmanager
+def plain_scale(mechanism: Mechanism, sigma: float, beside: str) -> Iterator[None]:
+    """What fails because a noise scale is absurd is said as that.
+
+    Args:
+        mechanism: of which.
+        sigma: > 0.
+        beside: what is computed with besides, in words.
+
+    Raises:
+        NumericalError: on entry, where nothing could be computed under sampling; inside, in place of what the
+            scale led to.
+    """
+    what = f"sigma {typed(sigma)} and {beside}"
+    with within_float64(what):
+        ratio = sigma / mechanism.sensitivity.upper
+    # Without sampling eps is a formula, which goes as far as floats do.
+    if mechanism.participation.random and not _LEAST <= ratio <= _MOST:
+        raise NumericalError(_absurd(sigma, ratio))
+    fair = _LITTLE <= ratio <= _MUCH
+    try:
+        with within_float64(what):
+            yield
+    except NumericalError as error:
+        if fair:
+            raise
+        raise NumericalError(_absurd(sigma, ratio)) from error
+
+
+def _absurd(sigma: float, ratio: float) -> str:
+    times = f"sigma {typed(sigma)} is {short(ratio)} times the sensitivity"
+    if ratio < 1.0:
+        return f"{times}: with so little noise a release protects nobody, and no bound can be computed"
+    return f"{times}: with so much noise eps or delta leaves the range of float64"
 
 
 def epsilon(
@@ -56,8 +98,9 @@ def epsilon(
     """
     checked_sigma, checked_delta = check_sigma(sigma), check_delta(delta)
     mechanism = mechanism_of(strategy, participation, adjacency)
-    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with within_float64(), running_on(executor):
+    beside = f"delta {typed(checked_delta)}"
+    with plain_scale(mechanism, checked_sigma, beside), running_on(executor):
+        accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
         return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
 
 
@@ -82,8 +125,8 @@ def delta(
     """
     checked_sigma, checked_eps = check_sigma(sigma), check_eps(eps, zero_allowed=True)
     mechanism = mechanism_of(strategy, participation, adjacency)
-    accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
-    with within_float64(), running_on(executor):
+    with plain_scale(mechanism, checked_sigma, f"eps {typed(checked_eps)}"), running_on(executor):
+        accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
         return accountant.delta(checked_sigma, checked_eps, tolerance=_EVALUATION_TOLERANCE)
 
 
@@ -127,5 +170,5 @@ def profile(
     checked_sigma = check_sigma(sigma)
     hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
     mechanism = mechanism_of(strategy, participation, adjacency)
-    with within_float64(), running_on(executor):
+    with plain_scale(mechanism, checked_sigma, "its profile"), running_on(executor):
         return profile_for(mechanism, checked_sigma, check_method(method), check_rng(rng), rel_error=hull)

@@ -17,6 +17,7 @@ __all__ = [
     "UnsupportedCombinationError",
     "WorkLimitError",
     "WorkerError",
+    "shown_value",
 ]
 
 
@@ -44,6 +45,15 @@ def _again(kind: type[DpmechError], args: tuple[Any, ...], state: dict[str, Any]
     return error
 
 
+def shown_value(value: object, most: int = 120) -> str:
+    """The repr of anything, of at most so many characters; also of what has none, such as very deep lists."""
+    try:
+        text = repr(value)
+    except (MemoryError, RecursionError, ValueError):  # the last of integers with thousands of digits
+        text = f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 class InvalidParameterError(DpmechError, ValueError):
     """An argument is outside its range, or of the wrong type.
 
@@ -67,10 +77,7 @@ class InvalidParameterError(DpmechError, ValueError):
         self.value = value
         self.accepted = accepted
         self.hint = hint
-        shown = repr(value)
-        if len(shown) > 120:
-            shown = shown[:117] + "..."
-        super().__init__(f"{name} must be {accepted}, got {shown}{hint}")
+        super().__init__(f"{name} must be {accepted}, got {shown_value(value)}{hint}")
 
 
 class UnsupportedCombinationError(DpmechError, NotImplementedError):

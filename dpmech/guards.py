@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dpmech.exceptions import InvalidParameterError
 
 __all__ = [
+    "MOST_STEPS",
     "check_delta",
     "check_eps",
     "check_integer",
@@ -22,6 +23,9 @@ __all__ = [
     "check_vector",
     "positive_numbers",
 ]
+
+# Of a strategy, which holds a number for each of them.
+MOST_STEPS = 10**9
 
 
 def check_integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:

@@ -137,6 +137,34 @@ def test_nothing_to_verify_is_no_success(folder):
     assert result.stdout.startswith("::error ")
 
 
+@pytest.mark.parametrize("name", ["rigorous", "require-signature"])
+@pytest.mark.parametrize("value", ["True", "TRUE", "yes", "1", "on", " true", "", "false\n::notice::"])
+def test_a_switch_that_is_neither_true_nor_false_is_no_success(name, value, folder):
+    result = step(VERIFY, **{name.replace("-", "_"): value})
+    assert (result.returncode, result.stderr) == (2, "")
+    (line,) = result.stdout.splitlines()
+    assert line.startswith(f"::error title=dpmech verify::the input {name} must be true or false, got '")
+
+
+@pytest.mark.parametrize(
+    "files",
+    ["certificates/*.json nothing/*.json", "nothing/**/*.json certificates/good.json", "a[1].json", " ", ""],
+)
+def test_every_pattern_has_to_match(files, folder):
+    result = step(VERIFY, files=files)
+    assert result.returncode == 2
+    assert result.stdout.startswith("::error title=dpmech verify::")
+    assert "VERIFIED" not in result.stdout
+
+
+def test_a_name_is_a_name_though_it_looks_like_a_pattern_and_lines_separate_names(folder):
+    os.rename("certificates/good.json", "certificates/a[1].json")
+    result = step(VERIFY, files="certificates/a[1].json\ncertificates/deep/*.json\n")
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = [re.match(r"::notice file=([^,]*),", line)[1] for line in result.stdout.splitlines()]
+    assert found == ["certificates/a[1].json", "certificates/deep/also good.json"]
+
+
 def test_the_hook_runs_on_certificates(folder):
     assert set(HOOK) == {"id", "name", "description", "entry", "language", "files", "require_serial"}
     assert HOOK["language"] == "python"

@@ -243,6 +243,8 @@ def test_nothing_stands_flat_that_has_a_room():
         "calibration",
         "evaluation",
         "exceptions",
+        "files",
+        "free_text",
         "guards",
         "plots",
     }

@@ -11,13 +11,11 @@ import itertools
 import json
 import os
 import re
-import tempfile
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
-from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.exceptions import CertificateError, shown_value
+from dpmech.files import LARGEST_FILE, parse_json, read_bytes, write_bytes
 from dpmech.guards import check_integer
 
 __all__ = [
@@ -37,9 +35,6 @@ SCHEMA_VERSION = 1
 _NEWEST = {"ledger": 2}  # of kinds that have later versions too
 # What only a document of this kind has: the wrong file, handed in by mistake, is named.
 _OWN = {"certificate": "claim", "run record": "run", "ledger": "releases"}
-# Bytes of a file that is read without being asked for more.
-LARGEST_FILE = 10_000_000
-_DEEPEST = 64
 # Entries of a list and of an object, outside of strategies, which may hold any number of them.
 _LONGEST, _WIDEST = 16_384, 1024
 _SHOWN = 200
@@ -65,12 +60,14 @@ class Document(abc.ABC):
         return to_text(self.to_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, whole or not at all.
+        """Write it to a file, whole or not at all; what is there is replaced, and keeps its permissions.
+
+        A symbolic link is followed: the file that it stands for is written.
 
         Raises:
             InvalidParameterError: if the file cannot be written.
         """
-        _write(path, self.to_json())
+        write_bytes("path", path, self.to_json().encode("utf-8"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> Self:
@@ -170,20 +167,13 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     Raises:
         CertificateError: naming what is wrong.
     """
-
-    def refuse(constant: str) -> NoReturn:
-        raise CertificateError(f"{constant} is no number of a {kind}", claimed=constant)
-
     try:
-        document = json.loads(text, parse_constant=refuse, object_pairs_hook=_without_repeats)
-    except CertificateError:
-        raise
-    except (TypeError, ValueError, RecursionError) as error:
+        document = parse_json(text)
+    except ValueError as error:
         raise CertificateError(f"not JSON: {error}") from error
     _check_version(document, kind)
     if other := next((name for name, entry in _OWN.items() if name != kind and entry in document), None):
         raise CertificateError(f"a {other}, not a {kind}")
-    _check_depth(document)
     _check_lengths(document, "the file")
     # The first few: a large file could have a million.
     found = itertools.islice(_validator(kind, document["schema_version"]).iter_errors(document), 5)
@@ -204,25 +194,6 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
 def _printable(text: str) -> str:
     """Halves of surrogate pairs, which JSON may hold and no terminal prints, as their numbers."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        repeated = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise CertificateError(f"the entries {_short(repeated)} stand there twice", claimed=repeated)
-    return record
-
-
-def _check_depth(document: Any) -> None:  # noqa: ANN401 - whatever the file held
-    """Refuse nesting that recursion could not follow; no strategy needs it."""
-    level, depth = [document], 0
-    while level:
-        if depth > _DEEPEST:
-            raise CertificateError(f"nested more than {_DEEPEST} levels deep")
-        inner = [one for one in level if isinstance(one, dict | list)]
-        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
-        depth += 1
 
 
 def _check_lengths(value: Any, path: str) -> None:  # noqa: ANN401 - as above; at most 64 levels by now
@@ -289,7 +260,7 @@ def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:
 
 
 def _short(value: Any) -> str:  # noqa: ANN401 - whatever the file held
-    return _cut(repr(value))
+    return shown_value(value, _SHOWN)
 
 
 def _cut(text: str) -> str:
@@ -308,39 +279,8 @@ def read_text(path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE
         CertificateError: if it is not text.
     """
     size = check_integer("max_file_size", max_file_size, minimum=1)
+    hint = " (see max_file_size, --max-file-size)"
     try:
-        with Path(path).open("rb") as file:
-            # No size is asked for: a pipe has none.
-            content = file.read(size + 1)
-        if len(content) > size:
-            raise InvalidParameterError(
-                "certificate",
-                str(path),
-                f"a file of at most {size} bytes (see max_file_size, --max-file-size)",
-            )
-        return content.decode("utf-8")
-    except OSError as error:
-        raise InvalidParameterError(
-            "certificate", str(path), f"a readable file ({error.strerror})"
-        ) from error
+        return read_bytes("certificate", path, largest=size, hint=hint).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CertificateError(f"not JSON: {error}") from error
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    # To a temporary neighbour first, then renamed over it.
-    target = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error

@@ -17,6 +17,7 @@ from dpmech.cli.printing import emit, progress_bar, width
 from dpmech.cli.rows import as_data
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
+from dpmech.free_text import on_one_line
 from dpmech.numerics import down, typed, up
 from dpmech.plans import METHODS, read_claims
 
@@ -51,7 +52,7 @@ def audit(
     else:
         emit(*_table(findings))
         for note, names in _notes(findings).items():
-            emit(f"{', '.join(names)}: {note}")
+            emit(on_one_line(f"{', '.join(names)}: {note}"))
     ctx.exit(0 if all(finding.passed for finding in findings) else 1)
 
 

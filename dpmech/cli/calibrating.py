@@ -13,6 +13,7 @@ from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import ProfileNodes
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
+from dpmech.cli.files import check_free, force_option, save_certificate
 from dpmech.cli.notes import allocation_notes, plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import OneOf, Real, Target
@@ -23,7 +24,7 @@ from dpmech.cli.tables import sheet
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
-from dpmech.mechanism import Mechanism, Unit
+from dpmech.mechanism import Mechanism, PrivacyBudget, Unit
 
 __all__ = ["CLIP_NORM", "calibrate"]
 
@@ -47,6 +48,7 @@ CLIP_NORM = click.option(
 )
 @strategy_options
 @click.option("--out", type=Target(), help="Write the certificate to this file.")
+@force_option
 @CLIP_NORM
 @click.option(
     "--with-profile",
@@ -64,6 +66,7 @@ CLIP_NORM = click.option(
 def calibrate(
     *,
     out: Path | None,
+    force: bool,
     clip_norm: float | None,
     with_profile: bool,
     unit: str | None,
@@ -89,6 +92,8 @@ def calibrate(
         allowed = "certified, deterministic, exact or rdp with --with-profile"
         raise InvalidParameterError("method", "importance", allowed)
     nothing_to_keep = ProfileNodes.refusal(mechanism) if with_profile else ""
+    if out is not None:
+        check_free(out, mechanism, PrivacyBudget(*plan.budget), force=force)
     curve = None
     start = time.perf_counter()
     with (
@@ -120,7 +125,7 @@ def calibrate(
             row["profile_nodes"] = sum(
                 len(one.remove.eps) + len(one.add.eps) for one, _ in certificate.nodes.curves
             )
-        failed = attempted(lambda: certificate.save(out))
+        failed = attempted(lambda: save_certificate(out, certificate, force=force))
         row["certificate"] = None if failed else str(out)
     estimates = [] if cal.guarantee.rigorous else [chosen.label]
     notes = plan_notes(plan.training, [cal.budget.eps], cal.budget.delta, estimates=estimates, unit=cal.unit)

@@ -13,6 +13,7 @@ from dpmech.cli.trust import key_options, trusted_keys
 from dpmech.cli.words import told
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import DpmechError, InvalidParameterError
+from dpmech.free_text import on_one_line
 from dpmech.plans import read_policy
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
@@ -137,7 +138,7 @@ def verify(
             report("")
     messages = {file: told(error, ctx) for file, error in unread.items()}
     if form in _FORMATS:
-        emit(_FORMATS[form](Verdicts(found, messages)))
+        emit(_FORMATS[form](Verdicts(found, messages)), commands=form == "github")
     elif form == "json":
         records = [verification.to_dict() for verification in found]
         failures = [{"source": file, "reason": message} for file, message in messages.items()]
@@ -148,7 +149,7 @@ def verify(
             emit(str(verification))
             if details:
                 for check in verification.checks:
-                    emit(f"  {'ok  ' if check.ok else 'FAIL'} {check}")
+                    emit(f"  {'ok  ' if check.ok else 'FAIL'} {on_one_line(str(check))}")
     for message in messages.values():
         Refusal(message, ctx).show()
     ctx.exit(2 if unread else 0 if all(found) else 1)

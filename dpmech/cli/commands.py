@@ -5,8 +5,9 @@ from typing import IO, Any
 
 import click
 
-from dpmech.cli.words import printable, told
+from dpmech.cli.words import told
 from dpmech.exceptions import CertificateError, DpmechError
+from dpmech.free_text import on_one_line
 from dpmech.plans import meant
 
 __all__ = ["Command", "Group", "Refusal"]
@@ -34,7 +35,7 @@ class Refusal(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it."""
-        click.echo(f"{self.path}: {printable(self.message)}", file=file, err=file is None)
+        click.echo(f"{self.path}: {on_one_line(self.message)}", file=file, err=file is None)
 
 
 class _Kind(click.Command):
@@ -69,6 +70,8 @@ class _Kind(click.Command):
             # A file that does not hold is a check that failed.
             code = 1 if isinstance(error, CertificateError) else 2
             raise Refusal(told(error, ctx), ctx, code) from error
+        except MemoryError as error:
+            raise Refusal(f"this takes more memory than there is ({error})", ctx) from error
         except KeyboardInterrupt:
             # Neither a verdict nor bad input: what shells say of a command that was stopped.
             raise Refusal("stopped", ctx, _STOPPED) from None

@@ -1,9 +1,11 @@
 """Figures that commands write: which files they may be, and what is wrong with one."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import write_bytes
 
 __all__ = ["drawable", "save_figure"]
 
@@ -25,7 +27,9 @@ def save_figure(figure: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib i
     Raises:
         InvalidParameterError: if it cannot be written.
     """
+    content = io.BytesIO()
     try:
-        figure.savefig(path)
+        figure.savefig(content, format=path.suffix.lower().lstrip("."))
     except (OSError, ValueError) as error:
         raise InvalidParameterError("figure", str(path), f"a file that can be written ({error})") from None
+    write_bytes("figure", path, content.getvalue())

@@ -1,12 +1,35 @@
-"""Sealed files that commands read: what is wrong with one is said of the file."""
+"""Files that commands read and write: what is wrong with one is said of the file; none is lost unasked."""
 
 from pathlib import Path
 
+import click
+
 from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
-from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
+from dpmech.files import parse_json, read_bytes, write_bytes
+from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy
+from dpmech.plans import write_strategy
 
-__all__ = ["named", "read_certificate", "read_claim", "read_document", "read_ledger", "write_text"]
+__all__ = [
+    "check_free",
+    "check_no_document",
+    "force_option",
+    "named",
+    "page_force_option",
+    "read_certificate",
+    "read_claim",
+    "read_document",
+    "read_ledger",
+    "save_certificate",
+    "save_strategy",
+    "write_text",
+]
+
+force_option = click.option("--force", is_flag=True, help="Replace a file that says something else.")
+page_force_option = click.option(
+    "--force", is_flag=True, help="Replace a file also where it is a certificate, run, ledger or strategy."
+)
 
 
 def read_certificate(path: str | Path) -> Certificate:
@@ -55,17 +78,85 @@ def read_claim(path: str | Path) -> Certificate:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file.
+    """Write a page, whole or not at all.
 
     Raises:
         InvalidParameterError: if it cannot be written.
     """
+    write_bytes("out", path, text.encode("utf-8"))
+
+
+def save_certificate(path: Path, certificate: Certificate, *, force: bool) -> None:
+    """Write a certificate to a new file, or over one that says the same.
+
+    Args:
+        path: of the file.
+        certificate: to write.
+        force: whether any other file gives way too.
+
+    Raises:
+        InvalidParameterError: if it cannot be written, or says something else.
+    """
+    _check_same(path, certificate.to_json(), "out", force=force)
+    certificate.save(path)
+
+
+def save_strategy(path: Path, strategy: Strategy, *, force: bool) -> None:
+    """The same for a strategy."""
+    _check_same(path, f"{strategy.to_json()}\n", "out_strategy", force=force)
+    write_strategy(path, strategy)
+
+
+def check_free(path: Path, mechanism: Mechanism, budget: PrivacyBudget, *, force: bool) -> None:
+    """Refuse at once a file that the certificate of this claim will differ from, before it is computed.
+
+    Raises:
+        InvalidParameterError: if the file there is no certificate of this mechanism and budget, or rests on
+            random numbers, which are others every time.
+    """
+    if force or not path.is_file():
+        return
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidParameterError(
-            "out", str(path), f"a file that can be written ({error.strerror})"
-        ) from error
+        known = Certificate.load(path)
+    except DpmechError:
+        raise _another("out", path) from None
+    sampled = known.evidence.samples is not None
+    if (known.mechanism, known.budget) != (mechanism, budget) or sampled:
+        raise _another("out", path)
+
+
+def check_no_document(path: Path | None, *, force: bool) -> None:
+    """Refuse to write a page over what is sealed or signed, or over a strategy.
+
+    Raises:
+        InvalidParameterError: if the file there is one.
+    """
+    if force or path is None or not path.is_file():
+        return
+    try:
+        found = parse_json(read_bytes("out", path))
+    except ValueError:
+        return
+    if isinstance(found, dict) and not found.keys().isdisjoint({"seal", "payloadType", "type"}):
+        raise _another("out", path)
+
+
+def _check_same(path: Path, text: str, option: str, *, force: bool) -> None:
+    if force or not path.is_file():
+        return
+    content = text.encode("utf-8")
+    try:
+        same = read_bytes(option, path, largest=len(content)) == content
+    except InvalidParameterError:  # larger, or not to be read
+        same = False
+    if not same:
+        raise _another(option, path)
+
+
+def _another(option: str, path: Path) -> InvalidParameterError:
+    return InvalidParameterError(
+        option, str(path), "a new file, or one that says the same", "; --force replaces it"
+    )
 
 
 def named(path: str | Path, error: CertificateError) -> CertificateError:

@@ -13,6 +13,7 @@ from dpmech.calibration import Calibration, certify_sigma
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
+from dpmech.cli.files import force_option, save_certificate
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import Real, Target
@@ -55,6 +56,7 @@ def _noise_options(command: _Command) -> _Command:
             type=Target(),
             help="Write a certificate of this sigma to this file; it rests on no samples.",
         ),
+        force_option,
         CLIP_NORM,
     ]
     for option in reversed(options):
@@ -107,6 +109,7 @@ def _answer(
     sigma: float | None,
     noise_multiplier: float | None,
     out: Path | None,
+    force: bool,
     clip_norm: float | None,
     workers: int | None,
     dask: str | None,
@@ -158,7 +161,7 @@ def _answer(
     failed = None
     if out is not None and claim is not None:
         certificate = claim.certificate(clip_norm, float(plan.training.batch_size))
-        failed = attempted(lambda: certificate.save(out))
+        failed = attempted(lambda: save_certificate(out, certificate, force=force))
         row["certificate"] = None if failed else str(out)
     eps = [found.upper] if plan.eps is None else [plan.eps]
     estimates = [] if found.guarantee.rigorous else [chosen.label]

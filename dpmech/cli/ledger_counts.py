@@ -17,6 +17,7 @@ from dpmech.cli.printing import emit
 from dpmech.cli.words import MissingOptionsError
 from dpmech.composition import Ledger, locked
 from dpmech.exceptions import InvalidParameterError
+from dpmech.free_text import on_one_line
 from dpmech.mechanism import Adjacency, Unit
 
 __all__ = ["add_counts"]
@@ -92,7 +93,7 @@ def add_counts(
     told = (
         [document("ledger add-counts", record)]
         if as_json
-        else [f"{path}: {name} entered", *ledger_text(book)]
+        else [on_one_line(f"{path}: {name} entered"), *ledger_text(book)]
     )
     emit(*told)
 

@@ -6,6 +6,7 @@ from dpmech.cli.printing import width
 from dpmech.cli.tables import Column, Row, stacked
 from dpmech.cli.words import plain
 from dpmech.composition import CountsRelease, Ledger, Release
+from dpmech.free_text import on_one_line
 from dpmech.numerics import between, short, up
 from dpmech.reports import total_of
 
@@ -31,15 +32,18 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
         profiles: whether privacy profiles that take work may be computed for the total.
     """
     rows = [Row(_cells(release)) for release in ledger.releases]
-    parts: list[Any] = [plain(ledger.headline)]
+    parts: list[Any] = [on_one_line(plain(ledger.headline))]
     if rows:
         parts += stacked(_COLUMNS, rows, width())
-    parts += [plain(f"counts {one.name}: {_counts(one)}") for one in ledger.counts]
+    parts += [on_one_line(plain(f"counts {one.name}: {_counts(one)}")) for one in ledger.counts]
     total = total_of(ledger, delta, profiles=profiles)
     if total["by_claims"]:
         parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
     if "reason" in total:
-        return [*parts, f"total at delta {short(total['delta'])}: none: {plain(total['reason'])}"]
+        return [
+            *parts,
+            f"total at delta {short(total['delta'])}: none: {on_one_line(plain(total['reason']))}",
+        ]
     interval = between(total["eps_lower"], total["eps_upper"])
     return [*parts, f"total: eps in {interval} at delta {short(total['delta'])}: {total['guarantee']}"]
 

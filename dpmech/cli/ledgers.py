@@ -18,6 +18,7 @@ from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.composition import ClaimCurrency, Currency, GdpCurrency, Ledger, RenyiCurrency, locked
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.free_text import on_one_line
 from dpmech.mechanism import PrivacyBudget
 from dpmech.numerics import down, typed
 
@@ -119,7 +120,7 @@ def add(
     if as_json:
         emit(document("ledger add", {"path": str(path), "ledger": ledger_record(book)}))
     else:
-        emit(f"{path}: {name} entered", *ledger_text(book))
+        emit(on_one_line(f"{path}: {name} entered"), *ledger_text(book))
     del quiet  # there is nothing on standard error
 
 
@@ -256,7 +257,7 @@ def remaining(
     else:
         emit(_left(book, delta))
         if fits is not None:
-            emit(f"{certificate}: {'fits' if fits else 'would exceed the budget'}")
+            emit(on_one_line(f"{certificate}: {'fits' if fits else 'would exceed the budget'}"))
     ctx.exit(0 if fits in (None, True) else 1)
 
 

@@ -19,6 +19,7 @@ from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
 from dpmech.cli.figures import drawable
+from dpmech.cli.files import force_option, save_certificate, save_strategy
 from dpmech.cli.notes import plan_notes
 from dpmech.cli.options import ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import OneOf, Reals, Target
@@ -29,10 +30,11 @@ from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.fitting import Fit, check_family
 from dpmech.fitting import optimize as fit_strategy
+from dpmech.free_text import on_one_line
 from dpmech.guards import check_real
 from dpmech.mechanism import Identity
 from dpmech.numerics import typed
-from dpmech.plans import FAMILIES, STRATEGIES, FamilyEntry, parse_families, read_plan, write_strategy
+from dpmech.plans import FAMILIES, STRATEGIES, FamilyEntry, parse_families, read_plan
 
 __all__ = ["optimize"]
 
@@ -69,6 +71,7 @@ _OBJECTIVES = ("rmse", "max_se", "last")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of coefficients fitted before.")
 @click.option("--out", type=Target(), help="Write the certificate of the best family at --eps to this file.")
 @click.option("--out-strategy", type=Target(), help="Write the best strategy at --eps to this file.")
+@force_option
 @CLIP_NORM
 @worker_options
 @plan_options(here=", here or in --plan")
@@ -82,6 +85,7 @@ def optimize(
     cache: Path | None,
     out: Path | None,
     out_strategy: Path | None,
+    force: bool,
     clip_norm: float | None,
     workers: int | None,
     dask: str | None,
@@ -125,8 +129,10 @@ def optimize(
     certificate = _certificate(best, clip_norm, float(plan.training.batch_size)) if out else None
     written: dict[str, Any] = {"certificate": out, "strategy_file": out_strategy, "figure": figure}
     failed = {
-        "certificate": attempted(lambda: certificate.save(out)) if certificate and out else None,
-        "strategy_file": attempted(lambda: write_strategy(out_strategy, best.fit.strategy))
+        "certificate": attempted(lambda: save_certificate(out, certificate, force=force))
+        if certificate and out
+        else None,
+        "strategy_file": attempted(lambda: save_strategy(out_strategy, best.fit.strategy, force=force))
         if out_strategy
         else None,
         "figure": attempted(lambda: draw(baselines, rows, plan, objective, figure)) if figure else None,
@@ -150,7 +156,7 @@ def optimize(
         for name, path in files.items():
             if path is not None:
                 what = "figure" if name == "figure" else f"{name.replace('_file', '')} of {best.entry.label}"
-                emit(f"{what}: {path}")
+                emit(on_one_line(f"{what}: {path}"))
     for error in failed.values():
         if error is not None:
             raise error

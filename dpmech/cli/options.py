@@ -10,7 +10,7 @@ from dpmech.accounting import Method
 from dpmech.cli.parameters import OneOf, Real, Whole
 from dpmech.cli.words import MissingOptionsError
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_delta, check_eps, check_real
+from dpmech.guards import MOST_STEPS, check_delta, check_eps, check_real
 from dpmech.mechanism import Adjacency, Participation
 from dpmech.plans import (
     METHODS,
@@ -226,6 +226,9 @@ def resolve(
     if missing or absent:
         raise MissingOptionsError([*missing, *absent])
     training = TrainingPlan(settings["dataset_size"], settings["batch_size"], settings["epochs"])
+    if training.n > MOST_STEPS:
+        accepted = f"so few that there are at most {MOST_STEPS} steps"
+        raise InvalidParameterError("epochs", settings["epochs"], accepted, f": they are {training.n}")
     details = {key: settings[key] for key in owners() if key in settings}
     participation = training.participation(settings["sampling"], **details)
     # Guards of the library, early: a plan file holds anything.

@@ -7,13 +7,14 @@ import click
 
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
-from dpmech.cli.files import write_text
+from dpmech.cli.files import check_no_document, page_force_option, write_text
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target, Whole, Wholes
 from dpmech.cli.printing import emit, progress_bar
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.free_text import on_one_line
 from dpmech.numerics import typed
 from dpmech.plans import TrainingPlan
 from dpmech.reports import planner_page, preview_of
@@ -51,6 +52,7 @@ _BELOW, _ABOVE = 0.5, 16.0
     help="Largest eps of the page.",
 )
 @click.option("--out", type=Target(lambda: ("html", "htm")), help="Write the page to this file. [required]")
+@page_force_option
 @worker_options
 @output_options
 def plan(
@@ -62,6 +64,7 @@ def plan(
     min_eps: float,
     max_eps: float,
     out: Path | None,
+    force: bool,
     workers: int | None,
     dask: str | None,
     quiet: bool,
@@ -90,6 +93,7 @@ def plan(
         or out is None
     ):
         raise MissingOptionsError(missing)
+    check_no_document(out, force=force)
     if max_eps <= min_eps:
         raise InvalidParameterError("max_eps", max_eps, f"above --min-eps {typed(min_eps)}")
     plans = [TrainingPlan(dataset_size, size, count) for count in epochs for size in batch_size]
@@ -123,4 +127,4 @@ def plan(
         }
         emit(document("plan", content))
     else:
-        emit(f"planner for {len(preview.plans)} plans: {out}")
+        emit(on_one_line(f"planner for {len(preview.plans)} plans: {out}"))

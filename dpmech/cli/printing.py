@@ -12,7 +12,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from dpmech.cli.words import plain, printable
+from dpmech.cli.words import plain
+from dpmech.free_text import on_one_line, printable, without_commands
 from dpmech.numerics import down, typed, up
 
 __all__ = ["Report", "emit", "progress_bar", "shown", "signed_percent", "warn", "width"]
@@ -60,10 +61,14 @@ def width() -> int:
     return Console().width if sys.stdout.isatty() else _PIPE_WIDTH
 
 
-def emit(*parts: RenderableType) -> None:
+def emit(*parts: RenderableType, commands: bool = False) -> None:
     """Print to standard output; where its reader has gone, as `head -1` does, that is no error.
 
     The exit code stays that of what was found out.
+
+    Args:
+        parts: in turn. Names and other text out of files stand in them on one line each.
+        commands: whether lines may be commands to the runner of a CI server, as nothing else that is printed.
     """
     target = io.StringIO()
     terminal = sys.stdout.isatty()
@@ -76,7 +81,7 @@ def emit(*parts: RenderableType) -> None:
             console.print(Text(printable(part.plain), part.style) if isinstance(part, Text) else part)
     text = "\n".join(line.rstrip() for line in target.getvalue().split("\n"))
     try:
-        click.echo(text, nl=False)
+        click.echo(text if commands else without_commands(text), nl=False)
         sys.stdout.flush()
     except BrokenPipeError:
         with contextlib.suppress(OSError, ValueError):
@@ -102,7 +107,7 @@ def progress_bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Rep
 
         def report(line: str) -> None:
             if line:
-                bar.update(task, description=line)
+                bar.update(task, description=on_one_line(line))
             else:
                 bar.advance(task)
 
@@ -113,4 +118,4 @@ def warn(notes: Sequence[str], *, quiet: bool = False) -> None:
     """Notes about a plan, on standard error: what standard output holds stays what was asked for."""
     if not quiet:
         for note in notes:
-            click.echo(f"dpmech: note: {plain(note)}", err=True)
+            click.echo(f"dpmech: note: {on_one_line(plain(note))}", err=True)

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
-from dpmech.cli.files import read_document, write_text
+from dpmech.cli.documents import document, in_a_log
+from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import emit, progress_bar
@@ -17,6 +17,7 @@ from dpmech.cli.trust import key_options, trusted_keys
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.free_text import on_one_line
 from dpmech.numerics import metered
 from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
 from dpmech.reports import as_json as as_data
@@ -44,6 +45,7 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
     type=Target(),
     help="Write it to this file; without it Markdown and JSON are printed.",
 )
+@page_force_option
 @click.option(
     "--format",
     "form",
@@ -82,6 +84,7 @@ def report(
     *,
     files: tuple[str, ...],
     out: Path | None,
+    force: bool,
     form: str,
     claim_only: bool,
     rigorous: bool,
@@ -103,6 +106,7 @@ def report(
     than the budget allows.
     """
     _check_target(out, form)
+    check_no_document(out, force=force)
     for number, file in enumerate(files):
         if file in files[:number]:
             raise InvalidParameterError("certificate", file, "named once")
@@ -145,14 +149,14 @@ def report(
     if as_json:
         emit(document("report", _record(review, form, None if failed else out)))
     elif out is None:
-        emit(text.rstrip("\n"))
+        emit((in_a_log(text) if form == "json" else text).rstrip("\n"))
     else:
         for one in review.verifications:
             emit(str(one))
         if attacks is not None and attacks.basis == "claim":
-            emit(f"attack rates from (eps, delta) alone: {attacks.reason}")
+            emit(on_one_line(f"attack rates from (eps, delta) alone: {attacks.reason}"))
         if failed is None:
-            emit(f"report: {out}")
+            emit(on_one_line(f"report: {out}"))
     if failed is not None:
         raise failed
     ctx.exit(0 if review.ok else 1)

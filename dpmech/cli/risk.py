@@ -1,6 +1,7 @@
 """`dpmech risk`: what a certificate's noise means for an attacker, in words."""
 
 import math
+import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,11 @@ from dpmech.cli.figures import drawable, save_figure
 from dpmech.cli.files import read_claim
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target
-from dpmech.cli.printing import emit, progress_bar
+from dpmech.cli.printing import emit, progress_bar, warn
 from dpmech.cli.rows import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.evaluation import profile
+from dpmech.free_text import on_one_line
 from dpmech.numerics import typed, up
 from dpmech.reports import Finding, findings
 
@@ -120,7 +122,7 @@ def risk(
     else:
         _print_sentences(file, certificate, known, found)
     if not quiet:
-        click.echo(f"dpmech: note: read, not recomputed: dpmech verify {file}", err=True)
+        warn([f"read, not recomputed: dpmech verify {shlex.quote(file)}"])
     if failed is not None:
         raise failed
 
@@ -160,5 +162,7 @@ def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
 
 
 def _print(text: str, mark: str = "") -> None:
-    lines = textwrap.wrap(text, _WIDTH - len(mark), break_long_words=False, break_on_hyphens=False)
-    click.echo(mark + ("\n" + " " * len(mark)).join(lines))
+    lines = textwrap.wrap(
+        on_one_line(text), _WIDTH - len(mark), break_long_words=False, break_on_hyphens=False
+    )
+    emit(mark + ("\n" + " " * len(mark)).join(lines))

@@ -1,5 +1,6 @@
 """`dpmech show`: what a certificate, a run record, a ledger or a strategy says, in plain language."""
 
+import shlex
 from typing import Any
 
 import click
@@ -11,11 +12,12 @@ from dpmech.cli.documents import document
 from dpmech.cli.files import read_document
 from dpmech.cli.ledger_text import ledger_record, ledger_text
 from dpmech.cli.options import output_options
-from dpmech.cli.printing import emit
+from dpmech.cli.printing import emit, warn
 from dpmech.cli.rows import as_data
 from dpmech.cli.words import plain, told
 from dpmech.composition import Ledger
 from dpmech.exceptions import CertificateError, DpmechError
+from dpmech.free_text import on_one_line
 
 __all__ = ["show"]
 
@@ -46,10 +48,10 @@ def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json:
         emit(document("show", {"files": [{"source": file} | _record(one) for file, one in read.items()]}))
     elif not as_json:
         for number, (file, one) in enumerate(read.items()):
-            emit(f"{chr(10) if number else ''}{file}: {_kind(one)}")
+            emit(f"{chr(10) if number else ''}{on_one_line(file)}: {_kind(one)}")
             emit(*(Text(line) if isinstance(line, str) else line for line in _text(one)))
     if read and not quiet:
-        click.echo(f"dpmech: note: read, not recomputed: dpmech verify {' '.join(read)}", err=True)
+        warn([f"read, not recomputed: dpmech verify {shlex.join(read)}"])
     for refusal in refused:
         Refusal(told(refusal, ctx), ctx).show()
     unread = any(not isinstance(refusal, CertificateError) for refusal in refused)

@@ -1,14 +1,17 @@
 """`dpmech sign`: say who issued a certificate, a run record or a ledger."""
 
+import shlex
+
 import click
 
 from dpmech.cli.commands import Command, Refusal
 from dpmech.cli.documents import document
 from dpmech.cli.files import named
 from dpmech.cli.options import output_options
-from dpmech.cli.printing import emit
+from dpmech.cli.printing import emit, warn
 from dpmech.cli.words import told
 from dpmech.exceptions import CertificateError, DpmechError
+from dpmech.free_text import on_one_line
 from dpmech.signing import PrivateKey, PublicKey, new_key
 from dpmech.signing import sign as sign_file
 
@@ -77,10 +80,10 @@ def sign(
         emit(document("sign", {"key": key_id, "issuer": issuer, "files": signed, "new": None}))
     elif not as_json:
         for one in signed:
-            emit(f"{one['source']}: signed by key {key_id[:16]}: {one['envelope']}")
+            emit(on_one_line(f"{one['source']}: signed by key {key_id[:16]}: {one['envelope']}"))
     if signed and not quiet:
-        names = " ".join(one["source"] for one in signed)
-        click.echo(f"dpmech: note: signed, not recomputed: dpmech verify {names}", err=True)
+        names = shlex.join(one["source"] for one in signed)
+        warn([f"signed, not recomputed: dpmech verify {names}"])
     for refusal in refused:
         Refusal(told(refusal, ctx), ctx).show()
     bad_input = any(not isinstance(refusal, CertificateError) for refusal in refused)
@@ -105,4 +108,7 @@ def _make_key(
         made = {"private": path, "public": str(public)}
         emit(document("sign", {"key": key_id, "issuer": None, "files": [], "new": made}))
     else:
-        emit(f"{path}: private key {key_id[:16]}, for its owner alone", f"{public}: public key, to give away")
+        emit(
+            on_one_line(f"{path}: private key {key_id[:16]}, for its owner alone"),
+            on_one_line(f"{public}: public key, to give away"),
+        )

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from dpmech.cli.words import printable
+from dpmech.free_text import on_one_line
 
 __all__ = ["Column", "Row", "sheet", "stacked"]
 
@@ -80,7 +80,7 @@ def stacked(
 
 
 def _cell(column: Column, row: Row | None) -> str:
-    return column.name if row is None else printable(row.cells.get(column.key, ""))
+    return column.name if row is None else on_one_line(row.cells.get(column.key, ""))
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
@@ -123,5 +123,5 @@ def sheet(title: str, cells: dict[str, str]) -> list[RenderableType]:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in cells.items():
-        table.add_row(name, escape(printable(value)))
-    return [Text(title, style="bold"), table]
+        table.add_row(name, escape(on_one_line(value)))
+    return [Text(on_one_line(title), style="bold"), table]

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 import click
 
-from dpmech.exceptions import DpmechError, InvalidParameterError
+from dpmech.exceptions import DpmechError, InvalidParameterError, shown_value
 from dpmech.mechanism import kinds
 from dpmech.plans import METHODS, STRATEGIES
-from dpmech.reports import printable
 
-__all__ = ["MissingOptionsError", "option_of", "plain", "printable", "remember", "told", "typed_text"]
+__all__ = ["MissingOptionsError", "option_of", "plain", "remember", "told", "typed_text"]
 
 # What the library calls an argument that has another name here.
 _ALIASES = {"rng": "seed", "path": "out"}
 # What it calls a file that was named without an option.
 _FILES = {"certificate", "claims"}
 _TYPED = "dpmech.typed"
+_SHOWN = 80
 # Advice that is about Python.
 _PHRASES = {
     "method=None": "no --method",
@@ -92,8 +92,9 @@ def told(error: DpmechError, ctx: click.Context) -> str:
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) and value else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if not (isinstance(value, str) and value):
+        return shown_value(value, _SHOWN)
+    return value if len(value) <= _SHOWN else value[: _SHOWN - 3] + "..."
 
 
 def plain(text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import resolved
 
 __all__ = ["locked"]
 
@@ -33,7 +34,7 @@ def locked(path: str | os.PathLike[str], *, patience: float = _PATIENCE) -> Iter
     Raises:
         InvalidParameterError: if the lock cannot be had.
     """
-    target = Path(path).absolute()
+    target = resolved(path)  # one lock for all names of a file
     lock = target.with_name(f".{target.name}.lock")
     own = threading.get_ident(), lock
     if own in _held:

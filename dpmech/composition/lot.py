@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmech.accounting import Accountant, Method, accountant_for, check_method
+from dpmech.evaluation import plain_scale
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import (
     check_delta,
@@ -32,7 +33,7 @@ from dpmech.mechanism import (
     check_strategy,
     mechanism_of,
 )
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, typed
 
 __all__ = ["Join", "Lot", "join"]
 
@@ -232,14 +233,18 @@ class Lot:
             NumericalError: if a tolerance is missed.
         """
         accountant, checked_delta = self._accountant(method, rng), check_delta(delta)
-        return accountant.epsilon(self.close().sigma, checked_delta, tolerance=_TOLERANCE)
+        sigma = self.close().sigma
+        with plain_scale(self.mechanism, sigma, f"delta {typed(checked_delta)}"):
+            return accountant.epsilon(sigma, checked_delta, tolerance=_TOLERANCE)
 
     def delta(
         self, eps: float, *, method: Method | None = None, rng: np.random.Generator | None = None
     ) -> Bounds:
         """Bounds on delta at `eps` >= 0 of all mechanisms together; otherwise like `epsilon`."""
         accountant, checked_eps = self._accountant(method, rng), check_eps(eps, zero_allowed=True)
-        return accountant.delta(self.close().sigma, checked_eps, tolerance=_TOLERANCE)
+        sigma = self.close().sigma
+        with plain_scale(self.mechanism, sigma, f"eps {typed(checked_eps)}"):
+            return accountant.delta(sigma, checked_eps, tolerance=_TOLERANCE)
 
     def _accountant(self, method: Method | None, rng: np.random.Generator | None) -> Accountant:
         if rng is not None and not isinstance(rng, np.random.Generator):

@@ -4,18 +4,20 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from dpmech.calibration import Calibration
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import parse_json, read_bytes, write_bytes
 from dpmech.mechanism import Participation, Strategy
 from dpmech.numerics import up
 
 __all__ = ["Fit", "FitCache"]
 
 _FORMAT = 1
+# Bytes: of a dense matrix of 3000 steps.
+_LARGEST = 200_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +82,10 @@ class FitCache:
             InvalidParameterError: if the file is not one of ours, or of another request.
         """
         path = self.folder / f"{key}.json"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        if not path.exists():
             return None
         try:
-            data = json.loads(text)
+            data = parse_json(read_bytes("cache file", path, largest=_LARGEST))
             if data["format"] != _FORMAT or data["key"] != key:
                 raise InvalidParameterError("cache file", str(path), f"one of format {_FORMAT} for its key")
             return Strategy.from_dict(data["strategy"]), Participation.from_dict(data["participation"])
@@ -94,18 +94,16 @@ class FitCache:
 
     def store(self, key: str, strategy: Strategy, participation: Participation) -> None:
         """Write or replace an entry."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidParameterError(
+                "cache", str(self.folder), f"a folder that may be written to ({error.strerror})"
+            ) from error
         data = {
             "format": _FORMAT,
             "key": key,
             "strategy": strategy.to_dict(),
             "participation": participation.to_dict(),
         }
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".fit-", suffix=".json")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(data, file)
-            os.replace(name, self.folder / f"{key}.json")
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_bytes("cache file", self.folder / f"{key}.json", json.dumps(data).encode())

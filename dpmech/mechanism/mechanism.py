@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.files import parse_json
 from dpmech.guards import check_integer
 from dpmech.mechanism.budget import UNSTATED, Adjacency, Unit, Unstated
 from dpmech.mechanism.participation import Participation, Pattern, check_participation
@@ -139,8 +140,8 @@ class Mechanism:
     def from_json(text: str) -> "Mechanism":
         """Rebuild a mechanism from `to_json`."""
         try:
-            data = json.loads(text)
-        except (TypeError, ValueError):
+            data = parse_json(text)
+        except ValueError:
             raise InvalidParameterError("mechanism", text, "JSON written by to_json") from None
         return Mechanism.from_dict(data)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.files import parse_json
 from dpmech.guards import check_integer
 from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.fixed_draw import FixedDraw
@@ -232,8 +233,8 @@ class Participation(abc.ABC):
     def from_json(text: str) -> "Participation":
         """Rebuild a schema from `to_json`."""
         try:
-            data = json.loads(text)
-        except (TypeError, ValueError):
+            data = parse_json(text)
+        except ValueError:
             raise InvalidParameterError("participation", text, "JSON written by to_json") from None
         return Participation.from_dict(data)
 

@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.guards import MOST_STEPS, check_integer, check_real, check_vector
 from dpmech.numerics import FloatArray
 
 __all__ = ["Workload", "learning_rate_weighted", "momentum", "prefix_sum"]
@@ -32,7 +32,7 @@ class Workload:
     rates: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        n = check_integer("n", self.n, minimum=1)
+        n = check_integer("n", self.n, minimum=1, maximum=MOST_STEPS)
         object.__setattr__(self, "n", n)
         object.__setattr__(
             self, "beta", check_real("beta", self.beta, minimum=0.0, maximum=1.0, open_maximum=True)

@@ -1,12 +1,12 @@
 """Files of privacy claims: TOML tables as people write them, one claim or one series of claims each."""
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from dpmech.auditing import PublishedClaim, Shuffled
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import read_toml
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
@@ -39,11 +39,7 @@ def read_claims(path: str | Path) -> list[PublishedClaim]:
     Raises:
         InvalidParameterError: if the file cannot be read, or an entry is missing, unknown or out of range.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = tomllib.load(file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidParameterError("claims", str(path), f"a readable TOML file ({error})") from error
+    data = read_toml("claims", path)
     tables = data.pop("claim", None)
     defaults = data.pop("defaults", {})
     if data or not isinstance(tables, list) or not tables or not isinstance(defaults, dict):

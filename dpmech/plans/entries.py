@@ -1,12 +1,12 @@
 """Training plans as people write them: dataset size, batch size, epochs, sampling, strategy names."""
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import read_toml
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     ColumnNormalized,
@@ -133,11 +133,7 @@ def read_plan(path: Path) -> tuple[dict[str, Any], list[Entry]]:
     Raises:
         InvalidParameterError: if the file is not TOML, or has unknown keys.
     """
-    try:
-        with path.open("rb") as stream:
-            document = tomllib.load(stream)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise InvalidParameterError("plan", str(path), f"a readable TOML file ({error})") from error
+    document = read_toml("plan", path)
     plan, tables = document.pop("plan", {}), document.pop("strategy", None)
     if document or not isinstance(plan, dict) or not isinstance(tables, list):
         raise InvalidParameterError("plan", str(path), "a [plan] table and [[strategy]] tables, nothing else")

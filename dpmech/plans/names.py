@@ -1,6 +1,8 @@
 """The names by which people call strategies, samplings and methods."""
 
 import dataclasses
+import io
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from dpmech.accounting import (
     unsampled_method,
 )
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import read_bytes
 from dpmech.mechanism import (
     BLT,
     BandedInverse,
@@ -45,6 +48,9 @@ __all__ = [
     "sampling_kind",
     "samplings",
 ]
+
+# Bytes of a .npy file before its numbers, on the high side.
+_HEADER = 65_536
 
 _Builder = Callable[[int, dict[str, Any]], Strategy]
 
@@ -211,15 +217,35 @@ FAMILIES: dict[str, type[Strategy]] = {
 
 
 def _dense(n: int, path: str) -> Strategy:
+    accepted = "a readable .npy or CSV file"
+    # In CSV at most 32 characters a number: what is read takes no more memory than the matrix asked for.
+    content = read_bytes(
+        "matrix", path, largest=_HEADER + 32 * n * n, accepted=accepted, hint=f", for {n} x {n} numbers"
+    )
     try:
-        matrix = (
-            np.load(path, allow_pickle=False)
-            if str(path).endswith(".npy")
-            else np.loadtxt(path, delimiter=",", ndmin=2)
-        )
-    except (OSError, ValueError) as error:
-        raise InvalidParameterError("matrix", str(path), f"a readable .npy or CSV file ({error})") from error
-    strategy = Dense(matrix)
-    if strategy.n != n:
-        raise InvalidParameterError("matrix", f"{strategy.n} x {strategy.n}", f"{n} x {n}, one row a step")
-    return strategy
+        if str(path).endswith(".npy"):
+            _check_length(content)
+            matrix = np.load(io.BytesIO(content), allow_pickle=False)
+        else:
+            matrix = np.loadtxt(io.StringIO(content.decode("utf-8")), delimiter=",", ndmin=2)
+    except Exception as error:  # numpy names no type for what it cannot read
+        raise InvalidParameterError("matrix", str(path), f"{accepted} ({str(error)[:200]})") from error
+    if matrix.shape != (n, n):
+        shape = " x ".join(map(str, matrix.shape))
+        raise InvalidParameterError("matrix", shape, f"{n} x {n}, one row a step")
+    return Dense(matrix)
+
+
+def _check_length(content: bytes) -> None:
+    """Refuse a .npy file that holds less than its header says: numpy makes room for all of it at once."""
+    stream = io.BytesIO(content)
+    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(stream)
+    if version not in reader:
+        raise ValueError(f"version {version} of the format holds no plain numbers")
+    shape, _, kind = reader[version](stream)
+    if kind.kind not in "iuf":
+        raise ValueError(f"it holds {kind}, and no numbers")
+    held = len(content) - stream.tell()
+    if min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize > held:
+        raise ValueError(f"its header says {' x '.join(map(str, shape))} numbers, and it holds {held} bytes")

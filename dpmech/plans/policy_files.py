@@ -1,12 +1,12 @@
 """Policy files: TOML, one entry a rule."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import read_toml
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind
 from dpmech.plans.suggestions import check_known, meant
@@ -34,11 +34,7 @@ def read_policy(path: str | os.PathLike[str]) -> Policy:
         InvalidParameterError: if the file cannot be read, or an entry is unknown or out of range.
         MissingDependencyError: where it names keys, without the extra `sign`.
     """
-    try:
-        with Path(path).open("rb") as file:
-            table = tomllib.load(file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidParameterError("policy", os.fspath(path), f"a readable TOML file ({error})") from error
+    table = read_toml("policy", path)
     for key, value in table.items():
         if key not in _KEYS:
             hint = meant(key, _KEYS)

@@ -1,12 +1,15 @@
 """Strategies in files: what `dpmech optimize` found, for `dpmech calibrate` and for Python."""
 
 import os
-from pathlib import Path
 
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import read_bytes, write_bytes
 from dpmech.mechanism import Strategy
 
 __all__ = ["read_strategy", "write_strategy"]
+
+# Bytes: of a dense matrix of 3000 steps, which is larger than any certificate of one.
+_LARGEST = 200_000_000
 
 
 def read_strategy(path: str | os.PathLike[str]) -> Strategy:
@@ -15,13 +18,11 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
     Raises:
         InvalidParameterError: if the file cannot be read, or holds no strategy.
     """
+    content = read_bytes("strategy_file", path, largest=_LARGEST)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise InvalidParameterError("strategy_file", str(path), f"a readable file ({reason})") from error
-    try:
-        return Strategy.from_json(text)
+        return Strategy.from_json(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidParameterError("strategy_file", str(path), "a readable file (not text)") from error
     except InvalidParameterError as error:
         raise InvalidParameterError(
             "strategy_file",
@@ -32,14 +33,9 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
 
 
 def write_strategy(path: str | os.PathLike[str], strategy: Strategy) -> None:
-    """Write a strategy to a file, as `dm.Strategy.from_json` and `read_strategy` read it.
+    """Write a strategy to a file, whole or not at all, as `read_strategy` reads it.
 
     Raises:
         InvalidParameterError: if the file cannot be written.
     """
-    try:
-        Path(path).write_text(strategy.to_json() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidParameterError(
-            "out_strategy", str(path), f"a file that can be written ({error.strerror})"
-        ) from error
+    write_bytes("out_strategy", path, f"{strategy.to_json()}\n".encode())

@@ -10,6 +10,8 @@ from dpmech.plans.names import owners, sampling_kind
 
 __all__ = ["TrainingPlan"]
 
+_LARGEST = 10**15  # examples
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
@@ -40,7 +42,7 @@ class TrainingPlan:
     epochs: int
 
     def __post_init__(self) -> None:
-        size = check_integer("dataset_size", self.dataset_size, minimum=1)
+        size = check_integer("dataset_size", self.dataset_size, minimum=1, maximum=_LARGEST)
         batch = check_integer("batch_size", self.batch_size, minimum=1, maximum=size)
         for name, value in (
             ("dataset_size", size),

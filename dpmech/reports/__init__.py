@@ -2,7 +2,6 @@
 
 from dpmech.reports.attacks import Attacks, attacks_of
 from dpmech.reports.checklists import NOT_STATED, Answer, Checklist, checklists
-from dpmech.reports.free_text import printable
 from dpmech.reports.ledger_total import total_of
 from dpmech.reports.planner_page import planner_page
 from dpmech.reports.previews import Preview, preview_of
@@ -29,6 +28,5 @@ __all__ = [
     "findings",
     "planner_page",
     "preview_of",
-    "printable",
     "total_of",
 ]

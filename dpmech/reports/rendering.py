@@ -6,9 +6,9 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dpmech.certificates import AdaptiveClip, trainer_duties
+from dpmech.free_text import in_markdown, printable
 from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.checklists import checklists
-from dpmech.reports.free_text import in_markdown, printable
 from dpmech.reports.ledger_total import total_of
 from dpmech.reports.picture import picture_of
 from dpmech.reports.review import Review
@@ -86,6 +86,7 @@ def _known(review: Review) -> dict[str, Any]:
         "duties": trainer_duties(own),
         "evidence": [
             *evidence_words(own),
+            *(("fixed by the run", text) for text in subject.fixed),
             *((f"signature on {source}", text) for source, text in review.issuers),
         ],
         "ran": [] if subject.run is None else run_words(subject.run),

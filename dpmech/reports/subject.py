@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from dpmech.certificates import Certificate, Document, RunRecord
 from dpmech.composition import Ledger
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, shown_value
 
 __all__ = ["Subject"]
 
@@ -15,16 +15,18 @@ class Subject:
     """One certificate with the documents that go with it.
 
     Attributes:
-        certificate: the claim; that of the run where no file of its own was given.
+        certificate: the claim; where there is a run, the one inside it, which is what was trained under.
         run: what was executed under it.
         ledger: of which it is an entry.
         names: of the files, by kind: "certificate", "run record", "ledger".
+        fixed: what the file of the certificate leaves open and the run fixed, in words, one entry a term.
     """
 
     certificate: Certificate
     run: RunRecord | None
     ledger: Ledger | None
     names: Mapping[str, str]
+    fixed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, documents: Mapping[str, Document]) -> "Subject":
@@ -46,10 +48,10 @@ class Subject:
         if not isinstance(certificate, Certificate):
             ledgers = names.get("ledger", "")
             raise InvalidParameterError("files", ledgers, "given with a certificate or a run record")
-        if isinstance(run, RunRecord) and run.certificate != certificate:
-            raise InvalidParameterError(
-                "files", names["run record"], f"a run under the certificate in {names['certificate']}"
-            )
+        fixed: tuple[str, ...] = ()
+        if isinstance(run, RunRecord) and run.certificate is not certificate:
+            fixed = _fixed_by(run.certificate, certificate, names)
+            certificate = run.certificate
         if isinstance(ledger, Ledger):
             _check_entered(certificate, ledger, names["ledger"])
         return cls(
@@ -57,6 +59,7 @@ class Subject:
             run if isinstance(run, RunRecord) else None,
             ledger if isinstance(ledger, Ledger) else None,
             names,
+            fixed,
         )
 
     @property
@@ -64,6 +67,47 @@ class Subject:
         """The files whose verification covers all: a run record holds its certificate."""
         named = "run record" if self.run is not None else "certificate"
         return tuple(self.names[kind] for kind in (named, "ledger") if kind in self.names)
+
+
+# What a certificate says of the training, and may leave open for it to fix.
+_TERMS = {"clip_norm": "clip norm", "expected_batch_size": "expected batch size"}
+_CLAIMED = {
+    "sigma": "sigma",
+    "budget": "budget",
+    "strategy": "strategy",
+    "participation": "participation",
+    "adjacency": "adjacency",
+    "unit": "unit",
+} | _TERMS
+_SHOWN = 60
+
+
+def _fixed_by(executed: Certificate, stated: Certificate, names: Mapping[str, str]) -> tuple[str, ...]:
+    """What a run fixed that its certificate's file leaves open.
+
+    How a claim was found may be told otherwise: the run brings evidence of its own, which is verified.
+
+    Raises:
+        InvalidParameterError: if they are of two claims, or the file fixes something else, naming that.
+    """
+    fixed, differing = [], []
+    for name, words in _CLAIMED.items():
+        own, other = getattr(executed, name), getattr(stated, name)
+        if own == other:
+            continue
+        if name in _TERMS and other is None:
+            fixed.append(f"{words} {own}, left open in {names['certificate']}")
+        else:
+            there, here = (shown_value(one, _SHOWN) for one in (other, own))
+            differing.append(f"{words} {there} there, {here} in the run")
+    if differing:
+        more = f", and {len(differing) - 1} more differences" if len(differing) > 1 else ""
+        raise InvalidParameterError(
+            "files",
+            names["run record"],
+            f"a run under the certificate in {names['certificate']} ({differing[0]}{more})",
+        )
+    return tuple(fixed)
 
 
 def _check_entered(certificate: Certificate, ledger: Ledger, name: str) -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any, Self
 
 from dpmech.exceptions import CertificateError
+from dpmech.files import parse_json
 
 __all__ = ["Envelope", "Signature", "pre_authentication_encoding"]
 
@@ -116,16 +117,9 @@ def read_object(text: str | bytes, what: str) -> dict[str, Any]:
         CertificateError: if it is none.
     """
     try:
-        found = json.loads(text, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text)
+    except ValueError as error:
         raise CertificateError(f"the {what} is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise CertificateError(f"the {what} is no JSON object", claimed=found)
     return found
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        raise ValueError("an entry stands there twice")
-    return record

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpmech.exceptions import InvalidParameterError, MissingDependencyError
+from dpmech.files import read_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -61,7 +62,7 @@ class PublicKey:
         content = _content(path)
         try:
             key = serialization.load_pem_public_key(content)
-        except ValueError:
+        except _unreadable():
             hint = ": that is a private key, the other file belongs here" if b"PRIVATE" in content else ""
             raise InvalidParameterError("key", os.fspath(path), _ACCEPTED[cls], hint) from None
         if not isinstance(key, ed25519.Ed25519PublicKey):
@@ -101,7 +102,7 @@ class PrivateKey:
         content = _content(path)
         try:
             key = serialization.load_pem_private_key(content, password=None)
-        except (ValueError, TypeError):
+        except _unreadable():
             hint = ": that is a public key, the other file belongs here" if b"PUBLIC" in content else ""
             raise InvalidParameterError("key", os.fspath(path), _ACCEPTED[cls], hint) from None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
@@ -159,8 +160,12 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
     """Write a file that was not there; it never had a wider mode than this."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+        except OSError:
+            path.unlink(missing_ok=True)  # half a key is none
+            raise
     except OSError as error:
         raise InvalidParameterError(
             "new_key", str(path), f"a file that can be written ({error.strerror})"
@@ -168,11 +173,13 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:
-    try:
-        with Path(path).open("rb") as stream:
-            return stream.read(_LARGEST)
-    except OSError as error:
-        raise InvalidParameterError("key", os.fspath(path), f"a readable file ({error.strerror})") from error
+    return read_bytes("key", path, largest=_LARGEST)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    return ValueError, TypeError, UnsupportedAlgorithm
 
 
 def _cryptography() -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from dpmech.certificates import Certificate, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
 from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.files import write_bytes
 from dpmech.signing.envelope import Envelope, Signature
 from dpmech.signing.keys import PrivateKey, PublicKey
 from dpmech.signing.statement import PAYLOAD_TYPE, Statement, digest_of
@@ -88,17 +89,9 @@ def sign(
     signature = Signature(private.public.key_id, private.signature(unsigned.signed_bytes))
     target = envelope_path(path)
     content = Envelope(PAYLOAD_TYPE, unsigned.payload, (signature,)).to_json()
-    try:
-        with target.open("w" if replace else "x", encoding="utf-8") as stream:
-            stream.write(content)
-    except FileExistsError:
-        raise InvalidParameterError(
-            "certificate", str(target), "a file that is not there yet", _REPLACE
-        ) from None
-    except OSError as error:
-        raise InvalidParameterError(
-            "certificate", str(target), f"a file that can be written ({error})"
-        ) from error
+    if not replace and os.path.lexists(target):
+        raise InvalidParameterError("certificate", str(target), "a file that is not there yet", _REPLACE)
+    write_bytes("certificate", target, content.encode("utf-8"))
     return target
 
 
@@ -109,15 +102,13 @@ def envelope_of(path: str | os.PathLike[str]) -> Envelope | None:
     """The envelope beside a file, unchecked; None where there is none.
 
     Raises:
-        CertificateError: if it is none, or cannot be read.
+        InvalidParameterError: if it cannot be read, or is too large.
+        CertificateError: if it is none.
     """
     target = envelope_path(path)
     if not os.path.lexists(target):
         return None
-    try:
-        return Envelope.from_json(read_text(target, max_file_size=_LARGEST_ENVELOPE))
-    except InvalidParameterError as error:
-        raise CertificateError(f"the envelope cannot be read: {error}") from error
+    return Envelope.from_json(read_text(target, max_file_size=_LARGEST_ENVELOPE))
 
 
 def check_signature(text: str, envelope: Envelope, keys: Sequence[PublicKey]) -> tuple[Statement, PublicKey]:

@@ -66,7 +66,7 @@ class Policy:
                 )
                 object.__setattr__(self, name, checked)
         if self.dataset_size is not None:
-            check_integer("dataset_size", self.dataset_size, minimum=1)
+            check_integer("dataset_size", self.dataset_size, minimum=1, maximum=10**15)
         if not isinstance(self.require_signature, bool):
             raise InvalidParameterError("require_signature", self.require_signature, "True or False")
         members: tuple[tuple[str, type], ...] = (

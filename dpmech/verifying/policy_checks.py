@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -14,8 +15,11 @@ from dpmech.verifying.report import Check, Verification
 
 __all__ = ["policy_checks"]
 
+# Relative error of a size that is a product or quotient of floats; and the most examples that there are.
+_SPELLED, _MOST = 1e-9, 1e15
 # How far the clock of whoever signed may be ahead.
 _AHEAD = datetime.timedelta(hours=1)
+_DAY = datetime.timedelta(days=1)
 
 
 def policy_checks(
@@ -103,7 +107,13 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
     most, name = policy.max_delta_times_dataset_size, "max_delta_times_dataset_size"
     if most is None:
         return None
-    sizes = [size for one in subject.certificates if (size := _implied_size(one)) is not None]
+    sizes, known = [], policy.dataset_size is not None
+    for own in subject.certificates:
+        size, problem = _implied_size(own)
+        # A size that is given stands in for one that cannot be told, not for one that cannot be.
+        if problem and (size is None or not known):
+            return _check(name, problem, ok=False)
+        sizes += [] if size is None else [size]
     if policy.dataset_size is not None:
         sizes.append(float(policy.dataset_size))
     if not sizes:
@@ -118,23 +128,28 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
     return _check(name, detail, ok=product <= Decimal(repr(most)))
 
 
-def _implied_size(own: Certificate) -> float | None:
-    """How many examples the expected batch size stands for; None where nothing says so."""
+def _implied_size(own: Certificate) -> tuple[float | None, str]:
+    """How many examples the expected batch size stands for, and what is wrong with that.
+
+    Without a number and without a problem nothing says how many there are.
+    """
     size, participation = own.expected_batch_size, own.participation
     sized = participation.truncation or participation.fixed_draw
     if sized is not None:
-        return float(sized.dataset_size)
-    if size is None:
-        return None
+        return float(sized.dataset_size), ""
     bins = participation.allocation_bins or participation.user_bins
-    if bins is not None:
-        return float(round(size * bins))
-    if participation.rest_law is not None:
-        return float(round(size / participation.rest_law.rate))
-    prob = participation.release_prob
-    if prob is None:
-        return None
-    return float(round(size * (participation.groups or 1) / prob))
+    rate = participation.release_prob if participation.rest_law is None else participation.rest_law.rate
+    if size is None or (bins is None and rate is None):
+        return None, ""
+    implied = size * bins if bins is not None else size * (participation.groups or 1) / (rate or 1.0)
+    says = f"expected batch size {typed(size)} under {participation!r} stands for {typed(implied)} examples"
+    if not 1.0 - _SPELLED <= implied <= _MOST:
+        return None, says
+    whole = float(math.ceil(implied * (1.0 - _SPELLED)))
+    # Every example is in one bin; a rate may be one that was rounded.
+    if bins is not None and whole > implied * (1.0 + _SPELLED):
+        return whole, f"{says}, which is no integer: the policy has to say dataset_size"
+    return whole, ""
 
 
 def _guarantee(policy: Policy, subject: _Subject) -> Check | None:
@@ -169,4 +184,4 @@ def _age(most: float, found: Verification, now: datetime.datetime) -> Check:
         return _check("max_age_days", "not signed by a trusted key, so that it has no date", ok=False)
     age = now - found.signed.issued_on
     detail = f"issued on {found.signed.issued_on:%Y-%m-%d}, {typed(most)} days ago at most are allowed"
-    return _check("max_age_days", detail, ok=-_AHEAD <= age <= datetime.timedelta(days=most))
+    return _check("max_age_days", detail, ok=age >= -_AHEAD and age / _DAY <= most)

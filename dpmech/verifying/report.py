@@ -7,6 +7,7 @@ from typing import Any
 from dpmech.accounting import Judgement
 from dpmech.certificates import Certificate, RunRecord
 from dpmech.composition import Ledger
+from dpmech.free_text import on_one_line
 from dpmech.numerics import next_up, product_up, short, typed
 from dpmech.signing import Statement
 
@@ -147,7 +148,7 @@ class Verification:
 
     def __str__(self) -> str:
         if not self.ok:
-            return "\n".join(f"{self.source}: REFUSED: {line}" for line in self.failures)
+            return "\n".join(on_one_line(f"{self.source}: REFUSED: {line}") for line in self.failures)
         certificate = self.certificate
         headline = "" if certificate is None else certificate.headline
         headline = headline if self.run is None else str(self.run)
@@ -157,7 +158,7 @@ class Verification:
         signed = "" if self.signed is None else f"; {self.signed}"
         if self.signed is None and any(check.name == "signature" for check in self.checks):
             signed = "; not signed"  # whoever named a key should not take silence for a signature
-        return f"{self.source}: VERIFIED: {headline}{margin}{proved}{signed}"
+        return on_one_line(f"{self.source}: VERIFIED: {headline}{margin}{proved}{signed}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

@@ -169,7 +169,7 @@ NUMBERS = [0, -1, 1.0, True, "3", None, math.nan]
     ],
 )
 def test_bad_n(build, n):
-    with pytest.raises(dm.InvalidParameterError, match="n must be an integer >= 1, got"):
+    with pytest.raises(dm.InvalidParameterError, match=r"n must be an integer in \[1, 1000000000\], got"):
         build(n)
 
 

@@ -1,7 +1,7 @@
 """Commands of GitHub workflows: one annotation for every failure."""
 
 from dpmech.cli.formats.verdicts import UNREAD, Verdicts, shown
-from dpmech.cli.words import printable
+from dpmech.free_text import printable
 from dpmech.verifying import Verification
 
 __all__ = ["github"]

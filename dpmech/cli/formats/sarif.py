@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dpmech.cli.documents import in_a_log
 from dpmech.cli.formats.verdicts import UNREAD, Verdicts, shown
 
 __all__ = ["sarif"]
@@ -53,7 +54,7 @@ def sarif(verdicts: Verdicts) -> str:
         "columnKind": "unicodeCodePoints",
         "results": _results(faults, names),
     }
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+    return in_a_log(json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2))
 
 
 def _rule(name: str) -> dict[str, Any]:

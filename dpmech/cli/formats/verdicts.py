@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dpmech.cli.words import plain, printable
+from dpmech.cli.words import plain
+from dpmech.free_text import printable
 from dpmech.verifying import Check, Verification
 
 __all__ = ["UNREAD", "Verdicts", "shown"]

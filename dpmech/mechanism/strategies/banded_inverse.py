@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from dpmech.guards import check_integer
+from dpmech.guards import MOST_STEPS, check_integer
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
@@ -42,7 +42,7 @@ class InverseSquareRoot(FactoredStrategy):
     inverse_bands: int | None = None  # set in __init__; the default hides the inherited property
 
     def __init__(self, n: int, bands: int) -> None:
-        object.__setattr__(self, "n", check_integer("n", n, minimum=1))
+        object.__setattr__(self, "n", check_integer("n", n, minimum=1, maximum=MOST_STEPS))
         object.__setattr__(self, "inverse_bands", check_integer("bands", bands, minimum=1, maximum=self.n))
 
     @property
@@ -100,7 +100,7 @@ class BandedInverse(FactoredStrategy):
     coefs: FloatArray
 
     def __post_init__(self) -> None:
-        n = check_integer("n", self.n, minimum=1)
+        n = check_integer("n", self.n, minimum=1, maximum=MOST_STEPS)
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "coefs", check_coefs(self.coefs, n))
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import parse_json
 from dpmech.guards import check_integer
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategies.shape import Shape
@@ -177,8 +178,8 @@ class Strategy(abc.ABC):
     def from_json(text: str) -> "Strategy":
         """Rebuild a strategy from `to_json`."""
         try:
-            data = json.loads(text)
-        except (TypeError, ValueError):
+            data = parse_json(text)
+        except ValueError:
             raise InvalidParameterError("strategy", text, "JSON written by to_json") from None
         return Strategy.from_dict(data)
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_integer, check_vector
+from dpmech.guards import MOST_STEPS, check_integer, check_vector
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
@@ -44,7 +44,7 @@ class BLT(FactoredStrategy):
     scales: FloatArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_integer("n", self.n, minimum=1))
+        object.__setattr__(self, "n", check_integer("n", self.n, minimum=1, maximum=MOST_STEPS))
         decays = check_vector("decays", self.decays)
         if np.any(decays < 0.0) or np.any(decays >= 1.0):
             raise InvalidParameterError("decays", self.decays, "numbers in [0, 1)")

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_integer, check_vector
+from dpmech.guards import MOST_STEPS, check_integer, check_vector
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
@@ -36,7 +36,7 @@ class Identity(FactoredStrategy):
     n: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_integer("n", self.n, minimum=1))
+        object.__setattr__(self, "n", check_integer("n", self.n, minimum=1, maximum=MOST_STEPS))
 
     @property
     def gram_rounding(self) -> float:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.guards import MOST_STEPS, check_integer, check_real, check_vector
 from dpmech.mechanism.strategies.base import check_steps
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
@@ -44,7 +44,7 @@ class LambdaCGD(FactoredStrategy):
     lam: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_integer("n", self.n, minimum=1))
+        object.__setattr__(self, "n", check_integer("n", self.n, minimum=1, maximum=MOST_STEPS))
         object.__setattr__(
             self, "lam", check_real("lam", self.lam, minimum=0.0, maximum=1.0, open_maximum=True)
         )
@@ -93,7 +93,7 @@ class SquareRoot(FactoredStrategy):
     bands: int | None = None  # the default hides the inherited property, of the same meaning
 
     def __post_init__(self) -> None:
-        n = check_integer("n", self.n, minimum=1)
+        n = check_integer("n", self.n, minimum=1, maximum=MOST_STEPS)
         object.__setattr__(self, "n", n)
         if self.bands is not None:
             object.__setattr__(self, "bands", check_integer("bands", self.bands, minimum=1, maximum=n))
@@ -148,7 +148,7 @@ class BandedToeplitz(FactoredStrategy):
     coefs: FloatArray
 
     def __post_init__(self) -> None:
-        n = check_integer("n", self.n, minimum=1)
+        n = check_integer("n", self.n, minimum=1, maximum=MOST_STEPS)
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "coefs", check_coefs(self.coefs, n))
 

@@ -137,7 +137,7 @@ def test_eps_of_huge_sigma(sigma, delta):
 
 def test_the_ends_of_float64_are_named():
     assert dm.delta(ONE, 1e300, 1e10, participation=SINGLE).upper <= 1e-319
-    with pytest.raises(dm.NumericalError, match="leave the range of float64"):
+    with pytest.raises(dm.NumericalError, match="leaves the range of float64"):
         dm.delta(dm.Identity(100), 1e200, 1.0, participation=dm.Poisson(0.1))
 
 

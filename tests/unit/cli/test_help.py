@@ -113,6 +113,8 @@ def test_examples_run(example, folder):
     words = [SMALLER.get(word, word) for word in shlex.split(example)]
     if "--new" in words:
         pathlib.Path(words[3]).unlink()
+    for option in {"--out", "--out-strategy"}.intersection(words):
+        pathlib.Path(words[words.index(option) + 1]).unlink(missing_ok=True)
     result = run(*words[1:])
     assert result.exit_code == 0, result.output
 

@@ -102,7 +102,7 @@ def test_what_was_found_is_printed_though_it_cannot_be_written(folder, monkeypat
     def full(*_arguments, **_settings):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("os.fsync", full)
     result = run("report", "certificate.json", "--out", "x.html", "--claim-only")
     assert result.exit_code == 2
     assert "VERIFIED" in result.stdout

@@ -307,8 +307,11 @@ class TestCache:
             self.fit(tmp_path, objective="last")
 
     def test_nothing_half_written_is_left(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("dpmech.fitting.fit.json.dump", lambda data, file: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        def full(handle):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(InvalidParameterError, match="cache file must be a file that can be written"):
             self.fit(tmp_path)
         assert list(tmp_path.iterdir()) == []
 

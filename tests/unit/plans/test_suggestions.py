@@ -48,7 +48,7 @@ def test_a_strategy_comes_back_from_its_file_bit_for_bit(strategy, tmp_path):
         (b"{", "a strategy in JSON"),
         (b"[1]", "a strategy in JSON"),
         (b'{"type": "Identity"}', "a strategy in JSON"),
-        (b'{"type": "Identity", "n": 0}', "n must be an integer >= 1"),
+        (b'{"type": "Identity", "n": 0}', "n must be an integer in"),
         (b"\xff\xfe", "not text"),
     ],
 )

@@ -1,9 +1,11 @@
+import datetime
+
 import pytest
 
 import dpmech as dm
 from dpmech.exceptions import InvalidParameterError
-from dpmech.reports import Subject
-from tests.support.reviewed import run_of, small
+from dpmech.reports import Subject, as_html
+from tests.support.reviewed import review_of, run_of, small
 
 
 def ledger_of(*certificates):
@@ -38,10 +40,26 @@ def test_what_does_not_belong_together_is_refused():
         ({"a": own, "b": ledger_of(other)}, "b.*has the certificate among its releases"),
         ({"b": ledger_of(own)}, "b.*given with a certificate or a run record"),
         # The same claim with another clip norm is another certificate.
-        ({"a": small().certificate(2.0, 10.0), "b": run_of(own)}, "a run under"),
+        ({"a": small().certificate(2.0, 10.0), "b": run_of(own)}, r"clip norm 2\.0 there, 1\.0 in the run"),
+        ({"a": small().certificate(1.0, 9.0), "b": run_of(own)}, r"batch size 9\.0 there, 10\.0 in the run"),
+        ({"a": own, "b": run_of(other)}, r"\(sigma .* there, .* in the run, and \d more differences\)"),
     ):
         with pytest.raises(InvalidParameterError, match=words):
             Subject.of(documents)
+
+
+def test_what_the_certificate_leaves_open_the_run_may_fix():
+    """`dpmech optimize --out` without --clip-norm, training, report: the claim is the same."""
+    stated = dm.Certificate.from_json(small().certificate().to_json())
+    assert (stated.clip_norm, stated.expected_batch_size) == (None, None)
+    run, ledger = run_of(small()), ledger_of(stated)
+    found = Subject.of({"c": stated, "r": run, "l": ledger})
+    assert found.certificate == run.certificate != stated
+    assert found.fixed == ("clip norm 1.0, left open in c", "expected batch size 10.0, left open in c")
+    assert found.to_verify == ("r", "l")
+    review = review_of(stated, run)
+    assert review.ok
+    assert "left open in 0.json" in as_html(review, made=datetime.date(2026, 1, 1))
 
 
 def test_a_run_of_a_selection_is_not_reported_as_if_it_were_alone():

@@ -1,5 +1,6 @@
 """Every rule of a policy: kept at its limit, and broken just beyond it."""
 
+import dataclasses
 import datetime
 import math
 
@@ -76,13 +77,49 @@ def test_sizes_by_scheme(name, size):
     from dpmech.verifying.policy_checks import _implied_size
 
     own = saved.calibration(name)
-    assert _implied_size(own.certificate(1.0, 20.0)) == (None if size is None else round(size))
-    assert _implied_size(own.certificate()) is None
+    assert _implied_size(own.certificate(1.0, 20.0)) == (None if size is None else round(size), "")
+    assert _implied_size(own.certificate()) == (None, "")
+
+
+@pytest.mark.parametrize("name", ["poisson", "cyclic", "bins"])
+@pytest.mark.parametrize("size", [5e-324, 1e-9, 0.001, 1e300, 1.7e308])
+@pytest.mark.parametrize("known", [{}, {"dataset_size": 100}])
+def test_a_batch_size_that_no_dataset_has_breaks_the_rule(name, size, known):
+    """Resealed with an expected batch size of 1e-9, delta times the size was 0, which is allowed."""
+    found = dataclasses.replace(VERIFIED["plain"], certificate=saved.calibration(name).certificate(1.0, size))
+    detail = broken(dm.Policy(max_delta_times_dataset_size=1e12, **known), found)
+    assert "stands for" in detail["max_delta_times_dataset_size"]
+
+
+def test_what_follows_is_rounded_up_and_under_bins_an_integer():
+    rule = {"max_delta_times_dataset_size": 1.0}
+
+    def found(name, size):
+        own = saved.calibration(name).certificate(1.0, size)
+        return dataclasses.replace(VERIFIED["plain"], certificate=own)
+
+    delta = saved.calibration("poisson").budget.delta
+    at = dm.Policy(max_delta_times_dataset_size=101 * delta)
+    below = dm.Policy(max_delta_times_dataset_size=100.9 * delta)
+    assert broken(at, found("poisson", 20.1)) == {}  # 100.5 examples, a rate that was rounded
+    assert list(broken(below, found("poisson", 20.1))) == ["max_delta_times_dataset_size"]
+    assert "no integer" in broken(dm.Policy(**rule), found("bins", 20.1))["max_delta_times_dataset_size"]
+    assert broken(dm.Policy(**rule, dataset_size=90), found("bins", 20.1)) == {}
+    # 81 examples in 4 bins are 20.25 each, and an integer in all.
+    assert broken(dm.Policy(**rule), found("bins", 81 / saved.calibration("bins").participation.bins)) == {}
+
+
+def test_limits_that_no_calendar_has_are_limits(tmp_path):
+    path, key = tmp_path / "certificate.json", tmp_path / "key.pem"
+    PLAIN.save(path)
+    public = dm.new_key(key)
+    dm.sign(path, key, "somebody")
+    assert dm.verify(path, keys=[public], policy=dm.Policy(max_age_days=1e300)).ok
+    with pytest.raises(dm.InvalidParameterError, match="dataset_size must be an integer in"):
+        dm.Policy(dataset_size=10**400)
 
 
 def test_a_broken_policy_and_a_false_claim_are_both_told():
-    import dataclasses
-
     from dpmech.certificates.claim import with_checksum
 
     forged = with_checksum(dataclasses.replace(PLAIN, sigma=0.9 * PLAIN.sigma))

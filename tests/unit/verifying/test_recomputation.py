@@ -359,7 +359,7 @@ def test_strategies_nested_without_end_are_refused(depth, tmp_path):
 
     found = dm.verify(resealed(normalized, change, tmp_path))
     assert found.certificate is None
-    assert found.failures == ("file: nested more than 64 levels deep",)
+    assert found.failures == ("file: not JSON: nested more than 64 levels deep",)
 
 
 def test_a_strategy_may_be_nested_a_little(tmp_path):

@@ -179,6 +179,66 @@ def test_hostile_names_begin_no_command_of_their_own():
         assert "%250A" in data
 
 
+# Where a runner looks for commands: two colons that begin a line, two marks with a bracket anywhere.
+COMMAND = re.compile(r"^\s*::|##\w*\[", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "name", ["::error::a.json", "a\n::error::b.json", "##[error]a.json", "b ##vso[a].json"]
+)
+@pytest.mark.parametrize("form", ["text", "json", "junit", "sarif"])
+@pytest.mark.parametrize("fault", [None, "broken", "missing"])
+def test_no_name_of_a_file_is_a_command_to_a_runner(name, form, fault, folder):
+    """A file called `a` and, on a second line, `::error::b` gave the log of the runner a line of its own."""
+    content = pathlib.Path(FILES[0]).read_text()
+    if fault != "missing":
+        broken = content.replace('"schema_version": 1', '"x": 1')
+        pathlib.Path(name).write_text(content if fault is None else broken)
+    result = done("verify", name, "--format", form, code={None: 0, "broken": 1, "missing": 2}[fault])
+    for text in (result.stdout, result.stderr):
+        assert COMMAND.search(text) is None, text
+    if form in ("json", "sarif") and fault != "missing":
+        assert json.loads(result.stdout)
+    if form == "json" and fault != "missing":
+        assert json.loads(result.stdout)["files"][0]["source"] == name
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("show",),
+        ("risk",),
+        ("verify", "--details"),
+        ("sign", "--key", "key.pem", "--issuer", "i"),
+        ("report", "--format", "markdown", "--claim-only"),
+        ("report", "--format", "json", "--claim-only"),
+        ("report", "--claim-only", "--out", "::error::.html"),
+    ],
+)
+def test_other_commands_print_no_command_either(call, folder):
+    dm.new_key("key.pem")
+    for name in ("::error::a.json", "##[error]a.json", "a\n::error::b.json"):
+        pathlib.Path(name).write_text(pathlib.Path(FILES[0]).read_text())
+        result = done(call[0], name, *call[1:])
+        for text in (result.stdout, result.stderr):
+            assert COMMAND.search(text) is None, text
+
+
+def test_names_in_ledgers_and_claims_are_text(folder):
+    hostile = "run\n::error::x\nother.json: VERIFIED: exact"
+    for command in (
+        ("ledger", "add", "l.json", FILES[0], "--name", hostile, "--new", "--lot", hostile),
+        ("ledger", "add-counts", "l.json", "--name", f"{hostile} 2", "--sigma", "20"),
+        ("ledger", "show", "l.json", "--claims"),
+        ("ledger", "show", "l.json", "--claims", "--json"),
+        ("show", "l.json"),
+        ("verify", "l.json", "--details"),
+    ):
+        result = done(*command)
+        assert COMMAND.search(result.stdout + result.stderr) is None
+        assert not any(line.startswith("other.json") for line in result.stdout.splitlines())
+
+
 @pytest.mark.parametrize(
     ("source", "uri"),
     [

@@ -1,7 +1,6 @@
 import pytest
 
-from dpmech.reports import printable
-from dpmech.reports.free_text import in_markdown
+from dpmech.free_text import in_markdown, on_one_line, printable, without_commands
 from tests.support.reviewed import HOSTILE
 
 
@@ -21,3 +20,20 @@ def test_markdown_stays_on_its_line_and_makes_no_link():
     assert "https\\://" in shown
     assert in_markdown("www.example.org") == "www\\.example.org"
     assert in_markdown("eps 1e-05: 0.5") == "eps 1e-05: 0.5"
+
+
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("::error::a", "\\x3a:error::a"),
+        ("a\n  ::set-output name=b::c", "a\n  \\x3a:set-output name=b::c"),
+        ("a ##[group]b", "a \\x23#[group]b"),
+        ("###vso[task.complete]", "#\\x23#vso[task.complete]"),
+        ("a::b, ## c", "a::b, ## c"),
+    ],
+)
+def test_the_runner_of_a_server_finds_no_command(text, due):
+    assert without_commands(text) == due
+    shown = on_one_line(text)
+    assert "\n" not in shown
+    assert without_commands(shown) == shown

@@ -1,0 +1,240 @@
+"""Files that anybody may have written: read within limits; and documents, written whole or not at all."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dpmech.exceptions import InvalidParameterError
+
+__all__ = ["LARGEST_FILE", "parse_json", "read_bytes", "read_toml", "resolved", "write_bytes"]
+
+# Bytes of a file that is read without being asked for more.
+LARGEST_FILE = 10_000_000
+# Of a TOML file, and of the work that its dots may make: 5000 of them on one line take most of a second.
+_LARGEST_TOML, _MOST_DOTS = 1_000_000, 25_000_000
+# Levels of lists and objects inside each other.
+_DEEPEST = 64
+_SHOWN = 200
+_CHUNK = 1 << 20
+# Names of what this process was started with: a pipe there is the caller's, and is waited for.
+_INHERITED = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "Is a directory"),
+    (stat.S_ISFIFO, "it is a FIFO"),
+    (stat.S_ISSOCK, "it is a socket"),
+    (stat.S_ISCHR, "it is a device"),
+    (stat.S_ISBLK, "it is a device"),
+)
+
+
+def read_bytes(
+    name: str,
+    path: str | os.PathLike[str],
+    *,
+    largest: int = LARGEST_FILE,
+    accepted: str = "a readable file",
+    hint: str = "",
+) -> bytes:
+    """The content of a regular file, or of a pipe that this process was started with.
+
+    What could wait for ever, or never ends, is not opened: a FIFO, a device, a socket.
+
+    Args:
+        name: of the argument that errors are about.
+        path: of the file.
+        largest: bytes; of a larger file no more than these are read.
+        accepted: what errors ask for.
+        hint: where to raise `largest`.
+
+    Raises:
+        InvalidParameterError: if there is no such file, or it cannot be read, or is larger.
+    """
+
+    def refused(reason: str) -> InvalidParameterError:
+        return InvalidParameterError(name, os.fspath(path), f"{accepted} ({reason})")
+
+    try:
+        inherited = _INHERITED.fullmatch(os.fspath(path)) is not None
+        _check_regular(os.stat(path).st_mode, pipes=inherited)
+        # Between the two looks it may have become a FIFO, whose opening would wait.
+        flags = 0 if inherited else getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | flags)
+        with os.fdopen(handle, "rb") as stream:
+            _check_regular(os.fstat(handle).st_mode, pipes=inherited)
+            content = bytearray()
+            # In pieces: what is asked for is made room for at once.
+            while chunk := stream.read(min(_CHUNK, largest + 1 - len(content))):
+                content += chunk
+    except OSError as error:
+        raise refused(error.strerror or str(error)) from error
+    except ValueError as error:  # such as a null character in the name
+        raise refused(str(error)) from error
+    if len(content) > largest:
+        raise InvalidParameterError(name, os.fspath(path), f"a file of at most {largest} bytes{hint}")
+    return bytes(content)
+
+
+def _check_regular(mode: int, *, pipes: bool) -> None:
+    kind = next((words for of_kind, words in _KINDS if of_kind(mode)), None)
+    if kind is not None and not (pipes and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode))):
+        raise OSError(0, kind)
+
+
+def read_toml(name: str, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table that a TOML file is.
+
+    Raises:
+        InvalidParameterError: if the file cannot be read, is larger than 1 MB or is not TOML, or nests its
+            entries more than 64 levels deep.
+    """
+    accepted = "a readable TOML file"
+    content = read_bytes(name, path, largest=_LARGEST_TOML, accepted=accepted)
+    try:
+        text = content.decode("utf-8")
+        _check_dots(text)
+        table = tomllib.loads(text)
+        _check_depth(table)
+    except RecursionError:
+        reason = _too_deep()
+    except ValueError as error:  # of TOML, of UTF-8, of integers with thousands of digits
+        reason = _cut(str(error))
+    else:
+        return table
+    raise InvalidParameterError(name, os.fspath(path), f"{accepted} ({reason})") from None
+
+
+def _check_dots(text: str) -> None:
+    """Refuse dotted keys that would take the parser minutes: its work is quadratic in the parts of a key.
+
+    Keys do not go over lines, and every table costs as much as its name is long for each of its entries.
+    """
+    dots = [line.count(".") for line in text.split("\n")]
+    if sum(count * count for count in dots) + max(dots) * len(dots) > _MOST_DOTS:
+        raise ValueError("too many dots on its lines: put long lists on several")
+
+
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """What JSON text holds: without NaN and infinities, repeated entries, and nesting beyond 64 levels.
+
+    Raises:
+        ValueError: saying in a sentence what is wrong.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_repeats)
+    except RecursionError:
+        raise ValueError(_too_deep()) from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    _check_depth(value)
+    return value
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        repeated = sorted(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the entries {_cut(repr(repeated))} stand there twice")
+    return record
+
+
+def _check_depth(value: Any) -> None:  # noqa: ANN401 - whatever the file held
+    """Refuse nesting that recursion could not follow; no document needs it."""
+    level, depth = [value], 0
+    while level:
+        if depth > _DEEPEST:
+            raise ValueError(_too_deep())
+        inner = [one for one in level if isinstance(one, dict | list)]
+        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
+        depth += 1
+
+
+def _too_deep() -> str:
+    return f"nested more than {_DEEPEST} levels deep"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Where a file is that a symbolic link may stand for; it need not be there.
+
+    A link that is replaced by a file leaves the document that others know under its own name as it was.
+    """
+    return Path(os.path.realpath(path))
+
+
+def write_bytes(name: str, path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file, whole or not at all: to a neighbour first, which is then renamed over it.
+
+    Symbolic links are followed. A new file gets the permissions that the umask leaves; one that is replaced
+    keeps its own, and its owner and group where that is allowed. A pipe or a device is written to.
+
+    Args:
+        name: of the argument that errors are about.
+        path: of the file.
+        content: of the file.
+
+    Raises:
+        InvalidParameterError: if the file cannot be written; a file that was there is then as it was.
+    """
+    try:
+        before = _status(path)
+        if before is not None and not stat.S_ISREG(before.st_mode):
+            with Path(path).open("wb") as stream:
+                stream.write(content)
+            return
+        target = resolved(path)
+        temporary = target.with_name(f".dpmech-{secrets.token_hex(8)}.part")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        # The system takes the umask off; what is replaced may be secret, and is so from the first moment.
+        handle = os.open(temporary, flags, 0o666 if before is None else 0o600)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                if before is not None:
+                    _keep_access(temporary, before)
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidParameterError(
+            name, os.fspath(path), f"a file that can be written ({reason})"
+        ) from error
+
+
+def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _keep_access(path: Path, before: os.stat_result) -> None:
+    """Give a file the owner, group and permissions that another one had; never more than those."""
+    mode = stat.S_IMODE(before.st_mode) & 0o777
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            os.chown(path, -1, before.st_gid)
+        with contextlib.suppress(OSError):
+            os.chown(path, before.st_uid, -1)
+        if path.stat().st_gid != before.st_gid:
+            # What the group may do was said of another one: of this one no more than of everybody.
+            mode &= ~0o070 | (mode & 0o007) << 3
+    path.chmod(mode)
