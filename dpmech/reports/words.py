@@ -4,7 +4,7 @@ import math
 
 from dpmech.certificates import AdaptiveClip, Certificate, RunRecord, trainer_duties
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import Kind, between, down, typed, up
+from dpmech.numerics import Kind, between, typed, up
 from dpmech.plans import STRATEGIES
 
 __all__ = [
@@ -165,7 +165,7 @@ def evidence_words(own: Certificate) -> list[tuple[str, str]]:
         ("guarantee", own.headline),
         ("how sigma was found", own.method),
         ("noise scale sigma, at clip norm 1", up(own.sigma)),
-        ("noise multiplier", down(own.noise_multiplier)),
+        ("what to do with sigma", own.sigma_use),
         ("noise strategy", strategy_words(own)),
         (
             "sensitivity, at clip norm 1",
