@@ -87,6 +87,14 @@ class PairMaker:
         odd = out[1::2]
         np.multiply(radius[: len(odd)], product[: len(odd)], out=odd, casting="same_kind")
 
+    def radii(self, words: _Words, low: _Floats) -> _Floats:
+        """R = sqrt(-2 ln u) of u = (word + low) / 2^64, each in (0, 1); any number of them."""
+        count = len(words)
+        out, fraction, series = (np.empty(count) for _ in range(3))
+        spare = (np.empty(count, dtype=np.uint64), np.empty(count, dtype=np.uint64))
+        self._radius(words, out, (fraction, low.copy(), series), spare, np.empty(count, dtype=bool))
+        return out
+
     def _radius(
         self,
         word: _Words,

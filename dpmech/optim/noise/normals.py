@@ -19,9 +19,15 @@ import torch
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.optim.processes import Key
 
-__all__ = ["CudaNormals", "Generator", "HostNormals", "NormalSource", "fill_by_host", "noise_key"]
+__all__ = ["ACCEPTED", "CudaNormals", "Generator", "HostNormals", "NormalSource", "fill_by_host", "noise_key"]
 
-Generator: TypeAlias = np.random.Generator | torch.Generator | int | Literal["secure", "secure-lattice"]
+Generator: TypeAlias = (
+    np.random.Generator | torch.Generator | int | Literal["secure", "secure-lattice", "philox"]
+)
+ACCEPTED = (
+    'None, "secure", "secure-lattice", "philox", a numpy.random.Generator, a seeded torch.Generator or an '
+    "integer >= 0"
+)
 
 _WORD = 64
 _MAX_WORD = 2**_WORD - 1
@@ -33,7 +39,7 @@ def noise_key(generator: Generator | None) -> Key:
     """128 bits that select the noise: from the operating system, or from a generator.
 
     Args:
-        generator: None takes entropy from the operating system, as private training must. A numpy
+        generator: None and "philox" take entropy from the operating system, as private training must. A numpy
             generator (which moves on), a torch generator (its 64-bit seed and one draw, so that it moves
             on too) or an integer >= 0 makes the noise reproducible, and as secret as they are.
 
@@ -43,7 +49,7 @@ def noise_key(generator: Generator | None) -> Key:
     Raises:
         InvalidParameterError: on another type, or a torch generator that was never seeded.
     """
-    if generator is None:
+    if generator is None or (isinstance(generator, str) and generator == "philox"):
         return secrets.randbits(_WORD), secrets.randbits(_WORD)
     if isinstance(generator, np.random.Generator):
         words = generator.integers(0, _MAX_WORD, size=2, dtype=np.uint64, endpoint=True)
@@ -61,8 +67,7 @@ def noise_key(generator: Generator | None) -> Key:
         raise InvalidParameterError(
             "generator",
             generator,
-            'None, "secure", "secure-lattice", a numpy.random.Generator, a seeded torch.Generator or an '
-            "integer >= 0",
+            ACCEPTED,
         )
     return int(words[0]), int(words[1])
 
