@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.optim.noise.box_muller import torch_pairs
 from dpmech.optim.processes import Key
 
 __all__ = ["ACCEPTED", "CudaNormals", "Generator", "HostNormals", "NormalSource", "fill_by_host", "noise_key"]
@@ -155,7 +156,10 @@ class HostNormals(NormalSource):
 
 
 class CudaNormals(NormalSource):
-    """torch's CUDA Philox (4 x 32, 64-bit key) at explicit offsets.
+    """Pairs (see `torch_pairs`) of words of torch's CUDA Philox (4 x 32, 64-bit key) at explicit offsets.
+
+    torch's own normal numbers end at 6.76 standard deviations on CUDA; these, in float64 before they are
+    rounded to the dtype that is asked for, at 10.59.
 
     The offset has 64 bits. Every chunk reserves at least as many as any launch configuration can use, and
     what a draw did use is checked. What is drawn depends on the launch configuration, so a run resumes bit
@@ -172,7 +176,7 @@ class CudaNormals(NormalSource):
         InvalidParameterError: if the offsets do not fit 64 bits.
     """
 
-    chunk = 1 << 24
+    chunk = 1 << 22
 
     def __init__(
         self, key: Key, generator: torch.Generator, *, sizes: tuple[int, ...], n: int, shards: int
@@ -196,7 +200,7 @@ class CudaNormals(NormalSource):
 
     @staticmethod
     def reserved(size: int) -> int:
-        """Offsets kept for `size` values: at least four for every 128 of them, what a single block uses."""
+        """Offsets kept for `size` words: four for every 128 of them, more than a single block uses."""
         return 4 * (size // 128 + 2)
 
     def offset(self, step: int, parameter: int, shard: int, chunk: int) -> int:
@@ -209,8 +213,10 @@ class CudaNormals(NormalSource):
         self._draw(out, self.offset(step, parameter, shard, chunk))
 
     def _draw(self, out: torch.Tensor, offset: int) -> None:
+        words = torch.empty(-(-out.numel() // 2), 2, dtype=torch.int64, device=self._generator.device)
         self._generator.set_offset(offset)
-        fill_normal(out, self._generator)
+        fill_words(words, self._generator)
+        out.copy_(torch_pairs(words).view(-1)[: out.numel()])
         used = self._generator.get_offset() - offset
         if not 0 < used <= self.reserved(out.numel()):
             raise NumericalError(
@@ -219,7 +225,7 @@ class CudaNormals(NormalSource):
             )
 
     def _fill_reserved(self) -> torch.Tensor:
-        out = torch.empty(1 << 22, dtype=torch.float32, device=self._generator.device)
+        out = torch.empty(1 << 20, dtype=torch.float32, device=self._generator.device)
         self._draw(out, 0)
         return out
 
@@ -234,6 +240,6 @@ def fill_by_host(out: torch.Tensor, draw: Callable[[np.ndarray[Any, Any]], None]
     out.copy_(host)
 
 
-def fill_normal(out: torch.Tensor, generator: torch.Generator) -> None:
-    """Overwrite `out` with normal numbers of a torch generator."""
-    out.normal_(generator=generator)
+def fill_words(out: torch.Tensor, generator: torch.Generator) -> None:
+    """Overwrite `out`, int64, with words of 64 random bits of a torch generator."""
+    out.random_(-(2**63), None, generator=generator)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, processes
-from dpmech.optim.noise.box_muller import LARGEST, PairMaker
+from dpmech.optim.noise.box_muller import LARGEST, PairMaker, torch_pairs
 from dpmech.optim.noise.normals import HostNormals
 from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals, secure_key, source_of
 
@@ -62,6 +62,16 @@ def pairs_of(count):
 @pytest.mark.parametrize("count", [300, pytest.param(30_000, marks=pytest.mark.slow)])
 def test_numbers_are_those_of_exact_arithmetic(count):
     assert 0.0 < worst_error(pairs_of(count)) < 2.0**-50 < 2.0**-48
+
+
+def test_torch_makes_the_same_pairs():
+    """On the device of the words, here the CPU; by torch's functions, so with other last bits."""
+    words = pairs_of(2_000)
+    found = torch_pairs(torch.from_numpy(words.view(np.int64))).numpy()
+    for pair, (first, second) in zip(found[:600], words[:600], strict=True):
+        radius, values = exact(first, second)
+        assert max(abs(mp.mpf(float(x)) - y) for x, y in zip(pair, values, strict=True)) < radius * 2.0**-49
+    np.testing.assert_allclose(found.ravel(), made(words), rtol=0.0, atol=1e-13)
 
 
 def test_a_wrong_coefficient_is_seen(monkeypatch):
