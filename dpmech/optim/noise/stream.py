@@ -102,6 +102,8 @@ class NoiseStream(Uncopied):
         ([torch.Size([3, 2])], 99)
     """
 
+    _key: Key
+
     def __init__(
         self,
         calibration: object,
