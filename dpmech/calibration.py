@@ -61,7 +61,8 @@ class Calibration(Claim):
     Examples:
         >>> import dpmech as dm
         >>> print(dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), 8.0, 1e-5, participation=dm.MinSep(390, 10)))
-        sigma 4.35452 at clip norm 1, noise multiplier 0.60023: exact
+        sigma 4.35452 at clip norm 1: exact
+        correlated noise: use NoiseStream; no number for DP-SGD tools
         eps 8, delta 1e-05, add_remove, unit example; achieved eps in [7.99999, 8]; sensitivity 7.25477
         at 1 % false positives an attack finds at most 99.97 % of the examples, by eps and delta alone
         RMSE 19.7136, MaxSE 27.537, in units of the clip norm
@@ -73,8 +74,8 @@ class Calibration(Claim):
         budget, achieved = self.budget, between(self.achieved.lower, self.achieved.upper)
         return "\n".join(
             [
-                f"sigma {up(self.sigma)} at clip norm 1, noise multiplier {up(self.noise_multiplier)}: "
-                f"{self.guarantee}",
+                f"sigma {up(self.sigma)} at clip norm 1: {self.guarantee}",
+                self.sigma_use,
                 f"eps {typed(budget.eps)}, delta {typed(budget.delta)}, {self.adjacency.value}, "
                 f"unit {self.unit.value}; "
                 f"achieved eps in {achieved}; sensitivity {up(self.sensitivity.upper)}",

@@ -41,7 +41,7 @@ class Accountant(abc.ABC):
     Attributes:
         by: the accountant, as data; `method` is the same in words.
         guarantee: how sure its bounds are.
-        sensitivity: what sigma is divided by to give the noise multiplier.
+        sensitivity: the largest L2 norm by which one unit may change C G.
     """
 
     by: Provenance

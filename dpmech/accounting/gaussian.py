@@ -28,7 +28,7 @@ def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
     """Natural log of delta at sensitivity 1, and a bound on the relative rounding error of delta.
 
     Args:
-        sigma: noise multiplier, > 0.
+        sigma: at sensitivity 1, > 0.
         eps: >= 0.
     """
     a = 0.5 / sigma - eps * sigma
@@ -60,7 +60,7 @@ def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
 
 
 def gaussian_sigma(eps: float, delta: float) -> float:
-    """Smallest noise multiplier that meets (eps, delta), rounded up.
+    """Smallest sigma at sensitivity 1 that meets (eps, delta), rounded up.
 
     The relative excess is about 1e-12, and below 1e-7 for eps down to 1e-6.
 
@@ -84,7 +84,7 @@ def gaussian_sigma(eps: float, delta: float) -> float:
 
 
 def gaussian_log_sigma(eps: float, delta: float) -> float:
-    """Log of the noise multiplier at (eps, delta), to nearest: for searches, never for a guarantee."""
+    """Log of sigma / sensitivity at (eps, delta), to nearest: for searches, never for a guarantee."""
     target = math.log(delta)
 
     def excess(log_sigma: float) -> float:
@@ -97,13 +97,13 @@ def gaussian_log_sigma(eps: float, delta: float) -> float:
     while excess(high) > 0.0:
         high += 2.0
         if high > math.log(_LARGEST):
-            raise UnattainableBudgetError(eps, delta, f"the noise multiplier would exceed {_LARGEST:g}")
+            raise UnattainableBudgetError(eps, delta, f"sigma / sensitivity would exceed {_LARGEST:g}")
     # The tolerances are those of a search; no guarantee rests on them.
     return float(scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
 
 
 def gaussian_epsilon(sigma: float, delta: float, *, safe: bool) -> float:
-    """Smallest eps >= 0 at delta for noise multiplier sigma, rounded up (`safe`) or down."""
+    """Smallest eps >= 0 at delta for sigma at sensitivity 1, rounded up (`safe`) or down."""
 
     def value(eps: float) -> float:
         return gaussian_delta(sigma, eps)[1 if safe else 0]

@@ -19,7 +19,7 @@ _ULP = 2.0**-52
 ORDERS = (*range(2, 65), *(round(64.0 * 1.05**step) for step in range(1, 105)))
 
 
-def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int) -> float:
+def sampled_divergence(sampling_prob: float, sigma_over_sensitivity: float, order: int) -> float:
     r"""Renyi divergence of one Poisson-sampled Gaussian release, the larger of both directions, rounded up.
 
     log(1 + sum_{k >= 2} C(a, k) q^k (1-q)^(a-k) (e^(k(k-1) / (2 s^2)) - 1)) / (a - 1): no term cancels, so
@@ -27,7 +27,7 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
 
     Args:
         sampling_prob: q in (0, 1).
-        noise_multiplier: s > 0.
+        sigma_over_sensitivity: s > 0.
         order: a, an integer >= 2.
 
     Raises:
@@ -38,7 +38,7 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
         Mironov, Talwar and Zhang 2019 (arXiv:1908.10530v1), Section 3.3; Theorem 5 for the direction.
     """
     log_q, log_rest = math.log(sampling_prob), math.log1p(-sampling_prob)
-    precision = 0.5 / noise_multiplier / noise_multiplier
+    precision = 0.5 / sigma_over_sensitivity / sigma_over_sensitivity
     terms, sizes = [], []
     order = check_integer("order", order, minimum=2)  # a Python int, as coefficients are of any size
     coefficient = order
@@ -46,7 +46,9 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
         coefficient = coefficient * (order - k + 1) // k
         gain = k * (k - 1) * precision
         if gain == 0.0 or not math.isfinite(gain):
-            raise NumericalError(f"noise multiplier {noise_multiplier!r} leaves float64 at order {order}")
+            raise NumericalError(
+                f"sigma / sensitivity {sigma_over_sensitivity!r} leaves float64 at order {order}"
+            )
         parts = (math.log(coefficient), k * log_q, (order - k) * log_rest, gain, math.log(-math.expm1(-gain)))
         terms.append(math.fsum(parts))
         sizes.append(math.fsum(map(abs, parts)))
@@ -60,7 +62,7 @@ def sampled_divergence(sampling_prob: float, noise_multiplier: float, order: int
     if not (math.isfinite(value) and value > 0.0 and error < 1e-6):
         raise NumericalError(
             f"the Renyi divergence of order {order} leaves float64 at q={sampling_prob!r}, "
-            f"noise multiplier {noise_multiplier!r}"
+            f"sigma / sensitivity {sigma_over_sensitivity!r}"
         )
     return value
 

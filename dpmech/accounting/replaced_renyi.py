@@ -38,24 +38,24 @@ _MOMENTS, _DIGITS = 128, 600
 _ROUNDING = 64.0 * UNIT
 
 
-def replaced_divergence(sampling_prob: float, noise_multiplier: float) -> Callable[[float], float]:
+def replaced_divergence(sampling_prob: float, sigma_over_sensitivity: float) -> Callable[[float], float]:
     """An upper bound on the Renyi divergence of one step, rounded up, as a function of the order > 1.
 
     Args:
         sampling_prob: B / n, not below it, in (0, 1).
-        noise_multiplier: s > 0, the noise over the distance of two examples that replace each other.
+        sigma_over_sensitivity: s > 0, the noise over the distance of two examples that replace each other.
     """
     known: dict[int, float] = {1: 0.0}
-    moments = functools.cache(lambda: log_even_moments(noise_multiplier))
+    moments = functools.cache(lambda: log_even_moments(sigma_over_sensitivity))
 
     def log_moment(order: int) -> float:
         if order not in known:
-            known[order] = _log_moment(sampling_prob, noise_multiplier, order, moments())
+            known[order] = _log_moment(sampling_prob, sigma_over_sensitivity, order, moments())
         return known[order]
 
     def divergence(order: float) -> float:
         # Rounded up before it is divided; the cap by three operations.
-        whole = next_up(order / noise_multiplier * (0.5 / noise_multiplier) * (1.0 + 8.0 * UNIT))
+        whole = next_up(order / sigma_over_sensitivity * (0.5 / sigma_over_sensitivity) * (1.0 + 8.0 * UNIT))
         below = math.floor(order)
         if below + 1 > _MOST_TERMS:
             return whole
@@ -68,7 +68,7 @@ def replaced_divergence(sampling_prob: float, noise_multiplier: float) -> Callab
     return divergence
 
 
-def log_even_moments(noise_multiplier: float) -> FloatArray:
+def log_even_moments(sigma_over_sensitivity: float) -> FloatArray:
     """Logarithms, rounded up, of E (r - 1)^l for l = 2, 4, ..., under N(0, s^2): its l-th differences at 0.
 
     E r^i is e^(i (i - 1) / (2 s^2)). Differences cancel, so that they are taken in as many decimal digits as
@@ -78,7 +78,7 @@ def log_even_moments(noise_multiplier: float) -> FloatArray:
     Returns:
         Shape (m,), m <= 64; fewer where the digits are too many.
     """
-    square = noise_multiplier * noise_multiplier
+    square = sigma_over_sensitivity * sigma_over_sensitivity
 
     def digits(order: int) -> float:
         lost = 2.0 * order * math.log(2.0) + order * order / (2.0 * square)
@@ -88,7 +88,7 @@ def log_even_moments(noise_multiplier: float) -> FloatArray:
     if most == 0:
         return np.zeros(0)
     with decimal.localcontext(prec=math.ceil(digits(most)), Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
-        multiplier = decimal.Decimal(noise_multiplier)
+        multiplier = decimal.Decimal(sigma_over_sensitivity)
         growth = (1 / (multiplier * multiplier)).exp()
         row, factor = [decimal.Decimal(1), decimal.Decimal(1)], decimal.Decimal(1)
         for _ in range(most - 1):

@@ -11,7 +11,7 @@ __all__ = ["gaussian_scale", "smallest_sigma"]
 
 
 def gaussian_scale(eps: float, delta: float) -> float:
-    """Log noise multiplier of the plain Gaussian mechanism with this delta at eps.
+    """Log of sigma / sensitivity of the plain Gaussian mechanism with this delta at eps.
 
     Delta falls over hundreds of orders of magnitude; this is close to linear in log sigma for every
     accountant, so that a secant needs few probes. It steers that search, where the comparison of delta itself

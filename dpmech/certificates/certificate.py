@@ -52,7 +52,7 @@ _PACKAGES = ("dpmech", "numpy", "scipy", "numba", "dp-accounting", "prv-accounta
 # Coefficients beyond this many are left to the definition, which is always complete.
 _LEADING = 16_384
 # What only work on all n steps can check; `load` does it where it takes no longer than this, `verify` always.
-_DERIVED = {"claim": ("coefficients",), "evidence": ("rmse", "max_se")}
+_DERIVED = {"claim": ("coefficients",), "evidence": ("noise_multiplier", "rmse", "max_se")}
 _LOAD_SECONDS, _LOAD_MEMORY = 20.0, 1e9
 _UNFIT = (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError)
 
@@ -199,7 +199,7 @@ class Certificate(Claim, Document):
                 f"eps {typed(self.budget.eps)}, delta {typed(self.budget.delta)}, {self.adjacency.value}, "
                 f"unit {self.unit.value}",
                 self.attack_words,
-                f"sigma {up(self.sigma)} at clip norm 1 (noise multiplier {up(self.noise_multiplier)})",
+                f"sigma {up(self.sigma)} at clip norm 1: {self.sigma_use}",
                 *map(repr, (self.strategy, self.participation)),
                 *trainer_duties(self).values(),
             ]
@@ -213,7 +213,11 @@ class Certificate(Claim, Document):
         """What follows from the strategy by work on all n steps."""
         return {
             "claim": {"coefficients": _coefficients(self.strategy)},
-            "evidence": {"rmse": self.rmse(), "max_se": self.max_se()},
+            "evidence": {
+                "noise_multiplier": self.noise_multiplier,
+                "rmse": self.rmse(),
+                "max_se": self.max_se(),
+            },
         }
 
     def _stated(self) -> dict[str, Any]:
@@ -243,7 +247,6 @@ class Certificate(Claim, Document):
                 "rng_supplied": self.evidence.rng_supplied,
                 "sensitivity": self.sensitivity.to_dict(),
                 "achieved": self.achieved.to_dict(),
-                "noise_multiplier": self.noise_multiplier,
                 "platform": {
                     "machine": self.evidence.machine,
                     "longdouble_bits": self.evidence.longdouble_bits,

@@ -22,6 +22,8 @@ from dpmech.mechanism import (
     Workload,
     decoder_norm,
     decoder_row_norm,
+    noise_multiplier,
+    sigma_use,
 )
 from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee, up
 
@@ -77,7 +79,7 @@ class Claim(abc.ABC):
         budget: the (eps, delta) asked for.
         sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1. The sensitivity is
             inside it.
-        sensitivity: what sigma is divided by to give `noise_multiplier`.
+        sensitivity: the largest L2 norm by which one unit may change C G, at clip norm 1.
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
         clip_norm: the clip norm that the trainer must use, > 0, or the AdaptiveClip by which it changes from
             step to step, or None where it is left open.
@@ -169,9 +171,22 @@ class Claim(abc.ABC):
         return str(self.achieved.by)
 
     @property
-    def noise_multiplier(self) -> float:
-        """Sigma over the sensitivity: for Poisson sampling, what accountants take."""
-        return self.sigma / self.sensitivity.upper
+    def noise_multiplier(self) -> float | None:
+        """What Opacus calls so: sigma where the noise of all steps is i.i.d., and None where it is not.
+
+        Never sigma over the sensitivity: the sensitivity is inside sigma.
+        """
+        return noise_multiplier(self.strategy, self.sigma)
+
+    @property
+    def sigma_use(self) -> str:
+        """What to do with sigma, in a sentence: which noise it is, and whether Opacus has a name for it."""
+        if isinstance(self.clip_norm, AdaptiveClip) and self.noise_multiplier is not None:
+            return (
+                "i.i.d. noise of gradients and counts together; in Opacus: noise_multiplier, with "
+                f'clipping="adaptive" and unclipped_num_std={up(self.clip_norm.count_stddev(self.sigma))}'
+            )
+        return sigma_use(self.strategy)
 
     def rmse(self, *, workload: Workload | None = None) -> float:
         """||B||_F sigma / sqrt(n) in units of the clip norm, amplified where sigma is."""

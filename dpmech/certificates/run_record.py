@@ -23,6 +23,13 @@ __all__ = ["KIND", "Randomness", "RunRecord", "is_run_record"]
 
 KIND = "run record"
 _MOST_LETTERS = 60  # of a source, in one line
+# Generators that samplers and noise streams name, and whether they are cryptographic.
+_GENERATORS = {
+    "philox": False,
+    "aes-128-ctr": True,
+    "aes-128-ctr, ziggurat": True,
+    "aes-128-ctr, lattice": True,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +41,8 @@ class Randomness:
         fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
         seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
             short one can be found from the fingerprint.
+        generator: what made the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; None where
+            that is not stated, as in earlier records.
 
     Example:
         >>> import dpmech as dm
@@ -44,10 +53,13 @@ class Randomness:
     source: str
     fingerprint: str
     seeded: bool
+    generator: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, str) or not self.source:
             raise InvalidParameterError("source", self.source, "text")
+        if self.generator is not None and (not isinstance(self.generator, str) or not self.generator):
+            raise InvalidParameterError("generator", self.generator, "text, or None")
         if (
             not isinstance(self.fingerprint, str)
             or len(self.fingerprint) != 64
@@ -56,6 +68,23 @@ class Randomness:
             raise InvalidParameterError("fingerprint", self.fingerprint, "64 hexadecimal digits")
         if not isinstance(self.seeded, bool):
             raise InvalidParameterError("seeded", self.seeded, "True or False")
+
+    @property
+    def cryptographic(self) -> bool:
+        """Whether the generator is a cipher; False where it is not stated, or not known here."""
+        return self.generator is not None and _GENERATORS.get(self.generator, False)
+
+    @property
+    def generator_words(self) -> str:
+        """The generator, and whether it is cryptographic; quoted where it is not known here."""
+        if self.generator is None:
+            return "a generator that is not stated"
+        name = self.generator if self.generator in _GENERATORS else _quoted(self.generator)
+        return f"{name} ({'cryptographic' if self.cryptographic else 'not a cryptographic generator'})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; the generator is left out where it is not stated."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +257,10 @@ class RunRecord(Document):
             else f"at most {self.most_participations} participations{apart}"
         )
         seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
-        made = f"lots: {_quoted(self.sampler.source)}; noise: {_quoted(self.noise.source)}"
+        made = "; ".join(
+            f"{name}: {_quoted(one.source)}, from {one.generator_words}"
+            for name, one in (("batches", self.sampler), ("noise", self.noise))
+        )
         text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
         if self.uniqueness == Uniqueness.NOT_CHECKED:
             text += "; not checked that no example stands in the dataset twice"
@@ -247,8 +279,8 @@ class RunRecord(Document):
             "smallest_separation": self.smallest_separation,
             "most_participations": self.most_participations,
             "processes": self.processes,
-            "sampler": dataclasses.asdict(self.sampler),
-            "noise": dataclasses.asdict(self.noise),
+            "sampler": self.sampler.to_dict(),
+            "noise": self.noise.to_dict(),
             "uniqueness": self.uniqueness.value,
             "continuity": None if self.continuity is None else self.continuity.to_dict(),
         }

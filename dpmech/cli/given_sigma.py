@@ -25,8 +25,9 @@ from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.evaluation import delta, epsilon
 from dpmech.exceptions import InvalidParameterError
-from dpmech.mechanism import Strategy, sensitivity
-from dpmech.numerics import Bounds, between, down, product_down, typed
+from dpmech.mechanism import Strategy, sensitivity, sigma_use
+from dpmech.mechanism import noise_multiplier as noise_multiplier_of
+from dpmech.numerics import Bounds, between, typed
 
 __all__ = ["delta_command", "epsilon_command"]
 
@@ -49,7 +50,8 @@ def _noise_options(command: _Command) -> _Command:
         click.option(
             "--noise-multiplier",
             type=Real(minimum=0.0, open_minimum=True),
-            help="Sigma over the add_remove sensitivity; for DP-SGD under Poisson sampling, sigma itself.",
+            help="The noise multiplier of Opacus: standard deviation of the noise over the clip norm. It is "
+            "sigma where noise is independent from step to step; refused for other strategies.",
         ),
         click.option(
             "--out",
@@ -129,7 +131,7 @@ def _answer(
     if chosen is None:
         raise MissingOptionsError(missing)
     strategy = chosen.build(plan.training.n)
-    noise = sigma if sigma is not None else _sigma_of(noise_multiplier, strategy, plan)
+    noise = sigma if sigma is not None else _sigma_of(noise_multiplier, strategy)
     method = plan.method
     if out is not None and method is None:
         # A certificate of a sigma that was not searched rests on no samples.
@@ -153,8 +155,9 @@ def _answer(
         "guarantee": str(found.guarantee),
         "method": str(found.by),
         "sigma": noise,
+        "sigma_use": sigma_use(strategy),
         "sensitivity": bounds.upper,
-        "noise_multiplier": noise / bounds.upper,
+        "noise_multiplier": noise_multiplier_of(strategy, noise),
         "strategy": as_data(strategy),
         "seconds": round(time.perf_counter() - start, 3),
     }
@@ -167,31 +170,27 @@ def _answer(
     estimates = [] if found.guarantee.rigorous else [chosen.label]
     at_delta = found.upper if plan.delta is None else plan.delta
     notes = plan_notes(plan.training, eps, at_delta, estimates=estimates)
-    if noise_multiplier is not None and noise > noise_multiplier:
-        notes.append(
-            f"sigma is {down(noise)}, the noise multiplier {typed(noise_multiplier)} times the sensitivity; "
-            "where yours is noise over the clip norm alone, as optimizers count it, give it as --sigma"
-        )
     warn(notes, quiet=quiet)
     if as_json:
         emit(document(command, row | {"plan": plan.described(), "notes": notes}))
     else:
-        # What was typed is echoed; the other one of the two comes out of it, rounded down.
-        own = {"sigma": typed(noise) if sigma is not None else down(noise)}
-        own["noise_multiplier"] = (
-            typed(noise_multiplier) if noise_multiplier else down(row["noise_multiplier"])
-        )
+        # What was typed is echoed.
+        own = {key: typed(noise) for key in ("sigma", "noise_multiplier") if row[key] is not None}
         cells = cells_of(row | plan.described()) | own
         emit(*sheet(_title(command, found, plan, chosen), cells))
     if failed is not None:
         raise failed
 
 
-def _sigma_of(noise_multiplier: float | None, strategy: Strategy, plan: ResolvedPlan) -> float:
-    """Sigma of a noise multiplier, rounded down: over the sensitivity for add-remove, as trainers count."""
-    if noise_multiplier is None:
+def _sigma_of(given: float | None, strategy: Strategy) -> float:
+    """Sigma of a noise multiplier, which it is where the noise of all steps is i.i.d."""
+    if given is None:
         raise InvalidParameterError("sigma", None, "given")
-    return product_down(noise_multiplier, sensitivity(strategy, plan.participation).lower)
+    if noise_multiplier_of(strategy, given) is None:
+        raise InvalidParameterError(
+            "noise_multiplier", given, f"left out with {strategy!r}, {sigma_use(strategy)}; give --sigma"
+        )
+    return given
 
 
 def _bounds(

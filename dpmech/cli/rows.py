@@ -29,6 +29,7 @@ def numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
     cost = noise_cost(cal.strategy)
     return {
         "sigma": cal.sigma,
+        "sigma_use": cal.sigma_use,
         "sensitivity": cal.sensitivity.upper,
         "noise_multiplier": cal.noise_multiplier,
         "rmse": cal.rmse(),

@@ -92,6 +92,7 @@ def _claim(own: Certificate) -> dict[str, Any]:
         "adjacency": own.adjacency.value,
         "unit": own.unit.value,
         "sigma": own.sigma,
+        "sigma_use": own.sigma_use,
         "noise_multiplier": own.noise_multiplier,
         "sensitivity": own.sensitivity.upper,
         "eps_lower": own.achieved.lower,

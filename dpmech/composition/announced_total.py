@@ -162,7 +162,7 @@ class AnnouncedTotal(Total):
         return ({"betas": list(betas.values())} if betas else {}) | {
             "gaussian": list(known.parts.gaussian),
             "sampled": [
-                [part.sampling_prob, part.noise_multiplier, float(part.steps), float(part.tight)]
+                [part.sampling_prob, part.sigma_over_sensitivity, float(part.steps), float(part.tight)]
                 for part in known.parts.sampled
             ],
             "claims": [list(one.claim) for one in once if one.waits],

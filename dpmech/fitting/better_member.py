@@ -4,7 +4,7 @@ Along one path of every family (lambda; the number of bands; the damping of coef
 downhill from where the strategy stands. Errors are compared like with like:
 
 - without amplification ||B||_F sens, for which the budget does not matter;
-- sampled release by release ||B||_F times the largest column norm, as all members have one noise multiplier;
+- sampled release by release ||B||_F times the largest column norm: sigma / sensitivity is that of all;
 - under Balls-in-Bins ||B||_F times the sigma of the moment bound. It is looser than the accountants, by some
   ten per cent from one member to another, so that only large factors mean something.
 

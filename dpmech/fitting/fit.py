@@ -28,8 +28,8 @@ class Fit:
         strategy: the winner.
         participation: that of the winner; where several were given, the best.
         objective: "rmse", "max_se" or "last".
-        error: the certified error in units of the clip norm: at noise multiplier 1 without a budget, at the
-            calibrated sigma with one.
+        error: the certified error in units of the clip norm: at sigma / sensitivity 1 without a budget, at
+            the calibrated sigma with one.
         identity_error: that of independent noise, under the first participation.
         candidates: (description, error) of everything that was judged in the end, the winner included.
         calibration: that of the winner; None without a budget.
@@ -51,7 +51,7 @@ class Fit:
 
     def __str__(self) -> str:
         errors = f"{up(self.error)}, of independent noise {up(self.identity_error)}"
-        unit = "at noise multiplier 1" if self.calibration is None else "at the calibrated sigma"
+        unit = "at sigma / sensitivity 1" if self.calibration is None else "at the calibrated sigma"
         fitted = [repr(self.strategy), repr(self.participation), f"{self.objective} {errors}: {unit}"]
         return "\n".join(fitted if self.calibration is None else [*fitted, str(self.calibration)])
 

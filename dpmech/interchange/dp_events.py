@@ -26,8 +26,8 @@ def to_dp_event(
 ) -> "dp_accounting.DpEvent":
     """The DpEvent of a mechanism, for accountants of dp_accounting with ADD_OR_REMOVE_ONE.
 
-    Without sampling it is one `GaussianDpEvent`, whatever the number of steps: sigma over the sensitivity of
-    the whole matrix is its noise multiplier, rounded down. Under Poisson sampling it is that many
+    Without sampling it is one `GaussianDpEvent`, whatever the number of steps: its argument is sigma /
+    sensitivity of the whole matrix, rounded down. Under Poisson sampling it is that many
     `PoissonSampledDpEvent`s; under CyclicPoisson those that one example can join. A ledger is the
     `ComposedDpEvent` of its releases.
 

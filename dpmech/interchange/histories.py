@@ -98,6 +98,11 @@ def from_opacus_history(accountant: object) -> PrivacyProfile:
     from a generator that others can predict, and hooks that change gradients after clipping, are not in it
     either.
 
+    A loader of Opacus takes k = len(loader) = ceil(N / B) steps an epoch, each with q = 1 / k, which is what
+    the history says. To size noise beforehand:
+    `dm.calibrate_sigma(dm.Identity(epochs * k), eps, delta, participation=dm.Poisson(1 / k))`, whose sigma
+    is the noise multiplier.
+
     Args:
         accountant: of Opacus (any: they keep the same history), its `state_dict()`, or the history itself.
 

@@ -7,6 +7,7 @@ from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.mechanism import Mechanism, mechanism_of, sensitivity
 from dpmech.mechanism.min_sep_participation import MinSepSampling
 from dpmech.mechanism.noise_cost import noise_cost
+from dpmech.mechanism.noise_multiplier import noise_multiplier, sigma_use
 from dpmech.mechanism.objectives import (
     decoder_norm,
     decoder_row_norm,
@@ -110,10 +111,12 @@ __all__ = [
     "max_se",
     "mechanism_of",
     "noise_cost",
+    "noise_multiplier",
     "per_step_error",
     "register",
     "rmse",
     "sensitivity",
+    "sigma_use",
     "square_root_coefs",
     "workloads",
 ]

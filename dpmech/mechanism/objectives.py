@@ -48,7 +48,7 @@ def rmse(
     *,
     workload: Workload | None = None,
 ) -> float:
-    """Root mean squared error ||B||_F sens / sqrt(n) at noise multiplier 1.
+    """Root mean squared error ||B||_F sens / sqrt(n) at sigma / sensitivity 1.
 
     Args:
         strategy: C; or a Mechanism, which says participation and adjacency as well.
@@ -81,7 +81,7 @@ def max_se(
     *,
     workload: Workload | None = None,
 ) -> float:
-    """Largest standard error max_i ||B[i, :]|| sens at noise multiplier 1.
+    """Largest standard error max_i ||B[i, :]|| sens at sigma / sensitivity 1.
 
     Arguments, units and errors are those of `rmse`. References: lambda_cgd eq. 7.
 
@@ -100,7 +100,7 @@ def last_iterate_error(
     *,
     workload: Workload | None = None,
 ) -> float:
-    """Standard error of the last output, ||B[n-1, :]|| sens, at noise multiplier 1.
+    """Standard error of the last output, ||B[n-1, :]|| sens, at sigma / sensitivity 1.
 
     Arguments, units and errors are those of `rmse`.
 

@@ -126,7 +126,7 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "sensitivity.scaled_envelope": "monotone envelope times the largest scale",
     "sensitivity.evenly_spaced": "evenly spaced sets, absolute inner products",
     "sensitivity.best_rows": "row-wise best separated sets of |C^T C|",
-    "sensitivity.of_multiplier": "1 / noise multiplier",
+    "sensitivity.of_multiplier": "1 / (sigma / sensitivity)",
     "second.none": "no second route at this size",
     "second.all_sets": "brute force over {sets} sets",
     "second.largest_column": "largest norm of the explicit columns",

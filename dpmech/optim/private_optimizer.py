@@ -50,7 +50,8 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             and processes; None takes the certificate's.
         clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping, of
             which clip_norm is the joint norm.
-        generator: of the noise: None for entropy of the operating system; or another, see NoiseStream.
+        generator: of the noise: None for a key from the operating system, and a cipher on CPUs; or another,
+            see NoiseStream.
         mode: how the noise is formed, as for NoiseStream.
         loss_scale: the constant by which a float16 loss was multiplied; gradients are divided by it before
             they are clipped. (A GradScaler is refused: its scale and its skipped steps depend on the data.)

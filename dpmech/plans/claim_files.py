@@ -12,7 +12,8 @@ from dpmech.mechanism import (
     Adjacency,
     Participation,
     Strategy,
-    sensitivity,
+    noise_multiplier,
+    sigma_use,
 )
 from dpmech.plans.entries import Entry, build_strategy
 from dpmech.plans.names import STRATEGIES, owners, sampling_kind
@@ -91,7 +92,7 @@ def _claim(table: dict[str, Any]) -> PublishedClaim:
         raise InvalidParameterError(
             "adjacency", given["adjacency"], "one of add_remove, zero_out, replace_one"
         )
-    sigma = _sigma(given, strategy, participation)
+    sigma = _sigma(given, strategy)
     note = given.get("note", "")
     if not isinstance(note, str):
         raise InvalidParameterError("note", note, "text")
@@ -110,8 +111,8 @@ def _claim(table: dict[str, Any]) -> PublishedClaim:
     )
 
 
-def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participation | Shuffled) -> float:
-    """Sigma as given, or a noise multiplier times the sensitivity at add-remove."""
+def _sigma(given: dict[str, Any], strategy: Strategy) -> float:
+    """Sigma as given, or as the noise multiplier of Opacus, which it is for i.i.d. noise."""
     if ("sigma" in given) == ("noise_multiplier" in given):
         raise InvalidParameterError(
             "sigma", given.get("sigma"), "given, or else noise_multiplier, and not both"
@@ -119,9 +120,11 @@ def _sigma(given: dict[str, Any], strategy: Strategy, participation: Participati
     if "sigma" in given:
         return check_sigma(given["sigma"])
     multiplier = check_real("noise_multiplier", given["noise_multiplier"], minimum=0.0, open_minimum=True)
-    if isinstance(participation, Shuffled):
-        return multiplier  # of one release, as for Poisson sampling
-    return multiplier * sensitivity(strategy, participation).lower
+    if noise_multiplier(strategy, multiplier) is None:
+        raise InvalidParameterError(
+            "noise_multiplier", multiplier, f"left out with {strategy!r}: {sigma_use(strategy)}; give sigma"
+        )
+    return multiplier
 
 
 def _schedule(given: dict[str, Any]) -> tuple[int, Participation | Shuffled, set[str]]:

@@ -21,7 +21,7 @@ _NAMES: dict[str, Mapping[str, Any]] = {
     "allowed_adjacencies": {one.value: one for one in Adjacency},
     "allowed_units": {one.value: one for one in Unit},
 }
-_KEYS = (*_NUMBERS, *_NAMES, "require_signature", "trusted_keys")
+_KEYS = (*_NUMBERS, *_NAMES, "require_signature", "require_cryptographic_generator", "trusted_keys")
 
 
 def read_policy(path: str | os.PathLike[str]) -> Policy:

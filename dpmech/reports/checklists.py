@@ -215,7 +215,7 @@ def _randomness(review: Review) -> _Answered:
     if run is None:
         return None
     seeded = "seeded by the caller" if run.noise.seeded else "not seeded by the caller"
-    return f"Noise from {run.noise.source}, {seeded}.", "run record"
+    return f"Noise from {run.noise.source}, made by {run.noise.generator_words}, {seeded}.", "run record"
 
 
 def _unprotected(review: Review) -> _Answered:

@@ -49,7 +49,7 @@ class Grid:
 
 
 def gaussian_grid(delta: float, low: float, high: float) -> Grid:
-    """Noise multipliers of anything that is not sampled: sigma is that times the sensitivity.
+    """Sigma / sensitivity of anything that is not sampled.
 
     Args:
         delta: in (0, 1).

@@ -4,7 +4,7 @@ import math
 
 from dpmech.certificates import AdaptiveClip, Certificate, RunRecord, trainer_duties
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import Kind, between, down, typed, up
+from dpmech.numerics import Kind, between, typed, up
 from dpmech.plans import STRATEGIES
 
 __all__ = [
@@ -165,7 +165,7 @@ def evidence_words(own: Certificate) -> list[tuple[str, str]]:
         ("guarantee", own.headline),
         ("how sigma was found", own.method),
         ("noise scale sigma, at clip norm 1", up(own.sigma)),
-        ("noise multiplier", down(own.noise_multiplier)),
+        ("what to do with sigma", own.sigma_use),
         ("noise strategy", strategy_words(own)),
         (
             "sensitivity, at clip norm 1",
@@ -197,9 +197,9 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
         )
     if run.smallest_separation is not None:
         rows.append(("least separation of two", f"{run.smallest_separation} steps"))
-    for name, one in (("lots", run.sampler), ("noise", run.noise)):
+    for name, one in (("batches", run.sampler), ("noise", run.noise)):
         seeded = "seeded by the caller" if one.seeded else "not seeded by the caller"
-        rows.append((f"random numbers of the {name}", f"{one.source}; {seeded}"))
+        rows.append((f"random numbers of the {name}", f"{one.source}, from {one.generator_words}; {seeded}"))
     rows.append(("no example stands in the data twice", run.uniqueness.value))
     if run.continuity is not None:
         kept = (("dataset", run.continuity.dataset), ("model", run.continuity.model))

@@ -34,6 +34,8 @@ from dpmech.mechanism import (
     Strategy,
     Unstated,
     mechanism_of,
+    noise_multiplier,
+    sigma_use,
 )
 from dpmech.numerics import Bounds, between, next_up, safe_root, signed, typed, up
 from dpmech.risk_targets.few_profiles import by_few_profiles
@@ -90,9 +92,9 @@ class RiskCalibration:
         return self.sigma
 
     @property
-    def noise_multiplier(self) -> float:
-        """Sigma over the sensitivity."""
-        return self.sigma / self.sensitivity.upper
+    def noise_multiplier(self) -> float | None:
+        """What Opacus calls so: sigma where the noise of all steps is i.i.d., and None where it is not."""
+        return noise_multiplier(self.mechanism.strategy, self.sigma)
 
     def calibration(self, delta: float | None = None) -> Calibration:
         """The same noise scale with the budget that it meets at a delta: to certify, and to train with.
@@ -166,8 +168,8 @@ class RiskCalibration:
         )
         return "\n".join(
             [
-                f"sigma {up(self.sigma)} at clip norm 1, noise multiplier {up(self.noise_multiplier)}: "
-                f"{self.risk.guarantee}",
+                f"sigma {up(self.sigma)} at clip norm 1: {self.risk.guarantee}",
+                sigma_use(self.mechanism.strategy),
                 f"{type(self.target).__name__}: {wanted}; reached in "
                 f"{between(self.risk.lower, self.risk.upper)}, {self.mechanism.adjacency.value}",
                 repr(self.mechanism.strategy),

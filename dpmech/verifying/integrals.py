@@ -56,7 +56,7 @@ _MOST_STEPS = 10**8
 
 
 def gaussian_integral(multiplier: float, eps: float) -> float:
-    """Delta of N(1, s^2) against N(0, s^2) at eps >= 0, s the noise multiplier > 0."""
+    """Delta of N(1, s^2) against N(0, s^2) at eps >= 0, s = sigma / sensitivity > 0."""
     mu = 1.0 / multiplier
     # In standard deviations from where the loss passes eps, on the side of the shifted law.
     start = eps / mu - 0.5 * mu
@@ -84,7 +84,7 @@ def one_step_delta(sampling_prob: float, multiplier: float, eps: float) -> float
 
     Args:
         sampling_prob: q in (0, 1).
-        multiplier: noise multiplier s > 0.
+        multiplier: s = sigma / sensitivity > 0.
         eps: >= 0.
     """
     return max(_one_direction(sampling_prob, multiplier, eps, sign) for sign in (1.0, -1.0))
@@ -129,7 +129,7 @@ def composed_delta(sampling_prob: float, multiplier: float, steps: int, eps: flo
 
     Args:
         sampling_prob: q in (0, 1).
-        multiplier: noise multiplier s > 0.
+        multiplier: s = sigma / sensitivity > 0.
         steps: T >= 1.
         eps: >= 0.
 

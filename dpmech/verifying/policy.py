@@ -31,6 +31,8 @@ class Policy:
         allowed_units: None for all.
         max_age_days: days since the file was signed, > 0. A certificate has no date but that of a signature.
         require_signature: whether a file without one is refused.
+        require_cryptographic_generator: whether a run record is refused whose noise, or whose batches where
+            the guarantee rests on their being random, did not come from a cipher, or that does not say so.
         trusted_keys: public keys, besides those that the caller names.
 
     Raises:
@@ -53,6 +55,7 @@ class Policy:
     allowed_units: tuple[Unit, ...] | None = None
     max_age_days: float | None = None
     require_signature: bool = False
+    require_cryptographic_generator: bool = False
     trusted_keys: tuple[PublicKey, ...] = ()
 
     def __post_init__(self) -> None:
@@ -67,8 +70,9 @@ class Policy:
                 object.__setattr__(self, name, checked)
         if self.dataset_size is not None:
             check_integer("dataset_size", self.dataset_size, minimum=1, maximum=10**15)
-        if not isinstance(self.require_signature, bool):
-            raise InvalidParameterError("require_signature", self.require_signature, "True or False")
+        for name in ("require_signature", "require_cryptographic_generator"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParameterError(name, getattr(self, name), "True or False")
         members: tuple[tuple[str, type], ...] = (
             ("forbidden_guarantees", Kind),
             ("allowed_adjacencies", Adjacency),

@@ -45,6 +45,8 @@ def policy_checks(
         check = rule(policy, subject)
         if check is not None:
             yield check
+    if policy.require_cryptographic_generator:
+        yield _generators(found)
     if policy.max_age_days is not None:
         time = datetime.datetime.now(datetime.UTC) if now is None else now
         yield _age(policy.max_age_days, found, time)
@@ -177,6 +179,16 @@ def _units(policy: Policy, subject: _Subject) -> Check | None:
     names = ", ".join(one.value for one in allowed) or "none"
     units = ", ".join(sorted(one.value for one in subject.units)) or "none"
     return _check("allowed_units", f"hides one {units}, allowed is {names}", ok=subject.units <= set(allowed))
+
+
+def _generators(found: Verification) -> Check:
+    name, run = "require_cryptographic_generator", found.run
+    if run is None:
+        return _check(name, "a rule about run records: what is verified states no random numbers", ok=True)
+    # Where nothing is random about who takes part when, batches hide nothing.
+    used = {"noise": run.noise} | ({"batches": run.sampler} if run.certificate.participation.random else {})
+    detail = ", ".join(f"{what} from {one.generator_words}" for what, one in used.items())
+    return _check(name, detail, ok=all(one.cryptographic for one in used.values()))
 
 
 def _age(most: float, found: Verification, now: datetime.datetime) -> Check:

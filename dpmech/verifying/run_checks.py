@@ -26,8 +26,9 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
     if seeded:
         detail = f"the caller seeded the {' and the '.join(seeded)}: they are as secret as that seed"
     else:
-        detail = "from the operating system"
-    yield Check("randomness", ok=not (rigorous and seeded), detail=detail)
+        detail = "keys from the operating system"
+    made = f"batches from {record.sampler.generator_words}, noise from {record.noise.generator_words}"
+    yield Check("randomness", ok=not (rigorous and seeded), detail=f"{detail}; {made}")
     checked = {
         Uniqueness.FLATTENED: "each under one index of tensors, arrays or plain sequences",
         Uniqueness.EXAMPLE_IDS: "each once, by the ids that the dataset gives them",

@@ -94,7 +94,7 @@ def test_trap_05_noise_is_that_of_the_normalised_strategy_where_sigma_is():
     raw = dm.LambdaCGD(64, 0.9)
     normalised = dm.ColumnNormalized(raw)
     cal = dm.calibrate_sigma(normalised, 1.0, 1e-5, participation=SINGLE)
-    assert cal.noise_multiplier == pytest.approx(cal.sigma, rel=1e-12)
+    assert cal.sensitivity.upper == pytest.approx(1.0, rel=1e-12)
     rows = np.linalg.norm(np.linalg.inv(normalised.to_dense()), axis=1)
     found = [cal.noise_variance(step, 1.0, 1.0) for step in (0, 1, 63)]
     np.testing.assert_allclose(found, (cal.sigma * rows[[0, 1, 63]]) ** 2, rtol=1e-10)
@@ -165,7 +165,8 @@ def test_trap_09_errors_do_not_change_with_the_scale_of_the_strategy(factor):
     second = dm.calibrate_sigma(scaled, 1.0, 1e-5, participation=schema)
     assert second.rmse() == pytest.approx(first.rmse(), rel=1e-10)
     assert second.noise_variance(3, 1.0, 1.0) == pytest.approx(first.noise_variance(3, 1.0, 1.0), rel=1e-9)
-    assert second.noise_multiplier == pytest.approx(first.noise_multiplier, rel=1e-10)
+    ratios = [one.sigma / one.sensitivity.upper for one in (first, second)]
+    assert ratios[1] == pytest.approx(ratios[0], rel=1e-10)
 
 
 def test_trap_10_replace_one_reaches_every_method():

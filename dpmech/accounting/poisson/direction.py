@@ -56,7 +56,7 @@ class Direction:
             release.sampling_prob, quotient_down(sigma, release.sensitivity.upper), remove=remove
         )
         self.private = dataclasses.replace(
-            self.loss, noise_multiplier=quotient_up(sigma, release.sensitivity.lower)
+            self.loss, sigma_over_sensitivity=quotient_up(sigma, release.sensitivity.lower)
         )
 
     @functools.cached_property

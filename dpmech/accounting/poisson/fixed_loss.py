@@ -25,20 +25,20 @@ class FixedLoss(PartedLoss):
 
     Args:
         joined: lower and upper end of q, in (0, 1).
-        noise_multiplier: s > 0.
+        sigma_over_sensitivity: s > 0.
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
     """
 
     joined: tuple[float, float]
-    noise_multiplier: float
+    sigma_over_sensitivity: float
     reach: float = 38.0
 
     def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
         """Of both signs: the negative losses mirror the positive ones, each under its own first law."""
-        q, s = self.joined[end], self.noise_multiplier
+        q, s = self.joined[end], self.sigma_over_sensitivity
         return [(1.0, OneSidedLoss(q, 1, s, remove=sign, reach=self.reach)) for sign in (True, False)]
 
     def _at_zero(self, end: int) -> float:
         """What is left at 0: (1 - q) P(|N(0, 1)| < 1 / (2 s)); its ends are 8 u further."""
-        near = 1.0 - 2.0 * float(scipy.special.ndtr(-0.5 / self.noise_multiplier))
+        near = 1.0 - 2.0 * float(scipy.special.ndtr(-0.5 / self.sigma_over_sensitivity))
         return max(0.0, (1.0 - self.joined[1 - end]) * near + (-8.0, 8.0)[end] * UNIT)

@@ -59,20 +59,20 @@ class Loss(StepLoss):
 
     Args:
         sampling_prob: q in (0, 1).
-        noise_multiplier: s > 0.
+        sigma_over_sensitivity: s > 0.
         remove: the direction: P is the mixture (True) or the pure noise (False).
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
     """
 
     sampling_prob: float
-    noise_multiplier: float
+    sigma_over_sensitivity: float
     remove: bool
     reach: float = 38.0
 
     def log_ratio(self, x: FloatArray) -> FloatArray:
         """Log of the mixture density over the pure one at output x."""
         q = self.sampling_prob
-        z = (x - 0.5) / self.noise_multiplier**2
+        z = (x - 0.5) / self.sigma_over_sensitivity**2
         small = self._log_mixed(np.minimum(z, 50.0))
         large = math.log(q) + z + np.log1p((1.0 - q) / q * np.exp(-np.maximum(z, 50.0)))
         return np.where(z < 50.0, small, large)
@@ -105,7 +105,7 @@ class Loss(StepLoss):
         Returns:
             Two arrays of shape (m,).
         """
-        q, s = self.sampling_prob, self.noise_multiplier
+        q, s = self.sampling_prob, self.sigma_over_sensitivity
         z = (x - 0.5) / s**2
         ratio = self.log_ratio(x)
         slope = np.exp(np.minimum(math.log(q) + z - ratio, 0.0))
@@ -121,7 +121,7 @@ class Loss(StepLoss):
         low = np.minimum(log_ratio, 50.0)
         small = np.log1p(np.maximum(np.expm1(low) / q, -1.0 + 2.0**-53))
         large = log_ratio - math.log(q) + np.log1p(-(1.0 - q) * np.exp(-np.maximum(log_ratio, 50.0)))
-        return 0.5 + self.noise_multiplier**2 * np.where(log_ratio < 50.0, small, large)
+        return 0.5 + self.sigma_over_sensitivity**2 * np.where(log_ratio < 50.0, small, large)
 
     @property
     def least_ratio(self) -> float:
@@ -131,7 +131,7 @@ class Loss(StepLoss):
     @property
     def panel_width(self) -> float:
         """Half a unit of z at most."""
-        s = self.noise_multiplier
+        s = self.sigma_over_sensitivity
         return min(0.25 * s, 2.5 * s / self.reach, 0.5 * s * s)
 
 

@@ -72,7 +72,7 @@ class Sketch:
 
     def __init__(self, loss: Loss, steps: int) -> None:
         self.steps = steps
-        s = loss.noise_multiplier
+        s = loss.sigma_over_sensitivity
         points = min(max(math.ceil(900.0 / s), _POINTS[0]), _POINTS[1])
         x = np.linspace(-_REACH * s, _REACH * s + 1.0, points)
         if not loss.remove:

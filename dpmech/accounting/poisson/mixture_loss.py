@@ -37,7 +37,7 @@ class MixtureLoss(StepLoss):
     Args:
         sampling_prob: q in (0, 1), of each example.
         examples: m >= 1.
-        noise_multiplier: s > 0, of one example: the shifts are 0, 1, ..., m.
+        sigma_over_sensitivity: s > 0, of one example: the shifts are 0, 1, ..., m.
         remove: the direction: P is the mixture (True) or the pure noise (False).
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
     """
@@ -45,7 +45,7 @@ class MixtureLoss(StepLoss):
     exact_cuts: ClassVar[bool] = False
     sampling_prob: float
     examples: int
-    noise_multiplier: float
+    sigma_over_sensitivity: float
     remove: bool
     reach: float = 38.0
 
@@ -59,12 +59,12 @@ class MixtureLoss(StepLoss):
         m, k = self.examples, self._shifts
         chosen = np.array([math.log(math.comb(m, count)) for count in range(m + 1)])
         joined, absent = k * math.log(self.sampling_prob), (m - k) * math.log1p(-self.sampling_prob)
-        energy = k * k / (2.0 * self.noise_multiplier**2)
+        energy = k * k / (2.0 * self.sigma_over_sensitivity**2)
         return chosen + joined + absent - energy, 14.0 * (chosen - joined - absent) + 6.0 * energy
 
     def _ratio_and_means(self, x: FloatArray, *values: FloatArray) -> tuple[FloatArray, list[FloatArray]]:
         """Log r at x, and the posterior means of functions of k."""
-        z, constants = x / self.noise_multiplier**2, self._log_parts[0]
+        z, constants = x / self.sigma_over_sensitivity**2, self._log_parts[0]
         ratio, means = np.empty_like(x), [np.empty_like(x) for _ in values]
         rows = max(1, _BLOCK // constants.size)
         for start in range(0, x.size, rows):
@@ -102,7 +102,7 @@ class MixtureLoss(StepLoss):
         Returns:
             Two arrays of shape (m,).
         """
-        s, m = self.noise_multiplier, self.examples
+        s, m = self.sigma_over_sensitivity, self.examples
         ratio, (parts, shift) = self._ratio_and_means(x, self._log_parts[1], self._shifts)
         exponents = parts + 8.0 * shift * np.abs(x) / s**2
         off = UNIT * (2.02 * exponents + 3.0 * m + 8.0 * math.log(m + 1.0) + 2.0 * np.abs(ratio) + 48.0)
@@ -119,7 +119,7 @@ class MixtureLoss(StepLoss):
         x = np.interp(log_ratio, values, grid)
         for _ in range(_NEWTON):
             found, (mean,) = self._ratio_and_means(x, self._shifts)
-            slope = np.maximum(mean / self.noise_multiplier**2, 1e-300)
+            slope = np.maximum(mean / self.sigma_over_sensitivity**2, 1e-300)
             x = np.clip(x - (found - log_ratio) / slope, grid[place], grid[place + 1])
         return x
 
@@ -141,7 +141,7 @@ class MixtureLoss(StepLoss):
     @property
     def panel_width(self) -> float:
         """Half a unit of m z at most; the farthest component is m / s further away than the tail."""
-        s, m = self.noise_multiplier, self.examples
+        s, m = self.sigma_over_sensitivity, self.examples
         return min(0.25 * s, 2.5 * s / (self.reach + m / s), 0.5 * s * s / m)
 
     @property
@@ -152,7 +152,7 @@ class MixtureLoss(StepLoss):
             NumericalError: if so little noise asks for more than a million.
         """
         low, high = self.outputs()
-        s = self.noise_multiplier
+        s = self.sigma_over_sensitivity
         count = math.ceil((high - low) / (0.1 * min(s, s * s / self.examples)))
         if count > _MOST_POINTS:
             raise NumericalError(f"{self!r} has too little noise for {self.examples} examples of a user")

@@ -30,7 +30,7 @@ class OneSidedLoss(StepLoss):
     Args:
         kept_prob: p in (0, 1).
         shift: u, 1 or 2.
-        noise_multiplier: s > 0.
+        sigma_over_sensitivity: s > 0.
         remove: whether masses are those of A_u and losses positive (True), or those of A_{u-1} and
             losses negative (False).
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
@@ -38,7 +38,7 @@ class OneSidedLoss(StepLoss):
 
     kept_prob: float
     shift: int
-    noise_multiplier: float
+    sigma_over_sensitivity: float
     remove: bool
     reach: float = 38.0
 
@@ -46,7 +46,7 @@ class OneSidedLoss(StepLoss):
         """Log density of A_shift over the noise."""
         if shift == 0:
             return np.zeros_like(x)
-        exponent = shift * (x - 0.5 * shift) / self.noise_multiplier**2
+        exponent = shift * (x - 0.5 * shift) / self.sigma_over_sensitivity**2
         return np.logaddexp(math.log1p(-self.kept_prob), math.log(self.kept_prob) + exponent)
 
     def log_ratio(self, x: FloatArray) -> FloatArray:
@@ -55,7 +55,7 @@ class OneSidedLoss(StepLoss):
 
     def _log_density(self, x: FloatArray, ratio: FloatArray) -> FloatArray:
         del ratio
-        s, shift = self.noise_multiplier, self.shift if self.remove else self.shift - 1
+        s, shift = self.sigma_over_sensitivity, self.shift if self.remove else self.shift - 1
         return -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi)) + self._log_mixture(shift, x)
 
     def rounding(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -70,7 +70,7 @@ class OneSidedLoss(StepLoss):
         move by half a unit at most, and taken for both mixtures. The mass of a node is what `Loss.rounding`
         says of it, with log A in place of the ratio.
         """
-        s, u, p = self.noise_multiplier, self.shift, self.kept_prob
+        s, u, p = self.sigma_over_sensitivity, self.shift, self.kept_prob
         top, below = self._log_mixture(u, x), self._log_mixture(u - 1, x)
         energy = u * (np.abs(x) + 0.5 * u) / s**2
         parts = 8.0 * energy + 10.0 * (abs(math.log(p)) + abs(math.log1p(-p)))
@@ -81,7 +81,7 @@ class OneSidedLoss(StepLoss):
 
     def output_at(self, log_ratio: FloatArray) -> FloatArray:
         """The output, above u - 1/2, with this log ratio > 0."""
-        p, square = self.kept_prob, self.noise_multiplier**2
+        p, square = self.kept_prob, self.sigma_over_sensitivity**2
         if self.shift == 1:
             low = np.minimum(log_ratio, 50.0)
             near = np.log1p(np.expm1(low) / p)
@@ -103,12 +103,12 @@ class OneSidedLoss(StepLoss):
 
     def outputs(self) -> tuple[float, float]:
         """From where the ratio is 1 up."""
-        return self.start, self.shift + self.reach * self.noise_multiplier
+        return self.start, self.shift + self.reach * self.sigma_over_sensitivity
 
     @property
     def whole(self) -> float:
         """The mass of A_u, or A_{u-1}, above the start."""
-        s, mean = self.noise_multiplier, self.shift if self.remove else self.shift - 1
+        s, mean = self.sigma_over_sensitivity, self.shift if self.remove else self.shift - 1
         pure, moved = (float(scipy.special.ndtr((at - self.start) / s)) for at in (0, mean))
         return (1.0 - self.kept_prob) * pure + self.kept_prob * moved
 
@@ -136,5 +136,5 @@ class OneSidedLoss(StepLoss):
     @property
     def panel_width(self) -> float:
         """Half a unit of u z at most, as for a user with u examples."""
-        s, u = self.noise_multiplier, self.shift
+        s, u = self.sigma_over_sensitivity, self.shift
         return min(0.25 * s, 2.5 * s / (self.reach + u / s), 0.5 * s * s / u)

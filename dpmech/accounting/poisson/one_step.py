@@ -22,7 +22,7 @@ def one_step_delta(q: float, multipliers: tuple[float, float], eps: float) -> tu
 
     Args:
         q: the sampling probability, in (0, 1).
-        multipliers: the noise multiplier, rounded up for the lower end and down for the upper one.
+        multipliers: sigma / sensitivity, rounded up for the lower end and down for the upper one.
         eps: >= 0.
     """
     growth = math.expm1(min(eps, 700.0)) / q

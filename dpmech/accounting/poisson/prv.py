@@ -115,7 +115,9 @@ class _PrivacyLoss:
                 f"delta={delta!r} over {self.steps} steps is below the resolution of PRV; use dm.Pld()"
             )
         tail = -float(scipy.special.ndtri_exp(math.log(delta_error / (8.0 * self.steps))))
-        single = Loss(self.loss.sampling_prob, self.loss.noise_multiplier, self.loss.remove, min(38.0, tail))
+        single = Loss(
+            self.loss.sampling_prob, self.loss.sigma_over_sensitivity, self.loss.remove, min(38.0, tail)
+        )
         ends = (*single.interval(), *self.moments.window(0.0, math.log(delta_error / 8.0)))
         reach = 1.01 * max(abs(end) for end in ends) + eps_error
         steepness = math.sqrt(0.5 * self.steps * math.log(12.0 / delta_error))
@@ -148,7 +150,7 @@ class _PrivacyLoss:
         return float(np.sum(masses * losses[inside]) / masses.sum())
 
     def _cdf(self, t: FloatArray) -> FloatArray:
-        q, s = self.loss.sampling_prob, self.loss.noise_multiplier
+        q, s = self.loss.sampling_prob, self.loss.sigma_over_sensitivity
         ratio = np.asarray(t, dtype=np.float64) * (1.0 if self.loss.remove else -1.0)
         possible = ratio > math.log1p(-q)
         x = self.loss.output_at(np.where(possible, ratio, 0.0))

@@ -35,9 +35,9 @@ class PoissonRelease:
         """How it is accounted on lattices."""
         return Provenance("lattice.poisson", {"q": self.sampling_prob, "steps": self.steps})
 
-    def loss(self, noise_multiplier: float, *, remove: bool) -> Loss:
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> Loss:
         """The loss of one release in one direction."""
-        return Loss(self.sampling_prob, noise_multiplier, remove)
+        return Loss(self.sampling_prob, sigma_over_sensitivity, remove)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +65,9 @@ class UserRelease:
         facts = {"q": self.sampling_prob, "examples": self.examples, "steps": self.steps}
         return Provenance("lattice.users", facts)
 
-    def loss(self, noise_multiplier: float, *, remove: bool) -> MixtureLoss:
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> MixtureLoss:
         """The loss of one release in one direction."""
-        return MixtureLoss(self.sampling_prob, self.examples, noise_multiplier, remove)
+        return MixtureLoss(self.sampling_prob, self.examples, sigma_over_sensitivity, remove)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +94,11 @@ class TruncatedRelease:
         facts = {"q": own.sampling_prob, "most": own.max_lot_size, "size": own.dataset_size}
         return Provenance("lattice.truncated", facts | {"steps": self.steps})
 
-    def loss(self, noise_multiplier: float, *, remove: bool) -> TruncatedLoss:
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> TruncatedLoss:
         """The loss of one release in one direction."""
         odds = self.truncation
         return TruncatedLoss(
-            odds.sampling_prob, odds.untruncated, odds.truncated, odds.kept, noise_multiplier, remove
+            odds.sampling_prob, odds.untruncated, odds.truncated, odds.kept, sigma_over_sensitivity, remove
         )
 
 
@@ -125,7 +125,7 @@ class FixedRelease:
         facts = {"lot": self.draw.lot_size, "size": self.draw.dataset_size, "steps": self.steps}
         return Provenance("lattice.fixed", facts)
 
-    def loss(self, noise_multiplier: float, *, remove: bool) -> FixedLoss:
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> FixedLoss:
         """The loss of one release, in either direction."""
         del remove
-        return FixedLoss(self.draw.joined, noise_multiplier)
+        return FixedLoss(self.draw.joined, sigma_over_sensitivity)

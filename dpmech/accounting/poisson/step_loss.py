@@ -23,13 +23,13 @@ class AnyLoss(abc.ABC):
     """The law of log dP/dQ of one step in one direction, as lattices need it. Subclasses are frozen records.
 
     Attributes:
-        noise_multiplier: s > 0.
+        sigma_over_sensitivity: s > 0.
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
         exact_cuts: whether a panel of the quadrature leaves its cell by rounding alone.
     """
 
     exact_cuts: ClassVar[bool] = True
-    noise_multiplier: float
+    sigma_over_sensitivity: float
     reach: float
 
     @abc.abstractmethod
@@ -60,9 +60,9 @@ class AnyLoss(abc.ABC):
         """The same with another reach."""
         return dataclasses.replace(self, reach=reach)  # type: ignore[type-var]  # all are dataclasses
 
-    def under(self, noise_multiplier: float) -> Self:
-        """The same with another noise multiplier."""
-        return dataclasses.replace(self, noise_multiplier=noise_multiplier)  # type: ignore[type-var]  # as above
+    def under(self, sigma_over_sensitivity: float) -> Self:
+        """The same with another sigma / sensitivity."""
+        return dataclasses.replace(self, sigma_over_sensitivity=sigma_over_sensitivity)  # type: ignore[type-var]  # as above
 
     def finest_step(self) -> float:
         """The smallest lattice step that is affordable over the interval of losses."""
@@ -129,13 +129,13 @@ class StepLoss(AnyLoss):
         return self._log_density(x, self.log_ratio(x) if self.remove else np.zeros_like(x))
 
     def _log_density(self, x: FloatArray, ratio: FloatArray) -> FloatArray:
-        s = self.noise_multiplier
+        s = self.sigma_over_sensitivity
         pure = -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi))
         return pure + ratio if self.remove else pure
 
     def outputs(self) -> tuple[float, float]:
         """The interval of outputs that is not counted as tail."""
-        spread = self.reach * self.noise_multiplier
+        spread = self.reach * self.sigma_over_sensitivity
         return -spread, spread + self.furthest
 
     def tail_mass(self) -> float:

@@ -166,12 +166,12 @@ class _Shape:
 
     def share_of_shifted(self, x: FloatArray, log_ratio: FloatArray) -> FloatArray:
         """Q e^z / r: the derivative of log r times s^2."""
-        z = (x - 0.5) / self.loss.noise_multiplier**2
+        z = (x - 0.5) / self.loss.sigma_over_sensitivity**2
         return np.exp(np.minimum(math.log(self.loss.sampling_prob) + z - log_ratio, 0.0))
 
     def log_size(self, x: FloatArray, log_ratio: FloatArray) -> FloatArray:
         """Log |f|."""
-        s = self.loss.noise_multiplier
+        s = self.loss.sigma_over_sensitivity
         return -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi)) + self.kappa * log_ratio
 
     def extent(self, interval: tuple[float, float], log_share: float) -> tuple[float, float, float, float]:
@@ -184,7 +184,7 @@ class _Shape:
         Returns:
             Both ends, the log, and a bound on the moment beyond them as a part of its exponential.
         """
-        s, kappa = self.loss.noise_multiplier, self.kappa
+        s, kappa = self.loss.sigma_over_sensitivity, self.kappa
         low = max(interval[0], -_FAR * s + min(0.0, max(kappa, -_FAR * s)))
         high = min(interval[1], _FAR * s + 1.0 + max(0.0, kappa))
         if not low < high:
@@ -231,13 +231,13 @@ class _Shape:
         low, high = centre - reach, centre + reach
         shares = [self.kappa * self.share_of_shifted(x, self.loss.log_ratio(x)) for x in (low, high)]
         rise, fall = np.maximum(*shares) - low, np.minimum(*shares) - high
-        return reach * np.maximum(np.abs(rise), np.abs(fall)) / self.loss.noise_multiplier**2
+        return reach * np.maximum(np.abs(rise), np.abs(fall)) / self.loss.sigma_over_sensitivity**2
 
     def _off_line(
         self, centre: FloatArray, along: FloatArray, across: FloatArray, frequency: float
     ) -> FloatArray:
         """By how much log |f| within `across` of the real line exceeds its largest value on it."""
-        q, s = self.loss.sampling_prob, self.loss.noise_multiplier
+        q, s = self.loss.sampling_prob, self.loss.sigma_over_sensitivity
         end = centre + along
         z, phi = (end - 0.5) / s**2, across / s**2
         log_zeta = math.log(q) - math.log1p(-q) + z
@@ -265,7 +265,7 @@ class _Shape:
         two exponentials and a mass add 24. A block of n terms, with real and imaginary parts, is off by
         2 (2 n + 2) of its mass, and adding it by twice the mass so far: nodes are taken by rising mass.
         """
-        s, kappa = self.loss.noise_multiplier, self.kappa
+        s, kappa = self.loss.sigma_over_sensitivity, self.kappa
         middle, half = 0.5 * (a + b), 0.5 * (b - a)
         x = (middle[:, None] + half[:, None] * _NODES).ravel()
         ratio = self.loss.log_ratio(x)

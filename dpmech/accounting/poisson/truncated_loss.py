@@ -32,7 +32,7 @@ class TruncatedLoss(PartedLoss):
         untruncated: lower and upper end of 1 - tau.
         truncated: of tau.
         kept: of p, in (0, 1).
-        noise_multiplier: s > 0.
+        sigma_over_sensitivity: s > 0.
         remove: the direction: P is with the example (True) or without (False).
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
     """
@@ -41,13 +41,13 @@ class TruncatedLoss(PartedLoss):
     untruncated: Ends
     truncated: Ends
     kept: Ends
-    noise_multiplier: float
+    sigma_over_sensitivity: float
     remove: bool
     reach: float = 38.0
 
     def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
         """Of Poisson sampling where the lot was not full, and of both signs where it was."""
-        s, kept, weight = self.noise_multiplier, self.kept[end], self.truncated[end]
+        s, kept, weight = self.sigma_over_sensitivity, self.kept[end], self.truncated[end]
         above, below = (2, 1) if self.remove else (1, 2)
         parts: list[tuple[float, StepLoss]] = []
         if self.untruncated[1] > 0.0:
@@ -58,6 +58,6 @@ class TruncatedLoss(PartedLoss):
 
     def _at_zero(self, end: int) -> float:
         """What is left at 0: (1 - p) P(|N(0, 1)| < 1 / (2 s) or so), tau times; its ends are 8 u further."""
-        near, far = (float(scipy.special.ndtr(-k / self.noise_multiplier)) for k in (0.5, 1.5))
+        near, far = (float(scipy.special.ndtr(-k / self.sigma_over_sensitivity)) for k in (0.5, 1.5))
         aside = (-8.0, 8.0)[end] * UNIT
         return self.truncated[end] * max(0.0, (1.0 - self.kept[1 - end]) * (1.0 - near - far) + aside)

@@ -46,7 +46,7 @@ def distribution_of(parts: Composition, step: float) -> "PrivacyLossDistribution
     for part in parts.sampled:
         # The multiplier is rounded down already.
         losses = (
-            Loss(part.sampling_prob, part.noise_multiplier, remove=remove, reach=_REACH)
+            Loss(part.sampling_prob, part.sigma_over_sensitivity, remove=remove, reach=_REACH)
             for remove in (True, False)
         )
         one = pld.PrivacyLossDistribution(*(_pmf(upper_lattice(loss, step)) for loss in losses))

@@ -36,14 +36,14 @@ class SampledPart:
 
     Args:
         sampling_prob: q in (0, 1).
-        noise_multiplier: > 0.
+        sigma_over_sensitivity: > 0.
         steps: how many, >= 1.
         tight: whether every one of them reaches this multiplier.
         gap: by how much, relative, the multiplier may be smaller than that of some of them.
     """
 
     sampling_prob: float
-    noise_multiplier: float
+    sigma_over_sensitivity: float
     steps: int
     tight: bool
     gap: float = 0.0
@@ -55,7 +55,7 @@ class SampledPart:
     @property
     def kind(self) -> tuple[float, float, bool]:
         """Parts of one kind are more steps of one run."""
-        return self.sampling_prob, self.noise_multiplier, self.tight
+        return self.sampling_prob, self.sigma_over_sensitivity, self.tight
 
     @property
     def release(self) -> PoissonRelease:
@@ -64,9 +64,9 @@ class SampledPart:
         # off by a float, and so is 1 less the gap.
         bounds = Bounds.bracket(
             product_down(
-                quotient_down(1.0, next_up(self.noise_multiplier)), next_down(1.0 - next_up(self.gap))
+                quotient_down(1.0, next_up(self.sigma_over_sensitivity)), next_down(1.0 - next_up(self.gap))
             ),
-            quotient_up(1.0, self.noise_multiplier),
+            quotient_up(1.0, self.sigma_over_sensitivity),
             Provenance("sensitivity.of_multiplier"),
         )
         return PoissonRelease(self.sampling_prob, self.steps, bounds, tight=self.tight)

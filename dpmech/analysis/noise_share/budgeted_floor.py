@@ -88,7 +88,7 @@ def floor_at_budget(
     calibration = calibrate_sigma(
         Identity(horizon), eps, delta, participation=Poisson(size / examples), method=method
     )
-    phi = noise_variance(calibration.noise_multiplier, clip, size)
+    phi = noise_variance(calibration.sigma, clip, size)
     floor = sgd_floor(
         step_size,
         strong_convexity,
@@ -97,4 +97,4 @@ def floor_at_budget(
         phi=phi,
         sampling_variance=sampling_variance,
     )
-    return BudgetedFloor(calibration.noise_multiplier, phi, floor)
+    return BudgetedFloor(calibration.sigma, phi, floor)

@@ -2,7 +2,8 @@
 
 Additions, multiplications, divisions, square roots and shifts only, each rounded as IEEE 754 says, one numpy
 call each, so that nothing is fused. Logarithms, sines and cosines of a library differ in their last bits from
-one processor to the next, and a run that goes on elsewhere would draw other rows again.
+one processor to the next, and a run that goes on elsewhere would draw other rows again. (`torch_pairs` is for
+accelerators, whose words differ by device anyway.)
 """
 
 import math
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-__all__ = ["ANGLE_BITS", "LARGEST", "RADIUS_BITS", "ROUNDINGS", "PairMaker"]
+__all__ = ["ANGLE_BITS", "LARGEST", "RADIUS_BITS", "ROUNDINGS", "PairMaker", "torch_pairs"]
 
 _Words = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float64]
@@ -87,6 +89,14 @@ class PairMaker:
         odd = out[1::2]
         np.multiply(radius[: len(odd)], product[: len(odd)], out=odd, casting="same_kind")
 
+    def radii(self, words: _Words, low: _Floats) -> _Floats:
+        """R = sqrt(-2 ln u) of u = (word + low) / 2^64, each in (0, 1); any number of them."""
+        count = len(words)
+        out, fraction, series = (np.empty(count) for _ in range(3))
+        spare = (np.empty(count, dtype=np.uint64), np.empty(count, dtype=np.uint64))
+        self._radius(words, out, (fraction, low.copy(), series), spare, np.empty(count, dtype=bool))
+        return out
+
     def _radius(
         self,
         word: _Words,
@@ -127,6 +137,34 @@ class PairMaker:
         np.subtract(out, series, out=out)
         np.add(out, out, out=out)
         np.sqrt(out, out=out)
+
+
+def torch_pairs(words: torch.Tensor) -> torch.Tensor:
+    """The pairs of PairMaker on any device, with torch's logarithm, sine and cosine.
+
+    Their last bits may differ from one kind of device to the next, and from PairMaker's.
+
+    Args:
+        words: int64, shape (p, 2), read as 64 bits each.
+
+    Returns:
+        float64, shape (p, 2), on the device of `words`.
+    """
+    first, second = words.unbind(1)
+    low = ((second & int(_LOW)).double() + 0.5) * 2.0**-16
+    # Each side of u = 1/2 from the end that has its bits.
+    below = torch.log((_unsigned(first) + low) * 2.0**-64)
+    above = torch.log1p((_unsigned(~first) + (1.0 - low)) * -(2.0**-64))
+    radius = torch.sqrt(-2.0 * torch.where(first >= 0, below, above))
+    angle = (((second << 1) >> 1).double() + 0.5) * (math.pi * 2.0**-63)
+    cosine = torch.where(second < 0, -radius, radius) * torch.cos(angle)
+    return torch.stack([cosine, radius * torch.sin(angle)], 1)
+
+
+def _unsigned(words: torch.Tensor) -> torch.Tensor:
+    """The 64 bits of int64 as float64 in [0, 2^64]."""
+    low = (1 << 32) - 1
+    return ((words >> 32) & low).double() * 2.0**32 + (words & low).double()
 
 
 def _half_angle(word: _Words, out: _Floats, spare: _Words) -> None:

@@ -17,11 +17,18 @@ import numpy as np
 import torch
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.optim.noise.box_muller import torch_pairs
 from dpmech.optim.processes import Key
 
-__all__ = ["CudaNormals", "Generator", "HostNormals", "NormalSource", "fill_by_host", "noise_key"]
+__all__ = ["ACCEPTED", "CudaNormals", "Generator", "HostNormals", "NormalSource", "fill_by_host", "noise_key"]
 
-Generator: TypeAlias = np.random.Generator | torch.Generator | int | Literal["secure", "secure-lattice"]
+Generator: TypeAlias = (
+    np.random.Generator | torch.Generator | int | Literal["secure", "secure-lattice", "philox"]
+)
+ACCEPTED = (
+    'None, "secure", "secure-lattice", "philox", a numpy.random.Generator, a seeded torch.Generator or an '
+    "integer >= 0"
+)
 
 _WORD = 64
 _MAX_WORD = 2**_WORD - 1
@@ -33,7 +40,7 @@ def noise_key(generator: Generator | None) -> Key:
     """128 bits that select the noise: from the operating system, or from a generator.
 
     Args:
-        generator: None takes entropy from the operating system, as private training must. A numpy
+        generator: None and "philox" take entropy from the operating system, as private training must. A numpy
             generator (which moves on), a torch generator (its 64-bit seed and one draw, so that it moves
             on too) or an integer >= 0 makes the noise reproducible, and as secret as they are.
 
@@ -43,7 +50,7 @@ def noise_key(generator: Generator | None) -> Key:
     Raises:
         InvalidParameterError: on another type, or a torch generator that was never seeded.
     """
-    if generator is None:
+    if generator is None or (isinstance(generator, str) and generator == "philox"):
         return secrets.randbits(_WORD), secrets.randbits(_WORD)
     if isinstance(generator, np.random.Generator):
         words = generator.integers(0, _MAX_WORD, size=2, dtype=np.uint64, endpoint=True)
@@ -61,8 +68,7 @@ def noise_key(generator: Generator | None) -> Key:
         raise InvalidParameterError(
             "generator",
             generator,
-            'None, "secure", "secure-lattice", a numpy.random.Generator, a seeded torch.Generator or an '
-            "integer >= 0",
+            ACCEPTED,
         )
     return int(words[0]), int(words[1])
 
@@ -150,7 +156,10 @@ class HostNormals(NormalSource):
 
 
 class CudaNormals(NormalSource):
-    """torch's CUDA Philox (4 x 32, 64-bit key) at explicit offsets.
+    """Pairs (see `torch_pairs`) of words of torch's CUDA Philox (4 x 32, 64-bit key) at explicit offsets.
+
+    torch's own normal numbers end at 6.76 standard deviations on CUDA; these, in float64 before they are
+    rounded to the dtype that is asked for, at 10.59.
 
     The offset has 64 bits. Every chunk reserves at least as many as any launch configuration can use, and
     what a draw did use is checked. What is drawn depends on the launch configuration, so a run resumes bit
@@ -167,7 +176,7 @@ class CudaNormals(NormalSource):
         InvalidParameterError: if the offsets do not fit 64 bits.
     """
 
-    chunk = 1 << 24
+    chunk = 1 << 22
 
     def __init__(
         self, key: Key, generator: torch.Generator, *, sizes: tuple[int, ...], n: int, shards: int
@@ -191,7 +200,7 @@ class CudaNormals(NormalSource):
 
     @staticmethod
     def reserved(size: int) -> int:
-        """Offsets kept for `size` values: at least four for every 128 of them, what a single block uses."""
+        """Offsets kept for `size` words: four for every 128 of them, more than a single block uses."""
         return 4 * (size // 128 + 2)
 
     def offset(self, step: int, parameter: int, shard: int, chunk: int) -> int:
@@ -204,8 +213,10 @@ class CudaNormals(NormalSource):
         self._draw(out, self.offset(step, parameter, shard, chunk))
 
     def _draw(self, out: torch.Tensor, offset: int) -> None:
+        words = torch.empty(-(-out.numel() // 2), 2, dtype=torch.int64, device=self._generator.device)
         self._generator.set_offset(offset)
-        fill_normal(out, self._generator)
+        fill_words(words, self._generator)
+        out.copy_(torch_pairs(words).view(-1)[: out.numel()])
         used = self._generator.get_offset() - offset
         if not 0 < used <= self.reserved(out.numel()):
             raise NumericalError(
@@ -214,7 +225,7 @@ class CudaNormals(NormalSource):
             )
 
     def _fill_reserved(self) -> torch.Tensor:
-        out = torch.empty(1 << 22, dtype=torch.float32, device=self._generator.device)
+        out = torch.empty(1 << 20, dtype=torch.float32, device=self._generator.device)
         self._draw(out, 0)
         return out
 
@@ -229,6 +240,6 @@ def fill_by_host(out: torch.Tensor, draw: Callable[[np.ndarray[Any, Any]], None]
     out.copy_(host)
 
 
-def fill_normal(out: torch.Tensor, generator: torch.Generator) -> None:
-    """Overwrite `out` with normal numbers of a torch generator."""
-    out.normal_(generator=generator)
+def fill_words(out: torch.Tensor, generator: torch.Generator) -> None:
+    """Overwrite `out`, int64, with words of 64 random bits of a torch generator."""
+    out.random_(-(2**63), None, generator=generator)

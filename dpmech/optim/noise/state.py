@@ -8,7 +8,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.optim.processes import Key
 
-__all__ = ["FORMAT", "PHILOX", "checked_state"]
+__all__ = ["FORMAT", "PHILOX", "checked_state", "generator_of"]
 
 PHILOX = "philox"
 
@@ -20,6 +20,11 @@ _REMEDIES = {
 }
 
 FORMAT = 2  # 1 formed rows in float32
+
+
+def generator_of(state: object) -> object:
+    """The generator that a saved state names; what it is worth is checked by `checked_state`."""
+    return state.get("generator", PHILOX) if isinstance(state, dict) else None
 
 
 def checked_state(
@@ -48,10 +53,11 @@ def checked_state(
             claimed=state["format"],
             recomputed=FORMAT,
         )
-    used, mine = state.get("generator", PHILOX), described.get("generator", PHILOX)
+    used, mine = generator_of(state), described.get("generator", PHILOX)
     if used != mine:
         raise CertificateError(
-            f"the state has another generator than this stream: noise from {used!r}, here from {mine!r}",
+            f"the state has another generator than this stream: noise from {used!r}, here from {mine!r}; a "
+            "stream that is made without `generator` goes on with that of the state",
             claimed=used,
             recomputed=mine,
         )

@@ -27,9 +27,16 @@ from dpmech.optim.noise.lattice import Lattice
 from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
 from dpmech.optim.noise.rows import NoiseMode, correlate
 from dpmech.optim.noise.scales import resolved_norms
-from dpmech.optim.noise.secure_normals import ON_LATTICE, SecureNormals, secure_key, source_of
+from dpmech.optim.noise.secure_normals import (
+    ON_LATTICE,
+    ZIGGURAT,
+    SecureNormals,
+    ZigguratNormals,
+    secure_key,
+    source_of,
+)
 from dpmech.optim.noise.single_use import Uncopied, check_process_id, hold_key, release_key
-from dpmech.optim.noise.state import FORMAT, PHILOX, checked_state
+from dpmech.optim.noise.state import FORMAT, PHILOX, checked_state, generator_of
 from dpmech.optim.processes import Group, Key, check_agreement, check_processes, processes, shared_key
 
 __all__ = ["NoiseStream"]
@@ -39,8 +46,8 @@ class NoiseStream(Uncopied):
     """The noise of a calibrated mechanism: row t of sigma clip_norm C^-1 Z, Z independent standard normal.
 
     It is what step t adds to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
-    are formed in float64 from normal numbers in float32 (float64 for float64 parameters, and with "secure").
-    They follow from a 128-bit key (64 bits on CUDA, but for "secure") and their position alone: whoever knows
+    are formed in float64 from normal numbers in float64 (float32 for float32 parameters, with Philox).
+    They follow from a 128-bit key (64 bits for Philox on CUDA) and their position alone: whoever knows
     the key can take the noise away, so `state_dict` is as secret as the training data.
 
     What roundings of float64 can take from the noise has a proved bound (see the page), by which all of it is
@@ -59,17 +66,20 @@ class NoiseStream(Uncopied):
         clip_norm: > 0, in units of the gradient; or the Clipping that is used; or one number a parameter, to
             which its noise is scaled, none below the clip norm that a certificate fixes; or an AdaptiveClip,
             with which the last of `params` is the count, and every step says its own clip norm.
-        generator: None for entropy of the operating system, as private training must; "secure" for the same
-            with numbers from a cipher (AES-128, made on the CPU) instead of Philox; "secure-lattice" for that
-            and sums on a lattice, by which roundings have a bound too (independent noise alone, see
-            `lattice_loss`); otherwise a numpy or torch generator or an integer, for runs that must repeat.
+        generator: None for a key from the operating system, as private training must, and numbers from a
+            cipher (AES-128) where all parameters are on CPUs, from Philox elsewhere; "secure" for the cipher
+            on every device (made on the CPU); "philox" for Philox; "secure-lattice" for the cipher and sums
+            on a lattice, by which roundings have a bound too (independent noise alone, see `lattice_loss`);
+            otherwise a numpy or torch generator or an integer, of which a key of Philox is made, for runs
+            that must repeat.
         mode: how rows are formed; None for the best one.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
         mode: the NoiseMode in use.
         n: the number of steps.
-        generator: what the numbers come from: "philox", "aes-128-ctr" or "aes-128-ctr, lattice".
+        generator: what the numbers come from: "philox", "aes-128-ctr, ziggurat", "aes-128-ctr, lattice", or
+            "aes-128-ctr", which is in the states of earlier runs.
         seeded: whether the caller supplied the generator.
 
     Raises:
@@ -78,7 +88,7 @@ class NoiseStream(Uncopied):
         NumericalError: if roundings may leave more than 1e-6 less noise than certified.
         UnsupportedCombinationError: if a live stream of this process draws from an equal generator; for
             "secure-lattice" and noise that is correlated over steps.
-        MissingDependencyError: for "secure" without the package `cryptography`.
+        MissingDependencyError: for a cipher without the package `cryptography`.
 
     References:
         noise_share section 2 and lambda_cgd eq. 9, for a general C^-1.
@@ -91,6 +101,8 @@ class NoiseStream(Uncopied):
         >>> [noise.shape for noise in stream.step()], stream.steps_left
         ([torch.Size([3, 2])], 99)
     """
+
+    _key: Key
 
     def __init__(
         self,
@@ -106,13 +118,11 @@ class NoiseStream(Uncopied):
         self._params, self._slots = make_slots(params)
         self._adaptive = isinstance(clip_norm, AdaptiveClip)
         self._clip_norms = resolved_norms(self._claim, clip_norm, self._params)
-        self.mode, recursion = correlate(self._claim.strategy, mode)
-        whole = self._claim.sigma * (1.0 + 2.0 * recursion.error)
-        factors = [whole * norm for norm in self._clip_norms]
-        self.generator = source_of(generator)
-        self._lattice = Lattice(self._claim.strategy, factors) if self.generator == ON_LATTICE else None
-        secure = self.generator != PHILOX
-        self._rows = NoiseRows(recursion, self._slots, factors, torch.float64 if secure else None)
+        self.mode, self._recursion = correlate(self._claim.strategy, mode)
+        whole = self._claim.sigma * (1.0 + 2.0 * self._recursion.error)
+        self._factors = [whole * norm for norm in self._clip_norms]
+        named, self._taken_up = source_of(generator, [slot.device for slot in self._slots])
+        self._use(named)
         self.n = self._claim.strategy.n
         self._group = process_group
         self._world = processes(process_group)
@@ -121,8 +131,8 @@ class NoiseStream(Uncopied):
         self._closed = False
         self._process = os.getpid()
         check_agreement("the noise", self._describe(local=False), process_group)
-        self.seeded = generator is not None and not secure
-        key = shared_key(secure_key() if secure else noise_key(generator), process_group)
+        self.seeded = generator is not None and not isinstance(generator, str)
+        key = shared_key(noise_key(generator) if named == PHILOX else secure_key(), process_group)
         self._set_sources(key)
         hold_key(key, self)
 
@@ -220,6 +230,9 @@ class NoiseStream(Uncopied):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken, bit for bit. Only a stream that drew nothing yet can.
 
+        The generator is that of the state where this stream was made with None; "secure" goes on from every
+        state of the cipher without a lattice, and any other generator from its own alone.
+
         Raises:
             CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
                 processes load different ones, or if the generators here draw other numbers; and for a state
@@ -230,15 +243,28 @@ class NoiseStream(Uncopied):
         self._check_usable()
         if self._step:
             raise InvalidParameterError("stream", self, "fresh: to go back would use the same noise twice")
+        before = self.generator
+        # A name that is not taken up is refused below.
+        self._use(named if (named := generator_of(state)) in self._taken_up else before)
+        try:
+            self._go_on(state)
+        except BaseException:
+            self._use(before)
+            self._set_sources(self._key)
+            raise
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        """Take up a state with the generator that it names."""
         step, key, vectors = checked_state(state, self._describe(local=True), self._rows.vectors, self.n)
-        check_agreement("the resumed noise", {"step": step, "key": list(key)}, self._group)
+        resumed = {"step": step, "key": list(key), "generator": self.generator}
+        check_agreement("the resumed noise", resumed, self._group)
         previous = self._key
         hold_key(key, self)
         self._whole = False  # who interrupts it must not get row 0 under the key of the state
         self._set_sources(key)
         found = self._fingerprints()
         if found != state["fingerprints"]:
-            self._set_sources(previous)
+            self._key = previous
             release_key(key, self)
             hold_key(previous, self)
             self._whole = True
@@ -314,6 +340,13 @@ class NoiseStream(Uncopied):
                 f"step {self._step} of the noise was interrupted: go on from the last saved state"
             )
 
+    def _use(self, generator: str) -> None:
+        """Make the rows from this generator, from the first step on."""
+        self.generator = generator
+        self._lattice = Lattice(self._claim.strategy, self._factors) if generator == ON_LATTICE else None
+        wide = None if generator == PHILOX else torch.float64
+        self._rows = NoiseRows(self._recursion, self._slots, self._factors, wide)
+
     def _set_sources(self, key: Key) -> None:
         self._key = key
         self._sources: dict[torch.device, NormalSource] = {
@@ -322,7 +355,7 @@ class NoiseStream(Uncopied):
 
     def _source(self, device: torch.device, key: Key) -> NormalSource:
         if self.generator != PHILOX:
-            return SecureNormals(key)
+            return ZigguratNormals(key) if self.generator == ZIGGURAT else SecureNormals(key)
         if device.type != "cuda":
             return HostNormals(key)
         return CudaNormals(

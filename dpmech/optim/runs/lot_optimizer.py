@@ -360,8 +360,7 @@ class LotOptimizer(PrivateOptimizer):
 
 def _randomness(source: Sampler | NoiseStream) -> Randomness:
     """What lots or noise were made from."""
-    cipher = "" if source.generator == "philox" else f", {source.generator}"
-    return Randomness(type(source).__name__ + cipher, source.fingerprint(), source.seeded)
+    return Randomness(type(source).__name__, source.fingerprint(), source.seeded, source.generator)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter

@@ -99,11 +99,12 @@ def make_private(
         clipping: as for PrivateOptimizer. Blocks that are given in order follow `model.named_parameters()`,
             however the optimizer groups and orders them; names and parameters may be keys.
         drop_last: as for SequentialSampler; only for participations that are not random.
-        generator: of the noise; None for entropy of the operating system, as private training must; "secure"
-            for the same with numbers from a cipher, "secure-lattice" for these and sums on a lattice, see
-            NoiseStream.
+        generator: of the noise; None for a key from the operating system, as private training must, and
+            numbers from a cipher on CPUs, from Philox on accelerators; "secure" for the cipher, "philox" for
+            Philox, "secure-lattice" for the cipher and sums on a lattice, see NoiseStream.
         rng: of the lots, as for `sampler_for`: None for a cipher with a key from the operating system, as
-            private training must; with "secure" the noise is from a cipher too, unless `generator` is given.
+            private training must; with "secure" the noise is from a cipher on every device, unless
+            `generator` is given.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
         public_buffers: names of buffers, untrained parameters or extra states that may change in training

@@ -170,21 +170,19 @@ def test_every_sampling_is_read(tmp_path, entries, participation, n):
     assert found.sigma == 1.0
 
 
-def test_strategies_multipliers_and_defaults_are_read(tmp_path):
+def test_strategies_series_and_defaults_are_read(tmp_path):
     path = tmp_path / "claims.toml"
     path.write_text(
         '[defaults]\nsampling = "epochs"\nepochs = 2\nsteps = 8\ndelta = 1e-5\nadjacency = "zero_out"\n'
-        '[[claim]]\nname = "series"\nnoise_multiplier = [1, 2.0]\nclaimed_eps = [5.0, 2]\n'
+        '[[claim]]\nname = "series"\nsigma = [1, 2.0]\nclaimed_eps = [5.0, 2]\n'
         'recorded_eps = [4.377, 1.9]\nstrategy = "lambda-cgd"\nlam = 0.5\ncolumn_normalized = true\n'
         'note = "why"\nrounding = 0.1\nblocks = 3\n',
         encoding="utf-8",
     )
     first, second = read_claims(path)
     strategy = dm.ColumnNormalized(dm.LambdaCGD(8, 0.5))
-    sensitivity = dm.sensitivity(strategy, dm.FixedEpochs(2)).upper
     assert first.strategy == second.strategy == strategy
-    assert first.sigma == pytest.approx(sensitivity, rel=1e-12)
-    assert second.sigma == pytest.approx(2.0 * sensitivity, rel=1e-12)
+    assert (first.sigma, second.sigma) == (1.0, 2.0)
     assert (first.recorded_eps, second.claimed_eps) == (4.377, 2.0)
     assert (first.adjacency, first.note, first.blocks, first.rounding) == (
         dm.Adjacency.ZERO_OUT,
@@ -192,6 +190,16 @@ def test_strategies_multipliers_and_defaults_are_read(tmp_path):
         3,
         0.1,
     )
+
+
+def test_a_noise_multiplier_is_that_of_opacus(tmp_path):
+    """Sigma of independent noise, whatever the sensitivity; of correlated noise there is none."""
+    epochs = {"sampling": "epochs", "sampling_prob": None, "epochs": 2, "steps": 8}
+    (found,) = read(tmp_path, sigma=None, noise_multiplier=1.5, **epochs)
+    assert found.sigma == 1.5
+    assert dm.sensitivity(found.strategy, found.participation).upper > 1.4
+    with pytest.raises(dm.InvalidParameterError, match=r"noise_multiplier must be left out.*give sigma"):
+        read(tmp_path, sigma=None, noise_multiplier=1.5, strategy="lambda-cgd", lam=0.5, **epochs)
 
 
 @pytest.mark.parametrize(

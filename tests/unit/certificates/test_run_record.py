@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import dpmech as dm
+from dpmech.certificates import run_record
 from dpmech.certificates.document import seal_of, to_text
 from tests.support import saved
 
@@ -270,7 +271,10 @@ def test_seeded_runs_pass_but_not_rigorously():
     assert "seeded by the caller" in str(found)
     strict = dm.verify(made, rigorous=True)
     assert not strict.ok
-    assert strict.failures == ("randomness: the caller seeded the lots: they are as secret as that seed",)
+    (failure,) = strict.failures
+    assert failure.startswith(
+        "randomness: the caller seeded the lots: they are as secret as that seed; batches from"
+    )
     both = dm.verify(record("min-sep", sampler=SEEDED, noise=SEEDED), rigorous=True)
     assert "the lots and the noise" in both.failures[0]
     assert dm.verify(record("min-sep"), rigorous=True).ok
@@ -452,3 +456,41 @@ def test_words_of_a_file_add_no_line_of_their_own():
     assert told.isprintable()
     assert told.count(r"'OS\nverified: eps 0.1\x1b[2K") == 2
     assert len(told) < 600
+
+
+def test_the_generator_is_named_and_judged():
+    """What is not stated, or not known here, is not taken for a cipher; words of a file are quoted."""
+    named = {
+        "philox": "philox (not a cryptographic generator)",
+        "aes-128-ctr": "aes-128-ctr (cryptographic)",
+        "aes-128-ctr, ziggurat": "aes-128-ctr, ziggurat (cryptographic)",
+        "aes-128-ctr, lattice": "aes-128-ctr, lattice (cryptographic)",
+        "aes-128-ctr, other": "'aes-128-ctr, other' (not a cryptographic generator)",
+        "philox\n": r"'philox\n' (not a cryptographic generator)",
+        None: "a generator that is not stated",
+    }
+    for generator, words in named.items():
+        one = dm.Randomness("a run", "0" * 64, False, generator)
+        assert one.generator_words == words
+        assert one.cryptographic == ("(cryptographic)" in words)
+        run = record("min-sep", sampler=one, noise=one)
+        again = dm.RunRecord.from_json(run.to_json())
+        assert (again.noise, again.sampler) == (one, one)
+        assert ("generator" in run.to_dict()["run"]["noise"]) == (generator is not None)
+        assert words in str(run)
+    for wrong in ("", 3):
+        with pytest.raises(dm.InvalidParameterError, match="generator must be text, or None"):
+            dm.Randomness("a run", "0" * 64, False, wrong)
+
+
+def test_every_generator_that_runs_is_known_to_records():
+    torch = pytest.importorskip("torch")
+    from dpmech.optim.noise.secure_normals import source_of
+    from dpmech.samplers import CIPHER
+
+    names = {CIPHER} | {
+        made
+        for name in (None, "philox", "secure", "secure-lattice", 3)
+        for made in source_of(name, [torch.device("cpu")])[1]
+    }
+    assert names == set(run_record._GENERATORS)

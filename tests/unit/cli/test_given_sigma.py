@@ -30,24 +30,29 @@ def test_delta_is_that_of_the_library_from_both_sides():
     assert zero["delta_upper"] == dm.delta(dm.Identity(36), 1.1, 0.0, participation=RATE).upper
 
 
-def test_a_noise_multiplier_is_taken_over_the_sensitivity_and_never_gives_too_much_sigma():
-    schema, strategy = dm.MinSep(12, 3), dm.LambdaCGD(36, 0.9)
-    found = told("epsilon", *LAMBDA, "--noise-multiplier", "2", "--delta", "1e-5")
-    bounds = dm.sensitivity(strategy, schema)
-    assert found["sigma"] == pytest.approx(2.0 * bounds.upper, rel=1e-12)
-    assert found["sigma"] <= 2.0 * bounds.lower
-    assert found["eps_upper"] == dm.epsilon(strategy, found["sigma"], 1e-5, participation=schema).upper
-    # An optimizer's noise multiplier may be another one, and would be smaller.
-    (note,) = found["notes"]
-    assert note.startswith("sigma is ")
-    assert "give it as --sigma" in note
-    assert told("epsilon", *POISSON, "--noise-multiplier", "1.1", "--delta", "1e-5")["notes"] == []
-    # Trainers count the noise multiplier by the clip norm, whatever the neighbours are.
-    doubled = told(
-        "epsilon", *LAMBDA, "--noise-multiplier", "2", "--delta", "1e-5", "--adjacency", "replace_one"
-    )
-    assert doubled["sigma"] == found["sigma"]
-    assert doubled["eps_upper"] > 1.9 * found["eps_upper"]
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+def test_the_noise_multiplier_is_that_of_opacus_whatever_the_sensitivity(adjacency):
+    plan = ("--strategy", "identity", *SIZES, "--sampling", "min-sep", "--adjacency", adjacency)
+    found = told("epsilon", *plan, "--noise-multiplier", "2.1", "--delta", "1e-5")
+    assert found["sensitivity"] > 1.7
+    assert (found["sigma"], found["noise_multiplier"]) == (2.1, 2.1)
+    assert found["sigma_use"].endswith("in Opacus: noise_multiplier")
+    again = told("epsilon", *plan, "--sigma", "2.1", "--delta", "1e-5")
+    assert found | {"seconds": 0} == again | {"seconds": 0}
+    text = done("epsilon", *plan, "--noise-multiplier", "2.1", "--delta", "1e-5").stdout
+    assert "│ noise_multiplier │ 2.1 " in text
+    assert "│ sigma            │ 2.1 " in text
+
+
+def test_correlated_noise_has_no_noise_multiplier():
+    refused = run("epsilon", *LAMBDA, "--noise-multiplier", "2", "--delta", "1e-5")
+    assert refused.exit_code == 2
+    assert "--noise-multiplier must be left out" in refused.stderr
+    assert "no number for DP-SGD tools; give --sigma" in refused.stderr
+    found = told("epsilon", *LAMBDA, "--sigma", "2", "--delta", "1e-5")
+    assert found["noise_multiplier"] is None
+    assert found["sigma_use"] == "correlated noise: use NoiseStream; no number for DP-SGD tools"
+    assert "noise_multiplier" not in done("epsilon", *LAMBDA, "--sigma", "2", "--delta", "1e-5").stdout
 
 
 @pytest.mark.parametrize(
@@ -89,9 +94,11 @@ def test_calibrate_and_epsilon_agree(tmp_path):
     plan = ("--strategy-file", path, *SIZES, "--sampling", "min-sep", "--delta", "1e-5")
     cal = told("calibrate", *plan, "--eps", "2")
     assert told("epsilon", *plan, "--sigma", repr(cal["sigma"]))["eps_upper"] <= 2.0
-    # The noise multiplier that was printed, rounded up, gives back a sigma that meets the budget.
-    again = told("epsilon", *plan, "--noise-multiplier", repr(cal["noise_multiplier"]))
-    assert again["sigma"] == pytest.approx(cal["sigma"], rel=1e-12)
+    assert cal["noise_multiplier"] is None
+    own = ("--strategy", "identity", *SIZES, "--sampling", "min-sep", "--delta", "1e-5")
+    cal = told("calibrate", *own, "--eps", "2")
+    assert cal["noise_multiplier"] == cal["sigma"]
+    assert told("epsilon", *own, "--noise-multiplier", repr(cal["sigma"]))["eps_upper"] <= 2.0
 
 
 def test_workers_change_nothing():

@@ -131,7 +131,7 @@ def test_a_pipe_has_neither_colour_nor_progress_and_an_old_terminal_is_served():
     assert result.returncode == 0, result.stderr
     assert "\x1b" not in result.stdout + result.stderr
     assert result.stderr == ""
-    assert "noise_multiplier" in result.stdout
+    assert "correlated noise: use NoiseStream" in result.stdout
 
 
 def test_quiet_leaves_standard_error_empty(monkeypatch):

@@ -208,7 +208,7 @@ def test_mixtures_are_those_of_dp_accounting():
     peer = pld.from_gaussian_mechanism(2.0, value_discretization_interval=step)
     for part in parts:
         one = pld.from_gaussian_mechanism(
-            part.noise_multiplier, sampling_prob=part.sampling_prob, value_discretization_interval=step
+            part.sigma_over_sensitivity, sampling_prob=part.sampling_prob, value_discretization_interval=step
         )
         peer = peer.compose(one.self_compose(part.steps))
     claim = pld.common.DifferentialPrivacyParameters(0.5, 1e-7)

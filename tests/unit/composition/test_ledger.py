@@ -59,7 +59,7 @@ def test_unsampled_releases_are_one_gaussian_exactly():
     )
     ledger.add("a", first)
     ledger.add("b", second)
-    precision = 1.0 / first.noise_multiplier**2 + 1.0 / second.noise_multiplier**2
+    precision = sum((one.sensitivity.upper / one.sigma) ** 2 for one in (first, second))
     eps = ledger.epsilon(1e-6)
     assert eps.exact
     assert float(oracles.gaussian_delta(1.0 / math.sqrt(precision), eps.upper)) == pytest.approx(

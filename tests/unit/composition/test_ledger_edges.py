@@ -88,8 +88,8 @@ def test_releases_of_one_kind_have_a_lower_end_that_counts_the_least_sensitivity
     both.add("b", own, lot="b")
     (found,) = both.profile().parts.sampled
     assert found == dataclasses.replace(part, steps=2 * part.steps)
-    assert found.release.sensitivity.lower <= (1.0 - part.gap) / part.noise_multiplier
-    assert found.release.sensitivity.upper >= 1.0 / part.noise_multiplier
+    assert found.release.sensitivity.lower <= (1.0 - part.gap) / part.sigma_over_sensitivity
+    assert found.release.sensitivity.upper >= 1.0 / part.sigma_over_sensitivity
 
 
 def test_two_bins_are_a_claim_and_one_is_no_sampling():

@@ -16,6 +16,7 @@ allowed_adjacencies = ["add_remove", "zero_out"]
 allowed_units = ["example"]
 max_age_days = 365
 require_signature = true
+require_cryptographic_generator = true
 trusted_keys = ["key.pem.pub"]
 """
 
@@ -35,6 +36,7 @@ def test_every_rule_is_read(tmp_path):
         allowed_units=(dm.Unit.EXAMPLE,),
         max_age_days=365.0,
         require_signature=True,
+        require_cryptographic_generator=True,
         trusted_keys=policy.trusted_keys,
     )
 
@@ -51,6 +53,7 @@ def test_every_rule_is_read(tmp_path):
         ("dataset_size = 1.5", "dataset_size must be an integer in"),
         ("max_age_days = -1", "max_age_days must be a finite number"),
         ('require_signature = "yes"', "require_signature must be True or False"),
+        ("require_cryptographic_generator = 1", "require_cryptographic_generator must be True or False"),
         ('forbidden_guarantees = "estimate"', "forbidden_guarantees must be a list of names"),
         ('forbidden_guarantees = ["estimates"]', "did you mean estimate"),
         ('allowed_adjacencies = ["add-remove"]', "did you mean add_remove"),

@@ -109,7 +109,8 @@ def test_every_scheme_and_guarantee_has_words(name):
     assert ("inside delta" in words.sure_words(own)) == own.guarantee.inside_delta
     rows = dict(words.evidence_words(own))
     assert float(rows["noise scale sigma, at clip norm 1"]) >= own.sigma
-    assert float(rows["noise multiplier"]) <= own.noise_multiplier
+    assert rows["what to do with sigma"] == own.sigma_use
+    assert "noise multiplier" not in rows
     assert repr(own.strategy) in rows["noise strategy"]
     assert ("samples" in rows) == (own.evidence.samples is not None)
 

@@ -210,3 +210,50 @@ def test_the_unit_of_counts_is_one_of_a_ledger(tmp_path):
     ledger.save(tmp_path / "ledger.json")
     for unit, ok in ((dm.Unit.USER, True), (dm.Unit.EXAMPLE, False)):
         assert dm.verify(tmp_path / "ledger.json", policy=dm.Policy(allowed_units=(unit,))).ok == ok
+
+
+def recorded(certificate, batches, noise):
+    """A whole run whose numbers came from these generators."""
+    secret = certificate.participation.per_release
+    pattern = certificate.participation.pattern(certificate.strategy.n)
+    return dm.RunRecord(
+        certificate.certificate(1.0, 20.0),
+        certificate.strategy.n,
+        certificate.achieved,
+        dm.Randomness("a sampler", "0" * 64, False, batches),
+        dm.Randomness("a stream", "1" * 64, False, noise),
+        smallest_separation=None if secret else pattern.min_sep,
+        most_participations=None if secret else pattern.max_participations,
+    )
+
+
+@pytest.mark.parametrize(
+    ("certificate", "batches", "noise", "kept"),
+    [
+        (POISSON, "aes-128-ctr", "aes-128-ctr, ziggurat", True),
+        (POISSON, "aes-128-ctr", "aes-128-ctr, lattice", True),
+        (POISSON, "aes-128-ctr", "philox", False),
+        (POISSON, "philox", "aes-128-ctr, ziggurat", False),
+        (POISSON, None, "aes-128-ctr, ziggurat", False),
+        (POISSON, "aes-128-ctr", None, False),
+        (POISSON, "aes-128-ctr", "aes-128-ctr, of mine", False),
+        # Nothing is secret about batches in a fixed order.
+        (PLAIN, "philox", "aes-128-ctr, ziggurat", True),
+        (PLAIN, "philox", "philox", False),
+    ],
+)
+def test_a_cryptographic_generator_can_be_required(certificate, batches, noise, kept):
+    rule = dm.Policy(require_cryptographic_generator=True)
+    found = dm.verify(recorded(certificate, batches, noise), policy=rule)
+    assert found.ok == kept
+    assert kept or found.failures[0].startswith("policy require_cryptographic_generator: noise from ")
+    assert dm.verify(recorded(certificate, batches, noise), rigorous=True).ok
+    assert dm.verify(certificate, policy=rule).ok  # which states no random numbers
+
+
+def test_the_generators_stand_in_every_verdict():
+    details = [
+        one.detail for one in dm.verify(recorded(POISSON, "aes-128-ctr", "philox"), rigorous=True).checks
+    ]
+    words = "batches from aes-128-ctr (cryptographic), noise from philox (not a cryptographic generator)"
+    assert any(detail.endswith(words) for detail in details)

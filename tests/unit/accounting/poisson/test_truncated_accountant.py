@@ -179,7 +179,7 @@ def test_losses_of_one_sign_by_mpmath(p, s, shift):
 
 def exact_curve(law, eps, *, remove):
     """(1 - tau) of Poisson sampling and tau of the full lots' largest curve, by normal tails."""
-    q, p, s = law.sampling_prob, law.kept[1], law.noise_multiplier
+    q, p, s = law.sampling_prob, law.kept[1], law.sigma_over_sensitivity
     found = mp.mpf(0)
     if q < 1.0:
         start = float(Loss(q, s, True).output_at(np.array([eps if remove else -eps]))[0])

@@ -50,7 +50,7 @@ def test_kinds_in_one_lattice_against_dp_accounting():
     peer = pld.from_gaussian_mechanism(2.0, value_discretization_interval=step)
     for part in (SAMPLED, other):
         one = pld.from_gaussian_mechanism(
-            part.noise_multiplier, sampling_prob=part.sampling_prob, value_discretization_interval=step
+            part.sigma_over_sensitivity, sampling_prob=part.sampling_prob, value_discretization_interval=step
         )
         peer = peer.compose(one.self_compose(part.steps))
     for eps in (0.1, 1.0, 3.0):

@@ -10,6 +10,7 @@ from dpmech.optim import ClippedSum, FlatClipping, NoiseMode, NoiseStream, Priva
 from dpmech.optim.clipping.clipped_sum import clip_and_sum
 from dpmech.optim.noise.normals import CudaNormals, HostNormals
 from dpmech.optim.noise.rows import correlate
+from dpmech.optim.noise.secure_normals import SecureNormals
 
 CLIP = 0.3
 WIDE = np.longdouble
@@ -33,13 +34,18 @@ def applied(
 
     places = {column: place for place, column in enumerate(columns)}
     cal = dm.calibrate_sigma(strategy, 1.0, 1e-5)
-    for source in (HostNormals, CudaNormals):
+    for source in (HostNormals, CudaNormals, SecureNormals):
         monkeypatch.setattr(source, "fill", impulses)
-    stream = NoiseStream(cal, [torch.zeros(len(columns), dtype=dtype, device=device)], CLIP, mode=mode)
-    if plant is not None:
-        plant(stream)
-    rows = [stream.step()[0].cpu().double().numpy() for _ in range(strategy.n if steps is None else steps)]
-    return np.array(rows) / (cal.sigma * CLIP)
+    found = []
+    for generator in ("philox", "secure"):  # normal numbers in the dtype of the parameters, and in float64
+        params = [torch.zeros(len(columns), dtype=dtype, device=device)]
+        stream = NoiseStream(cal, params, CLIP, generator, mode=mode)
+        if plant is not None:
+            plant(stream)
+        count = strategy.n if steps is None else steps
+        found.append(np.array([stream.step()[0].cpu().double().numpy() for _ in range(count)]))
+    assert np.array_equal(*found)
+    return found[0] / (cal.sigma * CLIP)
 
 
 def series(weights, n):

@@ -261,5 +261,5 @@ def test_a_private_run_says_so_in_its_record():
         model.backward(*batch)
         optimizer.step()
     record = optimizer.run_record()
-    assert (record.noise.source, record.noise.seeded) == ("NoiseStream, aes-128-ctr, lattice", False)
+    assert (record.noise.generator, record.noise.seeded) == ("aes-128-ctr, lattice", False)
     assert dm.verify(record).ok

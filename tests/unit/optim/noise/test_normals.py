@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import math
 import struct
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.optim.noise import normals as generators
+from dpmech.optim.noise.box_muller import LARGEST, PairMaker, torch_pairs
 from dpmech.optim.noise.normals import CudaNormals, HostNormals, noise_key
 
 WORD = st.integers(0, 2**64 - 1)
@@ -33,16 +35,16 @@ class FakeCuda:
         return self.offset
 
 
-def fake_normal(out, generator):
-    """256 threads of one block, float32 in fours: the launch that uses the most offsets."""
-    values = np.random.Generator(np.random.Philox(key=generator.seed, counter=generator.offset))
-    out.copy_(torch.from_numpy(values.standard_normal(out.numel())))
+def fake_words(out, generator):
+    """256 threads of one block, words of 64 bits in twos: the launch that uses the most offsets."""
+    values = np.random.Philox(key=generator.seed, counter=generator.offset).random_raw(out.numel())
+    out.copy_(torch.from_numpy(values.view(np.int64)).reshape(out.shape))
     generator.offset += generator.step * ((out.numel() - 1) // (256 * 2) + 1)
 
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
-    monkeypatch.setattr(generators, "fill_normal", fake_normal)
+    monkeypatch.setattr(generators, "fill_words", fake_words)
     return FakeCuda()
 
 
@@ -188,8 +190,8 @@ def test_cuda_offsets_never_meet(fake_cuda):
 
 @given(st.integers(1, 2**24))
 def test_cuda_reserves_what_one_block_of_threads_can_use(size):
-    """torch counts 4 offsets for every 256 x 4 float32 or 256 x 2 float64 values of one block."""
-    used = 4 * ((size - 1) // (256 * 2) + 1)
+    """torch counts 4 offsets for every 256 x 2 words of 64 bits of one block; an odd size takes one more."""
+    used = 4 * ((size + size % 2 - 1) // (256 * 2) + 1)
     assert used <= CudaNormals.reserved(size) <= CudaNormals.reserved(2**24)
 
 
@@ -206,7 +208,7 @@ def test_cuda_draws_are_a_function_of_their_position(fake_cuda):
 
 @pytest.mark.parametrize("step", [0, 100_000])
 def test_cuda_checks_what_a_draw_used(monkeypatch, step):
-    monkeypatch.setattr(generators, "fill_normal", fake_normal)
+    monkeypatch.setattr(generators, "fill_words", fake_words)
     source = CudaNormals((7, 8), FakeCuda(step), sizes=(100,), n=5, shards=1)
     with pytest.raises(dm.NumericalError, match="offsets of the generator"):
         source.fill(torch.empty(100), 0, 0, 0, 0)
@@ -219,7 +221,7 @@ def test_cuda_refuses_more_than_63_bits(fake_cuda):
 
 @pytest.mark.parametrize(("step", "accepted"), [(8, True), (12, False)])
 def test_cuda_may_use_all_that_is_reserved_and_no_more(monkeypatch, step, accepted):
-    monkeypatch.setattr(generators, "fill_normal", fake_normal)
+    monkeypatch.setattr(generators, "fill_words", fake_words)
     source = CudaNormals((7, 8), FakeCuda(step), sizes=(100,), n=5, shards=1)
     assert source.reserved(100) == 8
     if accepted:
@@ -245,8 +247,32 @@ def test_counters_take_all_32_bits_of_a_chunk_and_a_shard():
     assert HostNormals((1, 2)).counter(0, 0, 2**32 - 1, 2**32 - 1) == (0, 2**64 - 1, 0, 0)
 
 
-def test_torch_fills_with_its_own_generator():
-    out, again = torch.empty(5), torch.empty(5)
-    generators.fill_normal(out, torch.Generator().manual_seed(1))
-    again.normal_(generator=torch.Generator().manual_seed(1))
+def test_words_have_all_64_bits():
+    out, again = (torch.empty(20_000, 2, dtype=torch.int64) for _ in range(2))
+    generators.fill_words(out, torch.Generator().manual_seed(1))
+    generators.fill_words(again, torch.Generator().manual_seed(1))
     assert torch.equal(out, again)
+    share = (out.flatten()[:, None] >> torch.arange(64) & 1).double().mean(0)
+    assert (share - 0.5).abs().max() < 7.0 * 0.5 / math.sqrt(40_000)  # 64 bits: at most 2e-10
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cuda_numbers_are_the_pairs_of_its_words(fake_cuda, size, dtype):
+    source = CudaNormals((7, 8), fake_cuda, sizes=(size,), n=5, shards=1)
+    out, expected = torch.empty(size, dtype=dtype), np.empty(size)
+    source.fill(out, 3, 0, 0, 0)
+    offset = source.offset(3, 0, 0, 0)
+    words = np.random.Philox(key=fake_cuda.seed, counter=offset).random_raw(size + size % 2)
+    PairMaker(size).make(words.reshape(-1, 2), expected)
+    tolerance = 1e-13 if dtype == torch.float64 else 1e-6
+    np.testing.assert_allclose(out.double().numpy(), expected, rtol=0.0, atol=tolerance)
+
+
+def test_the_numbers_of_a_gpu_do_not_end_at_6_76():
+    """torch's `normal_` on CUDA takes u >= 2^-33, beyond which nothing is drawn; here u begins at 2^-81."""
+    assert math.sqrt(2.0 * 33 * math.log(2.0)) == pytest.approx(6.76, abs=0.01)
+    words = torch.tensor([[0, 0], [0, -(2**63)], [2**30, 0]])
+    numbers = torch_pairs(words)[:, 0]
+    assert numbers[0] == -numbers[1] == pytest.approx(LARGEST, rel=1e-14)
+    assert 6.76 < numbers[2] < LARGEST

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, processes
-from dpmech.optim.noise.box_muller import LARGEST, PairMaker
+from dpmech.optim.noise.box_muller import LARGEST, PairMaker, torch_pairs
 from dpmech.optim.noise.normals import HostNormals
-from dpmech.optim.noise.secure_normals import SecureNormals, secure_key
+from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals, secure_key, source_of
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
 EDGES = [0, 1, 2**52, 2**53 + 1, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 3 * 2**62, 2**64 - 2**11, 2**64 - 1]
@@ -62,6 +62,16 @@ def pairs_of(count):
 @pytest.mark.parametrize("count", [300, pytest.param(30_000, marks=pytest.mark.slow)])
 def test_numbers_are_those_of_exact_arithmetic(count):
     assert 0.0 < worst_error(pairs_of(count)) < 2.0**-50 < 2.0**-48
+
+
+def test_torch_makes_the_same_pairs():
+    """On the device of the words, here the CPU; by torch's functions, so with other last bits."""
+    words = pairs_of(2_000)
+    found = torch_pairs(torch.from_numpy(words.view(np.int64))).numpy()
+    for pair, (first, second) in zip(found[:600], words[:600], strict=True):
+        radius, values = exact(first, second)
+        assert max(abs(mp.mpf(float(x)) - y) for x, y in zip(pair, values, strict=True)) < radius * 2.0**-49
+    np.testing.assert_allclose(found.ravel(), made(words), rtol=0.0, atol=1e-13)
 
 
 def test_a_wrong_coefficient_is_seen(monkeypatch):
@@ -171,19 +181,29 @@ CASES = [
 every_case = pytest.mark.parametrize(("strategy", "mode"), CASES)
 
 
-def stream_of(strategy, mode=None, generator="secure", dtype=torch.float32):
+SOURCES = {"aes-128-ctr, ziggurat": ZigguratNormals, "aes-128-ctr": SecureNormals}
+every_source = pytest.mark.parametrize("source", SOURCES)
+
+
+def stream_of(strategy, mode=None, generator="secure", dtype=torch.float32, source="aes-128-ctr, ziggurat"):
+    """A stream; with `source` "aes-128-ctr" one as earlier releases made them."""
     cal = dm.calibrate_sigma(strategy, 8.0, 1e-5)
-    return NoiseStream(cal, [torch.zeros(3, 2), torch.zeros(5, dtype=dtype)], 0.5, generator, mode=mode)
+    stream = NoiseStream(cal, [torch.zeros(3, 2), torch.zeros(5, dtype=dtype)], 0.5, generator, mode=mode)
+    if source != "aes-128-ctr, ziggurat":
+        stream._use(source)
+        stream._set_sources(stream._key)
+    return stream
 
 
 def drawn(stream):
     return [torch.cat([part.flatten() for part in stream.step()]) for _ in range(stream.steps_left)]
 
 
+@every_source
 @every_case
-def test_rows_are_those_of_the_noising_matrix(strategy, mode):
-    stream = stream_of(strategy, mode)
-    source = SecureNormals(stream._key)
+def test_rows_are_those_of_the_noising_matrix(strategy, mode, source):
+    stream = stream_of(strategy, mode, source=source)
+    source = SOURCES[source](stream._key)
     Z = torch.empty(strategy.n, 11, dtype=torch.float64)
     for step in range(strategy.n):
         source.fill(Z[step, :6], step, 0, 0, 0)
@@ -192,16 +212,19 @@ def test_rows_are_those_of_the_noising_matrix(strategy, mode):
     np.testing.assert_allclose(torch.stack(drawn(stream)), expected, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("generator", ["secure", None])
+@every_source
 @every_case
-def test_a_stream_goes_on_bit_for_bit(strategy, mode):
-    first = stream_of(strategy, mode)
+def test_a_stream_goes_on_bit_for_bit(strategy, mode, source, generator):
+    first = stream_of(strategy, mode, source=source)
     for _ in range(3):
         first.step()
     state, rest = first.state_dict(), drawn(first)
     first.close()
-    again = stream_of(strategy, mode)
+    again = stream_of(strategy, mode, generator)
     again.load_state_dict(state)
-    assert (again.generator, again.seeded) == ("aes-128-ctr", False)
+    assert (again.generator, again.seeded) == (source, False)
+    assert state["generator"] == source
     assert again.fingerprint() == first.fingerprint()
     assert all(torch.equal(a, b) for a, b in zip(rest, drawn(again), strict=True))
 
@@ -223,9 +246,46 @@ def test_states_of_another_generator_are_refused():
     secure, philox = stream_of(dm.Identity(3)), stream_of(dm.Identity(3), generator=1)
     assert philox.generator == "philox"
     assert "generator" not in philox.state_dict()
-    for one, other in ((secure, philox), (philox, secure)):
-        with pytest.raises(dm.CertificateError, match=r"another generator.*noise from"):
+    lattice, named = (stream_of(dm.Identity(3), generator=name) for name in ("secure-lattice", "philox"))
+    assert (named.generator, named.seeded, named._key != philox._key) == ("philox", False, True)
+    pairs = ((secure, philox), (philox, secure), (named, secure), (secure, lattice), (lattice, secure))
+    for one, other in pairs:
+        row = NoiseStream.state_dict(one)
+        with pytest.raises(dm.CertificateError, match=r"another generator.*noise from.*without `generator`"):
             one.load_state_dict(other.state_dict())
+        assert one.state_dict() == row
+
+
+@pytest.mark.parametrize("generator", ["philox", "secure", "secure-lattice", 7])
+@pytest.mark.parametrize("mode", [None, NoiseMode.BUFFER])
+def test_without_a_generator_a_stream_goes_on_with_that_of_the_state(generator, mode):
+    strategy = dm.Identity(4) if generator == "secure-lattice" else dm.LambdaCGD(4, 0.9)
+    first = stream_of(strategy, mode, generator)
+
+    def taken(stream):
+        sums = [torch.zeros(3, 2), torch.zeros(5)]
+        stream.add_step(sums)
+        return torch.cat([part.flatten() for part in sums])
+
+    taken(first)
+    state = first.state_dict()
+    expected = [taken(first) for _ in range(3)]
+    first.close()
+    again = stream_of(strategy, mode, None)
+    assert again.generator == "aes-128-ctr, ziggurat"
+    again.load_state_dict(state)
+    assert (again.generator, again.seeded) == (first.generator, generator == 7)
+    assert all(torch.equal(taken(again), row) for row in expected)
+
+
+def test_numbers_of_an_accelerator_are_philox_unless_the_cipher_is_named():
+    """The cipher's are made on the CPU: an accelerator would wait for them."""
+    cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
+    assert source_of(None, [cpu, cpu])[0] == "aes-128-ctr, ziggurat"
+    assert source_of(None, [cpu, cuda])[0] == source_of(None, [torch.device("mps")])[0] == "philox"
+    assert source_of("secure", [cuda])[0] == "aes-128-ctr, ziggurat"
+    with pytest.raises(dm.InvalidParameterError, match='generator must be None, "secure"'):
+        source_of("secret", [cpu])
 
 
 class World:
@@ -250,7 +310,7 @@ def test_processes_share_the_key_of_the_first(monkeypatch):
     monkeypatch.setattr(processes, "dist", World())
     stream = stream_of(dm.Identity(2))
     expected = torch.empty(6, dtype=torch.float64)
-    SecureNormals((3, 4)).fill(expected, 0, 0, 0, 0)
+    ZigguratNormals((3, 4)).fill(expected, 0, 0, 0, 0)
     row = stream.step()[0].flatten()
     np.testing.assert_allclose(row, stream._claim.sigma * 0.5 * expected, rtol=1e-8)
 
@@ -258,7 +318,7 @@ def test_processes_share_the_key_of_the_first(monkeypatch):
 def test_processes_with_two_generators_disagree():
     secure, philox = stream_of(dm.Identity(2)), stream_of(dm.Identity(2), generator=1)
     described = [stream._describe(local=False) for stream in (secure, philox)]
-    assert described[0] == described[1] | {"generator": "aes-128-ctr"}
+    assert described[0] == described[1] | {"generator": "aes-128-ctr, ziggurat"}
 
 
 def test_it_needs_cryptography_at_once(monkeypatch):
@@ -271,12 +331,12 @@ def test_threads_draw_the_same(monkeypatch):
     from dpmech.optim.noise import chunks
 
     cal = dm.calibrate_sigma(dm.Identity(1), 8.0, 1e-5)
-    one = NoiseStream(cal, [torch.zeros(3 * 2**15 + 7)], generator="secure")
+    one = NoiseStream(cal, [torch.zeros(3 * 2**16 + 7)], generator="secure")
     state, alone = one.state_dict(), one.step()[0]
     one.close()
     monkeypatch.setattr(chunks, "_THREADED", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    other = NoiseStream(cal, [torch.zeros(3 * 2**15 + 7)], generator="secure")
+    other = NoiseStream(cal, [torch.zeros(3 * 2**16 + 7)], generator="secure")
     other.load_state_dict(state)
     assert torch.equal(other.step()[0], alone)
 

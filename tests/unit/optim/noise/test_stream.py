@@ -8,7 +8,8 @@ import torch
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, PerLayerClipping
 from dpmech.optim.noise import stream as stream_module
-from dpmech.optim.noise.normals import CudaNormals, HostNormals
+from dpmech.optim.noise.normals import CudaNormals
+from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals
 from tests.support.drawn_noise import DrawnNoise
 
 N = 7
@@ -150,16 +151,16 @@ def test_the_default_mode_and_its_memory(strategy, mode, vectors):
 
 
 def test_regenerating_allocates_chunks_only():
-    stream = NoiseStream(calibration(dm.InverseSquareRoot(9, 4)), [torch.zeros(40, HostNormals.chunk)])
-    sums = [torch.zeros(40, HostNormals.chunk)]
+    stream = NoiseStream(calibration(dm.InverseSquareRoot(9, 4)), [torch.zeros(40, ZigguratNormals.chunk)])
+    sums = [torch.zeros(40, ZigguratNormals.chunk)]
     stream.add_step(sums)
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
         stream.add_step(sums)
     sizes = [event.self_cpu_memory_usage for event in profile.events()]
-    assert 0 < max(sizes) <= 8 * HostNormals.chunk
-    assert abs(sum(sizes)) <= 16 * HostNormals.chunk  # what stays is at most the last two chunks
+    assert 0 < max(sizes) <= 8 * ZigguratNormals.chunk
+    assert abs(sum(sizes)) <= 16 * ZigguratNormals.chunk  # what stays is at most the last two chunks
 
 
 def test_cuda_parameters_get_the_cuda_generator(monkeypatch):
@@ -326,7 +327,7 @@ def test_an_interrupted_step_ends_the_stream(monkeypatch):
     stream = NoiseStream(calibration(dm.SquareRoot(5, 2)), [torch.zeros(3)])
     stream.step()
     with monkeypatch.context() as patch:
-        patch.setattr(HostNormals, "fill", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(SecureNormals, "fill", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             stream.step()
     for call in (stream.step, stream.state_dict, lambda: stream.load_state_dict({})):

@@ -23,17 +23,18 @@ def private(rng, generator=None):
     )
 
 
-CIPHER = ", aes-128-ctr"
+CIPHER, ZIGGURAT, PHILOX = "aes-128-ctr", "aes-128-ctr, ziggurat", "philox"
 
 
 @pytest.mark.parametrize(
     ("rng", "generator", "lots", "noise", "seeded"),
     [
-        ("secure", None, CIPHER, CIPHER, False),
-        (None, None, CIPHER, "", False),
-        ("philox", None, "", "", False),
-        ("philox", "secure", "", CIPHER, False),
-        ("secure", 3, CIPHER, "", True),
+        ("secure", None, CIPHER, ZIGGURAT, False),
+        (None, None, CIPHER, ZIGGURAT, False),
+        ("philox", None, PHILOX, ZIGGURAT, False),
+        ("philox", "secure", PHILOX, ZIGGURAT, False),
+        (None, "philox", CIPHER, PHILOX, False),
+        ("secure", 3, CIPHER, PHILOX, True),
     ],
 )
 def test_the_record_names_the_generators(rng, generator, lots, noise, seeded):
@@ -42,10 +43,23 @@ def test_the_record_names_the_generators(rng, generator, lots, noise, seeded):
         model.backward(*batch)
         optimizer.step()
     record = optimizer.run_record()
-    assert (record.sampler.source, record.sampler.seeded) == ("PoissonSampler" + lots, False)
-    assert (record.noise.source, record.noise.seeded) == ("NoiseStream" + noise, seeded)
-    if noise and lots:
-        assert dm.verify(record).ok
+    assert (record.sampler.source, record.sampler.generator) == ("PoissonSampler", lots)
+    assert (record.noise.source, record.noise.generator) == ("NoiseStream", noise)
+    assert (record.sampler.seeded, record.noise.seeded) == (False, seeded)
+    said = {
+        CIPHER: "aes-128-ctr (cryptographic)",
+        ZIGGURAT: "aes-128-ctr, ziggurat (cryptographic)",
+        PHILOX: "philox (not a cryptographic generator)",
+    }
+    assert f"batches: 'PoissonSampler', from {said[lots]}; noise: 'NoiseStream', from {said[noise]})" in str(
+        record
+    )
+    found = dm.verify(dm.RunRecord.from_json(record.to_json()))
+    assert found.ok
+    (check,) = (check for check in found.checks if check.name == "randomness")
+    assert check.detail.endswith(f"batches from {said[lots]}, noise from {said[noise]}")
+    strict = dm.verify(record, policy=dm.Policy(require_cryptographic_generator=True))
+    assert strict.ok == (PHILOX not in (lots, noise))
 
 
 @pytest.mark.parametrize(("before", "after"), [("philox", None), (None, "philox"), ("secure", None)])
