@@ -230,6 +230,8 @@ class RunRecord(Document):
         seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
         made = f"lots: {_quoted(self.sampler.source)}; noise: {_quoted(self.noise.source)}"
         text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
+        if self.certificate.dataset_size is not None:
+            text += f"; dataset size {self.certificate.dataset_size:,}, public"
         if self.uniqueness == Uniqueness.NOT_CHECKED:
             text += "; not checked that no example stands in the dataset twice"
         accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()

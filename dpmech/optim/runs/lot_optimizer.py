@@ -32,6 +32,7 @@ class LotOptimizer(PrivateOptimizer):
     Args:
         loader: the loader.
         *args: as for PrivateOptimizer.
+        dataset_size: the public number of examples, for the certificate of the run; None where none is.
         unchanged: what compares the contents of the model before every step; None for nothing, where no
             model is known.
         **kwargs: as for PrivateOptimizer.
@@ -48,11 +49,13 @@ class LotOptimizer(PrivateOptimizer):
         self,
         loader: PrivateLoader,
         *args: Any,  # noqa: ANN401 - as there
+        dataset_size: int | None = None,
         unchanged: Unchanged | None = None,
         **kwargs: Any,  # noqa: ANN401 - as there
     ) -> None:
         self._loader = loader
         self._unchanged = unchanged
+        self._dataset_size = dataset_size
         self.clipping_mode: ClippingMode | None = None
         self._names: dict[int, str] | None = None
         super().__init__(*args, **kwargs)
@@ -280,7 +283,9 @@ class LotOptimizer(PrivateOptimizer):
 
     def _certificate(self) -> Certificate:
         """The certificate with what this run fixed."""
-        return self.claim.certificate(self._norms.terms, self.expected_batch_size)
+        return self.claim.certificate(
+            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
+        )
 
 
 def _randomness(source: Sampler | NoiseStream) -> Randomness:
