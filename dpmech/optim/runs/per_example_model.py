@@ -159,7 +159,7 @@ class PerExampleModel(nn.Module):
                 samples, _ = gradients.samples(batch, repeated)
                 clip_and_sum(samples, optimizer.clipping.blocks(len(samples)))
 
-        # From public numbers alone: sums round by it, and it is shown. Few lots are twice as large as expected.
+        # From public numbers alone: sums round by it, and it is shown. Hardly a batch is twice as large.
         most = math.ceil(2.0 * optimizer.expected_batch_size)
         loader.settle(largest_batch(run, batch.tensors[0].device, most))
 

@@ -248,7 +248,7 @@ def test_lots_outside_the_pattern_are_refused():
     [
         (lambda: PrivateLoader([1, 2], samplers()["bins"]), "loader"),
         (lambda: PrivateLoader(DataLoader(dataset()), "bins"), "sampler"),
-        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "5 examples"),
+        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "as many examples"),
         (lambda: private(max_physical_batch_size=0), "max_physical_batch_size"),
         (lambda: LotSampler("bins"), "sampler"),
         (lambda: LotSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
