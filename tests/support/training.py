@@ -53,7 +53,11 @@ def declared(cal, loader, **options):
 
     They are computed from the data here, as nobody may do who trains on private ones.
     """
-    if not isinstance(cal, dm.Claim) or not cal.mechanism.hides_size or not hasattr(loader.dataset, "__len__"):
+    if (
+        not isinstance(cal, dm.Claim)
+        or not cal.mechanism.hides_size
+        or not hasattr(loader.dataset, "__len__")
+    ):
         return options
     size, own, drop_last = len(loader.dataset), cal.participation, options.get("drop_last", False)
     if own.unrestricted or drop_last:

@@ -65,8 +65,7 @@ class _Walk:
         self.kinds: set[Uniqueness] = set()
 
     def follow(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - any dataset
-        if len(picks) == 0:
-            return
+        # Parts without examples count too: how far was checked must not tell that one example is there.
         own = getattr(dataset, "example_ids", None)
         if own is not None:
             self.kinds.add(Uniqueness.EXAMPLE_IDS)
@@ -213,11 +212,13 @@ def _length(dataset: Any) -> int | None:  # noqa: ANN401 - any dataset
 
 def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
     """Indices in [0, length), negative ones counted from the end."""
+    if len(picks) == 0:
+        return picks
     length = _length(dataset) if length is None else length
     if isinstance(picks, range):
-        low, high = (picks[0], picks[-1]) if picks else (0, 0)
+        low, high = picks[0], picks[-1]
     else:
-        low, high = (int(picks.min()), int(picks.max())) if len(picks) else (0, 0)
+        low, high = int(picks.min()), int(picks.max())
     if (length is None and low < 0) or (length is not None and not -length <= low <= high < length):
         raise UnsupportedCombinationError(
             f"indices in [{low}, {high}] of a {type(dataset).__name__} of "

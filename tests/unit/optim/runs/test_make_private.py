@@ -449,7 +449,11 @@ def test_layers_with_statistics(layer, fault):
         (CAL, {"expected_batch_size": 9}, "expected_batch_size is 9"),
         (CAL, {"loader": DataLoader(data(), batch_size=9)}, "loader's batch_size, times processes is 9"),
         (CALS["bins"], {"loader": DataLoader(data(), batch_size=9)}, "is 9, which .*BallsInBins"),
-        (CALS["poisson"], {"loader": DataLoader(data(), batch_size=9)}, "differs from the dataset by more than 10%"),
+        (
+            CALS["poisson"],
+            {"loader": DataLoader(data(), batch_size=9)},
+            "differs from the dataset by more than 10%",
+        ),
         (
             CAL.certificate(expected_batch_size=5),
             {"expected_batch_size": 5.5},
@@ -492,6 +496,7 @@ def test_bad_arguments(change, match):
         "loader": DataLoader(data()),
         "calibration": CAL,
         "loss": None,
+        "expected_batch_size": 5,
     }
     with pytest.raises(
         (dm.InvalidParameterError, AttributeError) if change.get("model") else dm.InvalidParameterError,
