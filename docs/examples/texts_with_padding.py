@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train = [row for place, row in enumerate(rows) if place % 6]
     test = collate([row for place, row in enumerate(rows) if place % 6 == 0])
 
-    plan = dm.TrainingPlan(dataset_size=len(train), batch_size=given.lot, epochs=given.epochs)
+    plan = dm.TrainingPlan(dataset_size=8155, batch_size=given.lot, epochs=given.epochs)
     calibration = dm.calibrate_sigma(
         dm.Identity(plan.n), given.eps, 1e-5, participation=plan.participation("poisson")
     )
@@ -116,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calibration,
         1.0,
         loss=loss,
+        expected_batch_size=plan.batch_size,
         max_physical_batch_size=256,
     )
     while optimizer.steps_left:

@@ -42,7 +42,7 @@ def test_an_example_twice_in_a_lot_is_refused(make):
 @ALL
 @pytest.mark.parametrize("index", [-1, 10, 2**63])
 def test_an_example_outside_the_dataset_is_refused(make, index):
-    with pytest.raises(dm.CertificateError, match="^step 0: an index is outside of the dataset"):
+    with pytest.raises(dm.CertificateError, match=r"^step 0: an index is outside of the dataset"):
         make().record(0, np.array([index], dtype=np.uint64 if index > 99 else np.int64))
 
 

@@ -271,17 +271,13 @@ def test_a_calibration_carries_it():
 def test_a_mismatch_is_told_without_the_real_size(name, options):
     told = set()
     for size in (4999, 5000, 5003):
+        real = TensorDataset(torch.zeros(size, 3), torch.ones(size, 1))
+        model = nn.Linear(3, 1)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(real, batch_size=options.get("batch_size", 1))
+        given = {key: value for key, value in options.items() if key != "batch_size"}
         with pytest.raises(dm.CertificateError, match="differs from the dataset by more than 10%") as caught:
-            private_examples = TensorDataset(torch.zeros(size, 3), torch.ones(size, 1))
-            model = nn.Linear(3, 1)
-            make_private(
-                model,
-                torch.optim.SGD(model.parameters(), lr=0.1),
-                DataLoader(private_examples, batch_size=options.get("batch_size", 1)),
-                saved.calibration(name),
-                loss=linear_loss,
-                **{key: value for key, value in options.items() if key != "batch_size"},
-            )
+            make_private(model, sgd, loader, saved.calibration(name), loss=linear_loss, **given)
         told.add((str(caught.value), caught.value.claimed, caught.value.recomputed))
     assert len(told) == 1
 
