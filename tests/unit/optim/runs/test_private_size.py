@@ -325,3 +325,159 @@ def test_a_user_who_is_replaced_may_bring_fewer_examples():
         (dm.Adjacency.ADD_REMOVE, dm.MinSep(4), True),
     ):
         assert dm.Mechanism(dm.Identity(12), participation, adjacency).hides_size is hidden
+
+
+# ---- the trainers
+
+
+class Linear(nn.Module):
+    """A model that computes its loss, with the gradients of `linear_loss`."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(3, 1, bias=False)
+
+    def forward(self, inputs, labels=None):
+        logits = self.last(inputs)
+        return {"loss": logits.sum() if labels is None else (logits * labels).sum(), "logits": logits}
+
+
+class Named(torch.utils.data.Dataset):
+    """Examples by name."""
+
+    def __init__(self, size):
+        self.inner = examples(size)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        x, y = self.inner[index]
+        return {"inputs": x, "labels": y}
+
+
+def kept_still(value):
+    """Logs without times and what follows from them."""
+    if isinstance(value, dict):
+        return {
+            name: kept_still(one)
+            for name, one in value.items()
+            if "second" not in name and "runtime" not in name
+        }
+    return [kept_still(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", ["poisson", "min-sep"])
+def test_a_trainer_tells_nothing_of_it(name, monkeypatch, tmp_path, caplog, capsys):
+    transformers = pytest.importorskip("transformers")
+    hf = pytest.importorskip("dpmech.optim.hf")
+    cal, seen = saved.calibration(name), []
+    transformers.utils.logging.enable_propagation()
+    monkeypatch.setattr(transformers.trainer.logger, "level", 10)
+    for size in (SIZE, SIZE - 1):
+        words = itertools.count(5)
+        monkeypatch.setattr(secrets, "randbits", lambda bits, words=words: next(words))
+        folder = tmp_path / "out"  # a path may be logged
+        args = transformers.TrainingArguments(
+            str(folder),
+            per_device_train_batch_size=8 if name == "poisson" else 10,
+            max_steps=12,
+            save_strategy="steps",
+            save_steps=6,
+            logging_steps=3,
+            optim="sgd",
+            learning_rate=0.125,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        trainer = hf.PrivateTrainer(
+            model=Linear(),
+            args=args,
+            train_dataset=Named(size),
+            privacy=hf.Privacy(cal, clip_norm=CLIP, generator=1, rng=2),
+        )
+        caplog.clear()
+        trainer.train()
+        trainer.save_model(str(folder / "model"))
+        state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())
+        lots = trainer.get_train_dataloader()
+        shown = [line for line in capsys.readouterr().out.splitlines() if "runtime" not in line]
+        logged = [one.getMessage() for one in caplog.records]
+        seen.append(
+            (
+                [trainer.model.last.weight.detach().clone()],
+                (folder / "model" / "run_record.json").read_text(),
+                str(kept_still(state)),
+                str(kept_still(trainer.state.log_history)),
+                str(logged),
+                str(shown),
+                (len(lots), trainer.num_examples(lots)),
+            )
+        )
+        trainer.run[1].close()
+        folder.rename(tmp_path / f"out-{size}")
+    assert any("Num examples" in line for line in logged)
+    same(*seen)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*", "ignore:.*does not have many workers.*")
+def test_lightning_tells_nothing_of_it(monkeypatch, tmp_path):
+    lightning = pytest.importorskip("lightning")
+    from lightning.pytorch.loggers import CSVLogger
+
+    from dpmech.optim.lightning import PrivateTraining
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Linear()
+
+        def forward(self, **batch):
+            return self.net(**batch)
+
+        def training_step(self, batch, index):
+            raise NotImplementedError
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.125)
+
+    seen = []
+    for size in (SIZE, SIZE - 1):
+        words = itertools.count(5)
+        monkeypatch.setattr(secrets, "randbits", lambda bits, words=words: next(words))
+        private = PrivateTraining(
+            saved.calibration("poisson"),
+            DataLoader(Named(size)),
+            CLIP,
+            loss=lambda model, **batch: model(**batch)["loss"],
+            expected_batch_size=8,
+            folder=tmp_path / f"run-{size}",
+            generator=1,
+            rng=2,
+            seed=3,
+        )
+        logger = CSVLogger(tmp_path / f"log-{size}")
+        fit = lightning.Trainer(
+            max_steps=12,
+            callbacks=[private],
+            logger=logger,
+            accelerator="cpu",
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            log_every_n_steps=3,
+        )
+        module = Module()
+        fit.fit(module, private.loader)
+        seen.append(
+            (
+                [module.net.last.weight.detach().clone()],
+                private.run_record().to_json(),
+                str(logger.experiment.metrics),
+                str(fit.logged_metrics),
+                (fit.num_training_batches, repr(private.run[2])),
+            )
+        )
+        private.run[1].close()
+    same(*seen)
