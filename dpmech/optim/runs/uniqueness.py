@@ -113,7 +113,7 @@ class _Walk:
             ids = list(ids) if isinstance(ids, Iterable) else _refuse_ids(type(ids).__name__, "a sequence")
             given = len(ids)
         if given != len(dataset) or getattr(ids, "ndim", 1) != 1:
-            _refuse_ids(f"{given} ids", f"one for each of the {len(dataset)} examples")
+            _refuse_ids(f"{given} ids", "one for each of the examples")
         whole = ids if isinstance(ids, np.ndarray) else np.asarray(ids) if _all_integers(ids) else None
         if whole is not None and whole.dtype.kind in "iu" and whole.dtype != np.uint64:
             self.found.add_names(_chosen(whole.astype(np.int64, copy=False), picks), rows)
@@ -221,8 +221,7 @@ def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
         low, high = int(picks.min()), int(picks.max())
     if (length is None and low < 0) or (length is not None and not -length <= low <= high < length):
         raise UnsupportedCombinationError(
-            f"indices in [{low}, {high}] of a {type(dataset).__name__} of "
-            f"{'unknown length' if length is None else f'{length} examples'}",
+            f"indices outside of a {type(dataset).__name__}{' of unknown length' if length is None else ''}",
             supported="indices of examples that are there, or a dataset with example_ids",
         )
     if low >= 0 or length is None:

@@ -71,7 +71,7 @@ class SequenceFirst(nn.Module):
 @pytest.mark.parametrize("times", [1, 5])
 def test_time_steps_are_not_examples(times):
     model, optimizer, loader = made(SequenceFirst(), DataLoader(dataset(times, 3)))
-    with pytest.raises(dm.UnsupportedCombinationError, match=f"{times} gradients from a batch of 8"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="fewer gradients than the batch has examples"):
         step(model, optimizer, next(iter(loader)))
 
 
@@ -79,7 +79,7 @@ def test_halves_of_a_batch_in_one_backward_pass():
     model, optimizer, loader = made()
     x, y = next(iter(loader))
     (mse(model(x[:4]), y[:4]) + mse(model(x[4:]), y[4:])).backward()
-    with pytest.raises(dm.UnsupportedCombinationError, match="4 gradients from a batch of 8"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="fewer gradients than the batch has examples"):
         optimizer.step()
     assert optimizer.record.steps == 0
 
@@ -116,7 +116,7 @@ def test_examples_packed_by_a_collate_function(functional):
         model.backward(*batch)
     else:
         mse(model(batch[0]), batch[1]).backward()
-    with pytest.raises(dm.UnsupportedCombinationError, match="4 gradients from a batch of 8"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="fewer gradients than the batch has examples"):
         optimizer.step()
 
 
@@ -134,7 +134,7 @@ def test_padding_and_left_out_examples_have_weight_zero():
     weights[2] = 0.0  # an example as well
     model.backward(*next(batches), weights=weights)
     optimizer.step()
-    with pytest.raises(dm.UnsupportedCombinationError, match="11 examples from a batch of 8"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than the batch holds"):
         model.backward(*next(batches))
     assert optimizer.record.steps == 2
 

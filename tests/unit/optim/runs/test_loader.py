@@ -408,7 +408,7 @@ def test_ids_that_are_none(ids):
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (lambda: Subset(dataset(), [0, SIZE]), r"indices in \[0, 23\] of a TensorDataset of 23 examples"),
+        (lambda: Subset(dataset(), [0, SIZE]), "indices outside of a TensorDataset"),
         (lambda: Subset(dataset(), [0.5, 1]), "no integers"),
         (lambda: Subset({"a": 1, "b": 2}, ["a", "b"]), "no integers"),
         (lambda: grown(ConcatDataset([[1], [2, 3]])), "other lengths than when they were joined"),

@@ -264,18 +264,18 @@ def test_an_example_counts_once():
     model, optimizer, loader = made()
     x, target = next(iter(loader))
     model.backward(x, target)
-    with pytest.raises(dm.UnsupportedCombinationError, match="10 examples from a batch of 5"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than the batch holds"):
         model.backward(x, target)
     model, optimizer, loader = made(functional=False)
     x, target = next(iter(loader))
     for _ in range(2):
         F.cross_entropy(model(x), target).backward()
-    with pytest.raises(dm.UnsupportedCombinationError, match="10 examples from a batch of 5"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than the batch holds"):
         optimizer.step()
     model, optimizer, loader = made()
     next(iter(loader))
     x, target = data().tensors
-    with pytest.raises(dm.UnsupportedCombinationError, match="20 examples from a batch of 5"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than the batch holds"):
         model.backward(x, target)
 
 
@@ -285,7 +285,7 @@ def test_sums_without_a_count_are_taken_for_the_batch():
     params = optimizer.param_groups[0]["params"]
     total = ClippedSum(params, [torch.zeros_like(p) for p in params], FlatClipping(1.0))
     optimizer.accumulate(total)
-    with pytest.raises(dm.UnsupportedCombinationError, match="10 examples from a batch of 5"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than the batch holds"):
         optimizer.accumulate(total)
     optimizer.step()
     assert optimizer.record.steps == 1

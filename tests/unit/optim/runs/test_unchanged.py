@@ -389,7 +389,7 @@ def test_with_a_loss_of_one_example_no_call_brings_gradients(name):
     total.backward()
     with pytest.raises(dm.UnsupportedCombinationError, match="no per-example gradients"):
         optimizer.step()
-    with pytest.raises(dm.UnsupportedCombinationError, match="16 examples from a batch of 8"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than the batch holds"):
         made_twice(x, y)
 
 
