@@ -30,7 +30,7 @@ from dpmech.exceptions import (
     UnattainableBudgetError,
     UnsupportedCombinationError,
 )
-from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
+from dpmech.guards import check_delta, check_eps, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
     UNSTATED,
     Adjacency,
@@ -91,6 +91,7 @@ class Calibration(Claim):
         clip_norm: float | AdaptiveClip | None = None,
         expected_batch_size: float | None = None,
         *,
+        dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> Certificate:
         """The calibration as a certificate: to save, to verify by a second route, to hand to an optimizer.
@@ -98,7 +99,10 @@ class Calibration(Claim):
         Args:
             clip_norm: the clip norm that the trainer must use, > 0; or an AdaptiveClip, by which it changes;
                 None leaves it open.
-            expected_batch_size: the public normaliser that the trainer must use, > 0; None leaves it open.
+            expected_batch_size: the public denominator that the trainer must use, > 0: a number that was
+                planned, not computed from the data; None takes that of the calibration, or leaves it open.
+            dataset_size: a public number of examples, >= 1; under ADD_REMOVE the certificate says that the
+                guarantee does not hide it. None takes that of the calibration, or leaves it open.
             profile: what `profile()` gave, to keep its nodes as further evidence: `verify` checks them, and a
                 `Ledger` composes them in place of the budget. One that costs nothing to compute is left out.
 
@@ -115,7 +119,12 @@ class Calibration(Claim):
         """
         check_unedited(self)
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        own |= {"clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+        given = {
+            "clip_norm": clip_norm,
+            "expected_batch_size": expected_batch_size,
+            "dataset_size": dataset_size,
+        }
+        own |= {name: value for name, value in given.items() if value is not None}
         if profile is not None:
             own["nodes"] = ProfileNodes.of(profile, self.mechanism, self.sigma)
         return with_checksum(Certificate(**own))
@@ -150,6 +159,8 @@ def calibrate_sigma(
     rng: np.random.Generator | int | None = None,
     progress: Progress | None = None,
     executor: concurrent.futures.Executor | None = None,
+    expected_batch_size: float | None = None,
+    dataset_size: int | None = None,
 ) -> Calibration:
     """The smallest noise scale whose mechanism is (eps, delta)-differentially private.
 
@@ -169,6 +180,9 @@ def calibrate_sigma(
         progress: called with one line of text for every probe.
         executor: where randomised methods draw their samples, such as `dm.Workers(4)`; None draws them here.
             The result is the same, bit for bit.
+        expected_batch_size: the public denominator that the trainer must use, > 0, which changes nothing
+            here: a number that was planned, such as 128, not computed from the data.
+        dataset_size: a public number of examples, as for `Calibration.certificate`; it changes nothing here.
 
     Returns:
         A Calibration, on the safe side: `achieved.upper <= eps` and the upper bound on delta at eps is
@@ -189,6 +203,10 @@ def calibrate_sigma(
     budget = PrivacyBudget(eps, delta)
     mechanism = mechanism_of(strategy, participation, adjacency)
     tolerance = check_real("rtol", rtol, minimum=1e-6, maximum=0.5)
+    if expected_batch_size is not None:
+        check_real("expected_batch_size", expected_batch_size, minimum=0.0, open_minimum=True)
+    if dataset_size is not None:
+        check_integer("dataset_size", dataset_size, minimum=1)
     beside = f"eps {typed(budget.eps)} and delta {typed(budget.delta)}"
     with within_float64(beside), running_on(executor):
         accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
@@ -210,6 +228,8 @@ def calibrate_sigma(
             samples=solution.samples,
             randomness=solution.randomness,
         ),
+        expected_batch_size=expected_batch_size,
+        dataset_size=dataset_size,
     )
     return with_checksum(found)
 

@@ -89,10 +89,12 @@ class Split:
     Args:
         train: images (N, 64) and digits (N,).
         test: the same, of other examples.
+        batch_size: expected examples of a step; declared, as nothing may follow from how many there are.
     """
 
     train: TensorDataset
     test: tuple[Tensor, Tensor]
+    batch_size: float
 
 
 def splits() -> tuple[Split, Split]:
@@ -103,8 +105,8 @@ def splits() -> tuple[Split, Split]:
     held, rest = place[place % 6 == 0], place[place % 6 != 0]
     inner = torch.arange(len(rest)) % BINS == 0
     return tuple(
-        Split(TensorDataset(images[train], digits[train]), (images[test], digits[test]))
-        for train, test in ((rest[~inner], rest[inner]), (rest, held))
+        Split(TensorDataset(images[train], digits[train]), (images[test], digits[test]), batch_size)
+        for train, test, batch_size in ((rest[~inner], rest[inner], 239.4), (rest, held, 299.4))
     )
 
 
@@ -151,10 +153,18 @@ def train(
     """(accuracy, noise share of the private gradients) of one private run."""
     torch.manual_seed(seed)
     plain = network(model)
-    variance = cal.noise_variance(0, 1.0, len(split.train) / BINS)
+    variance = cal.noise_variance(0, 1.0, split.batch_size)
     inner = method.rule(plain.parameters(), rate, variance)
     private, optimizer, lots = make_private(
-        plain, inner, DataLoader(split.train), cal, 1.0, loss=loss, generator=seed, rng=seed
+        plain,
+        inner,
+        DataLoader(split.train),
+        cal,
+        1.0,
+        loss=loss,
+        expected_batch_size=split.batch_size,
+        generator=seed,
+        rng=seed,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / cal.strategy.n)
     # It moves nothing (its rate is 0) and sees only what is released; its second moment has the noise share.

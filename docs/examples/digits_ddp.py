@@ -51,7 +51,15 @@ def train(
     model = nn.Linear(64, 10)
     sgd = torch.optim.SGD(model.parameters(), lr=4.0, momentum=0.9)
     private, optimizer, lots = make_private(
-        model, sgd, DataLoader(dataset), calibration, 1.0, loss=loss, generator=seed, rng=seed
+        model,
+        sgd,
+        DataLoader(dataset),
+        calibration,
+        1.0,
+        loss=loss,
+        expected_batch_size=299,  # planned, not computed from the data
+        generator=seed,
+        rng=seed,
     )
     load_checkpoint(checkpoint, private, optimizer, lots, missing_ok=True)
     if lots.steps_taken == 0:  # the keys are safe before anything is released

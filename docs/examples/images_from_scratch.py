@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     test = torch.arange(len(digits)) % 6 == 0
     train = TensorDataset(images[~test], digits[~test])
 
-    plan = dm.TrainingPlan(dataset_size=len(train), batch_size=250, epochs=given.epochs)
+    plan = dm.TrainingPlan(dataset_size=1497, batch_size=250, epochs=given.epochs)
     calibration = dm.calibrate_sigma(
         dm.Identity(plan.n), given.eps, 1e-5, participation=plan.participation("poisson")
     )
@@ -67,7 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     private, optimizer, lots = make_private(
-        model, sgd, DataLoader(train), calibration, 1.0, loss=nn.CrossEntropyLoss()
+        model,
+        sgd,
+        DataLoader(train),
+        calibration,
+        1.0,
+        loss=nn.CrossEntropyLoss(),
+        expected_batch_size=plan.batch_size,
     )
     rates = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, plan.n)
     while optimizer.steps_left:

@@ -129,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     calibration = of_first(lambda: dm.calibrate_sigma(strategy, given.eps, 1e-5, participation=participation))
     model = language_model()
     trained = [param for param in model.parameters() if param.requires_grad]
-    floor = calibration.noise_variance(0, 1.0, given.examples / bins)
+    batch_size = given.examples / bins  # what was planned, of however many examples there are
+    floor = calibration.noise_variance(0, 1.0, batch_size)
     private, optimizer, lots = make_private(
         model,
         AdamBC(trained, lr=0.01, floor=floor),
@@ -137,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calibration,
         1.0,
         loss=loss if given.gradients == "func" else None,
+        expected_batch_size=batch_size,
         max_physical_batch_size=64,
     )
     held = tables(300, seed=2)

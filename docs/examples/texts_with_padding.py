@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--eps", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--lot", type=int, default=1000, help="expected examples of a step")
+    parser.add_argument("--examples", type=int, default=8155, help="declared: how many there are is private")
     given = parser.parse_args(arguments)
     split = tokenizer()
     rows = names(split)
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train = [row for place, row in enumerate(rows) if place % 6]
     test = collate([row for place, row in enumerate(rows) if place % 6 == 0])
 
-    plan = dm.TrainingPlan(dataset_size=len(train), batch_size=given.lot, epochs=given.epochs)
+    plan = dm.TrainingPlan(dataset_size=given.examples, batch_size=given.lot, epochs=given.epochs)
     calibration = dm.calibrate_sigma(
         dm.Identity(plan.n), given.eps, 1e-5, participation=plan.participation("poisson")
     )
@@ -116,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calibration,
         1.0,
         loss=loss,
+        expected_batch_size=plan.batch_size,
         max_physical_batch_size=256,
     )
     while optimizer.steps_left:

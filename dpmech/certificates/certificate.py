@@ -69,7 +69,8 @@ class Certificate(Claim, Document):
         nodes: of the privacy profile that came with it, as further evidence; None where there are none.
 
     Raises:
-        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0.
+        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0, or
+            dataset_size no integer >= 1.
 
     Example:
         >>> import dpmech as dm
@@ -110,11 +111,12 @@ class Certificate(Claim, Document):
         clip_norm: float | AdaptiveClip | None = None,
         expected_batch_size: float | None = None,
         *,
+        dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> Self:
         """This certificate, with terms, and the nodes of a profile, where given in place of its own."""
         check_unedited(self)
-        if clip_norm is None and expected_batch_size is None and profile is None:
+        if clip_norm is None and expected_batch_size is None and dataset_size is None and profile is None:
             return self
         nodes = self.nodes if profile is None else ProfileNodes.of(profile, self.mechanism, self.sigma)
         return with_checksum(
@@ -124,6 +126,7 @@ class Certificate(Claim, Document):
                 expected_batch_size=(
                     self.expected_batch_size if expected_batch_size is None else expected_batch_size
                 ),
+                dataset_size=self.dataset_size if dataset_size is None else dataset_size,
                 nodes=nodes,
             )
         )
@@ -237,7 +240,8 @@ class Certificate(Claim, Document):
                 "participation": self.participation.to_dict(),
                 "clip_norm": clip_norm_stated(self.clip_norm, self.sigma),
                 "expected_batch_size": self.expected_batch_size,
-            },
+            }
+            | ({} if self.dataset_size is None else {"dataset_size": self.dataset_size}),
             "evidence": ({} if self.evidence.randomness is None else {"randomness": self.evidence.randomness})
             | {
                 "method": self.method,
@@ -290,6 +294,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
         ),
         "clip_norm": clip_norm_from(claim["clip_norm"]),
         "expected_batch_size": claim["expected_batch_size"],
+        "dataset_size": claim.get("dataset_size"),
         "versions": tuple(sorted(evidence["versions"].items())),
         "nodes": ProfileNodes.of_evidence(evidence, mechanism),
     }

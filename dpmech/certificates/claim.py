@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dpmech.accounting import Method, PrivacyProfile
 from dpmech.certificates.adaptive_clip import AdaptiveClip
 from dpmech.certificates.checksums import checksum_of
-from dpmech.exceptions import CertificateError, HorizonError
+from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
@@ -83,7 +83,9 @@ class Claim(abc.ABC):
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
         clip_norm: the clip norm that the trainer must use, > 0, or the AdaptiveClip by which it changes from
             step to step, or None where it is left open.
-        expected_batch_size: the public normaliser that the trainer must use, > 0, or None.
+        expected_batch_size: the public denominator that the trainer must use, > 0, or None.
+        dataset_size: a number of examples that is public, >= 1: a declared constant, or under ZERO_OUT and
+            REPLACE_ONE that of the dataset; None where nothing published depends on it.
         evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
         checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
             where the claim was put together by hand. Training refuses a claim that it does not fit.
@@ -103,6 +105,7 @@ class Claim(abc.ABC):
     evidence: Evidence
     clip_norm: float | AdaptiveClip | None = None
     expected_batch_size: float | None = None
+    dataset_size: int | None = dataclasses.field(default=None, kw_only=True)
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
@@ -117,6 +120,12 @@ class Claim(abc.ABC):
             if value is not None and not (name == "clip_norm" and isinstance(value, AdaptiveClip)):
                 checked = check_real(name, value, minimum=0.0, open_minimum=True)
                 object.__setattr__(self, name, checked)
+        if self.dataset_size is not None:
+            size = check_integer("dataset_size", self.dataset_size, minimum=1)
+            object.__setattr__(self, "dataset_size", size)
+            sized = self.participation.truncation or self.participation.fixed_draw
+            if sized is not None and sized.dataset_size != size:
+                raise InvalidParameterError("dataset_size", size, f"None or that of {self.participation!r}")
 
     def __float__(self) -> float:
         return self.sigma
@@ -156,6 +165,7 @@ class Claim(abc.ABC):
         clip_norm: float | AdaptiveClip | None = None,
         expected_batch_size: float | None = None,
         *,
+        dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> "Certificate":
         """The claim as a certificate, with the terms of a trainer and a profile where they are given."""

@@ -40,6 +40,13 @@ def trainer_duties(claim: Claim) -> dict[str, str]:
             "kept, chosen by who owns what alone: both datasets have the same examples and owners, and "
             "gradients of zero stand for those of the user that one of them lacks."
         )
+    if claim.dataset_size is not None:
+        duties["normaliser"] += (
+            f" The dataset size, {claim.dataset_size}, is a declared public number: the guarantee does not "
+            "hide it."
+            if claim.mechanism.hides_size
+            else f" The dataset size, {claim.dataset_size}, is public."
+        )
     if adaptive is not None:
         duties["clipping"] += _norm_of_the_step(adaptive, size)
         duties["noise"] = _noise_of_both(adaptive, claim.sigma)

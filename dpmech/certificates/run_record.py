@@ -262,6 +262,8 @@ class RunRecord(Document):
             for name, one in (("batches", self.sampler), ("noise", self.noise))
         )
         text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
+        if self.certificate.dataset_size is not None:
+            text += f"; dataset size {self.certificate.dataset_size:,}, public"
         if self.uniqueness == Uniqueness.NOT_CHECKED:
             text += "; not checked that no example stands in the dataset twice"
         accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()

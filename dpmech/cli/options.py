@@ -44,7 +44,9 @@ def plan_options(
     names = "one or more names, joined by commas, see below"
     sampling: Any = click.STRING if several else OneOf(samplings(), reasons=NO_SAMPLINGS, listed=False)
     options = [
-        click.option("--dataset-size", type=Whole(1), help=f"Number of examples (public).{due}"),
+        click.option(
+            "--dataset-size", type=Whole(1), help=f"Number of examples, a public number of the plan.{due}"
+        ),
         click.option("--batch-size", type=Whole(1), help=f"Expected batch size.{due}"),
         click.option("--epochs", type=Whole(1), help=f"Whole passes over the data.{due}"),
         click.option(

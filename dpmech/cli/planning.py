@@ -33,7 +33,9 @@ _BELOW, _ABOVE = 0.5, 16.0
         "--max-eps 12 --out planner.html",
     ],
 )
-@click.option("--dataset-size", type=Whole(1), help="Number of examples (public). [required]")
+@click.option(
+    "--dataset-size", type=Whole(1), help="Number of examples, a public number of the plan. [required]"
+)
 @click.option("--delta", type=Real(**_INSIDE), help="Privacy budget delta in (0, 1). [required]")
 @click.option("--epochs", type=Wholes(1), help="Numbers of passes, joined by commas. [required]")
 @click.option("--batch-size", type=Wholes(1), help="Expected batch sizes, joined by commas. [required]")

@@ -77,6 +77,17 @@ class Mechanism:
         """The worst-case support of one example."""
         return self.participation.pattern(self.steps)
 
+    @property
+    def hides_size(self) -> bool:
+        """Whether neighbouring datasets differ in their number of examples, so that it is private.
+
+        Under ZERO_OUT it is the same in both; under REPLACE_ONE too, unless a user with several examples is
+        replaced by one with fewer.
+        """
+        if self.adjacency is Adjacency.REPLACE_ONE:
+            return self.participation.unit is not None
+        return self.adjacency is Adjacency.ADD_REMOVE
+
     @functools.cached_property
     def sensitivity(self) -> Bounds:
         """L2 sensitivity of C G at clip norm 1, as `dpmech.sensitivity`; worked out once."""

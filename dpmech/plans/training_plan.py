@@ -20,7 +20,8 @@ class TrainingPlan:
     The sizes from which a strategy and a participation are made, in integers throughout.
 
     Args:
-        dataset_size: number of examples, public.
+        dataset_size: number of examples, a public number: under ADD_REMOVE the real one is private, so that
+            this is written down, and not computed from the data.
         batch_size: expected batch size, in [1, dataset_size].
         epochs: number of passes, an integer >= 1.
 

@@ -224,7 +224,13 @@ def _unprotected(review: Review) -> _Answered:
         "" if own.expected_batch_size is None else f", expected batch size {typed(own.expected_batch_size)}"
     )
     drawn = "users and examples" if own.unit is Unit.USER else "examples"
-    return f"Public by assumption: {own.strategy.n} steps{size}, number of {drawn}.", "certificate"
+    if own.dataset_size is not None:
+        size += f", dataset size {own.dataset_size}"
+    if not own.mechanism.hides_size:
+        return f"Public by assumption: {own.strategy.n} steps{size}, number of {drawn}.", "certificate"
+    # Neighbours differ in it.
+    private = f"Private: the number of {drawn}, from which nothing that is released may follow."
+    return f"Public by assumption: {own.strategy.n} steps{size}. {private}", "certificate"
 
 
 def _postprocessing(review: Review) -> _Answered:

@@ -16,6 +16,8 @@ from dpmech.samplers.secure_words import CIPHER, SecureKey
 __all__ = ["Sampler"]
 
 _FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other lots
+# What of a configuration follows from the data: it stands in states, which are secret, and nowhere else.
+_OF_DATA = {"dataset_size", "users"}
 _STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
 
 
@@ -30,13 +32,17 @@ class Sampler(abc.ABC):
 
     **Guarantee:** the realised participations are those of `participation`, with its exact law.
 
+    The number of examples is private under ADD_REMOVE, so that it is neither printed nor in `fingerprint`.
+
     Attributes:
-        dataset_size: number of examples; they are the integers below it. A public number.
+        dataset_size: number of examples; they are the integers below it. Private under ADD_REMOVE.
         n: number of steps.
         participation: the pattern that is realised.
         steps_per_epoch: steps in which every example takes part once; for Poisson and CyclicPoisson once in
             expectation, rounded down.
-        expected_batch_size: mean number of examples of a lot, a public number.
+        mean_batch_size: mean number of examples of a batch, as private as `dataset_size`.
+        expected_batch_size: a public number to divide sums by. Of a sampler that was made for a claim under
+            ADD_REMOVE (`sampler_for`) that of the claim, None where it states none; else `mean_batch_size`.
         steps_taken: lots handed out by iteration so far.
         seeded: whether the caller supplied the random numbers; the lots are then only as secret as those.
     """
@@ -55,7 +61,8 @@ class Sampler(abc.ABC):
         self.participation = participation
         self.n = n
         self.steps_per_epoch = steps_per_epoch
-        self.expected_batch_size = expected_batch_size
+        self.mean_batch_size = expected_batch_size
+        self.expected_batch_size: float | None = expected_batch_size
         self.steps_taken = 0
         self.seeded = not (rng is None or isinstance(rng, str))
         self._cipher_only = isinstance(rng, str) and rng == SECURE
@@ -132,10 +139,12 @@ class Sampler(abc.ABC):
             mine["generator"] = PHILOX
         for name in ("type", "format", "configuration", "generator"):
             if state[name] != mine[name]:
+                theirs, own = (_publishable(one[name]) for one in (state, mine))
+                differ = f"{theirs!r}, here {own!r}" if theirs != own else "another dataset"
                 raise CertificateError(
-                    f"the state has another {name} than this sampler: {state[name]!r}, here {mine[name]!r}",
-                    claimed=state[name],
-                    recomputed=mine[name],
+                    f"the state has another {name} than this sampler: {differ}",
+                    claimed=theirs,
+                    recomputed=own,
                 )
         if not isinstance(state["seeded"], bool):
             raise InvalidParameterError("state['seeded']", state["seeded"], "True or False")
@@ -149,15 +158,18 @@ class Sampler(abc.ABC):
     def fingerprint(self) -> str:
         """SHA-256 (hex) of key and configuration: names the randomness of the run without giving it away.
 
-        A key from the operating system cannot be guessed from it. One from a seed can (`seeded`).
+        A key from the operating system cannot be guessed from it. One from a seed can (`seeded`). The number
+        of examples is not in it, nor anything else that follows from the data.
         """
         named = {"type", "format", "configuration", "key", "generator"}
-        content = {name: value for name, value in self.state_dict().items() if name in named}
+        content = {name: _publishable(value) for name, value in self.state_dict().items() if name in named}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def __repr__(self) -> str:
         settings = ", ".join(
-            f"{name}={value!r}" for name, value in self._configuration().items() if name != "participation"
+            f"{name}={value!r}"
+            for name, value in _publishable(self._configuration()).items()
+            if name != "participation"
         )
         return f"{type(self).__name__}({self.participation!r}, {settings}, steps_taken={self.steps_taken})"
 
@@ -175,6 +187,13 @@ class Sampler(abc.ABC):
             "n": self.n,
             "participation": self.participation.to_dict(),
         }
+
+
+def _publishable(value: Any) -> Any:  # noqa: ANN401 - an entry of a state
+    """A configuration without what follows from the data; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {name: one for name, one in value.items() if name not in _OF_DATA}
 
 
 def _parsed_key(text: object) -> int:

@@ -46,6 +46,10 @@ __all__ = ["SAMPLERS", "sampler_for"]
 # Called with the size of the dataset, the fields of the participation in order, n, and rng=; with user_ids=
 # too where the participation keeps the examples of a user together.
 SAMPLERS: Registry[Callable[..., Sampler]] = Registry("a sampler")
+_DECLARED = (
+    "a public number of examples that you write down: under ADD_REMOVE the real one is private, and which "
+    "batches there are must not follow from it"
+)
 
 
 def sampler_for(
@@ -56,18 +60,24 @@ def sampler_for(
     batch_size: int | None = None,
     drop_last: bool = False,
     user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None = None,
+    declared_size: int | None = None,
     rng: object = None,
 ) -> Sampler:
     """The sampler whose lots are what the participation says.
 
+    For a claim or a mechanism under ADD_REMOVE the number of examples is private: `expected_batch_size` of
+    the sampler is then what the claim states, or None.
+
     Args:
         claim_or_participation: a Calibration or a Certificate, a Mechanism, or a participation.
-        dataset_size: number of examples, >= 1.
+        dataset_size: number of examples, >= 1; private under ADD_REMOVE.
         n: number of steps; needed with a participation, and otherwise None or the claim's or mechanism's.
         batch_size: as for SequentialSampler; None for a random participation, which fixes it.
         drop_last: as for SequentialSampler; False for a random participation.
         user_ids: whose each example is, for a participation that keeps those of a user together
             (UserCyclicPoisson); None for all others.
+        declared_size: as for SequentialSampler, a public number; None takes that of the claim. Under
+            ADD_REMOVE it is needed for EveryStep and for `drop_last`.
         rng: None for lots from a cipher with a key from the operating system, as private training must;
             "secure" for the same, by name; "philox" for the statistical generator with such a key; or a numpy
             Generator or a seed, for Philox too. Unused where nothing is drawn.
@@ -79,19 +89,61 @@ def sampler_for(
 
     Examples:
         >>> import dpmech as dm
-        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(390, 0.9), 8.0, 1e-5, participation=dm.MinSep(39, 10))
+        >>> cal = dm.calibrate_sigma(
+        ...     dm.LambdaCGD(390, 0.9), 8.0, 1e-5, participation=dm.MinSep(39, 10), expected_batch_size=128
+        ... )
         >>> sampler_for(cal, 5000).expected_batch_size
-        128.2051282051282
+        128.0
     """
     participation, steps = _resolved(claim_or_participation, n)
+    claim = claim_or_participation if isinstance(claim_or_participation, Claim) else None
+    mechanism = claim.mechanism if claim is not None else claim_or_participation
+    hidden = isinstance(mechanism, Mechanism) and mechanism.hides_size
+    if declared_size is None and hidden and claim is not None:
+        declared_size = claim.dataset_size
+    sampler = _made(
+        participation,
+        dataset_size,
+        steps,
+        batch_size,
+        drop_last=drop_last,
+        user_ids=user_ids,
+        declared_size=declared_size,
+        hidden=hidden,
+        rng=rng,
+    )
+    if hidden:
+        sampler.expected_batch_size = None if claim is None else claim.expected_batch_size
+    return sampler
+
+
+def _made(
+    participation: Participation,
+    dataset_size: int,
+    steps: int,
+    batch_size: int | None,
+    *,
+    drop_last: bool,
+    user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None,
+    declared_size: int | None,
+    hidden: bool,
+    rng: object,
+) -> Sampler:
     if user_ids is not None and not participation.users_together:
         raise InvalidParameterError(
             "user_ids", type(user_ids).__name__, f"None: lots of {participation!r} do not depend on them"
         )
     kind = SAMPLERS.find(participation)
     if kind is None and not participation.random:
+        if hidden and declared_size is None and (drop_last or batch_size is not None):
+            raise InvalidParameterError("declared_size", None, _DECLARED)
         return SequentialSampler(
-            dataset_size, participation, steps, batch_size=batch_size, drop_last=drop_last
+            dataset_size,
+            participation,
+            steps,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            declared_size=declared_size,
         )
     for name, value, neutral in (("batch_size", batch_size, None), ("drop_last", drop_last, False)):
         if value is not neutral:

@@ -22,6 +22,9 @@ class SequentialSampler(Sampler):
     content; shuffle the data once, beforehand, if their order matters for learning. Neighbouring datasets
     have the example or a gap at the same position: closing the gap would move all others.
 
+    How many batches an epoch has must not follow from a number of examples that is private, as one example
+    less would move all others: under ADD_REMOVE, EveryStep and `drop_last` need a `declared_size`.
+
     Args:
         dataset_size: number of examples, >= 1.
         participation: MinSep, FixedEpochs, SingleParticipation or EveryStep.
@@ -30,6 +33,9 @@ class SequentialSampler(Sampler):
         drop_last: every batch has `batch_size` examples (EveryStep) or floor(dataset_size / b), and the rest
             never takes part.
         reshuffle: a new random order every epoch; for EveryStep only.
+        declared_size: a public number of examples, from which b, the sizes of batches that are checked, and
+            what `drop_last` leaves out follow; None takes dataset_size, which is then public. Every batch
+            takes what the dataset has of it.
         rng: with `reshuffle`, as for `sampler_for`.
 
     Raises:
@@ -52,9 +58,12 @@ class SequentialSampler(Sampler):
         batch_size: int | None = None,
         drop_last: bool = False,
         reshuffle: bool = False,
+        declared_size: int | None = None,
         rng: object = None,
     ) -> None:
-        size = check_integer("dataset_size", dataset_size, minimum=1)
+        size = planned = check_integer("dataset_size", dataset_size, minimum=1)
+        if declared_size is not None:
+            planned = check_integer("declared_size", declared_size, minimum=1)
         steps = check_steps(n)
         for name, flag in (("drop_last", drop_last), ("reshuffle", reshuffle)):
             if not isinstance(flag, bool):
@@ -63,7 +72,9 @@ class SequentialSampler(Sampler):
             raise InvalidParameterError("rng", rng, "None: nothing is drawn without reshuffle=True")
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, minimum=1)
-        batches = _batches(size, check_participation(participation), steps, batch_size, drop_last=drop_last)
+        batches = _batches(
+            planned, check_participation(participation), steps, batch_size, drop_last=drop_last
+        )
         if reshuffle and not _unrestricted(participation, steps):
             raise UnsupportedCombinationError(
                 f"reshuffling breaks {participation!r}: an example may end one epoch and start the next, so "
@@ -71,13 +82,16 @@ class SequentialSampler(Sampler):
                 supported="the same order every epoch, EveryStep(), or a random participation such as "
                 "BallsInBins",
             )
-        if drop_last and size < batches:
+        if drop_last and planned < batches:
             raise InvalidParameterError(
-                "dataset_size", size, f"at least {batches}, the batches of an epoch, with drop_last"
+                "dataset_size", planned, f"at least {batches}, the batches of an epoch, with drop_last"
             )
-        full = batch_size if batch_size is not None and participation.unrestricted else size // batches
-        self._used = full * batches if drop_last else size
-        _check_batch_size(batch_size, participation, self._used, batches)
+        full = batch_size if batch_size is not None and participation.unrestricted else planned // batches
+        used = full * batches if drop_last else planned
+        _check_batch_size(batch_size, participation, used, batches)
+        self._places, self._declared = planned, declared_size
+        self._used = min(used, size) if drop_last else size
+        self._used_places = used
         self._batch_size, self._drop_last, self._reshuffle = batch_size, drop_last, reshuffle
         super().__init__(
             size,
@@ -102,15 +116,23 @@ class SequentialSampler(Sampler):
             return np.arange(batch, self._used, self.steps_per_epoch)
         kept = self._epoch
         if kept is None or kept[0] != epoch:
-            kept = self._epoch = (epoch, order(self._key, epoch, self.dataset_size)[: self._used])
-        return np.sort(kept[1][batch :: self.steps_per_epoch])
+            kept = self._epoch = (epoch, order(self._key, epoch, self._places)[: self._used_places])
+        places = kept[1][batch :: self.steps_per_epoch]
+        # Of a public number of places each has the examples whose position is its own modulo that number: the
+        # order of the others is the same without one of them.
+        lot = np.add.outer(np.arange(0, self.dataset_size, self._places), places).ravel()
+        return np.sort(lot[lot < self.dataset_size])
 
     def _configuration(self) -> dict[str, Any]:
-        return super()._configuration() | {
-            "batch_size": self._batch_size,
-            "drop_last": self._drop_last,
-            "reshuffle": self._reshuffle,
-        }
+        return (
+            super()._configuration()
+            | {
+                "batch_size": self._batch_size,
+                "drop_last": self._drop_last,
+                "reshuffle": self._reshuffle,
+            }
+            | ({} if self._declared is None else {"declared_size": self._declared})
+        )
 
 
 def _batches(

@@ -16,7 +16,8 @@ from dpmech.samplers.sharing import check_indices
 
 __all__ = ["ParticipationTracker"]
 
-_STATE = {"configuration", "steps", "smallest_separation", "last", "counts"}
+_STATE = {"configuration", "steps", "last", "counts"}
+_BEFORE = {"smallest_separation"}  # in states of before, where nothing needs it
 
 
 class ParticipationTracker:
@@ -37,7 +38,7 @@ class ParticipationTracker:
     Args:
         participation: the certified pattern.
         n: the certified number of steps.
-        dataset_size: number of examples, >= 1.
+        dataset_size: number of examples, >= 1; as private as the data under ADD_REMOVE.
         user_ids: whose each example is, as for `Contributions.bounded`, shape (dataset_size,), under a
             participation with `max_examples_per_user`; None checks nothing about users.
 
@@ -75,7 +76,6 @@ class ParticipationTracker:
         self._cycle = participation.groups
         self._epoch = participation.epoch_bins
         self._steps = 0
-        self._smallest: int | None = None
         held = 0 if participation.per_release and self._cycle is None else self._size
         self._last = np.full(held, -1, dtype=np.int32)
         self._counts = np.zeros(held, dtype=np.int32)
@@ -116,8 +116,7 @@ class ParticipationTracker:
                 recomputed=index,
             )
         if lot.size and (lot.min() < 0 or lot.max() >= self._size):
-            rule = f"an index is outside [0, {self._size - 1}]"
-            raise _refusal(index, rule, self._participation)
+            raise _refusal(index, "an index is outside of the dataset", self._participation)
         if np.unique(lot).size != lot.size:
             raise _refusal(index, "an example is in the lot more than once", self._participation)
         if self._cut is not None and lot.size > self._cut.max_lot_size:
@@ -138,25 +137,24 @@ class ParticipationTracker:
         """What may be published: steps, smallest separation (None if no example came twice), most times.
 
         For Poisson and CyclicPoisson only the steps: how often examples came is what sampling keeps secret.
-        For BallsInBins what the checked rule implies for an example of bin 0, since realised values could
-        tell which bins are empty; for another random participation likewise what its pattern implies.
+        For all others bounds that the checked rule implies for an example of the first batch: the realised
+        values follow from the data, and could tell that one example is there, or which bins are empty.
         """
         if self._participation.per_release:
             return {"steps": self._steps}
-        if self._participation.random:
-            apart = self._pattern.min_sep
-            most = min(-(-self._steps // (self._epoch or apart)), self._pattern.max_participations)
-            smallest = apart if most > 1 else None
-        else:
-            smallest, most = self._smallest, int(self._counts.max())
-        return {"steps": self._steps, "smallest_separation": smallest, "most_participations": most}
+        apart = self._pattern.min_sep
+        most = min(-(-self._steps // (self._epoch or apart)), self._pattern.max_participations)
+        return {
+            "steps": self._steps,
+            "smallest_separation": apart if most > 1 else None,
+            "most_participations": most,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Last step (-1 for none) and number of participations of every example. Secret, like the lots."""
         return {
             "configuration": self._configuration(),
             "steps": self._steps,
-            "smallest_separation": self._smallest,
             "last": self._last.copy(),
             "counts": self._counts.copy(),
         }
@@ -172,28 +170,25 @@ class ParticipationTracker:
         """
         if self._steps:
             raise InvalidParameterError("state", f"after {self._steps} lots", "loaded before the first lot")
-        if not isinstance(state, dict) or set(state) != _STATE:
+        if not isinstance(state, dict) or set(state) - _BEFORE != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
-        mine = self._configuration()
-        if state["configuration"] != mine:
+        if state["configuration"] != self._configuration():
+            # How many examples there are is not told.
             raise CertificateError(
-                f"the state has another configuration than this tracker: {state['configuration']!r}, "
-                f"here {mine!r}",
-                claimed=state["configuration"],
-                recomputed=mine,
+                f"the state has another configuration than this tracker, which has {self._participation!r}, "
+                f"n={self._n} and the examples of its dataset",
+                claimed=None,
+                recomputed=self._participation,
             )
         steps = check_integer("state['steps']", state["steps"], minimum=0, maximum=self._n)
-        smallest = state["smallest_separation"]
-        if smallest is not None:
-            smallest = check_integer("state['smallest_separation']", smallest, minimum=1, maximum=self._n)
         last, counts = check_indices(state["last"]), check_indices(state["counts"])
         if not last.size == counts.size == self._last.size or not _consistent(last, counts, steps):
             raise InvalidParameterError(
-                "state", "its arrays", f"{self._last.size} steps below {steps} with their counts"
+                "state", "its arrays", f"steps below {steps} with their counts, one for each example"
             )
         if self._owners is not None and self._cycle is not None:
             self._groups = self._groups_after(last, self._owners, self._cycle)
-        self._steps, self._smallest = steps, smallest
+        self._steps = steps
         self._last, self._counts = last.astype(np.int32), counts.astype(np.int32)
         period = self._sizes.size
         if period:
@@ -201,15 +196,12 @@ class ParticipationTracker:
             self._sizes = np.bincount(last[last >= 0] % period, minlength=period)
 
     def __repr__(self) -> str:
-        return (
-            f"ParticipationTracker({self._participation!r}, n={self._n}, dataset_size={self._size}, "
-            f"steps={self._steps})"
-        )
+        return f"ParticipationTracker({self._participation!r}, n={self._n}, steps={self._steps})"
 
     # ---- the rules
 
     def _check_pattern(self, step: int, lot: IntArray) -> None:
-        """Refuse a lot that breaks the pattern; otherwise note its separation and size."""
+        """Refuse a lot that breaks the pattern; otherwise note its size."""
         last = self._last[lot].astype(np.int64)
         before = last[last >= 0]
         if self._cycle is not None:
@@ -227,9 +219,6 @@ class ParticipationTracker:
             self._check_epoch(step, lot.size, last)
         else:
             self._check_separation(step, lot, before)
-        if before.size:
-            closest = int(step - before.max())
-            self._smallest = closest if self._smallest is None else min(self._smallest, closest)
 
     def _check_epoch(self, step: int, size: int, last: IntArray) -> None:
         period = self._sizes.size

@@ -135,7 +135,13 @@ def ours(model, batch, *, criterion):
     cal = dm.calibrate_sigma(dm.Identity(10_000), 8.0, 1e-5)
     loss = nn.CrossEntropyLoss()
     private, optimizer, _ = parts = make_private(
-        model, torch.optim.SGD(trained(model), lr=1e-3), loader, cal, 1.0, loss=loss if criterion else None
+        model,
+        torch.optim.SGD(trained(model), lr=1e-3),
+        loader,
+        cal,
+        1.0,
+        loss=loss if criterion else None,
+        dataset_size=size,
     )
     progress = parts[2].progress
 

@@ -71,7 +71,9 @@ def test_a_step(benchmark, watched, lot, trained):
     def loss(f, x, y):
         return nn.functional.cross_entropy(f(x), y)
 
-    private, optimizer, loader = make_private(model, sgd, DataLoader(data, batch_size=lot), cal, loss=loss)
+    private, optimizer, loader = make_private(
+        model, sgd, DataLoader(data, batch_size=lot), cal, loss=loss, dataset_size=lot
+    )
     if not watched:
         optimizer._unchanged = private._unchanged = None
 

@@ -280,5 +280,5 @@ def test_what_is_not_random_needs_no_lines(kind):
     assert mechanism.certain
     assert SCHEMES.find(schema) is SECOND_ROUTES.find(schema) is SAMPLERS.find(schema) is None
     assert accountant_for(mechanism, None).sensitivity == mechanism.sensitivity
-    sampler = sampler_for(mechanism, 12, batch_size=4 if schema.unrestricted else None)
+    sampler = sampler_for(mechanism, 12, batch_size=4 if schema.unrestricted else None, declared_size=12)
     assert isinstance(sampler, SequentialSampler)

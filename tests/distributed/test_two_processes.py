@@ -193,6 +193,7 @@ def fully_sharded():
         calibration(),
         clip_norm=1.0,
         loss=lambda model, row: model(row).square().sum(),
+        dataset_size=6,
     )
     fully_shard(late)
     with pytest.raises(dm.UnsupportedCombinationError, match="parameters are sharded over processes"):

@@ -205,11 +205,10 @@ def test_the_tracker_accepts_every_sampler(sampler, data):
     else:
         times = [np.flatnonzero(row) for row in realised(sampler)]
         gaps = [int(gap) for row in times for gap in np.diff(row)]
-        assert facts == {
-            "steps": sampler.n,
-            "smallest_separation": min(gaps, default=None),
-            "most_participations": max(len(row) for row in times),
-        }
+        # Bounds that follow from the pattern: what happened depends on who is there.
+        assert facts["steps"] == sampler.n
+        assert max(len(row) for row in times) <= facts["most_participations"]
+        assert min(gaps, default=sampler.n) >= (facts["smallest_separation"] or sampler.n)
 
 
 @given(samplers(), st.data())

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+import dpmech as dm
 from dpmech.optim import PerExampleModel, make_private
+from dpmech.samplers import sampler_for
 
 # Optimizers of earlier runs: two live ones with one seed are refused.
 _RUNS = weakref.WeakSet()
@@ -46,6 +48,27 @@ def squared_error(model, x, target):
     return (model(x) - target).square().mean()
 
 
+def declared(cal, loader, **options):
+    """Options of `make_private` with the numbers that ADD_REMOVE wants declared.
+
+    They are computed from the data here, as nobody may do who trains on private ones.
+    """
+    if (
+        not isinstance(cal, dm.Claim)
+        or not cal.mechanism.hides_size
+        or not hasattr(loader.dataset, "__len__")
+    ):
+        return options
+    size, own, drop_last = len(loader.dataset), cal.participation, options.get("drop_last", False)
+    if own.unrestricted or drop_last:
+        options = {"dataset_size": size} | options
+    given = options.get("expected_batch_size", cal.expected_batch_size)
+    if given is None and loader.batch_size == 1 and not own.unrestricted:
+        sampler = sampler_for(own, size, n=cal.strategy.n, drop_last=drop_last, rng=1)
+        options["expected_batch_size"] = sampler.mean_batch_size
+    return options
+
+
 def private_run(cal, model, data, *, lr=0.1, **options):
     """Model, optimizer and loader of `make_private` under SGD; closes the runs before it.
 
@@ -60,7 +83,7 @@ def private_run(cal, model, data, *, lr=0.1, **options):
         earlier.close()
     sgd = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=lr)
     loader = DataLoader(data) if isinstance(data, Dataset) else data
-    parts = make_private(model, sgd, loader, cal, **options)
+    parts = make_private(model, sgd, loader, cal, **declared(cal, loader, **options))
     _RUNS.add(parts[1])
     return parts
 

@@ -55,7 +55,7 @@ class CanaryWatch:
         >>> model = torch.nn.Linear(data.width, 2)
         >>> loss = lambda f, x, y: torch.nn.functional.cross_entropy(f(x), y)
         >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> opt = PrivateOptimizer(sgd, cal, expected_batch_size=lots.expected_batch_size, generator=1)
+        >>> opt = PrivateOptimizer(sgd, cal, expected_batch_size=75, generator=1)
         >>> watch = CanaryWatch(opt, data, model, loss, model.weight)
         >>> for lot in lots:
         ...     opt.accumulate(clipped_gradients(model, loss, data.batch(lot), 1.0))

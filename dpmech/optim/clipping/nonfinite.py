@@ -53,7 +53,7 @@ class Probe:
         seen, finite, unknown = counts.tolist()
         if seen >= _PROBE and finite == 0 and unknown == 0:
             raise NumericalError(
-                f"the gradients of all {seen} examples before the first step are not finite: the run would "
+                "the gradients of all examples before the first step are not finite: the run would "
                 "train on noise alone. Nothing was released. Look for NaN in the data, and for a loss that "
                 "overflows. (This message tells something about the data: keep it to who holds them.)"
             )

@@ -36,6 +36,9 @@ class Privacy:
             It takes the place of `max_grad_norm`.
         loss: `loss(model, **batch)` of one example, which comes as a batch of one; None takes the loss that
             the model computes (`own_loss`); `masked_loss` for encoders with padding.
+        expected_batch_size: as for make_private; None takes the certificate's, else
+            `per_device_train_batch_size` times `gradient_accumulation_steps` and processes.
+        dataset_size: as for make_private.
         max_physical_batch_size: examples that are held at once; None takes `per_device_train_batch_size`
             where `gradient_accumulation_steps` is above 1, else whole lots.
         clipping: as for make_private.
@@ -53,6 +56,8 @@ class Privacy:
     clip_norm: float | AdaptiveClip | None = None
     _: dataclasses.KW_ONLY
     loss: Callable[..., Tensor] | None = None
+    expected_batch_size: float | None = None
+    dataset_size: int | None = None
     max_physical_batch_size: int | Literal["auto"] | None = None
     clipping: Clipping | None = None
     clipping_mode: Literal["auto", "per_example", "ghost"] = "auto"
@@ -126,6 +131,8 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
             privacy.calibration,
             privacy.clip_norm,
             loss=example_loss,
+            expected_batch_size=privacy.expected_batch_size,
+            dataset_size=privacy.dataset_size,
             max_physical_batch_size=most,
             clipping=privacy.clipping,
             drop_last=args.dataloader_drop_last,

@@ -133,7 +133,7 @@ class PrivateLoader(Uncopied):
         size = check_dataset(loader)
         if size != sampler.dataset_size:
             raise InvalidParameterError(
-                "sampler", sampler, f"one for the {size} examples of the loader's dataset"
+                "sampler", sampler, "one for as many examples as the loader's dataset has"
             )
         check_same_length(loader.dataset, process_group)
         self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
@@ -155,7 +155,7 @@ class PrivateLoader(Uncopied):
         self._collate = Collation(loader.collate_fn, self._dataset)
         self.set_up = SetUp(self._dataset, loader.collate_fn, self._settings)
         self._iterations = 0
-        check_agreement("the lots", {"sampler": sampler.fingerprint()}, process_group)
+        self._check_agreement()
 
     @property
     def physical_batch_size(self) -> int | None:
@@ -239,7 +239,7 @@ class PrivateLoader(Uncopied):
                 )
             if examples > size:
                 raise UnsupportedCombinationError(
-                    f"the dataset gives {examples} examples where {size} were picked",
+                    "the dataset gives more examples than were picked",
                     supported="one example for every index",
                 )
             self.progress.hand_out(examples, first=first, last=last)
@@ -320,7 +320,12 @@ class PrivateLoader(Uncopied):
                 recomputed=(self._tracker.steps, self.sampler.steps_taken),
             )
         self.progress.resume(steps)
-        check_agreement("the lots", {"sampler": self.sampler.fingerprint()}, self._group)
+        self._check_agreement()
+
+    def _check_agreement(self) -> None:
+        """Raise CertificateError unless all processes have the same lots, of as many examples."""
+        own = {"sampler": self.sampler.fingerprint(), "of": self.sampler.state_dict()["configuration"]}
+        check_agreement("the lots", own, self._group)
 
     def __repr__(self) -> str:
         return f"PrivateLoader({self.sampler!r}, max_physical_batch_size={self._most})"

@@ -35,6 +35,7 @@ class LotOptimizer(PrivateOptimizer):
     Args:
         loader: the loader.
         *args: as for PrivateOptimizer.
+        dataset_size: the public number of examples, for the certificate of the run; None where none is.
         unchanged: what compares the contents of the model before every step; None for nothing, where no
             model is known.
         **kwargs: as for PrivateOptimizer.
@@ -51,11 +52,13 @@ class LotOptimizer(PrivateOptimizer):
         self,
         loader: PrivateLoader,
         *args: Any,  # noqa: ANN401 - as there
+        dataset_size: int | None = None,
         unchanged: Unchanged | None = None,
         **kwargs: Any,  # noqa: ANN401 - as there
     ) -> None:
         self._loader = loader
         self._unchanged = unchanged
+        self._dataset_size = dataset_size
         self.clipping_mode: ClippingMode | None = None
         self._saved = False  # whether a state is held by somebody, from which steps may be taken again
         self._broken = False  # whether sums, rows or weights of the newest lot were left half-way
@@ -355,7 +358,9 @@ class LotOptimizer(PrivateOptimizer):
 
     def _certificate(self) -> Certificate:
         """The certificate with what this run fixed."""
-        return self.claim.certificate(self._norms.terms, self.expected_batch_size)
+        return self.claim.certificate(
+            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
+        )
 
 
 def _randomness(source: Sampler | NoiseStream) -> Randomness:

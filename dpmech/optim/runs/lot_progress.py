@@ -94,8 +94,9 @@ class LotProgress:
         total = examples if self.counted is None else self.counted + examples
         if total > self.handed:
             raise UnsupportedCombinationError(
-                f"gradients of {total} examples from a batch of {self.handed}: one example would add more "
-                "than one clipped gradient to the step",
+                # Without the numbers: how large a sampled batch is stays private.
+                "gradients of more examples than the batch holds: one example would add more than one "
+                "clipped gradient to the step",
                 supported="one backward pass for every batch",
             )
 
@@ -123,8 +124,7 @@ class LotProgress:
         found = self.counted or 0
         if found + self.left_out < self.handed:
             raise UnsupportedCombinationError(
-                f"{found + self.left_out} gradients from a batch of {self.handed} examples: what was clipped "
-                "is not one example each",
+                "fewer gradients than the batch has examples: what was clipped is not one example each",
                 supported="models, losses and collate functions that keep examples apart, along the first "
                 "dimension",
             )

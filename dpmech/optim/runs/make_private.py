@@ -15,7 +15,7 @@ from dpmech.exceptions import (
     InvalidParameterError,
     UnsupportedCombinationError,
 )
-from dpmech.guards import check_real
+from dpmech.guards import check_integer, check_real
 from dpmech.optim.certified_settings import check_claim
 from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
@@ -37,6 +37,8 @@ from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
 __all__ = ["make_private"]
 
+_TOLERANCE = 0.1  # by which declared numbers may differ from private ones before anyone is told
+
 
 def make_private(
     model: nn.Module,
@@ -47,6 +49,7 @@ def make_private(
     *,
     loss: Callable[..., Tensor] | None = None,
     expected_batch_size: float | None = None,
+    dataset_size: int | None = None,
     max_physical_batch_size: int | Literal["auto"] | None = None,
     clipping: Clipping | None = None,
     drop_last: bool = False,
@@ -92,7 +95,14 @@ def make_private(
             norms, certified jointly; None takes the certificate's, else 1.
         loss: None; or `loss(model, *example)` of one example, one number; or a criterion of outputs and
             targets, such as `nn.CrossEntropyLoss()`.
-        expected_batch_size: the public normaliser; None takes the certificate's, else the mean size of a lot.
+        expected_batch_size: the public denominator. Under ADD_REMOVE the number of examples is private, so
+            that it has to be a number that you write down, such as 128, not one computed from the data: None
+            takes the certificate's, else the loader's batch_size (times processes) if that is above 1, and is
+            refused without both. Where the number of examples is public None may also take the mean size of
+            a batch. What is declared may differ from the data by 10 %.
+        dataset_size: under ADD_REMOVE a public number of examples, written down as well, which the claim of
+            the run then states; None takes the certificate's. EveryStep and `drop_last` need it, as batches
+            of an epoch follow from it. Elsewhere None, or as many as there are.
         max_physical_batch_size: how many examples of one process to hold at once; None for whole lots;
             "auto", with `loss`, measures what an example needs and takes half of the memory that is free. A
             run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
@@ -128,8 +138,8 @@ def make_private(
 
     Raises:
         InvalidParameterError: on a bad argument.
-        CertificateError: if clip norm, normaliser, size of the lots, unit or processes differ from what is
-            certified.
+        CertificateError: if clip norm, denominator, size of the lots, unit or processes differ from what is
+            certified, or declared numbers from the data.
         UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
             DistributedDataParallel, and buffers of which nobody can tell whether they change.
         MissingDependencyError: without `loss`, if Opacus is not installed.
@@ -175,8 +185,12 @@ def make_private(
     world = processes(process_group)
     check_same_choice(loader.dataset, process_group)
     check_same_length(loader.dataset, process_group)
-    sampler = _sampler(claim, loader, world, drop_last=drop_last, rng=rng, group=process_group)
-    _check_sizes(claim, loader, sampler, expected_batch_size, world)
+    public_size = _public_size(claim, dataset_size, check_dataset(loader))
+    sampler = _sampler(
+        claim, loader, world, drop_last=drop_last, declared_size=public_size, rng=rng, group=process_group
+    )
+    denominator = _denominator(claim, loader, sampler, expected_batch_size, world)
+    sampler.expected_batch_size = denominator
     private_loader = PrivateLoader(
         loader,
         sampler,
@@ -191,14 +205,13 @@ def make_private(
         names = [name for name, param in inner.named_parameters() if param.requires_grad]
         clipping = clipping.over(trained, names)
     unchanged = Unchanged(inner, trained, public_buffers)
-    certified = claim.expected_batch_size
-    normaliser = sampler.expected_batch_size if certified is None else None
     private = LotOptimizer(
         private_loader,
         optimizer,
         claim,
         clip_norm,
-        normaliser if expected_batch_size is None else expected_batch_size,
+        denominator,
+        dataset_size=public_size,
         clipping=clipping,
         generator=_secured(generator, rng),
         mode=mode,
@@ -286,11 +299,51 @@ def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
         )
 
 
+def _public_size(claim: Claim, given: int | None, count: int) -> int | None:
+    """The number of examples that is public: the declared one, or that of all neighbours; None without."""
+    certified = claim.dataset_size
+    declared = certified if given is None else check_integer("dataset_size", given, minimum=1)
+    if certified not in (None, declared):
+        raise CertificateError(
+            f"dataset_size is certified as {certified}, got {declared}",
+            claimed=certified,
+            recomputed=declared,
+        )
+    if not claim.mechanism.hides_size:
+        if declared not in (None, count):
+            raise CertificateError(
+                f"dataset_size is {declared}, the dataset has {count} examples, which are public under "
+                f"{claim.adjacency.name}",
+                claimed=declared,
+                recomputed=count,
+            )
+        return count
+    if declared is not None and abs(declared - count) > max(1.0, _TOLERANCE * declared):
+        raise _mismatch(f"dataset_size={declared}", declared)
+    return declared
+
+
 def _sampler(
-    claim: Claim, loader: DataLoader[Any], world: int, *, drop_last: bool, rng: object, group: Group
+    claim: Claim,
+    loader: DataLoader[Any],
+    world: int,
+    *,
+    drop_last: bool,
+    declared_size: int | None,
+    rng: object,
+    group: Group,
 ) -> Sampler:
     """The certificate's lots, with the key of rank 0."""
     count = check_dataset(loader)
+    if declared_size is None and (drop_last or claim.participation.unrestricted):
+        raise InvalidParameterError(
+            "dataset_size",
+            None,
+            "a public number of examples that you write down, such as 50_000: under ADD_REMOVE the real one "
+            f"is private, and the batches of an epoch {'with drop_last ' if drop_last else ''}under "
+            f"{claim.participation!r} must not follow from it",
+        )
+    declared = declared_size if claim.mechanism.hides_size else None
     shuffled = isinstance(loader.sampler, RandomSampler)
     if claim.participation.unrestricted:
         sampler: Sampler = SequentialSampler(
@@ -300,40 +353,76 @@ def _sampler(
             batch_size=(loader.batch_size or 1) * world,
             drop_last=drop_last,
             reshuffle=shuffled,
+            declared_size=declared,
             rng=rng if shuffled else None,
         )
     else:
         together = claim.participation.users_together
         owners = owners_of(loader.dataset, claim.participation) if together else None
-        sampler = sampler_for(claim, count, drop_last=drop_last, user_ids=owners, rng=rng)
+        sampler = sampler_for(
+            claim, count, drop_last=drop_last, user_ids=owners, declared_size=declared, rng=rng
+        )
     if world > 1:
         sampler.load_state_dict(gathered("the lots", sampler.state_dict(), group)[0])
     return sampler
 
 
-def _check_sizes(
+def _denominator(
     claim: Claim, loader: DataLoader[Any], sampler: Sampler, given: float | None, world: int
-) -> None:
-    """Sizes that people wrote down must be those of the lots, up to the rounding of steps per epoch."""
+) -> float:
+    """The public number that sums are divided by.
+
+    Sizes that people wrote down must be those of the lots: up to the rounding of steps per epoch where the
+    number of examples is public, and else up to a tolerance, as what is told follows from the data.
+    """
+    hidden, unrestricted = claim.mechanism.hides_size, claim.participation.unrestricted
+    # 1 is what a DataLoader has where nobody said anything. Under EveryStep the lots were made from it.
+    together = (loader.batch_size or 1) * world
     stated = {
-        # 1 is what a DataLoader has where nobody said anything.
-        # Under EveryStep the lots were made from it.
-        "the loader's batch_size, times processes": (loader.batch_size or 1) * world
-        if loader.batch_size != 1 and not claim.participation.unrestricted
+        "the loader's batch_size, times processes": together
+        if loader.batch_size != 1 and not unrestricted
         else None,
         "the certificate's expected_batch_size": claim.expected_batch_size,
         "expected_batch_size": given,
     }
-    expected = sampler.expected_batch_size
+    mean = sampler.mean_batch_size
     for name, value in stated.items():
         if value is None:
             continue
         size = check_real(name, value)
         same_steps = size >= 1 and sampler.dataset_size // int(size) == sampler.steps_per_epoch
-        if not (same_steps or abs(size - expected) < max(1.0, 0.01 * expected)):
-            raise CertificateError(
-                f"{name} is {size:g}, but {claim.participation!r} over {sampler.dataset_size} examples gives "
-                f"lots of {expected:g} on average",
-                claimed=size,
-                recomputed=expected,
-            )
+        tolerance = _TOLERANCE * size if hidden else 0.01 * mean
+        if same_steps or abs(size - mean) < max(1.0, tolerance):
+            continue
+        if hidden:
+            raise _mismatch(f"{name} is {size:g}, which under {claim.participation!r}", size)
+        raise CertificateError(
+            f"{name} is {size:g}, but {claim.participation!r} over {sampler.dataset_size} examples gives "
+            f"lots of {mean:g} on average",
+            claimed=size,
+            recomputed=mean,
+        )
+    if not hidden:
+        options = (given, claim.expected_batch_size, mean)
+    else:
+        batches = together if loader.batch_size != 1 or unrestricted else None
+        options = (given, claim.expected_batch_size, batches)
+    found = next((value for value in options if value is not None), None)
+    if found is None:
+        raise InvalidParameterError(
+            "expected_batch_size",
+            None,
+            "a number that you write down, such as 128, not one computed from the data: under "
+            f"{claim.adjacency.name} the number of examples is private, and every step is divided by this; "
+            "or a certificate with it, or the loader's batch_size",
+        )
+    return found
+
+
+def _mismatch(what: str, declared: float) -> CertificateError:
+    """A declared number that is far from the data, without what the data have."""
+    return CertificateError(
+        f"{what} differs from the dataset by more than {_TOLERANCE:.0%}; how many examples there are is "
+        "private, and so is this message: it is for whoever runs the training",
+        claimed=declared,
+    )

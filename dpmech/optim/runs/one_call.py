@@ -1,7 +1,7 @@
 """make_private_with_epsilon: from sizes and a budget to a private run, in one call."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,7 @@ def make_private_with_epsilon(
     strategy: Strategy | Callable[[int], Strategy] | None = None,
     participation: Participation | None = None,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
+    dataset_size: int | None = None,
     method: Method | None = None,
     clip_norm: float | AdaptiveClip = 1.0,
     process_group: Group = None,
@@ -50,7 +51,7 @@ def make_private_with_epsilon(
     """Calibrate the noise for a budget and make the set-up private, as `make_private` does.
 
     A step trains on `loader.batch_size` examples on average (times processes), and an epoch has
-    `len(dataset) // batch_size` of them, so that a run has n = epochs * steps of an epoch; `dm.TrainingPlan`
+    `dataset_size // batch_size` of them, so that a run has n = epochs * steps of an epoch; `dm.TrainingPlan`
     says the same. The calibration is `optimizer.claim`, and the certificate stands in the run record.
 
     Args:
@@ -65,6 +66,9 @@ def make_private_with_epsilon(
         participation: who takes part when. None is Poisson sampling under independent noise, and
             Balls-in-Bins, one bin a step of an epoch, under other strategies.
         adjacency: as for calibrate_sigma.
+        dataset_size: a public number of examples. Under ADD_REMOVE the real one is private, and steps and
+            sampling probability follow from this one: a number that you write down, within 10 % of the real
+            one. Elsewhere None takes `len(dataset)`.
         method: as for calibrate_sigma.
         clip_norm: of one example's gradient, > 0; or an AdaptiveClip.
         process_group: as for make_private; the first process calibrates for all.
@@ -91,6 +95,7 @@ def make_private_with_epsilon(
         ...     eps=8.0,
         ...     delta=1e-5,
         ...     epochs=2,
+        ...     dataset_size=100,
         ...     loss=torch.nn.MSELoss(),
         ... )
         >>> optimizer.steps_left, optimizer.claim.participation
@@ -99,6 +104,10 @@ def make_private_with_epsilon(
     if not isinstance(loader, DataLoader):
         raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
     size = check_dataset(loader)
+    if dataset_size is not None:
+        size = check_integer("dataset_size", dataset_size, minimum=1)
+    elif Adjacency.check(adjacency) is Adjacency.ADD_REMOVE:
+        _refuse_private_size()
     if loader.batch_size is None or (loader.batch_size == 1 and size > 1):
         raise InvalidParameterError(
             "loader",
@@ -118,12 +127,32 @@ def make_private_with_epsilon(
         participation = Poisson(batch / size) if isinstance(found, Identity) else BallsInBins(per_epoch)
     # Before the calibration, which may take long: a bad combination is refused at once.
     mechanism = Mechanism(found, participation, adjacency)
+    if dataset_size is None and mechanism.hides_size:
+        _refuse_private_size()
 
     def claim() -> Claim:
         return calibrate_sigma(mechanism, eps, delta, method=method)
 
     shared = claim() if processes(process_group) == 1 else _from_first(claim, process_group)
-    return make_private(model, optimizer, loader, shared, clip_norm, process_group=process_group, **options)
+    return make_private(
+        model,
+        optimizer,
+        loader,
+        shared,
+        clip_norm,
+        dataset_size=dataset_size,
+        process_group=process_group,
+        **options,
+    )
+
+
+def _refuse_private_size() -> NoReturn:
+    raise InvalidParameterError(
+        "dataset_size",
+        None,
+        "a public number of examples that you write down, such as 50_000, not computed from the data: the "
+        "real one is private, and steps and sampling probability follow from this one",
+    )
 
 
 def _strategy(given: Strategy | Callable[[int], Strategy] | None, n: int) -> Strategy:

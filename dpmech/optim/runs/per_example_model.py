@@ -160,7 +160,9 @@ class PerExampleModel(nn.Module):
                 samples, _ = gradients.samples(batch, repeated)
                 clip_and_sum(samples, optimizer.clipping.blocks(gradients.trained))
 
-        loader.settle(largest_batch(run, batch.tensors[0].device, loader.sampler.dataset_size))
+        # From public numbers alone: sums round by it, and it is shown. Hardly a batch is twice as large.
+        most = math.ceil(2.0 * optimizer.expected_batch_size)
+        loader.settle(largest_batch(run, batch.tensors[0].device, most))
 
     def _physical_size(self) -> int | None:
         if isinstance(self._optimizer, LotOptimizer) and self._microbatch_size is None:

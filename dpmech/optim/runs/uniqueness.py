@@ -147,8 +147,7 @@ class _Walk:
         self.held.append(dataset)
 
     def follow(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - any dataset
-        if len(picks) == 0:
-            return
+        # Parts without examples count too: how far was checked must not tell that one example is there.
         own = getattr(dataset, "example_ids", None)
         if own is not None:
             self.kinds.add(Uniqueness.EXAMPLE_IDS)
@@ -210,7 +209,7 @@ class _Walk:
             ids = list(ids) if isinstance(ids, Iterable) else _refuse_ids(type(ids).__name__, "a sequence")
             given = len(ids)
         if given != len(dataset) or getattr(ids, "ndim", 1) != 1:
-            _refuse_ids(f"{given} ids", f"one for each of the {len(dataset)} examples")
+            _refuse_ids(f"{given} ids", "one for each of the examples")
         whole = ids if isinstance(ids, np.ndarray) else np.asarray(ids) if _all_integers(ids) else None
         if whole is not None and whole.dtype.kind in "iu" and whole.dtype != np.uint64:
             self.found.add_names(_chosen(whole.astype(np.int64, copy=False), picks), rows)
@@ -370,15 +369,16 @@ def _length(dataset: Any) -> int | None:  # noqa: ANN401 - any dataset
 
 def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
     """Indices in [0, length), negative ones counted from the end."""
+    if len(picks) == 0:
+        return picks
     length = _length(dataset) if length is None else length
     if isinstance(picks, range):
-        low, high = (picks[0], picks[-1]) if picks else (0, 0)
+        low, high = picks[0], picks[-1]
     else:
-        low, high = (int(picks.min()), int(picks.max())) if len(picks) else (0, 0)
+        low, high = int(picks.min()), int(picks.max())
     if (length is None and low < 0) or (length is not None and not -length <= low <= high < length):
         raise UnsupportedCombinationError(
-            f"indices in [{low}, {high}] of a {type(dataset).__name__} of "
-            f"{'unknown length' if length is None else f'{length} examples'}",
+            f"indices outside of a {type(dataset).__name__}{' of unknown length' if length is None else ''}",
             supported="indices of examples that are there, or a dataset with example_ids",
         )
     if low >= 0 or length is None:

@@ -41,3 +41,13 @@ def test_a_seeded_run_says_so():
     assert "seeded by the caller" in found["nist.randomness"].text
     assert "not seeded" not in found["nist.randomness"].text
     assert "random numbers that the caller seeded" in found["dpfy.assumptions"].text
+
+
+def test_the_number_of_examples_is_private_where_neighbours_differ_in_it():
+    key = "registry.unprotected"
+    private = answers(review_of(small().certificate(1.0, 10.0)))[key].text
+    assert private.startswith("Public by assumption: 12 steps, expected batch size 10. Private: the number")
+    declared = answers(review_of(small().certificate(1.0, 10.0, dataset_size=40)))[key].text
+    assert "expected batch size 10, dataset size 40. Private: the number of examples" in declared
+    public = answers(review_of(small("fixed lots")))[key].text
+    assert public == "Public by assumption: 12 steps, number of examples."

@@ -86,7 +86,7 @@ def test_only_reshuffling_says_so():
 
 def test_repr_names_the_pattern_but_no_key():
     sampler = MAKE["bins"](1)
-    assert repr(sampler) == "BallsInBinsSampler(BallsInBins(bins=4), dataset_size=200, n=12, steps_taken=0)"
+    assert repr(sampler) == "BallsInBinsSampler(BallsInBins(bins=4), n=12, steps_taken=0)"
     assert sampler.state_dict()["key"] not in repr(sampler)
 
 
@@ -135,8 +135,10 @@ def test_the_fingerprint_depends_on_key_and_configuration_not_on_progress():
     before = sampler.fingerprint()
     next(iter(sampler))
     assert sampler.fingerprint() == before == MAKE["bins"](7).fingerprint()
-    others = [BallsInBinsSampler(201, 4, 12, rng=7), BallsInBinsSampler(200, 4, 16, rng=7), MAKE["bins"](8)]
-    assert len({before, *(other.fingerprint() for other in others)}) == 4
+    others = [BallsInBinsSampler(200, 4, 16, rng=7), MAKE["bins"](8)]
+    assert len({before, *(other.fingerprint() for other in others)}) == 3
+    # How many examples there are is private under ADD_REMOVE, and a fingerprint is published.
+    assert BallsInBinsSampler(201, 4, 12, rng=7).fingerprint() == before
     assert len(before) == 64
     assert sampler.state_dict()["key"] not in before
 
@@ -287,9 +289,72 @@ def test_a_claim_brings_its_pattern_and_steps():
     for claim in (cal, cal.certificate(clip_norm=1.0)):
         sampler = sampler_for(claim, 100)
         assert (sampler.participation, sampler.n) == (dm.MinSep(4, 3), 12)
-        assert lots(sampler_for(claim, 100, n=12, batch_size=25)) == lots(sampler)
+        checked = sampler_for(claim, 100, n=12, batch_size=25, declared_size=100)
+        assert lots(checked) == lots(sampler)
+        assert sampler.expected_batch_size is None  # 100 / 4 would tell how many examples there are
+        for change in ({"batch_size": 25}, {"drop_last": True}):
+            with pytest.raises(dm.InvalidParameterError, match="declared_size must be a public number"):
+                sampler_for(claim, 100, **change)
         with pytest.raises(dm.CertificateError, match="n is certified as 12, got 11"):
             sampler_for(claim, 100, n=11)
+        told = cal.certificate(1.0, 24.0)
+        assert sampler_for(told, 100).expected_batch_size == 24.0
+    zeroed = dm.calibrate_sigma(
+        dm.LambdaCGD(12, 0.9), 8.0, 1e-5, participation=dm.MinSep(4, 3), adjacency=dm.Adjacency.ZERO_OUT
+    )
+    assert sampler_for(zeroed, 100).expected_batch_size == 25.0
+
+
+def declared(size, *, batch_size=None, drop_last=False, reshuffle=False, participation=None):
+    return SequentialSampler(
+        size,
+        participation or dm.EveryStep(),
+        12,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        reshuffle=reshuffle,
+        declared_size=40,
+        rng=5 if reshuffle else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 8},
+        {"batch_size": 7, "drop_last": True},
+        {"batch_size": 8, "reshuffle": True},
+        {"batch_size": 7, "drop_last": True, "reshuffle": True},
+        {"participation": dm.MinSep(6)},
+        {"participation": dm.MinSep(6), "drop_last": True},
+    ],
+)
+def test_one_example_less_moves_no_other(options):
+    """Without a declared size 40 examples in batches of 8 have 5 batches an epoch, and 41 have 6."""
+    for size in (36, 37, 39, 40, 41, 44):
+        one, other = declared(size, **options), declared(size - 1, **options)
+        assert one.steps_per_epoch == other.steps_per_epoch
+        assert [[i for i in lot if i != size - 1] for lot in lots(one)] == lots(other)
+        if options.get("reshuffle"):  # elsewhere the key is drawn, and nothing from it
+            assert one.fingerprint() == other.fingerprint()
+    assert lots(declared(40, **options)) == lots(
+        SequentialSampler(
+            40,
+            options.get("participation", dm.EveryStep()),
+            12,
+            **{name: value for name, value in options.items() if name != "participation"},
+            **({"rng": 5} if options.get("reshuffle") else {}),
+        )
+    )
+
+
+def test_states_of_another_dataset_are_refused_without_its_size():
+    state = BallsInBinsSampler(201, 4, 12, rng=7).state_dict()
+    with pytest.raises(dm.CertificateError, match="another dataset") as caught:
+        MAKE["bins"](7).load_state_dict(state)
+    told = f"{caught.value} {caught.value.claimed} {caught.value.recomputed}"
+    assert "200" not in told
+    assert "201" not in told
 
 
 @pytest.mark.parametrize(

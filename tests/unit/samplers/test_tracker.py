@@ -42,7 +42,7 @@ def test_an_example_twice_in_a_lot_is_refused(make):
 @ALL
 @pytest.mark.parametrize("index", [-1, 10, 2**63])
 def test_an_example_outside_the_dataset_is_refused(make, index):
-    with pytest.raises(dm.CertificateError, match=r"^step 0: an index is outside \[0, 9\]"):
+    with pytest.raises(dm.CertificateError, match=r"^step 0: an index is outside of the dataset"):
         make().record(0, np.array([index], dtype=np.uint64 if index > 99 else np.int64))
 
 
@@ -106,7 +106,7 @@ def test_a_refused_lot_leaves_no_trace():
         tracker.record(1, [2, 4])
     tracker.record(1, [3])
     tracker.record(2, [2])
-    assert tracker.summary() == {"steps": 3, "smallest_separation": None, "most_participations": 1}
+    assert tracker.state_dict()["counts"].tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
 
 
 def test_poisson_lots_may_be_anything_and_nothing_is_held():
@@ -135,13 +135,13 @@ def test_a_new_allocation_each_epoch_is_refused():
 # ---- what may be published
 
 
-def test_summaries_of_fixed_patterns_are_what_happened():
-    assert fed("every", [1, 2], [1], [], [1, 2]).summary() == {
-        "steps": 4,
-        "smallest_separation": 1,
-        "most_participations": 3,
-    }
-    assert fed("min_sep", [1], [2], [], [1]).summary()["smallest_separation"] == 3
+def test_summaries_do_not_tell_that_an_example_is_there():
+    """What happened is as private as the examples: without example 2 nobody took part twice in a row."""
+    for name, most, apart in (("every", 4, 1), ("min_sep", 2, 2), ("epochs", 2, 2)):
+        facts = {"steps": 4, "smallest_separation": apart, "most_participations": most}
+        assert fed(name, [1], [2], [1], [2]).summary() == facts
+        assert fed(name, [1], [], [1], []).summary() == facts
+        assert fed(name, [], [], [], []).summary() == facts
     assert fed("every").summary() == {"steps": 0, "smallest_separation": None, "most_participations": 0}
 
 
@@ -162,7 +162,7 @@ def test_the_summary_of_bins_does_not_depend_on_the_allocation():
 
 def test_repr_shows_no_example():
     assert repr(fed("min_sep", [8])) == (
-        "ParticipationTracker(MinSep(min_sep=2, max_participations=2), n=6, dataset_size=10, steps=1)"
+        "ParticipationTracker(MinSep(min_sep=2, max_participations=2), n=6, steps=1)"
     )
 
 
@@ -203,7 +203,6 @@ def test_states_are_loaded_before_the_first_lot_only():
     "entries",
     [
         {"steps": 7},
-        {"smallest_separation": 0},
         {"last": np.full(9, -1), "counts": np.zeros(9, dtype=int)},
         {"last": np.full(10, -1)},
         {"counts": np.zeros(9, dtype=int)},

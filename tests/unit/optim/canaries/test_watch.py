@@ -65,7 +65,7 @@ def nearly_noiseless(strategy, participation):
 
 def watched(cal, data, model, sampler, **options):
     sgd = torch.optim.SGD(model.parameters(), lr=0.5)
-    settings = {"expected_batch_size": sampler.expected_batch_size, "generator": 1} | options
+    settings = {"expected_batch_size": sampler.mean_batch_size, "generator": 1} | options
     opt = PrivateOptimizer(sgd, cal, **settings)
     return opt, CanaryWatch(opt, data, model, loss, first(model))
 
@@ -234,7 +234,15 @@ def test_the_loader_of_make_private_with_physical_batches():
     sgd = torch.optim.SGD(model.parameters(), lr=0.5)
     loader = torch.utils.data.DataLoader(data)
     private, opt, lots = make_private(
-        model, sgd, loader, cal, 1.0, loss=loss, max_physical_batch_size=8, generator=1
+        model,
+        sgd,
+        loader,
+        cal,
+        1.0,
+        loss=loss,
+        expected_batch_size=len(data) / 5,
+        max_physical_batch_size=8,
+        generator=1,
     )
     watch = CanaryWatch(opt, data, model, loss, model.weight)
     for _ in range(2):
@@ -255,7 +263,7 @@ def test_stored_per_example_gradients_are_left_as_they_were():
     sampler = sampler_for(cal, len(data))
     wrapped = opacus.GradSampleModule(model, loss_reduction="sum")
     sgd = torch.optim.SGD(wrapped.parameters(), lr=0.5)
-    opt = PrivateOptimizer(sgd, cal, 1.0, sampler.expected_batch_size, generator=1)
+    opt = PrivateOptimizer(sgd, cal, 1.0, sampler.mean_batch_size, generator=1)
 
     def batched(f, features, target):
         return torch.nn.functional.cross_entropy(f(features[None]), target[None])

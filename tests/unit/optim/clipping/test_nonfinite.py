@@ -51,7 +51,7 @@ def test_data_without_a_finite_gradient_make_no_step(functional, most):
     parts = made(data(range(SIZE)), functional=functional, max_physical_batch_size=most)
     before = [param.detach().clone() for param in parts[0].parameters()]
     with (
-        pytest.raises(dm.NumericalError, match="all 40 examples before the first step are not finite"),
+        pytest.raises(dm.NumericalError, match="all examples before the first step are not finite"),
         pytest.warns(NonFiniteGradientsWarning),
     ):
         train(*parts)

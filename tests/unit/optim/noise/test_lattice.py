@@ -255,6 +255,7 @@ def test_a_private_run_says_so_in_its_record():
         claim,
         clip_norm=1.0,
         loss=nn.CrossEntropyLoss(),
+        expected_batch_size=10,
         generator=LATTICE,
     )
     for batch in loader:

@@ -34,7 +34,8 @@ def run(generator=7):
     def loss(model, x, y):
         return (model(x) - y).square().sum()
 
-    return make_private(model, sgd, DataLoader(data), CAL, loss=loss, generator=generator, rng=1)
+    given = {"loss": loss, "expected_batch_size": 2, "generator": generator, "rng": 1}
+    return make_private(model, sgd, DataLoader(data), CAL, **given)
 
 
 # ---- copies
@@ -94,6 +95,7 @@ def test_workers_of_a_loader_need_no_copy_of_it():
         workers,
         CAL,
         loss=lambda f, x, y: (f(x) - y).square().sum(),
+        expected_batch_size=2,
         generator=3,
     )
     for x, y in loader:

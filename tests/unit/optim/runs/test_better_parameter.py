@@ -53,5 +53,7 @@ def test_it_points_at_the_call_of_make_private():
     model = classifier()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(BetterParameterWarning) as caught:
-        make_private(model, sgd, DataLoader(classification(20)), cal, loss=cross_entropy)
+        make_private(
+            model, sgd, DataLoader(classification(20)), cal, loss=cross_entropy, expected_batch_size=1
+        )
     assert caught[0].filename == __file__

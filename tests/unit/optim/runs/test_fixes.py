@@ -204,7 +204,8 @@ def linear_run(*, model=None, optimizer=None, data=None, **options):
     model = nn.Linear(4, 3) if model is None else model
     sgd = torch.optim.SGD(model.parameters(), lr=0.1) if optimizer is None else optimizer
     examples = TensorDataset(torch.randn(6, 4), torch.randint(3, (6,))) if data is None else data
-    return make_private(model, sgd, DataLoader(examples), CAL, **{"loss": nn.CrossEntropyLoss()} | options)
+    given = {"loss": nn.CrossEntropyLoss(), "dataset_size": 6} | options
+    return make_private(model, sgd, DataLoader(examples), CAL, **given)
 
 
 def test_several_optimizers_and_parts():

@@ -61,6 +61,7 @@ def test_one_call_takes_it():
         eps=2.0,
         delta=1e-3,
         epochs=2,
+        dataset_size=SIZE,
         participation=dm.BallsInBins(BINS, fresh=True),
         loss=cross_entropy,
     )
@@ -79,6 +80,7 @@ def test_correlated_noise_is_refused_before_the_first_step():
             eps=2.0,
             delta=1e-3,
             epochs=2,
+            dataset_size=SIZE,
             strategy=lambda n: dm.LambdaCGD(n, 0.5),
             participation=dm.BallsInBins(BINS, fresh=True),
             loss=cross_entropy,

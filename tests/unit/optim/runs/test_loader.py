@@ -248,7 +248,7 @@ def test_lots_outside_the_pattern_are_refused():
     [
         (lambda: PrivateLoader([1, 2], samplers()["bins"]), "loader"),
         (lambda: PrivateLoader(DataLoader(dataset()), "bins"), "sampler"),
-        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "5 examples"),
+        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "as many examples"),
         (lambda: private(max_physical_batch_size=0), "max_physical_batch_size"),
         (lambda: LotSampler("bins"), "sampler"),
         (lambda: LotSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
@@ -408,7 +408,7 @@ def test_ids_that_are_none(ids):
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (lambda: Subset(dataset(), [0, SIZE]), r"indices in \[0, 23\] of a TensorDataset of 23 examples"),
+        (lambda: Subset(dataset(), [0, SIZE]), "indices outside of a TensorDataset"),
         (lambda: Subset(dataset(), [0.5, 1]), "no integers"),
         (lambda: Subset({"a": 1, "b": 2}, ["a", "b"]), "no integers"),
         (lambda: grown(ConcatDataset([[1], [2, 3]])), "other lengths than when they were joined"),

@@ -15,7 +15,13 @@ def made(loader=None, **options):
     model = classifier()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(classification(SIZE), batch_size=BATCH) if loader is None else loader
-    given = {"eps": 4.0, "delta": 1e-3, "epochs": EPOCHS, "loss": cross_entropy} | options
+    given = {
+        "eps": 4.0,
+        "delta": 1e-3,
+        "epochs": EPOCHS,
+        "dataset_size": SIZE,
+        "loss": cross_entropy,
+    } | options
     return make_private_with_epsilon(model, sgd, loader, **given)
 
 

@@ -19,7 +19,15 @@ def private(rng, generator=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = nn.CrossEntropyLoss()
     return make_private(
-        model, optimizer, DataLoader(DATA), CLAIM, clip_norm=1.0, loss=loss, rng=rng, generator=generator
+        model,
+        optimizer,
+        DataLoader(DATA),
+        CLAIM,
+        clip_norm=1.0,
+        loss=loss,
+        expected_batch_size=10,
+        rng=rng,
+        generator=generator,
     )
 
 

@@ -20,7 +20,7 @@ import dpmech as dm
 from dpmech.optim import CanaryData, clipped_gradients, load_checkpoint, make_private, save_checkpoint
 from dpmech.optim.runs.fingerprints import code as code_prints
 from dpmech.optim.runs.fingerprints.code import Printer
-from tests.support.training import classification, classifier, private_run
+from tests.support.training import classification, classifier, declared, private_run
 
 F = nn.functional
 CAL = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
@@ -679,7 +679,8 @@ def test_another_optimizer_does_not_go_on(tmp_path):
     for kind in kinds:
         model = classifier()
         loader = DataLoader(data())
-        runs.append(make_private(model, kind(model.parameters()), loader, CAL, 1.0, loss=plain_loss))
+        given = declared(CAL, loader, loss=plain_loss)
+        runs.append(make_private(model, kind(model.parameters()), loader, CAL, 1.0, **given))
     model, optimizer, loader = runs[0]
     model.backward(*next(iter(loader)))
     optimizer.step()

@@ -334,7 +334,9 @@ def test_hooks_of_the_torch_optimizer_belong_to_the_step():
     model = Model()
     sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     sgd.register_step_post_hook(lambda *_: model.body.weight.data.clamp_(-0.1, 0.1))
-    private, optimizer, loader = make_private(model, sgd, DataLoader(dataset()), CAL, loss=squared_error)
+    private, optimizer, loader = make_private(
+        model, sgd, DataLoader(dataset()), CAL, loss=squared_error, expected_batch_size=8
+    )
     for batch in loader:
         private.backward(*batch)
         optimizer.step()
@@ -416,7 +418,7 @@ def test_with_a_loss_of_one_example_no_call_brings_gradients(name):
     total.backward()
     with pytest.raises(dm.UnsupportedCombinationError, match="no per-example gradients"):
         optimizer.step()
-    with pytest.raises(dm.UnsupportedCombinationError, match="16 examples from a batch of 8"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than the batch holds"):
         made_twice(x, y)
 
 
@@ -620,7 +622,7 @@ def again(model, mode, private):
     with pytest.raises(dm.UnsupportedCombinationError, match="hooks already"):
         made(model, mode)
     sgd = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1)
-    return make_private(private, sgd, DataLoader(dataset()), CAL)
+    return make_private(private, sgd, DataLoader(dataset()), CAL, expected_batch_size=8)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -654,6 +656,7 @@ def test_what_was_written_before_is_not_taken_over(mode):
             DataLoader(dataset()),
             CAL,
             loss=None if mode == "opacus" else squared_error,
+            expected_batch_size=8,
         )
 
 

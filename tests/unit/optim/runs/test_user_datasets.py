@@ -12,6 +12,7 @@ from dpmech.optim.clipping import Batch, ExampleGradients
 from dpmech.optim.runs.example_loss import ExampleLoss
 from dpmech.optim.runs.user_datasets import check_same_choice
 from dpmech.optim.runs.user_loss import UserLoss
+from tests.support.training import declared
 
 N, MOST = 6, 3
 F = torch.nn.functional
@@ -48,6 +49,10 @@ EXAMPLES = calibration()
 def made(cal, dataset, **options):
     model = classifier()
     options = {"loss": loss, "generator": 1, "rng": 2} | options
+    if not cal.participation.users_together:
+        options = declared(cal, DataLoader(dataset), **options)
+    else:
+        options = {"expected_batch_size": 0.25 * len(dataset)} | options
     return make_private(
         model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(dataset), cal, 1.0, **options
     )
