@@ -24,12 +24,12 @@ import torch
 from torch.utils.data import Dataset
 
 import dpmech as dm
-from dpmech.mechanism import Unit
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.samplers import sampler_for
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = dm.Adjacency.ADD_REMOVE, dm.Adjacency.ZERO_OUT, dm.Adjacency.REPLACE_ONE
+BATCH = 3  # where nothing else says how large a batch is
 CLIP = 0.5  # no power of its own: a clip norm of 1 would hide one that is missing
 _ROUNDING = 1e-6  # of float32 sums; clipped gradients are shorter than their limit by 6e-5
 _ZERO = 1e-12  # two sums over the same records may be added up in another order
@@ -217,6 +217,7 @@ class Run:
         clip: the clip norm.
         seed: of the sampler.
         batch: the public expected batch size.
+        way: how the subject is there: "record", or absent as a "gap", "shorter", or "masked".
     """
 
     claim: Any
@@ -226,6 +227,7 @@ class Run:
     clip: float
     seed: int
     batch: float
+    way: str
 
     @property
     def data(self):
@@ -264,7 +266,10 @@ class Feature:
         shrinks: how many times less than certified the worst record does, where that is known; 1 for nothing.
         method: of accounting.
         slow: whether it takes seconds.
-        wants: what the batches must be like, for a seed to be taken: a function of them and of the subject's places.
+        lengths: of the gradients that are tried, in clip norms.
+        wants: what the batches must be like, for a seed to be taken: a function of them and of the subject's numbers.
+        kept: how many of the subject's records take part, where the data set leaves some out; None for all.
+        users: whether what is sampled is users, of two records each, and not records.
     """
 
     name: str
@@ -283,10 +288,22 @@ class Feature:
     slow: bool = False
     lengths: tuple[float, ...] = LENGTHS
     wants: Callable[..., bool] | None = None
-    fewer_lengths: tuple[float, ...] = ()
+    kept: int | None = None
+    users: bool = False
 
     def claim(self, adjacency):
         return _claim(self.mechanism(adjacency), self.method)
+
+    @property
+    def own(self):
+        """How many numbers of the sampler are the subject's."""
+        return 1 if self.users else self.records if self.kept is None else self.kept
+
+    @property
+    def units(self):
+        """How many examples or users a sampler draws from."""
+        rest = self.count - self.records
+        return self.own + (rest // 2 if self.users else rest)
 
 
 _CLAIMS: dict[Any, Any] = {}
@@ -334,7 +351,7 @@ def check(feature, adjacency, *, lengths=None, places=None):
     found = Found(0.0, 0.0)
     for at in feature.at if places is None else places:
         subject = _subject(feature, at)
-        seed = _seed(feature, claim, subject)
+        seed = _seed(feature, claim, at)
         ways = feature.absent if adjacency is ADD_REMOVE else ("record",)
         for way in ways:
             if way == "shorter" and at != "last":
@@ -365,53 +382,47 @@ def _without(feature, adjacency, way):
 def _ran(feature, claim, at, seed, record, way, releases=None):
     subject, rest = [record] * feature.records, others(feature.kind, CLIP, feature.count - feature.records)
     whose = [f"other {number}" for number in range(len(rest))]
-    if feature.records > 1:
+    if feature.records > 1:  # users have two records each
         whose = [f"other {number // 2}" for number in range(len(rest))]
     own = ["subject"] * feature.records
     if record is None and way == "shorter":
         subject, own = [], []
     records, owners = (subject + rest, own + whose) if at == "first" else (rest + subject, whose + own)
-    run = Run(claim, records, owners, feature.kind, CLIP, seed, _batch(claim, feature.count))
+    run = Run(claim, records, owners, feature.kind, CLIP, seed, _batch(feature, claim), way)
     with warnings.catch_warnings(), Tape(releases).reading() as tape:
         warnings.simplefilter("ignore")  # operators are told of gradients that are not finite
         ended = feature.train(run)
     return ended, tape
 
 
-def _batch(claim, count):
-    return max(1.0, float(sampler_for(claim, count, **_sampler_options(claim)).expected_batch_size))
+def _batch(feature, claim):
+    """The expected batch size, a public number: of all records, whoever is absent."""
+    options = {"batch_size": BATCH} if claim.participation.unrestricted else _owners(feature, claim)
+    return max(1.0, float(sampler_for(claim, feature.units, **options).expected_batch_size))
 
 
-def _sampler_options(claim):
-    if claim.participation.unrestricted:
-        return {"batch_size": 3}
-    return {}
+def _owners(feature, claim):
+    if not claim.participation.users_together:
+        return {}
+    rest = [f"other {number // 2}" for number in range(feature.units - feature.own)]
+    return {"user_ids": [*rest, *["subject"] * feature.own]}
 
 
-def _seed(feature, claim, subject):
+def _seed(feature, claim, at):
     """A seed with which chance puts the subject into batches as the feature wants them."""
-    participation = claim.participation
-    if not participation.random:
+    if not claim.participation.random:
         return 0
-    wants = feature.wants or (lambda lots, places: any(set(places) <= set(lot) for lot in lots))
+    wants = feature.wants or (lambda lots, own: any(own <= set(lot) for lot in lots))
+    first = 0 if at == "first" else feature.units - feature.own
+    own = set(range(first, first + feature.own))
+    owners = _owners(feature, claim)
+    if at == "first" and owners:
+        owners = {"user_ids": owners["user_ids"][::-1]}
     for seed in range(20_000):
-        if wants(feature_lots(feature, claim, seed), subject):
+        sampler = sampler_for(claim, feature.units, rng=seed, **owners)
+        if wants([sampler.indices(step).tolist() for step in range(sampler.n)], own):
             return seed
     raise AssertionError(f"no seed for {feature.name}")
-
-
-def feature_lots(feature, claim, seed):
-    """The batches of records that a sampler draws with a seed."""
-    options = {}
-    if claim.participation.users_together:
-        rest = feature.count - feature.records
-        options = {"user_ids": [number // 2 for number in range(rest)] + ["s"] * feature.records}
-        options["user_ids"] = [str(one) for one in options["user_ids"]]
-    units = feature.count
-    if claim.unit is Unit.USER and claim.participation.unit is None:
-        units = (feature.count - feature.records + 1) // 2 + 1
-    sampler = sampler_for(claim, units, rng=seed, **options)
-    return [sampler.indices(step).tolist() for step in range(sampler.n)]
 
 
 def _compare(feature, claim, adjacency, subject, one, other):

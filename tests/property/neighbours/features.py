@@ -127,3 +127,516 @@ def _(run):
 @feature("adaptive, hooks", "rule: AdaptiveClip", lengths=FEW)
 def _(run):
     return by_hooks(run, clip_norm=_rule(run))
+
+
+# ---- batches in parts, views, draws, gradients that are not finite, padding
+
+
+@feature("microbatches, loss", "option: max_physical_batch_size", lengths=FEW)
+def _(run):
+    return by_loss(run, max_physical_batch_size=2)
+
+
+@feature("microbatches, found", "option: max_physical_batch_size", lengths=FEW)
+def _(run):
+    return by_loss(run, max_physical_batch_size="auto")
+
+
+@feature("microbatches, hooks", "option: max_physical_batch_size", lengths=FEW)
+def _(run):
+    return by_hooks(run, max_physical_batch_size=2)
+
+
+def _mean(model, inputs):
+    return model(inputs).mean()
+
+
+@feature("views, made", "export: MeanOverViews", lengths=FEW)
+def _(run):
+    augment = lambda inputs: inputs * torch.tensor([[1.0], [0.5], [1.5]])
+    return by_loss(run, loss=MeanOverViews(_mean, augment, 3), loss_takes="auto")
+
+
+@feature("views, given", "export: MeanOverViews", lengths=FEW)
+def _(run):
+    data = Rows([None if one is None else torch.stack([one, 0.5 * one, 1.5 * one]) for one in run.records])
+    return by_loss(run, loss=MeanOverViews(_mean), data=data, loss_takes="auto")
+
+
+class _Dropping(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.drop = inner, torch.nn.Dropout(0.5)
+
+    def forward(self, inputs):
+        return self.inner(self.drop(inputs))
+
+
+@feature("dropout", at=("last",), lengths=FEW)
+def _(run):
+    torch.manual_seed(5)
+    return by_loss(run, model=_Dropping(run.kind.model()), reseed=True)
+
+
+@feature("others that are not finite", lengths=FEW)
+def _(run):
+    return by_loss(run, data=Rows(_one_is_not_finite(run)))
+
+
+@feature("others that are not finite, hooks", lengths=FEW)
+def _(run):
+    return by_hooks(run, data=Rows(_one_is_not_finite(run)))
+
+
+def _one_is_not_finite(run):
+    records = list(run.records)
+    records[2] = torch.full_like(records[2], torch.nan)
+    return records
+
+
+class _Masked(Rows):
+    """Rows with weights; where a record is masked, another stands in its place with weight 0."""
+
+    def __getitem__(self, index):
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices):
+        stand_in = torch.full((5,), 1e4)
+        found = [self.records[index] for index in indices]
+        return [(stand_in, 0.0) if one is None else (one, 1.0) for one in found]
+
+
+@feature("weights of 0", "padding: weights", absent=("masked",), lengths=FEW)
+def _(run):
+    return _with_weights(run)
+
+
+@feature("weights of 0, adaptive", "padding: weights", absent=("masked",), lengths=FEW)
+def _(run):
+    return _with_weights(run, clip_norm=_rule(run))
+
+
+def _with_weights(run, **options):
+    def collate(rows):
+        records, weights = zip(*rows, strict=True)
+        return torch.stack(records), torch.tensor(weights)
+
+    model, optimizer, loader = parts = private(
+        run, data=_Masked(run.records), collate=collate, loss=loss_of_one, **options
+    )
+    while optimizer.steps_left:
+        for inputs, weights in loader:
+            model.backward(inputs, weights=weights)
+            optimizer.step()
+    return ended(*parts)
+
+
+# ---- who takes part when
+
+SCHEMES = {
+    "EveryStep": (dm.EveryStep(), None, ALL, {}),
+    "SingleParticipation": (dm.SingleParticipation(), None, ALL, {}),
+    "FixedEpochs": (dm.FixedEpochs(2), None, ALL, {}),
+    "Poisson": (dm.Poisson(0.3), dm.Identity(N), SAMPLED, {}),
+    "TruncatedPoisson": (
+        dm.Poisson(0.7, max_lot_size=3, dataset_size=6),
+        dm.Identity(N),
+        (ZERO_OUT,),
+        {"wants": lambda lots, own: any(own <= set(lot) and len(lot) == 3 for lot in lots)},
+    ),
+    "FixedSizeLots": (dm.FixedSizeLots(6, 3), dm.Identity(N), (REPLACE_ONE,), {}),
+    "MinSepSampling": (dm.MinSepSampling(2, 0.5), dm.Identity(N), SAMPLED, {}),
+    "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), SAMPLED, {}),
+    "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.Rdp()}),
+    "FreshBallsInBins": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {}),
+}
+
+for _name, (_participation, _strategy, _adjacencies, _settings) in SCHEMES.items():
+
+    @feature(
+        _name,
+        f"participation: {type(_participation).__name__}",
+        participation=_participation,
+        strategy=_strategy,
+        adjacencies=_adjacencies,
+        absent=("gap", "shorter"),
+        lengths=FEW,
+        **_settings,
+    )
+    def _(run):
+        return by_loss(run)
+
+
+def _alone_and_nobody(lots, own):
+    """Some batch has the subject alone, and another has nobody at all."""
+    return any(set(lot) == own for lot in lots) and any(not lot for lot in lots)
+
+
+@feature(
+    "empty batches, loss",
+    participation=dm.Poisson(0.3),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    lengths=FEW,
+    wants=_alone_and_nobody,
+)
+def _(run):
+    return by_loss(run)
+
+
+@feature(
+    "empty batches, hooks",
+    participation=dm.Poisson(0.3),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    lengths=FEW,
+    wants=_alone_and_nobody,
+)
+def _(run):
+    return by_hooks(run, skip_empty=True)
+
+
+@feature(
+    "empty batches, adaptive",
+    participation=dm.Poisson(0.3),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    lengths=FEW,
+    wants=_alone_and_nobody,
+)
+def _(run):
+    return by_loss(run, clip_norm=_rule(run))
+
+
+# ---- users
+
+
+@feature(
+    "users, Poisson",
+    "participation: UserPoisson",
+    "export: UserExamples",
+    participation=dm.Poisson(0.5, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=2,
+    lengths=FEW,
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, Poisson, more than are kept",
+    "participation: UserPoisson",
+    participation=dm.Poisson(0.5, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=3,
+    kept=2,
+    count=7,
+    lengths=FEW,
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, MinSep",
+    "participation: UserMinSep",
+    participation=dm.MinSep(2, max_examples_per_user=2),
+    records=2,
+    lengths=FEW,
+    shrinks=2.0,  # two neighbouring records are never in one batch
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, MinSep, hooks",
+    "participation: UserMinSep",
+    participation=dm.MinSep(1, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    records=2,
+    lengths=FEW,
+)
+def _(run):
+    data = UserExamples(run.data, run.owners, 2)
+    return by_hooks(run, data=data)
+
+
+@feature(
+    "users, CyclicPoisson",
+    "participation: UserCyclicPoisson",
+    participation=dm.CyclicPoisson(0.6, 2, max_examples_per_user=2),
+    strategy=dm.SquareRoot(N, 2),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=2,
+    lengths=FEW,
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, BallsInBins",
+    "participation: UserBallsInBins",
+    participation=dm.BallsInBins(2, max_examples_per_user=2),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=2,
+    lengths=FEW,
+    method=dm.Rdp(),
+)
+def _(run):
+    return _users(run)
+
+
+def _users(run, **options):
+    data = UserExamples(run.data, run.owners, 2)
+    parts = private(run, data=data, loss=loss_of_one, loss_takes="batch_of_one", **options)
+    return by_loss(run, parts=parts, places=data.contributions.indices.tolist())
+
+
+def _sampled_users(run, user_loss):
+    data = UserDataset(run.data, run.owners, 2)
+    first = {owner: place for place, owner in reversed(list(enumerate(run.owners)))}
+    parts = private(
+        run, data=data, collate=None, loss=loss_of_one, loss_takes="batch_of_one", user_loss=user_loss, unit="user"
+    )
+    return by_loss(run, parts=parts, places=[first[owner] for owner in dict.fromkeys(run.owners)])
+
+
+for _how in ("mean", "sum"):
+
+    @feature(
+        f"sampled users, {_how}",
+        "export: UserDataset",
+        "unit: USER",
+        "option: user_loss",
+        "option: unit",
+        participation=dm.Poisson(0.5),
+        strategy=dm.Identity(N),
+        adjacencies=SAMPLED,
+        unit=dm.Unit.USER,
+        users=True,
+        records=2,
+        absent=("shorter",),
+        lengths=FEW,
+    )
+    def _(run, how=_how):
+        return _sampled_users(run, how)
+
+
+def _several(run):
+    """The last of the subject's records has another owner beside, who owns nothing else."""
+    owners = [[owner] for owner in run.owners]
+    owners[run.owners.index("subject") + 1].append("friend")
+    return UserExamples(run.data, owners, 2, several_owners=True)
+
+
+@feature(
+    "several owners, Poisson",
+    "export: SharedContributions",
+    participation=dm.Poisson(0.5, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=(ZERO_OUT,),
+    records=2,
+    lengths=FEW,
+)
+def _(run):
+    data = _several(run)
+    parts = private(run, data=data, loss=loss_of_one, loss_takes="batch_of_one")
+    return by_loss(run, parts=parts, places=data.contributions.indices.tolist())
+
+
+@feature(
+    "several owners, MinSep",
+    "export: SharedContributions",
+    participation=dm.MinSep(1, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=(ZERO_OUT,),
+    records=2,
+    lengths=FEW,
+)
+def _(run):
+    data = _several(run)
+    parts = private(run, data=data, loss=loss_of_one, loss_takes="batch_of_one")
+    return by_loss(run, parts=parts, places=data.contributions.indices.tolist())
+
+
+# ---- a loop of one's own
+
+
+def _own_loop(run, give, *, clip=None, padded=False, **options):
+    """PrivateOptimizer with a sampler, and no loader."""
+    model = run.kind.model()
+    params = list(model.parameters())
+    rng = {"rng": run.seed} if run.claim.participation.random else {}
+    sampler = sampler_for(run.claim, len(run.records), **rng)
+    given = {"clip_norm": run.clip if clip is None else clip, "generator": 1} | options
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD(params, lr=0.1), run.claim, expected_batch_size=run.batch, **given
+    )
+    for step in range(sampler.n):
+        if padded:
+            places, mask = (one.tolist() for one in sampler.padded(step))
+        else:
+            places = sampler.indices(step).tolist()
+            mask = [run.records[place] is not None for place in places]
+            if run.way != "masked":
+                places = [place for place, there in zip(places, mask, strict=True) if there]
+                mask = [True] * len(places)
+        stand_in = torch.full((5,), 1e4)
+        records = [stand_in if run.records[place] is None else run.records[place] for place in places]
+        rows = torch.stack(records) if records else torch.zeros(0, 5)
+        give(optimizer, model, rows, torch.tensor(mask, dtype=torch.float32))
+        optimizer.step()
+    optimizer.close()
+    return Ended(lots_of(sampler), {"weights": weights_of(model)} | public_of(optimizer))
+
+
+def _put(model, rows):
+    """The gradients of single examples, as hooks leave them."""
+    model.first.weight.grad_sample = rows[:, None, :3].clone()
+    model.second.weight.grad_sample = rows[:, None, 3:].clone()
+
+
+def _masked_samples(optimizer, model, rows, mask):
+    # Where the mask is 0 the loss of the row was multiplied by 0.
+    _put(model, torch.where(mask[:, None] > 0, rows, torch.zeros_like(rows)))
+    optimizer.accumulate()
+
+
+@feature("grad_sample", "export: PrivateOptimizer", "padding: zero rows", absent=("gap", "shorter", "masked"), lengths=FEW)
+def _(run):
+    return _own_loop(run, _masked_samples)
+
+
+@feature("grad_sample, adaptive", "padding: zero rows", absent=("gap", "shorter"), lengths=FEW)
+def _(run):
+    return _own_loop(run, _masked_samples, clip=_rule(run))
+
+
+@feature("grad_sample, adaptive, padded", "padding: zero rows", adjacencies=(ADD_REMOVE,), absent=("masked",), lengths=FEW)
+def _(run):
+    return _own_loop(run, _masked_samples, clip=_rule(run))
+
+
+@feature("grad_sample, layers", "rule: PerLayerClipping", lengths=FEW)
+def _(run):
+    return _own_loop(run, _masked_samples, clip=run.clip, clipping=_layers(run))
+
+
+@feature("grad_sample, several passes", "accumulate: examples", lengths=FEW)
+def _(run):
+    def give(optimizer, model, rows, mask):
+        del mask
+        for param, values in ((model.first.weight, rows[:, None, :3]), (model.second.weight, rows[:, None, 3:])):
+            param.grad_sample = [0.25 * values, 0.75 * values]
+        optimizer.accumulate(examples=len(rows))
+
+    return _own_loop(run, give)
+
+
+@feature("grad_sample, several batches", "accumulate: examples", lengths=FEW)
+def _(run):
+    def give(optimizer, model, rows, mask):
+        del mask
+        for param, values in ((model.first.weight, rows[:, None, :3]), (model.second.weight, rows[:, None, 3:])):
+            param.grad_sample = [values[:1], values[1:]]
+        optimizer.accumulate(examples=len(rows))
+
+    return _own_loop(run, give)
+
+
+@feature("grad_sample, one at a time", "accumulate: microbatches", lengths=FEW)
+def _(run):
+    def give(optimizer, model, rows, mask):
+        for row, own in zip(rows, mask, strict=True):
+            _masked_samples(optimizer, model, row[None], own[None])
+
+    return _own_loop(run, give)
+
+
+@feature("grad_sample, loss scale", "accumulate: loss_scale", lengths=FEW)
+def _(run):
+    def give(optimizer, model, rows, mask):
+        _masked_samples(optimizer, model, 1024.0 * rows, mask)
+
+    return _own_loop(run, give, loss_scale=1024.0)
+
+
+@feature("clipped_gradients", "export: clipped_gradients", "padding: weights", absent=("gap", "masked"), lengths=FEW)
+def _(run):
+    def give(optimizer, model, rows, mask):
+        one = lambda model, row: model(row[None]).sum()
+        optimizer.accumulate(clipped_gradients(model, one, rows, run.clip, microbatch_size=2, weights=mask))
+
+    return _own_loop(run, give)
+
+
+@feature("from_grads", "export: ClippedSum", lengths=FEW, plants=("sum 5 % long", "noise 5 % short"))
+def _(run):
+    def give(optimizer, model, rows, mask):
+        del mask
+        finite = torch.isfinite(rows.square().sum(dim=1))
+        rows = rows[finite].double()
+        norms = rows.norm(dim=1, keepdim=True)
+        total = (rows * (0.9999 * run.clip / norms).clamp(max=1.0)).sum(dim=0).float()
+        count = max(len(rows), 1)
+        model.first.weight.grad, model.second.weight.grad = total[None, :3] / count, total[None, 3:] / count
+        params = list(model.parameters())
+        optimizer.accumulate(
+            ClippedSum.from_grads(params, FlatClipping(run.clip), scale=count, examples=len(rows))
+        )
+
+    return _own_loop(run, give)
+
+
+@feature(
+    "batches of one shape",
+    "padding: TruncatedPoissonSampler.padded",
+    participation=dm.Poisson(0.7, max_lot_size=3, dataset_size=6),
+    strategy=dm.Identity(N),
+    adjacencies=(ZERO_OUT,),
+    lengths=FEW,
+)
+def _(run):
+    def give(optimizer, model, rows, mask):
+        one = lambda model, row: model(row[None]).sum()
+        optimizer.accumulate(clipped_gradients(model, one, rows, run.clip, weights=mask))
+
+    return _own_loop(run, give, padded=True)
+
+
+# ---- interrupted and resumed
+
+
+@feature("resumed", "export: load_checkpoint", "export: save_checkpoint", lengths=FEW)
+def _(run):
+    return _resumed(run)
+
+
+@feature("resumed, adaptive", "export: load_checkpoint", lengths=FEW)
+def _(run):
+    return _resumed(run, clip_norm=_rule(run))
+
+
+def _resumed(run, **options):
+    options = {"loss": loss_of_one, "loss_takes": "batch_of_one"} | options
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/state"
+        parts = private(run, **options)
+        by_loss(run, parts=parts, stop=3)
+        save_checkpoint(path, *parts)
+        parts[1].close()
+        parts = private(run, **options)
+        load_checkpoint(path, *parts)
+        return by_loss(run, parts=parts)

@@ -1,16 +1,13 @@
 """The ways to train that the check of neighbouring data sets knows: registered, so that tests find them."""
 
-import contextlib
 import weakref
-from unittest import mock
 
 import torch
 from torch.utils.data import DataLoader
 
 import dpmech as dm
 from dpmech.optim import make_private
-from dpmech.optim.runs import make_private as _module  # noqa: F401 - its module is patched below
-from tests.property.neighbours.check import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Ended, Feature
+from tests.property.neighbours.check import ADD_REMOVE, BATCH, REPLACE_ONE, ZERO_OUT, Ended, Feature
 
 FEATURES: dict[str, Feature] = {}
 ALL = (ADD_REMOVE, ZERO_OUT, REPLACE_ONE)
@@ -65,8 +62,9 @@ def plain(records):
     return torch.stack(records)
 
 
-def private(run, model=None, data=None, *, clip_norm=None, collate=plain, batch_size=1, **options):
+def private(run, model=None, data=None, *, clip_norm=None, collate=plain, **options):
     """Model, optimizer and loader of make_private for a run; those of the run before are closed."""
+    batch_size = BATCH if run.claim.participation.unrestricted else 1
     for earlier in list(_OPEN):
         earlier.close()
     model = run.kind.model() if model is None else model
@@ -86,27 +84,30 @@ def private(run, model=None, data=None, *, clip_norm=None, collate=plain, batch_
     return parts
 
 
-def by_loss(run, *, loss=loss_of_one, stop=None, parts=None, **options):
+def by_loss(run, *, stop=None, parts=None, places=None, reseed=False, **options):
     """The loop of make_private with a loss of one example."""
     if parts is None:
-        parts = private(run, loss=loss, loss_takes="batch_of_one", **options)
+        parts = private(run, **{"loss": loss_of_one, "loss_takes": "batch_of_one"} | options)
     model, optimizer, loader = parts
     while optimizer.steps_left:
         for batch in loader:
+            if reseed:
+                torch.manual_seed(optimizer.record.steps)
             model.backward(*(batch if isinstance(batch, tuple | list) else [batch]))
             optimizer.step()
             if optimizer.record.steps == stop:
-                return parts
-    return ended(*parts)
+                return None
+    return ended(*parts, places)
 
 
-def by_hooks(run, **options):
+def by_hooks(run, *, skip_empty=False, **options):
     """The loop that Opacus users know."""
     model, optimizer, loader = parts = private(run, **options)
     while optimizer.steps_left:
         for batch in loader:
             optimizer.zero_grad()
-            model(batch).mean().backward()
+            if len(batch) or not skip_empty:
+                model(batch).mean().backward()
             optimizer.step()
     return ended(*parts)
 
