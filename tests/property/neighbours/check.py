@@ -12,6 +12,7 @@ stands in a step that the record takes no part in, or other records moved, there
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import warnings
@@ -29,6 +30,8 @@ from dpmech.optim.noise.normals import NormalSource
 from dpmech.samplers import sampler_for
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = dm.Adjacency.ADD_REMOVE, dm.Adjacency.ZERO_OUT, dm.Adjacency.REPLACE_ONE
+# Names of `planted.py` that every way to train is held against.
+PLANTED = ("long clip norm", "a row counts 1.05 times", "noise 5 % short")
 BATCH = 3  # where nothing else says how large a batch is
 CLIP = 0.5  # no power of its own: a clip norm of 1 would hide one that is missing
 _ROUNDING = 1e-6  # of float32 sums; clipped gradients are shorter than their limit by 6e-5
@@ -52,9 +55,9 @@ class Rows(Dataset):
         return len(self.records)
 
     def __getitem__(self, index):
-        if self.records[index] is None:
-            raise IndexError(index)
-        return self.records[index]
+        record = self.records[index]
+        # What an empty batch is like is asked of the first record, whether it is there or not.
+        return torch.ones_like(next(one for one in self.records if one is not None)) if record is None else record
 
     def __getitems__(self, indices):
         return [self.records[index] for index in indices if self.records[index] is not None]
@@ -112,7 +115,7 @@ def _two_parts(lengths, sign=1):
 
 def _outer(lengths, sign=1):
     record = torch.zeros(2 * _Outer.WIDTH)
-    root = math.sqrt(lengths[0])
+    root = math.sqrt(math.hypot(*lengths))
     record[0], record[_Outer.WIDTH] = root, root * sign
     return record
 
@@ -121,18 +124,23 @@ PARTS = Kind(_TwoParts, 2, _two_parts)
 OUTER = Kind(_Outer, 1, _outer)
 
 # In clip norms. 1e20 squared is no number of float32; a norm may be lost in the other direction too.
-LENGTHS = (0.0, 1e-30, 0.7, 1.0 - 2.0**-14, 1.0, 1.0 + 1e-7, 1.2, 1e4, 1e18, 1e20, math.inf, math.nan)
-FEW = (0.0, 0.7, 1.0, 1e4, math.nan)
-LONG = (1e4, 1.2)
+_LENGTHS = (0.0, 1e-30, 0.7, 1.0 - 2.0**-14, 1.0, 1.0 + 1e-7, 1.2, 1e4, 1e18, 1e20, math.inf, math.nan)
+# (length in the first parameter, in the last one, sign): long ones along the others and against them, one that is
+# just short enough not to be scaled down, a short one, a zero, and one without a finite gradient.
+LONG = ((1e4, 1e4, -1), (1e4, 1e4, 1))
+_FEW = (*LONG, (0.7069, 0.7069, -1), (0.3, 0.4, 1), (0.0, 0.0, 1), (math.nan, 0.0, 1))
 
 
-def candidates(kind, clip, lengths=LENGTHS):
-    """Records to search among: every length, along the other records and against them, whole or in one block."""
-    for length in lengths:
-        shapes = [(length,)] if kind.blocks == 1 else [(length, 0.0), (length, length)]
-        for shape in shapes:
-            for sign in (1, -1) if length else (1,):
-                yield kind.record([one * clip for one in shape], sign)
+def candidates(kind, clip, shapes):
+    """The records of some shapes, in units of the clip norm."""
+    return [kind.record([first * clip, last * clip], sign) for first, last, sign in shapes]
+
+
+def thorough():
+    """The few, and every length."""
+    yield from _FEW
+    for length in _LENGTHS:
+        yield length, 0.0, -1
 
 
 def others(kind, clip, count):
@@ -147,9 +155,17 @@ def others(kind, clip, count):
 
 @dataclasses.dataclass
 class Step:
-    """Attributes: sums before noise, the standard deviation of each one's noise, and what was released."""
+    """What was released at one step.
+
+    Attributes:
+        sums: before the noise, in float64.
+        dtypes: of the tensors that they came in, to which the released sums are rounded.
+        stddevs: standard deviation of each one's noise.
+        released: the sums with their noise.
+    """
 
     sums: list[torch.Tensor]
+    dtypes: list[torch.dtype]
     stddevs: list[float]
     released: list[torch.Tensor]
 
@@ -182,13 +198,17 @@ class Tape:
                 for total, released in zip(sums, self._releases[step], strict=True):
                     total.copy_(released)
             assert step not in self.steps, f"two releases of step {step}"
-            self.steps[step] = Step(before, stddevs, [total.clone() for total in sums])
+            self.steps[step] = Step(
+                before, [total.dtype for total in sums], stddevs, [total.clone() for total in sums]
+            )
 
         def ones(source, out, *position):
             out.fill_(1.0)
 
         with contextlib.ExitStack() as patched:
             patched.enter_context(mock.patch.object(NoiseStream, "add_step", taped))
+            # Fingerprints name the keys of the operating system.
+            patched.enter_context(mock.patch("secrets.randbits", lambda bits: (1 << bits) // 3))
             for kind in _concrete(NormalSource):
                 patched.enter_context(mock.patch.object(kind, "fill", ones))
             yield self
@@ -252,7 +272,7 @@ class Feature:
     """A way to train, and what of the library it covers.
 
     Attributes:
-        name: of it.
+        name: what it is called.
         train: takes a Run and trains to the end; returns an Ended.
         adjacencies: under which it is accepted; all others must be refused.
         mechanism: of an adjacency.
@@ -262,11 +282,13 @@ class Feature:
         count: of all records.
         at: where the subject's records may stand: "first" or "last".
         absent: how records are absent: "gap", "shorter" (the last ones are not there), or "masked".
-        plants: the names of faults that must be found in it.
+        plants: the names of faults that must be found in it, see `planted.py`.
         shrinks: how many times less than certified the worst record does, where that is known; 1 for nothing.
         method: of accounting.
-        slow: whether it takes seconds.
-        lengths: of the gradients that are tried, in clip norms.
+        searched: whether sigma is searched, where no method without samples certifies a given one.
+        slow: whether its tests take seconds.
+        faults: known ones, an adjacency and a word on what is wrong: the check must fail there.
+        thorough: whether all lengths are tried, or a few.
         wants: what the batches must be like, for a seed to be taken: a function of them and of the subject's numbers.
         kept: how many of the subject's records take part, where the data set leaves some out; None for all.
         users: whether what is sampled is users, of two records each, and not records.
@@ -282,17 +304,19 @@ class Feature:
     count: int = 6
     at: tuple[str, ...] = ("last", "first")
     absent: tuple[str, ...] = ("gap",)
-    plants: tuple[str, ...] = ("long clip norm", "a row counts 1.05 times", "noise 5 % short")
+    plants: tuple[str, ...] = PLANTED
     shrinks: float = 1.0
     method: Any = None
+    searched: bool = False
     slow: bool = False
-    lengths: tuple[float, ...] = LENGTHS
+    faults: dict[dm.Adjacency, str] = dataclasses.field(default_factory=dict)
+    thorough: bool = False
     wants: Callable[..., bool] | None = None
     kept: int | None = None
     users: bool = False
 
     def claim(self, adjacency):
-        return _claim(self.mechanism(adjacency), self.method)
+        return _claim(self.mechanism(adjacency), self.method, searched=self.searched)
 
     @property
     def own(self):
@@ -306,15 +330,11 @@ class Feature:
         return self.own + (rest // 2 if self.users else rest)
 
 
-_CLAIMS: dict[Any, Any] = {}
-
-
-def _claim(mechanism, method):
-    found = _CLAIMS.get(mechanism.fingerprint())
-    if found is None:
-        found = dm.certify_sigma(mechanism, 1.25, delta=1e-3, method=method)
-        _CLAIMS[mechanism.fingerprint()] = found
-    return found
+@functools.cache
+def _claim(mechanism, method, *, searched):
+    if searched:
+        return dm.calibrate_sigma(mechanism, 8.0, 1e-3, method=method, rng=5)
+    return dm.certify_sigma(mechanism, 1.25, delta=1e-3, method=method)
 
 
 # ---- the check
@@ -331,13 +351,13 @@ class Found:
         return Found(max(self.step, other.step), max(self.whole, other.whole))
 
 
-def check(feature, adjacency, *, lengths=None, places=None):
+def check(feature, adjacency, *, shapes=None, places=None):
     """Search for the record that changes the most, and hold it against the claim.
 
     Args:
         feature: how to train.
         adjacency: between which data sets.
-        lengths: of the gradients of records that are tried; None for those of the feature.
+        shapes: of the records that are tried; None for those of the feature.
         places: of the subject; None for those of the feature.
 
     Returns:
@@ -347,36 +367,32 @@ def check(feature, adjacency, *, lengths=None, places=None):
         Violation: if it is more than certified.
     """
     claim = feature.claim(adjacency)
-    tried = list(candidates(feature.kind, CLIP, feature.lengths if lengths is None else lengths))
     found = Found(0.0, 0.0)
     for at in feature.at if places is None else places:
-        subject = _subject(feature, at)
-        seed = _seed(feature, claim, at)
+        tried = shapes or (LONG[:1] if at != feature.at[0] else list(thorough()) if feature.thorough else _FEW)
         ways = feature.absent if adjacency is ADD_REMOVE else ("record",)
-        for way in ways:
-            if way == "shorter" and at != "last":
-                continue
-            first = _ran(feature, claim, at, seed, _without(feature, adjacency, way), way)
-            seen = []
-            for record in tried:
-                again = _ran(feature, claim, at, seed, record, "record", first[1].releases)
-                found = found.with_(_compare(feature, claim, adjacency, subject, first, again))
-                seen.append(again)
-            if adjacency is REPLACE_ONE:
-                for one, other in itertools.combinations(seen, 2):
-                    found = found.with_(_compare(feature, claim, adjacency, subject, one, other))
+        for way in ways if at == "last" else [way for way in ways if way != "shorter"]:
+            found = found.with_(_search(feature, claim, at, way, tried))
+    return found
+
+
+def _search(feature, claim, at, way, shapes):
+    adjacency, seed, subject = claim.adjacency, _seed(feature, claim, at), _subject(feature, at)
+    zero = feature.kind.record([0.0, 0.0])
+    first = _ran(feature, claim, at, seed, None if adjacency is ADD_REMOVE else zero, way)
+    seen = [first]
+    for record in candidates(feature.kind, CLIP, shapes):
+        seen.append(_ran(feature, claim, at, seed, record, "record", first[1].releases))
+    found = Found(0.0, 0.0)
+    for one, other in itertools.combinations(seen, 2):
+        if one is first or adjacency is REPLACE_ONE:
+            found = found.with_(_compare(feature, claim, subject, one, other))
     return found
 
 
 def _subject(feature, at):
     first = 0 if at == "first" else feature.count - feature.records
     return list(range(first, first + feature.records))
-
-
-def _without(feature, adjacency, way):
-    if adjacency is ADD_REMOVE:
-        return None
-    return feature.kind.record([0.0] * feature.kind.blocks)
 
 
 def _ran(feature, claim, at, seed, record, way, releases=None):
@@ -408,11 +424,17 @@ def _owners(feature, claim):
     return {"user_ids": [*rest, *["subject"] * feature.own]}
 
 
+def _together_with_others(lots, own):
+    """All of the subject is in some batch, and nowhere alone."""
+    joined = [set(lot) for lot in lots if own & set(lot)]
+    return any(own <= lot for lot in joined) and all(lot - own for lot in joined)
+
+
 def _seed(feature, claim, at):
     """A seed with which chance puts the subject into batches as the feature wants them."""
     if not claim.participation.random:
         return 0
-    wants = feature.wants or (lambda lots, own: any(own <= set(lot) for lot in lots))
+    wants = feature.wants or _together_with_others
     first = 0 if at == "first" else feature.units - feature.own
     own = set(range(first, first + feature.own))
     owners = _owners(feature, claim)
@@ -425,10 +447,10 @@ def _seed(feature, claim, at):
     raise AssertionError(f"no seed for {feature.name}")
 
 
-def _compare(feature, claim, adjacency, subject, one, other):
+def _compare(feature, claim, subject, one, other):
     """What changed between two runs, over what may."""
     (ended, tape), (ended2, tape2) = one, other
-    n = claim.strategy.n
+    n, adjacency = claim.strategy.n, claim.adjacency
     if not set(tape.steps) == set(tape2.steps) == set(range(n)):
         raise Violation(f"{feature.name}: steps {sorted(tape.steps)} and {sorted(tape2.steps)} of {n}")
     for step, (lot, lot2) in enumerate(zip(ended.lots, ended2.lots, strict=True)):
@@ -439,6 +461,11 @@ def _compare(feature, claim, adjacency, subject, one, other):
     step_ratio = 0.0
     for step in range(n):
         left, right = tape.steps[step], tape2.steps[step]
+        if left.dtypes != right.dtypes:
+            raise Violation(
+                f"{feature.name}, {adjacency.name}: releases of step {step} are rounded to {left.dtypes} or {right.dtypes}, which "
+                "their last bits show"
+            )
         if not np.allclose(left.stddevs, right.stddevs, rtol=1e-6, atol=0.0):
             raise Violation(f"{feature.name}: noise at step {step}: {left.stddevs}, {right.stddevs}")
         parts = [
@@ -451,7 +478,7 @@ def _compare(feature, claim, adjacency, subject, one, other):
         if not change <= factor * times * (1.0 + _ROUNDING) + _ZERO:
             raise Violation(
                 f"{feature.name}, {adjacency.name}: the sums of step {step} changed by {change:.6f}, certified "
-                f"is {factor * times:g}: the subject stands {times} times in the batch"
+                f"is {factor * times:g}: {times} of its records are in the batch"
             )
         step_ratio = max(step_ratio, change / factor / claim.participation.examples)
     _check_pattern(feature, claim, subject, ended, ended2, changes)
@@ -467,7 +494,7 @@ def _whole(claim, changes):
     weights = claim.strategy.to_dense()
     most = claim.mechanism.sensitivity.upper
     if claim.participation.per_release:  # every release is accounted for by itself
-        return max(np.linalg.norm(weights[:, [t]]) * np.linalg.norm(changes[t]) for t in range(len(changes))) / most
+        return max(float(np.linalg.norm(column) * np.linalg.norm(change)) for column, change in zip(weights.T, changes, strict=True)) / most
     return float(np.linalg.norm(weights @ changes)) / most
 
 
@@ -499,6 +526,9 @@ def _check_public(feature, one, other):
     if set(one) != set(other):
         raise Violation(f"{feature.name}: one run made public {sorted(one)}, the other {sorted(other)}")
     for name, value in one.items():
+        if isinstance(value, dict):
+            _check_public(feature, value, other[name])
+            continue
         equal = torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
         if not equal:
             raise Violation(f"{feature.name}: {name} differs at equal releases: {value}, {other[name]}")

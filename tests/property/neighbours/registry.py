@@ -134,6 +134,9 @@ def public_of(optimizer):
 
 def ended(model, optimizer, loader, places=None):
     """What a run of make_private left; it is closed."""
-    public = {"weights": weights_of(model)} | public_of(optimizer)
+    record = optimizer.run_record().to_dict()["run"]
+    # A hash of the key, 128 secret bits, with the size of the data set in it: equal in law to whoever has no key.
+    del record["sampler"]["fingerprint"]
+    public = {"weights": weights_of(model), "record": record} | public_of(optimizer)
     optimizer.close()
     return Ended(lots_of(loader.sampler, places), public)

@@ -1,0 +1,1 @@
+"""The trainers of other packages, registered for the check of neighbouring data sets."""
