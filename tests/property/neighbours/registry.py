@@ -62,11 +62,16 @@ def plain(records):
     return torch.stack(records)
 
 
+def close_earlier():
+    """End what a run before left open, where it was refused: its seed is used again."""
+    for earlier in list(_OPEN):
+        earlier.close()
+
+
 def private(run, model=None, data=None, *, clip_norm=None, collate=plain, **options):
     """Model, optimizer and loader of make_private for a run; those of the run before are closed."""
     batch_size = BATCH if run.claim.participation.unrestricted else 1
-    for earlier in list(_OPEN):
-        earlier.close()
+    close_earlier()
     model = run.kind.model() if model is None else model
     given = {"expected_batch_size": run.batch, "generator": 1}
     if run.claim.participation.random:
