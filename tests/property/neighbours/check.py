@@ -1,13 +1,13 @@
 """Two neighbouring data sets through the code that trains: what one record changes before the noise is added.
 
-Training is run for real, on both data sets, with the same keys. A `Tape` reads the sums of every step just before
-their noise, and the noise that they then get, so that differences are measured in the unit that is certified: the
-standard deviation of the noise that is there, over the sigma of the claim. What is released may be chosen adaptively, so
-differences are those at *equal releases*: every run but the first gets the releases of the first in place of its
-own, and what it does next follows from them.
+Training is run for real, on both data sets, with the same keys. A `Tape` reads the sums of every step just
+before their noise, and the noise that they then get, so that differences are measured in the unit that is
+certified: the standard deviation of the noise that is there, over the sigma of the claim. What is released may
+be chosen adaptively, so differences are those at *equal releases*: every run but the first gets the releases of
+the first in place of its own, and what it does next follows from them.
 
-Whatever a run makes public must then be equal bit for bit. Where the difference is more than the claim allows, or
-stands in a step that the record takes no part in, or other records moved, there is a `Violation`.
+Whatever a run makes public must then be equal bit for bit. Where the difference is more than the claim
+allows, or is found in a step that the record takes no part in, or other records moved, there is a `Violation`.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _ROUNDING = 1e-6  # of float32 sums; clipped gradients are shorter than their li
 _ZERO = 1e-12  # two sums over the same records may be added up in another order
 
 
-class Violation(AssertionError):  # noqa: N818 - what is found, and no error of the code
+class Violation(AssertionError):
     """More than the claim allows."""
 
 
@@ -58,7 +58,11 @@ class Rows(Dataset):
     def __getitem__(self, index):
         record = self.records[index]
         # What an empty batch is like is asked of the first record, whether it is there or not.
-        return torch.ones_like(next(one for one in self.records if one is not None)) if record is None else record
+        return (
+            torch.ones_like(next(one for one in self.records if one is not None))
+            if record is None
+            else record
+        )
 
     def __getitems__(self, indices):
         return [self.records[index] for index in indices if self.records[index] is not None]
@@ -126,7 +130,7 @@ OUTER = Kind(_Outer, 1, _outer)
 
 # In clip norms. 1e20 squared is no number of float32; a norm may be lost in the other direction too.
 _LENGTHS = (0.0, 1e-30, 0.7, 1.0 - 2.0**-14, 1.0, 1.0 + 1e-7, 1.2, 1e4, 1e18, 1e20, math.inf, math.nan)
-# (length in the first parameter, in the last one, sign): long ones along the others and against them, one that is
+# (length in the first parameter, in the last one, sign): long ones along the others and against them, one
 # just short enough not to be scaled down, a short one, a zero, and one without a finite gradient.
 LONG = ((1e4, 1e4, -1), (1e4, 1e4, 1))
 WORST = (*LONG, (0.7069, 0.7069, -1))
@@ -291,7 +295,8 @@ class Feature:
         slow: whether its tests take seconds.
         faults: known ones, an adjacency and a word on what is wrong: the check must fail there.
         thorough: whether all lengths are tried, or a few.
-        wants: what the batches must be like, for a seed to be taken: a function of them and of the subject's numbers.
+        wants: what the batches must be like, for a seed to be taken: a function of them and of the subject's
+            numbers.
         kept: how many of the subject's records take part, where the data set leaves some out; None for all.
         users: whether what is sampled is users, of two records each, and not records.
     """
@@ -371,7 +376,9 @@ def check(feature, adjacency, *, shapes=None, places=None):
     claim = feature.claim(adjacency)
     found = Found(0.0, 0.0)
     for at in feature.at if places is None else places:
-        tried = shapes or (LONG[:1] if at != feature.at[0] else list(thorough()) if feature.thorough else _FEW)
+        tried = shapes or (
+            LONG[:1] if at != feature.at[0] else list(thorough()) if feature.thorough else _FEW
+        )
         ways = feature.absent if adjacency is ADD_REMOVE else ("record",)
         for way in ways if at == "last" else [way for way in ways if way != "shorter"]:
             found = found.with_(_search(feature, claim, at, way, tried))
@@ -407,7 +414,9 @@ def _ran(feature, claim, at, seed, record, way, releases=None):
         subject, own = [], []
     records, owners = (subject + rest, own + whose) if at == "first" else (rest + subject, whose + own)
     run = Run(claim, records, owners, feature.kind, CLIP, seed, _batch(feature, claim), way)
-    quick = mock.patch("importlib.metadata.version", _version)  # certificates name versions: a fifth of the time
+    quick = mock.patch(
+        "importlib.metadata.version", _version
+    )  # certificates name versions: a fifth of the time
     with quick, warnings.catch_warnings(), Tape(releases).reading() as tape:
         warnings.simplefilter("ignore")  # operators are told of gradients that are not finite
         ended = feature.train(run)
@@ -469,8 +478,8 @@ def _compare(feature, claim, subject, one, other):
         left, right = tape.steps[step], tape2.steps[step]
         if left.dtypes != right.dtypes:
             raise Violation(
-                f"{feature.name}, {adjacency.name}: releases of step {step} are rounded to {left.dtypes} or {right.dtypes}, which "
-                "their last bits show"
+                f"{feature.name}, {adjacency.name}: releases of step {step} are rounded to {left.dtypes} or "
+                f"{right.dtypes}, which their last bits show"
             )
         if not np.allclose(left.stddevs, right.stddevs, rtol=1e-6, atol=0.0):
             raise Violation(f"{feature.name}: noise at step {step}: {left.stddevs}, {right.stddevs}")
@@ -483,8 +492,8 @@ def _compare(feature, claim, subject, one, other):
         change = float(np.linalg.norm(changes[step]))
         if not change <= factor * times * (1.0 + _ROUNDING) + _ZERO:
             raise Violation(
-                f"{feature.name}, {adjacency.name}: the sums of step {step} changed by {change:.6f}, certified "
-                f"is {factor * times:g}: {times} of its records are in the batch"
+                f"{feature.name}, {adjacency.name}: the sums of step {step} changed by {change:.6f}, "
+                f"certified is {factor * times:g}: {times} of its records are in the batch"
             )
         step_ratio = max(step_ratio, change / factor / claim.participation.examples)
     _check_pattern(feature, claim, subject, ended, ended2, changes)
@@ -500,12 +509,18 @@ def _whole(claim, changes):
     weights = claim.strategy.to_dense()
     most = claim.mechanism.sensitivity.upper
     if claim.participation.per_release:  # every release is accounted for by itself
-        return max(float(np.linalg.norm(column) * np.linalg.norm(change)) for column, change in zip(weights.T, changes, strict=True)) / most
+        return (
+            max(
+                float(np.linalg.norm(column) * np.linalg.norm(change))
+                for column, change in zip(weights.T, changes, strict=True)
+            )
+            / most
+        )
     return float(np.linalg.norm(weights @ changes)) / most
 
 
 def _check_pattern(feature, claim, subject, ended, ended2, changes):
-    """Every record of the subject takes part in steps that the participation allows, by a reading of its own."""
+    """Every record takes part in steps that the participation allows, by a reading of its own."""
     changed = {step for step in range(len(changes)) if np.linalg.norm(changes[step]) > _ZERO}
     pattern = claim.participation.pattern(claim.strategy.n)
     joined = set()
@@ -522,9 +537,13 @@ def _check_pattern(feature, claim, subject, ended, ended2, changes):
         even = not pattern.evenly_spaced or len(set(gaps.tolist())) <= 1
         close = gaps.size and gaps.min() < pattern.min_sep
         if close or len(steps) > pattern.max_participations or not even:
-            raise Violation(f"{feature.name}: record {place} took part in steps {steps}, certified is {pattern}")
+            raise Violation(
+                f"{feature.name}: record {place} took part in steps {steps}, certified is {pattern}"
+            )
     if not changed <= joined:
-        raise Violation(f"{feature.name}: steps {sorted(changed - joined)} changed, in which nobody took part")
+        raise Violation(
+            f"{feature.name}: steps {sorted(changed - joined)} changed, in which nobody took part"
+        )
 
 
 def _check_public(feature, one, other):

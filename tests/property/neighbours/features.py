@@ -7,26 +7,20 @@ import torch
 import dpmech as dm
 from dpmech.optim import (
     AdaptiveClip,
-    ClippedSum,
-    FlatClipping,
     MeanOverViews,
     PerLayerClipping,
     PerMatrixClipping,
-    PrivateOptimizer,
     UserDataset,
     UserExamples,
-    clipped_gradients,
     load_checkpoint,
     save_checkpoint,
 )
-from dpmech.samplers import sampler_for
 from tests.property.neighbours.check import (
     ADD_REMOVE,
     OUTER,
     PLANTED,
     REPLACE_ONE,
     ZERO_OUT,
-    Ended,
     Rows,
 )
 from tests.property.neighbours.registry import (
@@ -36,11 +30,8 @@ from tests.property.neighbours.registry import (
     by_loss,
     ended,
     feature,
-    lots_of,
     loss_of_one,
     private,
-    public_of,
-    weights_of,
 )
 
 SAMPLED = (ADD_REMOVE, ZERO_OUT)
@@ -48,7 +39,14 @@ SAMPLED = (ADD_REMOVE, ZERO_OUT)
 # ---- how gradients are formed and clipped
 
 
-@feature("loss, per example", "loop: LossOfOneExample", "mode: per_example", "rule: FlatClipping", absent=("gap", "shorter"), thorough=True)
+@feature(
+    "loss, per example",
+    "loop: LossOfOneExample",
+    "mode: per_example",
+    "rule: FlatClipping",
+    absent=("gap", "shorter"),
+    thorough=True,
+)
 def _(run):
     return by_loss(run, clipping_mode="per_example")
 
@@ -81,7 +79,7 @@ def _(run):
     return by_hooks(run, clipping_mode="auto")
 
 
-def _layers(run):
+def layers(run):
     return PerLayerClipping([0.6 * run.clip, 0.8 * run.clip])
 
 
@@ -91,12 +89,12 @@ def _matrices(run):
 
 @feature("layers, loss", "rule: PerLayerClipping")
 def _(run):
-    return by_loss(run, clipping=_layers(run), clipping_mode="per_example")
+    return by_loss(run, clipping=layers(run), clipping_mode="per_example")
 
 
 @feature("layers, hooks", "rule: PerLayerClipping")
 def _(run):
-    return by_hooks(run, clipping=_layers(run))
+    return by_hooks(run, clipping=layers(run))
 
 
 @feature("matrices, loss", "rule: PerMatrixClipping")
@@ -114,28 +112,42 @@ COUNT_MOVES_BY_ONE = {
 }
 PADDED = {ADD_REMOVE: "a row that was padded counts +1/2, and the record that takes its place -1/2"}
 LAST_BITS = {
-    ADD_REMOVE: "sums of an empty batch are float32, all others float64: the last bits of a release tell them apart"
+    ADD_REMOVE: "sums of an empty batch are float32, others float64: the last bits of a release show it"
 }
 
 
-def _rule(run, rate=1e-4):
+def rule(run, rate=1e-4):
     """At a low rate the clip norm of every step is nearly the first one, to which lengths are chosen."""
     return AdaptiveClip(run.clip, quantile=0.5, rate=rate, count_share=0.5)
 
 
-@feature("adaptive, loss", "rule: AdaptiveClip", thorough=True, plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE)
+@feature(
+    "adaptive, loss",
+    "rule: AdaptiveClip",
+    thorough=True,
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+)
 def _(run):
-    return by_loss(run, clip_norm=_rule(run))
+    return by_loss(run, clip_norm=rule(run))
 
 
-@feature("adaptive, ghost", "rule: AdaptiveClip", kind=OUTER, plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE)
+@feature(
+    "adaptive, ghost",
+    "rule: AdaptiveClip",
+    kind=OUTER,
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+)
 def _(run):
-    return by_loss(run, clip_norm=_rule(run), clipping_mode="ghost")
+    return by_loss(run, clip_norm=rule(run), clipping_mode="ghost")
 
 
-@feature("adaptive, hooks", "rule: AdaptiveClip", plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE)
+@feature(
+    "adaptive, hooks", "rule: AdaptiveClip", plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE
+)
 def _(run):
-    return by_hooks(run, clip_norm=_rule(run))
+    return by_hooks(run, clip_norm=rule(run))
 
 
 # ---- batches in parts, views, draws, gradients that are not finite, padding
@@ -162,7 +174,9 @@ def _mean(model, inputs):
 
 @feature("views, made", "export: MeanOverViews")
 def _(run):
-    augment = lambda inputs: inputs * torch.tensor([[1.0], [0.5], [1.5]])
+    def augment(inputs):
+        return inputs * torch.tensor([[1.0], [0.5], [1.5]])
+
     return by_loss(run, loss=MeanOverViews(_mean, augment, 3), loss_takes="auto")
 
 
@@ -220,9 +234,15 @@ def _(run):
     return _with_weights(run)
 
 
-@feature("weights of 0, adaptive", "padding: weights", absent=("masked",), plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE)
+@feature(
+    "weights of 0, adaptive",
+    "padding: weights",
+    absent=("masked",),
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+)
 def _(run):
-    return _with_weights(run, clip_norm=_rule(run))
+    return _with_weights(run, clip_norm=rule(run))
 
 
 def _with_weights(run, **options):
@@ -269,10 +289,20 @@ for _name, (_participation, _strategy, _adjacencies, _settings) in SCHEMES.items
         strategy=_strategy,
         adjacencies=_adjacencies,
         absent=("gap", "shorter"),
-            **_settings,
+        **_settings,
     )
     def _(run):
         return by_loss(run)
+
+
+@feature("drop_last", "option: drop_last", count=7, at=("first",))
+def _(run):
+    return by_loss(run, drop_last=True)
+
+
+@feature("EveryStep, shuffled", participation=dm.EveryStep())
+def _(run):
+    return by_loss(run, shuffle=True, rng=3)
 
 
 def _alone_and_nobody(lots, own):
@@ -312,11 +342,12 @@ def _(run):
     strategy=dm.Identity(N),
     adjacencies=SAMPLED,
     absent=("gap", "shorter"),
-    faults=LAST_BITS | COUNT_MOVES_BY_ONE, plants=(),
+    faults=LAST_BITS | COUNT_MOVES_BY_ONE,
+    plants=(),
     wants=_alone_and_nobody,
 )
 def _(run):
-    return by_loss(run, clip_norm=_rule(run))
+    return by_loss(run, clip_norm=rule(run))
 
 
 # ---- users
@@ -411,7 +442,13 @@ def _sampled_users(run, user_loss):
     data = UserDataset(run.data, run.owners, 2)
     first = {owner: place for place, owner in reversed(list(enumerate(run.owners)))}
     parts = private(
-        run, data=data, collate=None, loss=loss_of_one, loss_takes="batch_of_one", user_loss=user_loss, unit="user"
+        run,
+        data=data,
+        collate=None,
+        loss=loss_of_one,
+        loss_takes="batch_of_one",
+        user_loss=user_loss,
+        unit="user",
     )
     return by_loss(run, parts=parts, places=[first[owner] for owner in dict.fromkeys(run.owners)])
 
@@ -431,7 +468,7 @@ for _how in ("mean", "sum"):
         users=True,
         records=2,
         absent=("shorter",),
-        )
+    )
     def _(run, how=_how):
         return _sampled_users(run, how)
 
@@ -471,150 +508,6 @@ def _(run):
     return by_loss(run, parts=parts, places=data.contributions.indices.tolist())
 
 
-# ---- a loop of one's own
-
-
-def _own_loop(run, give, *, clip=None, padded=False, **options):
-    """PrivateOptimizer with a sampler, and no loader."""
-    model = run.kind.model()
-    params = list(model.parameters())
-    rng = {"rng": run.seed} if run.claim.participation.random else {}
-    sampler = sampler_for(run.claim, len(run.records), **rng)
-    given = {"clip_norm": run.clip if clip is None else clip, "generator": 1} | options
-    optimizer = PrivateOptimizer(
-        torch.optim.SGD(params, lr=0.1), run.claim, expected_batch_size=run.batch, **given
-    )
-    for step in range(sampler.n):
-        if padded:
-            places, mask = (one.tolist() for one in sampler.padded(step))
-        else:
-            places = sampler.indices(step).tolist()
-            mask = [run.records[place] is not None for place in places]
-            if run.way != "masked":
-                places = [place for place, there in zip(places, mask, strict=True) if there]
-                mask = [True] * len(places)
-        stand_in = torch.full((5,), 1e4)
-        records = [stand_in if run.records[place] is None else run.records[place] for place in places]
-        rows = torch.stack(records) if records else torch.zeros(0, 5)
-        give(optimizer, model, rows, torch.tensor(mask, dtype=torch.float32))
-        optimizer.step()
-    optimizer.close()
-    return Ended(lots_of(sampler), {"weights": weights_of(model)} | public_of(optimizer))
-
-
-def _put(model, rows):
-    """The gradients of single examples, as hooks leave them."""
-    model.first.weight.grad_sample = rows[:, None, :3].clone()
-    model.second.weight.grad_sample = rows[:, None, 3:].clone()
-
-
-def _masked_samples(optimizer, model, rows, mask):
-    # Where the mask is 0 the loss of the row was multiplied by 0.
-    _put(model, torch.where(mask[:, None] > 0, rows, torch.zeros_like(rows)))
-    optimizer.accumulate()
-
-
-@feature("grad_sample", "export: PrivateOptimizer", "padding: zero rows", absent=("gap", "shorter", "masked"))
-def _(run):
-    return _own_loop(run, _masked_samples)
-
-
-@feature("grad_sample, adaptive", "padding: zero rows", absent=("gap", "shorter"), plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE)
-def _(run):
-    return _own_loop(run, _masked_samples, clip=_rule(run))
-
-
-@feature("grad_sample, adaptive, padded", "padding: zero rows", absent=("masked",), faults=COUNT_MOVES_BY_ONE | PADDED)
-def _(run):
-    return _own_loop(run, _masked_samples, clip=_rule(run))
-
-
-@feature("grad_sample, layers", "rule: PerLayerClipping")
-def _(run):
-    return _own_loop(run, _masked_samples, clip=run.clip, clipping=_layers(run))
-
-
-@feature("grad_sample, several passes", "accumulate: examples")
-def _(run):
-    def give(optimizer, model, rows, mask):
-        del mask
-        for param, values in ((model.first.weight, rows[:, None, :3]), (model.second.weight, rows[:, None, 3:])):
-            param.grad_sample = [0.25 * values, 0.75 * values]
-        optimizer.accumulate(examples=len(rows))
-
-    return _own_loop(run, give)
-
-
-@feature("grad_sample, several batches", "accumulate: examples")
-def _(run):
-    def give(optimizer, model, rows, mask):
-        del mask
-        for param, values in ((model.first.weight, rows[:, None, :3]), (model.second.weight, rows[:, None, 3:])):
-            param.grad_sample = [values[:1], values[1:]]
-        optimizer.accumulate(examples=len(rows))
-
-    return _own_loop(run, give)
-
-
-@feature("grad_sample, one at a time", "accumulate: microbatches")
-def _(run):
-    def give(optimizer, model, rows, mask):
-        for row, own in zip(rows, mask, strict=True):
-            _masked_samples(optimizer, model, row[None], own[None])
-
-    return _own_loop(run, give)
-
-
-@feature("grad_sample, loss scale", "accumulate: loss_scale")
-def _(run):
-    def give(optimizer, model, rows, mask):
-        _masked_samples(optimizer, model, 1024.0 * rows, mask)
-
-    return _own_loop(run, give, loss_scale=1024.0)
-
-
-@feature("clipped_gradients", "export: clipped_gradients", "padding: weights", absent=("gap", "masked"))
-def _(run):
-    def give(optimizer, model, rows, mask):
-        one = lambda model, row: model(row[None]).sum()
-        optimizer.accumulate(clipped_gradients(model, one, rows, run.clip, microbatch_size=2, weights=mask))
-
-    return _own_loop(run, give)
-
-
-@feature("from_grads", "export: ClippedSum", plants=("sum 5 % long", "noise 5 % short"))
-def _(run):
-    def give(optimizer, model, rows, mask):
-        del mask
-        finite = torch.isfinite(rows.square().sum(dim=1))
-        rows = rows[finite].double()
-        norms = rows.norm(dim=1, keepdim=True)
-        total = (rows * (0.9999 * run.clip / norms).clamp(max=1.0)).sum(dim=0).float()
-        count = max(len(rows), 1)
-        model.first.weight.grad, model.second.weight.grad = total[None, :3] / count, total[None, 3:] / count
-        params = list(model.parameters())
-        optimizer.accumulate(
-            ClippedSum.from_grads(params, FlatClipping(run.clip), scale=count, examples=len(rows))
-        )
-
-    return _own_loop(run, give)
-
-
-@feature(
-    "batches of one shape",
-    "padding: TruncatedPoissonSampler.padded",
-    participation=dm.Poisson(0.7, max_lot_size=3, dataset_size=6),
-    strategy=dm.Identity(N),
-    adjacencies=(ZERO_OUT,),
-)
-def _(run):
-    def give(optimizer, model, rows, mask):
-        one = lambda model, row: model(row[None]).sum()
-        optimizer.accumulate(clipped_gradients(model, one, rows, run.clip, weights=mask))
-
-    return _own_loop(run, give, padded=True)
-
-
 # ---- interrupted and resumed
 
 
@@ -623,9 +516,15 @@ def _(run):
     return _resumed(run)
 
 
-@feature("resumed, adaptive", "export: load_checkpoint", plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE, shrinks=1.1)
+@feature(
+    "resumed, adaptive",
+    "export: load_checkpoint",
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+    shrinks=1.1,
+)
 def _(run):
-    return _resumed(run, clip_norm=_rule(run, 0.5))
+    return _resumed(run, clip_norm=rule(run, 0.5))
 
 
 def _resumed(run, **options):

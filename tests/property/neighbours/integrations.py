@@ -64,7 +64,11 @@ if importlib.util.find_spec("transformers") is not None:
             train_dataset=_Named(run.records),
             data_collator=_collate,
             privacy=Privacy(
-                run.claim.certificate(run.clip, run.batch), generator=1, loss=_named_loss, log_epsilon=False, **rng
+                run.claim.certificate(run.clip, run.batch),
+                generator=1,
+                loss=_named_loss,
+                log_epsilon=False,
+                **rng,
             ),
         )
 

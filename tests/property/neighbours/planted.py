@@ -37,7 +37,7 @@ def _a_row_counts_more():
             own = original(one, blocks, scale=scale)
             for total, part in zip(found.sums, own.sums, strict=True):
                 if total is not None:
-                    total += (_MORE - 1.0) * part
+                    total.add_(part, alpha=_MORE - 1.0)
         return found
 
     with (
@@ -55,7 +55,9 @@ def _dense(sample):
 def _short_noise():
     """The noise is scaled to a clip norm that is 5 % too small."""
     original = stream.resolved_norms
-    with mock.patch.object(stream, "resolved_norms", lambda *given: [one / _MORE for one in original(*given)]):
+    with mock.patch.object(
+        stream, "resolved_norms", lambda *given: [one / _MORE for one in original(*given)]
+    ):
         yield
 
 
@@ -87,7 +89,7 @@ def _long_count():
 @contextlib.contextmanager
 def planted(name):
     """One of the faults; the library's own look at gross errors is off, so that it does not come first."""
-    with mock.patch.object(ClippedSum, "__post_init__", lambda self: None), PLANTS[name]():
+    with mock.patch.object(ClippedSum, "__post_init__", return_value=None), PLANTS[name]():
         yield
 
 

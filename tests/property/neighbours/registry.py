@@ -68,7 +68,7 @@ def close_earlier():
         earlier.close()
 
 
-def private(run, model=None, data=None, *, clip_norm=None, collate=plain, **options):
+def private(run, model=None, data=None, *, clip_norm=None, collate=plain, shuffle=False, **options):
     """Model, optimizer and loader of make_private for a run; those of the run before are closed."""
     batch_size = BATCH if run.claim.participation.unrestricted else 1
     close_earlier()
@@ -81,7 +81,9 @@ def private(run, model=None, data=None, *, clip_norm=None, collate=plain, **opti
     parts = make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
-        DataLoader(run.data if data is None else data, batch_size=batch_size, collate_fn=collate),
+        DataLoader(
+            run.data if data is None else data, batch_size=batch_size, collate_fn=collate, shuffle=shuffle
+        ),
         run.claim,
         **given | options,
     )
@@ -140,7 +142,7 @@ def public_of(optimizer):
 def ended(model, optimizer, loader, places=None):
     """What a run of make_private left; it is closed."""
     record = optimizer.run_record().to_dict()["run"]
-    # A hash of the key, 128 secret bits, with the size of the data set in it: equal in law to whoever has no key.
+    # A hash of the key, 128 secret bits, and of the size of the data set: random to whoever has no key.
     del record["sampler"]["fingerprint"]
     public = {"weights": weights_of(model), "record": record} | public_of(optimizer)
     optimizer.close()

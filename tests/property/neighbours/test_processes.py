@@ -36,7 +36,7 @@ SHARED = (
 
 
 def found(name):
-    """For every adjacency how much of the claim was reached; what is wrong, where something is; and what was planted."""
+    """How much of the claim is reached, or what is wrong, by adjacency and by the fault that is planted."""
     feature = FEATURES[name]
     results = {}
     for adjacency in feature.adjacencies:
