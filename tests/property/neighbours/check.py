@@ -2,12 +2,12 @@
 
 Training is run for real, on both data sets, with the same keys. A `Tape` reads the sums of every step just
 before their noise, and the noise that they then get, so that differences are measured in the unit that is
-certified: the standard deviation of the noise that is there, over the sigma of the claim. What is released may
-be chosen adaptively, so differences are those at *equal releases*: every run but the first gets the releases of
-the first in place of its own, and what it does next follows from them.
+certified: the standard deviation of the noise that is there, over the sigma of the claim. What is released
+may be chosen adaptively, so differences are those at *equal releases*: every run but the first gets the
+releases of the first in place of its own, and what it does next follows from them.
 
-Whatever a run makes public must then be equal bit for bit. Where the difference is more than the claim
-allows, or is found in a step that the record takes no part in, or other records moved, there is a `Violation`.
+Whatever a run makes public must then be equal bit for bit. There is a `Violation` where the difference is more
+than the claim allows, or is found in a step that the record takes no part in, or where other records moved.
 """
 
 import contextlib

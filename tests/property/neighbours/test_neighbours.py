@@ -97,7 +97,7 @@ def test_a_record_that_joins_another_step_is_found(monkeypatch):
         original = SequentialSampler._lot
 
         def lot(sampler, step):
-            return np.union1d(original(sampler, step), [5] if step < 2 else [])
+            return np.union1d(original(sampler, step), [5] if step < 2 else []).astype(np.int64)
 
         with monkeypatch.context() as patched:
             patched.setattr(SequentialSampler, "_lot", lot)
