@@ -6,8 +6,8 @@ certified: the standard deviation of the noise that is there, over the sigma of 
 may be chosen adaptively, so differences are those at *equal releases*: every run but the first gets the
 releases of the first in place of its own, and what it does next follows from them.
 
-Whatever a run makes public must then be equal bit for bit. There is a `Violation` where the difference is more
-than the claim allows, or is found in a step that the record takes no part in, or where other records moved.
+Whatever a run makes public must then be equal bit for bit. There is a `Violation` where the difference is
+more than the claim allows, or is found in a step that the record takes no part in, or where others moved.
 """
 
 import contextlib

@@ -72,7 +72,7 @@ if importlib.util.find_spec("transformers") is not None:
             ),
         )
 
-    @feature("Trainer", "integration: hf", slow=True)
+    @feature("Trainer", "integration: hf", slow=True, at=("last",))
     def _(run):
         close_earlier()
         with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ if importlib.util.find_spec("transformers") is not None:
             trainer.train()
             return ended(*trainer.run)
 
-    @feature("Trainer, accumulated", "integration: hf", slow=True)
+    @feature("Trainer, accumulated", "integration: hf", slow=True, at=("last",))
     def _(run):
         close_earlier()
         with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +93,7 @@ if importlib.util.find_spec("transformers") is not None:
             if state.global_step == 3:
                 control.should_save = control.should_training_stop = True
 
-    @feature("Trainer, resumed", "integration: hf", slow=True)
+    @feature("Trainer, resumed", "integration: hf", slow=True, at=("last",))
     def _(run):
         close_earlier()
         with tempfile.TemporaryDirectory() as folder:
@@ -159,10 +159,10 @@ if importlib.util.find_spec("lightning") is not None:
         trainer.fit(module, private.loader)
         return ended(*private.run)
 
-    @feature("Lightning", "integration: lightning", slow=True)
+    @feature("Lightning", "integration: lightning", slow=True, at=("last",))
     def _(run):
         return _fitted(run)
 
-    @feature("Lightning, manual optimization", "integration: lightning", slow=True)
+    @feature("Lightning, manual optimization", "integration: lightning", slow=True, at=("last",))
     def _(run):
         return _fitted(run, by_hand=True)
