@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.property.neighbours import features  # noqa: E402
+from tests.property.neighbours import features  # noqa: E402, F401 - registers
 from tests.property.neighbours.check import LONG, PLANTED, WORST, Violation, check  # noqa: E402
 from tests.property.neighbours.planted import planted  # noqa: E402
 from tests.property.neighbours.registry import FEATURES  # noqa: E402
@@ -69,9 +69,9 @@ def cases():
     for name in SHARED:
         for adjacency in FEATURES[name].adjacencies:
             fault = FEATURES[name].faults.get(adjacency)
-            # Sums of several processes are float64, also those of an empty batch.
-            known = fault is not None and fault != features.LAST_BITS.get(adjacency)
-            marks = [pytest.mark.xfail(raises=AssertionError, strict=True, reason=fault)] if known else []
+            marks = (
+                [] if fault is None else [pytest.mark.xfail(raises=AssertionError, strict=True, reason=fault)]
+            )
             yield pytest.param(name, adjacency, marks=marks, id=f"{name} - {adjacency.name}")
 
 
