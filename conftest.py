@@ -5,6 +5,7 @@ import importlib.util
 # Doctests of the torch part are collected where torch is installed.
 _NEED_TORCH = [
     "dpmech/optim/*",
+    "tests/property/neighbours/*",
     "tests/support/drawn_noise.py",
     "tests/support/model_zoo.py",
     "tests/support/trainers.py",

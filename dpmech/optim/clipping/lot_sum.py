@@ -19,10 +19,10 @@ __all__ = ["Accumulator"]
 
 
 class Accumulator:
-    """Sums of clipped gradients in float64; in float32 where one sum was handed in that way, and no other.
+    """Sums of clipped gradients, which leave it in float64.
 
     In float32 the roundings of many additions could add up to more than one example may change. No sum is
-    rounded before the noise is in it.
+    rounded before the noise is in it, and all are rounded in the same way after that.
 
     Args:
         params: the parameters.
@@ -126,8 +126,8 @@ class Accumulator:
     def take(self) -> list[Tensor]:
         """The sums over all processes, zeros where nothing was added; the next lot starts empty.
 
-        Each is float32 or float64, as it was formed: with several processes float64, but for sharded
-        parameters, which are not added up here.
+        All are float64, whatever was added and whether anything was: to which type a sum with its noise is
+        rounded first shows in its last bits. Those of sharded parameters stay as they were formed.
 
         Raises:
             UnsupportedCombinationError: if processes came or went.
@@ -138,10 +138,7 @@ class Accumulator:
             for param, total in zip(self._params, self._sums, strict=True)
         ]
         self.clear()
-        if self._world > 1:
-            sums = [
-                x if is_sharded(param) else x.double() for x, param in zip(sums, self._params, strict=True)
-            ]
+        sums = [x if is_sharded(param) else x.double() for x, param in zip(sums, self._params, strict=True)]
         add_over(
             [x for x, param in zip(sums, self._params, strict=True) if not is_sharded(param)], self._group
         )

@@ -1,0 +1,534 @@
+"""Every way to train of `dpmech.optim` in one process, registered for the check of neighbouring data sets."""
+
+import tempfile
+
+import torch
+
+import dpmech as dm
+from dpmech.optim import (
+    AdaptiveClip,
+    MeanOverViews,
+    PerLayerClipping,
+    PerMatrixClipping,
+    UserDataset,
+    UserExamples,
+    load_checkpoint,
+    save_checkpoint,
+)
+from tests.property.neighbours.check import (
+    ADD_REMOVE,
+    OUTER,
+    PLANTED,
+    REPLACE_ONE,
+    ZERO_OUT,
+    Rows,
+)
+from tests.property.neighbours.registry import (
+    ALL,
+    N,
+    by_hooks,
+    by_loss,
+    ended,
+    feature,
+    loss_of_one,
+    private,
+)
+
+SAMPLED = (ADD_REMOVE, ZERO_OUT)
+
+# ---- how gradients are formed and clipped
+
+
+@feature(
+    "loss, per example",
+    "loop: LossOfOneExample",
+    "mode: per_example",
+    "rule: FlatClipping",
+    absent=("gap", "shorter"),
+    thorough=True,
+)
+def _(run):
+    return by_loss(run, clipping_mode="per_example")
+
+
+@feature("loss, ghost", "loop: LossOfOneExample", "mode: ghost", kind=OUTER, thorough=True)
+def _(run):
+    parts = private(run, loss=loss_of_one, loss_takes="batch_of_one", clipping_mode="ghost")
+    found = by_loss(run, parts=parts)
+    assert parts[1].clipping_mode == "ghost"
+    return found
+
+
+@feature("loss, auto", "loop: LossOfOneExample", "mode: auto", kind=OUTER)
+def _(run):
+    return by_loss(run, clipping_mode="auto")
+
+
+@feature("hooks, per example", "loop: OpacusHooks", "mode: per_example")
+def _(run):
+    return by_hooks(run, clipping_mode="per_example")
+
+
+@feature("hooks, ghost", "loop: OpacusHooks", "mode: ghost", kind=OUTER)
+def _(run):
+    return by_hooks(run, clipping_mode="ghost")
+
+
+@feature("hooks, auto", "loop: OpacusHooks", "mode: auto")
+def _(run):
+    return by_hooks(run, clipping_mode="auto")
+
+
+def layers(run):
+    return PerLayerClipping([0.6 * run.clip, 0.8 * run.clip])
+
+
+def _matrices(run):
+    return PerMatrixClipping(dm.BlockClipping.from_joint([0.3 * run.clip, 1.9 * run.clip], run.claim.sigma))
+
+
+@feature("layers, loss", "rule: PerLayerClipping")
+def _(run):
+    return by_loss(run, clipping=layers(run), clipping_mode="per_example")
+
+
+@feature("layers, hooks", "rule: PerLayerClipping")
+def _(run):
+    return by_hooks(run, clipping=layers(run))
+
+
+@feature("matrices, loss", "rule: PerMatrixClipping")
+def _(run):
+    return by_loss(run, clipping=_matrices(run), clipping_mode="per_example")
+
+
+@feature("matrices, hooks", "rule: PerMatrixClipping")
+def _(run):
+    return by_hooks(run, clipping=_matrices(run))
+
+
+COUNT_MOVES_BY_ONE = {
+    ZERO_OUT: "a zero gradient counts +1/2 and a long one -1/2: the count moves by 1, certified is 1/2"
+}
+PADDED = {ADD_REMOVE: "a row that was padded counts +1/2, and the record that takes its place -1/2"}
+
+
+def rule(run, rate=1e-4):
+    """At a low rate the clip norm of every step is nearly the first one, to which lengths are chosen."""
+    return AdaptiveClip(run.clip, quantile=0.5, rate=rate, count_share=0.5)
+
+
+@feature(
+    "adaptive, loss",
+    "rule: AdaptiveClip",
+    thorough=True,
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+)
+def _(run):
+    return by_loss(run, clip_norm=rule(run))
+
+
+@feature(
+    "adaptive, ghost",
+    "rule: AdaptiveClip",
+    kind=OUTER,
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+)
+def _(run):
+    return by_loss(run, clip_norm=rule(run), clipping_mode="ghost")
+
+
+@feature(
+    "adaptive, hooks", "rule: AdaptiveClip", plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE
+)
+def _(run):
+    return by_hooks(run, clip_norm=rule(run))
+
+
+# ---- batches in parts, views, draws, gradients that are not finite, padding
+
+
+@feature("microbatches, loss", "option: max_physical_batch_size")
+def _(run):
+    return by_loss(run, max_physical_batch_size=2)
+
+
+@feature("microbatches, found", "option: max_physical_batch_size")
+def _(run):
+    return by_loss(run, max_physical_batch_size="auto")
+
+
+@feature("microbatches, hooks", "option: max_physical_batch_size")
+def _(run):
+    return by_hooks(run, max_physical_batch_size=2)
+
+
+def _mean(model, inputs):
+    return model(inputs).mean()
+
+
+@feature("views, made", "export: MeanOverViews")
+def _(run):
+    def augment(inputs):
+        return inputs * torch.tensor([[1.0], [0.5], [1.5]])
+
+    return by_loss(run, loss=MeanOverViews(_mean, augment, 3), loss_takes="auto")
+
+
+@feature("views, given", "export: MeanOverViews")
+def _(run):
+    data = Rows([None if one is None else torch.stack([one, 0.5 * one, 1.5 * one]) for one in run.records])
+    return by_loss(run, loss=MeanOverViews(_mean), data=data, loss_takes="auto")
+
+
+class _Dropping(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.drop = inner, torch.nn.Dropout(0.5)
+
+    def forward(self, inputs):
+        return self.inner(self.drop(inputs))
+
+
+@feature("dropout", at=("last",))
+def _(run):
+    torch.manual_seed(5)
+    return by_loss(run, model=_Dropping(run.kind.model()), reseed=True)
+
+
+@feature("others that are not finite")
+def _(run):
+    return by_loss(run, data=Rows(_one_is_not_finite(run)))
+
+
+@feature("others that are not finite, hooks")
+def _(run):
+    return by_hooks(run, data=Rows(_one_is_not_finite(run)))
+
+
+def _one_is_not_finite(run):
+    records = list(run.records)
+    records[2] = torch.full_like(records[2], torch.nan)
+    return records
+
+
+class _Masked(Rows):
+    """Rows with weights; where a record is masked, another stands in its place with weight 0."""
+
+    def __getitem__(self, index):
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices):
+        stand_in = torch.full((5,), 1e4)
+        found = [self.records[index] for index in indices]
+        return [(stand_in, 0.0) if one is None else (one, 1.0) for one in found]
+
+
+@feature("weights of 0", "padding: weights", absent=("masked",))
+def _(run):
+    return _with_weights(run)
+
+
+@feature(
+    "weights of 0, adaptive",
+    "padding: weights",
+    absent=("masked",),
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+)
+def _(run):
+    return _with_weights(run, clip_norm=rule(run))
+
+
+def _with_weights(run, **options):
+    def collate(rows):
+        records, weights = zip(*rows, strict=True)
+        return torch.stack(records), torch.tensor(weights)
+
+    model, optimizer, loader = parts = private(
+        run, data=_Masked(run.records), collate=collate, loss=loss_of_one, **options
+    )
+    while optimizer.steps_left:
+        for inputs, weights in loader:
+            model.backward(inputs, weights=weights)
+            optimizer.step()
+    return ended(*parts)
+
+
+# ---- who takes part when
+
+SCHEMES = {
+    "EveryStep": (dm.EveryStep(), None, ALL, {}),
+    "SingleParticipation": (dm.SingleParticipation(), None, ALL, {}),
+    "FixedEpochs": (dm.FixedEpochs(2), None, ALL, {}),
+    "Poisson": (dm.Poisson(0.3), dm.Identity(N), SAMPLED, {}),
+    "TruncatedPoisson": (
+        dm.Poisson(0.7, max_lot_size=3, dataset_size=6),
+        dm.Identity(N),
+        (ZERO_OUT,),
+        {"wants": lambda lots, own: any(own <= set(lot) and len(lot) == 3 for lot in lots)},
+    ),
+    "FixedSizeLots": (dm.FixedSizeLots(6, 3), dm.Identity(N), (REPLACE_ONE,), {}),
+    "MinSepSampling": (dm.MinSepSampling(2, 0.5), dm.Identity(N), SAMPLED, {"searched": True, "slow": True}),
+    "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), SAMPLED, {}),
+    "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.Rdp()}),
+    "FreshBallsInBins": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),
+}
+
+for _name, (_participation, _strategy, _adjacencies, _settings) in SCHEMES.items():
+
+    @feature(
+        _name,
+        f"participation: {type(_participation).__name__}",
+        participation=_participation,
+        strategy=_strategy,
+        adjacencies=_adjacencies,
+        absent=("gap", "shorter"),
+        **_settings,
+    )
+    def _(run):
+        return by_loss(run)
+
+
+@feature("drop_last", "option: drop_last", count=7, at=("first",))
+def _(run):
+    return by_loss(run, drop_last=True)
+
+
+@feature("EveryStep, shuffled", participation=dm.EveryStep())
+def _(run):
+    return by_loss(run, shuffle=True, rng=3)
+
+
+def _alone_and_nobody(lots, own):
+    """Some batch has the subject alone, and another has nobody at all."""
+    return any(set(lot) == own for lot in lots) and any(not lot for lot in lots)
+
+
+@feature(
+    "empty batches, loss",
+    participation=dm.Poisson(0.3),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    wants=_alone_and_nobody,
+)
+def _(run):
+    return by_loss(run)
+
+
+@feature(
+    "empty batches, hooks",
+    participation=dm.Poisson(0.3),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    wants=_alone_and_nobody,
+)
+def _(run):
+    return by_hooks(run, skip_empty=True)
+
+
+@feature(
+    "empty batches, adaptive",
+    participation=dm.Poisson(0.3),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    faults=COUNT_MOVES_BY_ONE,
+    wants=_alone_and_nobody,
+)
+def _(run):
+    return by_loss(run, clip_norm=rule(run))
+
+
+# ---- users
+
+
+@feature(
+    "users, Poisson",
+    "participation: UserPoisson",
+    "export: UserExamples",
+    participation=dm.Poisson(0.4, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=2,
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, Poisson, more than are kept",
+    "participation: UserPoisson",
+    participation=dm.Poisson(0.4, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=3,
+    kept=2,
+    count=7,
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, MinSep",
+    "participation: UserMinSep",
+    participation=dm.MinSep(2, max_examples_per_user=2),
+    records=2,
+    shrinks=2.0,  # two neighbouring records are never in one batch
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, MinSep, hooks",
+    "participation: UserMinSep",
+    participation=dm.MinSep(1, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    records=2,
+)
+def _(run):
+    data = UserExamples(run.data, run.owners, 2)
+    return by_hooks(run, data=data)
+
+
+@feature(
+    "users, CyclicPoisson",
+    "participation: UserCyclicPoisson",
+    participation=dm.CyclicPoisson(0.6, 2, max_examples_per_user=2),
+    strategy=dm.SquareRoot(N, 2),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=2,
+)
+def _(run):
+    return _users(run)
+
+
+@feature(
+    "users, BallsInBins",
+    "participation: UserBallsInBins",
+    participation=dm.BallsInBins(3, max_examples_per_user=2),
+    strategy=dm.LambdaCGD(6, 0.5),
+    adjacencies=SAMPLED,
+    absent=("gap", "shorter"),
+    records=2,
+    method=dm.Rdp(),
+)
+def _(run):
+    return _users(run)
+
+
+def _users(run, **options):
+    data = UserExamples(run.data, run.owners, 2)
+    parts = private(run, data=data, loss=loss_of_one, loss_takes="batch_of_one", **options)
+    return by_loss(run, parts=parts, places=data.contributions.indices.tolist())
+
+
+def _sampled_users(run, user_loss):
+    data = UserDataset(run.data, run.owners, 2)
+    first = {owner: place for place, owner in reversed(list(enumerate(run.owners)))}
+    parts = private(
+        run,
+        data=data,
+        collate=None,
+        loss=loss_of_one,
+        loss_takes="batch_of_one",
+        user_loss=user_loss,
+        unit="user",
+    )
+    return by_loss(run, parts=parts, places=[first[owner] for owner in dict.fromkeys(run.owners)])
+
+
+for _how in ("mean", "sum"):
+
+    @feature(
+        f"sampled users, {_how}",
+        "export: UserDataset",
+        "unit: USER",
+        "option: user_loss",
+        "option: unit",
+        participation=dm.Poisson(0.5),
+        strategy=dm.Identity(N),
+        adjacencies=SAMPLED,
+        unit=dm.Unit.USER,
+        users=True,
+        records=2,
+        absent=("shorter",),
+    )
+    def _(run, how=_how):
+        return _sampled_users(run, how)
+
+
+def _several(run):
+    """The last of the subject's records has another owner beside, who owns nothing else."""
+    owners = [[owner] for owner in run.owners]
+    owners[run.owners.index("subject") + 1].append("friend")
+    return UserExamples(run.data, owners, 2, several_owners=True)
+
+
+@feature(
+    "several owners, Poisson",
+    "export: SharedContributions",
+    participation=dm.Poisson(0.5, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=(ZERO_OUT,),
+    records=2,
+)
+def _(run):
+    data = _several(run)
+    parts = private(run, data=data, loss=loss_of_one, loss_takes="batch_of_one")
+    return by_loss(run, parts=parts, places=data.contributions.indices.tolist())
+
+
+@feature(
+    "several owners, MinSep",
+    "export: SharedContributions",
+    participation=dm.MinSep(1, max_examples_per_user=2),
+    strategy=dm.Identity(N),
+    adjacencies=(ZERO_OUT,),
+    records=2,
+)
+def _(run):
+    data = _several(run)
+    parts = private(run, data=data, loss=loss_of_one, loss_takes="batch_of_one")
+    return by_loss(run, parts=parts, places=data.contributions.indices.tolist())
+
+
+# ---- interrupted and resumed
+
+
+@feature("resumed", "export: load_checkpoint", "export: save_checkpoint")
+def _(run):
+    return _resumed(run)
+
+
+@feature(
+    "resumed, adaptive",
+    "export: load_checkpoint",
+    plants=(*PLANTED, "count 5 % long"),
+    faults=COUNT_MOVES_BY_ONE,
+    shrinks=1.1,
+)
+def _(run):
+    return _resumed(run, clip_norm=rule(run, 0.5))
+
+
+def _resumed(run, **options):
+    options = {"loss": loss_of_one, "loss_takes": "batch_of_one"} | options
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/state"
+        parts = private(run, **options)
+        by_loss(run, parts=parts, stop=3)
+        save_checkpoint(path, *parts)
+        parts[1].close()
+        parts = private(run, **options)
+        load_checkpoint(path, *parts)
+        return by_loss(run, parts=parts)
