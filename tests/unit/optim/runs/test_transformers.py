@@ -206,7 +206,7 @@ def test_what_does_not_work_says_what_does():
     _, (private, optimizer, _), batch = first_lot("t5", None)
     batch_loss(private, batch).backward()
     with pytest.raises(
-        dm.UnsupportedCombinationError, match=r"relative_attention_bias\.weight was called with"
+        dm.UnsupportedCombinationError, match=r"relative_attention_bias .* called with"
     ):
         optimizer.step()
 
