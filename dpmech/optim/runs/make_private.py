@@ -407,7 +407,7 @@ def _denominator(
     else:
         batches = together if loader.batch_size != 1 or unrestricted else None
         options = (given, claim.expected_batch_size, batches)
-    found = next((value for value in options if value is not None), None)
+    found: float | None = next((value for value in options if value is not None), None)
     if found is None:
         raise InvalidParameterError(
             "expected_batch_size",

@@ -146,9 +146,11 @@ def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable
 
     try:
         with spared_random_numbers(tensors), buffers_put_back(model):
-            yield begin
+            try:
+                yield begin
+            finally:
+                begin(0)
     finally:
-        begin(0)
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002 - the same
 

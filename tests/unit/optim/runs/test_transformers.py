@@ -203,12 +203,9 @@ def test_what_does_not_work_says_what_does():
     with pytest.raises(dm.UnsupportedCombinationError, match=r"masking_utils\.py.*four dimensions") as caught:
         first_lot("bert", own_loss)
     assert "attn_implementation='eager'" in str(caught.value)
-    _, (private, optimizer, _), batch = first_lot("t5", None)
-    batch_loss(private, batch).backward()
-    with pytest.raises(
-        dm.UnsupportedCombinationError, match=r"relative_attention_bias\.weight was called with"
-    ):
-        optimizer.step()
+    _, (private, *_), batch = first_lot("t5", None)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"relative_attention_bias .* called with"):
+        batch_loss(private, batch)
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
