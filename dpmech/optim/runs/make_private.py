@@ -402,12 +402,11 @@ def _denominator(
             claimed=size,
             recomputed=mean,
         )
-    if not hidden:
-        options = (given, claim.expected_batch_size, mean)
-    else:
-        batches = together if loader.batch_size != 1 or unrestricted else None
-        options = (given, claim.expected_batch_size, batches)
-    found: float | None = next((value for value in options if value is not None), None)
+    planned: float | None = mean
+    if hidden:
+        planned = together if loader.batch_size != 1 or unrestricted else None
+    options = (given, claim.expected_batch_size, planned)
+    found = next((value for value in options if value is not None), None)
     if found is None:
         raise InvalidParameterError(
             "expected_batch_size",
