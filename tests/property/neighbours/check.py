@@ -390,6 +390,8 @@ def _search(feature, claim, at, way, shapes):
     zero = feature.kind.record([0.0, 0.0])
     first = _ran(feature, claim, at, seed, None if adjacency is ADD_REMOVE else zero, way)
     seen = [first]
+    if adjacency is not ADD_REMOVE:  # there the first run has a zero already
+        shapes = [shape for shape in shapes if any(shape[:2])]
     for record in candidates(feature.kind, CLIP, shapes):
         seen.append(_ran(feature, claim, at, seed, record, "record", first[1].releases))
     found = Found(0.0, 0.0)
