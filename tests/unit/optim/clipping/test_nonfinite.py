@@ -81,7 +81,7 @@ def test_the_probe_is_of_32_examples(examples, refused):
                 ClippedSum([param], [torch.zeros(2)], FlatClipping(1.0), examples=part, dropped=part or 40)
             )
     if refused:
-        with pytest.raises(dm.NumericalError, match="all 32 examples"):
+        with pytest.raises(dm.NumericalError, match="all examples"):
             opt.step()
         assert opt.steps_left == N
     else:
@@ -98,7 +98,7 @@ def test_a_lot_taken_up_in_its_middle_is_not_judged():
     second.load_state_dict(first.state_dict())  # empty: nothing came before
     with pytest.warns(NonFiniteGradientsWarning):
         second.add_samples([torch.full((64, 2), math.nan)])
-    with pytest.raises(dm.NumericalError, match="all 64 examples"):
+    with pytest.raises(dm.NumericalError, match="all examples"):
         second.check_probe()
     first.add_samples([torch.ones(1, 2)])
     second.load_state_dict(first.state_dict())
