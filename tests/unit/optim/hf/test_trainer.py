@@ -123,7 +123,7 @@ def test_blocks_are_those_of_the_model_where_the_trainer_groups_its_parameters(t
     for layers in (None, {name: index for index, name in enumerate(names)}):
         one = trainer(
             tmp_path,
-            cal=dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5),
+            cal=dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, dataset_size=len(Rows())),
             privacy={"clip_norm": None, "clipping": PerLayerClipping(norms, layers)},
             optim="adamw_torch",
             per_device_train_batch_size=1,

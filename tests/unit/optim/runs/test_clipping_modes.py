@@ -293,6 +293,7 @@ def test_parameters_that_are_unfrozen_later_are_refused(by_loss):
         CAL,
         loss=loss if by_loss else None,
         generator=1,
+        dataset_size=12,
     )
     parts = private, optimizer, loader
     advance(parts, by_loss=by_loss, steps=2)
