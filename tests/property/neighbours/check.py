@@ -244,6 +244,7 @@ class Run:
         seed: of the sampler.
         batch: the public expected batch size.
         way: how the subject is there: "record", or absent as a "gap", "shorter", or "masked".
+        size: the declared number of examples or users, whoever is absent.
     """
 
     claim: Any
@@ -254,6 +255,7 @@ class Run:
     seed: int
     batch: float
     way: str
+    size: int
 
     @property
     def data(self):
@@ -293,7 +295,6 @@ class Feature:
         method: of accounting.
         searched: whether sigma is searched, where no method without samples certifies a given one.
         slow: whether its tests take seconds.
-        faults: known ones, an adjacency and a word on what is wrong: the check must fail there.
         thorough: whether all lengths are tried, or a few.
         wants: what the batches must be like, for a seed to be taken: a function of them and of the subject's
             numbers.
@@ -316,7 +317,6 @@ class Feature:
     method: Any = None
     searched: bool = False
     slow: bool = False
-    faults: dict[dm.Adjacency, str] = dataclasses.field(default_factory=dict)
     thorough: bool = False
     wants: Callable[..., bool] | None = None
     kept: int | None = None
@@ -415,7 +415,7 @@ def _ran(feature, claim, at, seed, record, way, releases=None):
     if record is None and way == "shorter":
         subject, own = [], []
     records, owners = (subject + rest, own + whose) if at == "first" else (rest + subject, whose + own)
-    run = Run(claim, records, owners, feature.kind, CLIP, seed, _batch(feature, claim), way)
+    run = Run(claim, records, owners, feature.kind, CLIP, seed, _batch(feature, claim), way, feature.units)
     quick = mock.patch(
         "importlib.metadata.version", _version
     )  # certificates name versions: a fifth of the time
@@ -430,8 +430,10 @@ _version = functools.cache(importlib.metadata.version)
 
 def _batch(feature, claim):
     """The expected batch size, a public number: of all records, whoever is absent."""
-    options = {"batch_size": BATCH} if claim.participation.unrestricted else _owners(feature, claim)
-    return max(1.0, float(sampler_for(claim, feature.units, **options).expected_batch_size))
+    options = _owners(feature, claim)
+    if claim.participation.unrestricted:
+        options = {"batch_size": BATCH, "declared_size": feature.units}
+    return max(1.0, float(sampler_for(claim, feature.units, **options).mean_batch_size))
 
 
 def _owners(feature, claim):

@@ -107,12 +107,6 @@ def _(run):
     return by_hooks(run, clipping=_matrices(run))
 
 
-COUNT_MOVES_BY_ONE = {
-    ZERO_OUT: "a zero gradient counts +1/2 and a long one -1/2: the count moves by 1, certified is 1/2"
-}
-PADDED = {ADD_REMOVE: "a row that was padded counts +1/2, and the record that takes its place -1/2"}
-
-
 def rule(run, rate=1e-4):
     """At a low rate the clip norm of every step is nearly the first one, to which lengths are chosen."""
     return AdaptiveClip(run.clip, quantile=0.5, rate=rate, count_share=0.5)
@@ -123,7 +117,6 @@ def rule(run, rate=1e-4):
     "rule: AdaptiveClip",
     thorough=True,
     plants=(*PLANTED, "count 5 % long"),
-    faults=COUNT_MOVES_BY_ONE,
 )
 def _(run):
     return by_loss(run, clip_norm=rule(run))
@@ -134,15 +127,12 @@ def _(run):
     "rule: AdaptiveClip",
     kind=OUTER,
     plants=(*PLANTED, "count 5 % long"),
-    faults=COUNT_MOVES_BY_ONE,
 )
 def _(run):
     return by_loss(run, clip_norm=rule(run), clipping_mode="ghost")
 
 
-@feature(
-    "adaptive, hooks", "rule: AdaptiveClip", plants=(*PLANTED, "count 5 % long"), faults=COUNT_MOVES_BY_ONE
-)
+@feature("adaptive, hooks", "rule: AdaptiveClip", plants=(*PLANTED, "count 5 % long"))
 def _(run):
     return by_hooks(run, clip_norm=rule(run))
 
@@ -236,7 +226,6 @@ def _(run):
     "padding: weights",
     absent=("masked",),
     plants=(*PLANTED, "count 5 % long"),
-    faults=COUNT_MOVES_BY_ONE,
 )
 def _(run):
     return _with_weights(run, clip_norm=rule(run))
@@ -297,7 +286,7 @@ def _(run):
     return by_loss(run, drop_last=True)
 
 
-@feature("EveryStep, shuffled", participation=dm.EveryStep())
+@feature("EveryStep, shuffled", "option: dataset_size", participation=dm.EveryStep())
 def _(run):
     return by_loss(run, shuffle=True, rng=3)
 
@@ -337,7 +326,6 @@ def _(run):
     strategy=dm.Identity(N),
     adjacencies=SAMPLED,
     absent=("gap", "shorter"),
-    faults=COUNT_MOVES_BY_ONE,
     wants=_alone_and_nobody,
 )
 def _(run):
@@ -514,8 +502,7 @@ def _(run):
     "resumed, adaptive",
     "export: load_checkpoint",
     plants=(*PLANTED, "count 5 % long"),
-    faults=COUNT_MOVES_BY_ONE,
-    shrinks=1.1,
+    shrinks=1.12,
 )
 def _(run):
     return _resumed(run, clip_norm=rule(run, 0.5))

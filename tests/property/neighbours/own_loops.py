@@ -6,7 +6,7 @@ import dpmech as dm
 from dpmech.optim import ClippedSum, FlatClipping, PrivateOptimizer, clipped_gradients
 from dpmech.samplers import sampler_for
 from tests.property.neighbours.check import PLANTED, ZERO_OUT, Ended
-from tests.property.neighbours.features import COUNT_MOVES_BY_ONE, PADDED, layers, rule
+from tests.property.neighbours.features import layers, rule
 from tests.property.neighbours.registry import N, feature, lots_of, public_of, weights_of
 
 
@@ -64,7 +64,6 @@ def _(run):
     "padding: zero rows",
     absent=("gap", "shorter"),
     plants=(*PLANTED, "count 5 % long"),
-    faults=COUNT_MOVES_BY_ONE,
 )
 def _(run):
     return _own_loop(run, _masked_samples, clip=rule(run))
@@ -74,7 +73,6 @@ def _(run):
     "grad_sample, adaptive, padded",
     "padding: zero rows",
     absent=("masked",),
-    faults=COUNT_MOVES_BY_ONE | PADDED,
 )
 def _(run):
     return _own_loop(run, _masked_samples, clip=rule(run))

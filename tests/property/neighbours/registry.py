@@ -76,6 +76,8 @@ def private(run, model=None, data=None, *, clip_norm=None, collate=plain, shuffl
     given = {"expected_batch_size": run.batch, "generator": 1}
     if run.claim.participation.random:
         given["rng"] = run.seed
+    if run.claim.participation.unrestricted or "drop_last" in options:
+        given["dataset_size"] = run.size
     if "clipping" not in options:
         given["clip_norm"] = run.clip if clip_norm is None else clip_norm
     parts = make_private(

@@ -112,7 +112,7 @@ def test_participations_and_their_samplers():
     classes = set()
     for mechanism in tried.values():
         participation = mechanism.participation
-        options = {"batch_size": BATCH} if participation.unrestricted else {}
+        options = {"batch_size": BATCH, "declared_size": 6} if participation.unrestricted else {}
         options |= {"user_ids": list("aabbcc")} if participation.users_together else {}
         classes.add(type(sampler_for(mechanism, 6, **options)))
     assert classes == {
