@@ -113,9 +113,9 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
     for own in subject.certificates:
         size, problem = _implied_size(own)
         # A size that is given stands in for one that cannot be told, not for one that cannot be.
-        if problem and (size is None or not known):
+        if problem and (size is None or not (known or own.dataset_size is not None)):
             return _check(name, problem, ok=False)
-        sizes += [] if size is None else [size]
+        sizes += [float(one) for one in (size, own.dataset_size) if one is not None]
     if policy.dataset_size is not None:
         sizes.append(float(policy.dataset_size))
     if not sizes:

@@ -32,8 +32,22 @@ class Collation:
     def __call__(self, examples: list[Any]) -> tuple[int, Any]:
         """(number of examples, their batch)."""
         if not examples:
-            return 0, _emptied(self._collate([self._dataset[0]]))
+            return 0, _emptied(self._collate(self._some()))
         return len(examples), self._collate(examples)
+
+    def _some(self) -> list[Any]:
+        """The first example that is not a gap: which one it is must not end the run."""
+        several = getattr(self._dataset, "__getitems__", None)
+        failed: Exception | None = None
+        for index in range(len(self._dataset)):
+            try:
+                found = [self._dataset[index]] if several is None else list(several([index]))
+            except Exception as error:  # noqa: BLE001 - whatever a dataset raises at a gap
+                failed = error
+                continue
+            if found:
+                return found
+        raise failed or IndexError("no example of the dataset can be loaded")
 
 
 def _emptied(batch: Any) -> Any:  # noqa: ANN401 - any batch

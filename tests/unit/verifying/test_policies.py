@@ -105,6 +105,8 @@ def test_what_follows_is_rounded_up_and_under_bins_an_integer():
     assert list(broken(below, found("poisson", 20.1))) == ["max_delta_times_dataset_size"]
     assert "no integer" in broken(dm.Policy(**rule), found("bins", 20.1))["max_delta_times_dataset_size"]
     assert broken(dm.Policy(**rule, dataset_size=90), found("bins", 20.1)) == {}
+    stated = saved.calibration("bins").certificate(1.0, 20.1, dataset_size=80)
+    assert broken(dm.Policy(**rule), dataclasses.replace(VERIFIED["plain"], certificate=stated)) == {}
     # 81 examples in 4 bins are 20.25 each, and an integer in all.
     assert broken(dm.Policy(**rule), found("bins", 81 / saved.calibration("bins").participation.bins)) == {}
 

@@ -15,6 +15,7 @@ from torch.utils.data import (
 
 import dpmech as dm
 from dpmech.optim import CanaryData, LotSampler, PrivateLoader
+from dpmech.optim.runs.datasets import Collation
 from dpmech.optim.runs.uniqueness import check_unique
 from dpmech.samplers import BallsInBinsSampler, CyclicPoissonSampler, PoissonSampler, SequentialSampler
 
@@ -449,3 +450,31 @@ def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
     plain = [1, 1, *examples]
     with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
         check_unique(ConcatDataset([plain, Subset(plain, [1])]))
+
+
+class WithoutFirst(torch.utils.data.Dataset):
+    """The example at position 0 is absent: asked for alone, it is an error."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        if index == 0:
+            raise KeyError("a gap")
+        return torch.full((2,), float(index))
+
+
+class InLists(WithoutFirst):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices if index]
+
+
+@pytest.mark.parametrize("kind", [WithoutFirst, InLists])
+def test_an_empty_batch_has_the_shape_of_any_example_that_is_there(kind):
+    """A run must not end at its first empty batch because of who is absent."""
+    collate = Collation(torch.utils.data.default_collate, kind())
+    count, batch = collate([])
+    assert (count, batch.shape) == (0, (0, 2))
+    assert collate([torch.ones(2)])[0] == 1
+    with pytest.raises((KeyError, IndexError), match="a gap|no example"):
+        Collation(torch.utils.data.default_collate, Subset(kind(), [0]))([])
