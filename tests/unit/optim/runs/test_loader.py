@@ -476,5 +476,5 @@ def test_an_empty_batch_has_the_shape_of_any_example_that_is_there(kind):
     count, batch = collate([])
     assert (count, batch.shape) == (0, (0, 2))
     assert collate([torch.ones(2)])[0] == 1
-    with pytest.raises((KeyError, IndexError), match="a gap|no example"):
+    with pytest.raises((KeyError, IndexError), match=r"a gap|no example"):
         Collation(torch.utils.data.default_collate, Subset(kind(), [0]))([])
