@@ -103,11 +103,18 @@ def test_all_lists_what_the_package_offers():
     assert expected <= set(dm.__all__)
 
 
+# What the tests of neighbouring data sets beside them run: features, faults, and the comparison.
+NEIGHBOURS = [
+    ROOT / "tests" / "property" / "neighbours" / f"{name}.py"
+    for name in ("check", "features", "integrations", "own_loops", "planted", "registry")
+]
+
+
 def test_every_test_file_is_collected():
     for path in (ROOT / "tests").rglob("*.py"):
         if path.parent.name == "reference":
             assert path.name.startswith("make_")
-        elif path.name != "conftest.py" and path.parent != SUPPORT:
+        elif path.name != "conftest.py" and path.parent != SUPPORT and path not in NEIGHBOURS:
             assert path.name.startswith("test_"), f"{path} is never collected"
             assert "def test_" in path.read_text(encoding="utf-8"), f"{path} holds no test"
 

@@ -4,6 +4,7 @@ Run as a script it forks the processes of all runs and kills them, as `test_sigk
 loop; the tests look at what is left.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -281,7 +282,10 @@ def check(report, trials):
     for trial in report["trials"]:
         assert trial["kills"]
         end = trial["end"]
-        assert dm.RunRecord.from_json(end["record"]) == dm.RunRecord.from_json(whole["record"])
+        resumed = dm.RunRecord.from_json(end["record"])
+        # How often it went on from a saved state is the one thing that differs.
+        once = dataclasses.replace(resumed.continuity, loads=0)
+        assert dataclasses.replace(resumed, continuity=once) == dm.RunRecord.from_json(whole["record"])
         assert all(torch.equal(a, b) for a, b in zip(end["weights"], whole["weights"], strict=True))
         # A step that was taken again released the same, from the same lot.
         assert {step for step, _, _ in end["log"]} == set(range(N))

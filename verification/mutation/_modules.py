@@ -111,6 +111,7 @@ GROUPS: dict[str, list[str]] = {
         "accounting.balls_in_bins.gram.sequential",
         "accounting.balls_in_bins.gram.structured",
         "accounting.balls_in_bins.proposals.mixture",
+        "accounting.balls_in_bins.proposals.rounding",
         "accounting.balls_in_bins.proposals.remove_mixture",
         "accounting.balls_in_bins.proposals.add_mixture",
         "accounting.balls_in_bins.proposals.choice",

@@ -31,19 +31,17 @@ from dpmech.accounting.balls_in_bins.proposals import (
     AddProposal,
     CollectiveParts,
     LiftedGroup,
+    LogError,
     PointGroup,
     Proposal,
     RemoveProposal,
     add_mixture,
     chosen_parts,
+    farthest_normal,
     log_largest_weight,
     log_mean_exp,
-    remove_mixture,
-)
-from dpmech.accounting.balls_in_bins.proposals.rounding import (
-    LogError,
-    farthest_normal,
     mean_rounding,
+    remove_mixture,
     sum_product_rounding,
 )
 from dpmech.accounting.balls_in_bins.ring import DeterministicAccountant

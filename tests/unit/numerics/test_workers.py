@@ -223,7 +223,8 @@ def test_every_error_survives_a_pickle():
         dm.MissingDependencyError("torch", "torch"),
         dm.DpmechError("any"),
     ]
-    assert {type(one).__name__ for one in examples} == set(exceptions.__all__)
+    kinds = {name for name in exceptions.__all__ if isinstance(getattr(exceptions, name), type)}
+    assert {type(one).__name__ for one in examples} == kinds
     for error in examples:
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error)

@@ -58,6 +58,7 @@ def test_the_command_certifies_what_was_shown(preview, script, tmp_path, monkeyp
         command = script.eval(f"commandOf(data, data.plans[0], data.plans[0].rows[{place}], 1.11)")
         words = shlex.split(command)
         assert words[:2] == ["dpmech", "calibrate"]
+        (tmp_path / "certificate.json").unlink(missing_ok=True)
         found = told(*words[1:])
         assert found["certificate"] == "certificate.json"
         assert 1.0 <= preview.sigma(row, 1.11) / found["sigma"] <= 1.03

@@ -7,6 +7,12 @@ from dpmech.accounting.balls_in_bins.proposals.design_points import AddPoint, ad
 from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup, log_mean_exp
 from dpmech.accounting.balls_in_bins.proposals.mixture import Proposal, chosen_parts, log_largest_weight
 from dpmech.accounting.balls_in_bins.proposals.remove_mixture import RemoveProposal
+from dpmech.accounting.balls_in_bins.proposals.rounding import (
+    LogError,
+    farthest_normal,
+    mean_rounding,
+    sum_product_rounding,
+)
 
 __all__ = [
     "ADD_PARTS",
@@ -14,13 +20,17 @@ __all__ = [
     "AddProposal",
     "CollectiveParts",
     "LiftedGroup",
+    "LogError",
     "PointGroup",
     "Proposal",
     "RemoveProposal",
     "add_mixture",
     "add_point",
     "chosen_parts",
+    "farthest_normal",
     "log_largest_weight",
     "log_mean_exp",
+    "mean_rounding",
     "remove_mixture",
+    "sum_product_rounding",
 ]
