@@ -7,7 +7,7 @@ from typing import Any
 from flint import arb
 
 from .documents import BadDocument, shown
-from .strategies import Strategy, TooLarge, strategy_of
+from .strategies import NotChecked, Strategy, strategy_of
 
 __all__ = ["Claim", "claim_of"]
 
@@ -80,7 +80,7 @@ def claim_of(document: dict[str, Any]) -> Claim:
             f"eps {eps!r}, delta {delta!r} and sigma {sigma!r} have to be >= 0, in (0, 1) and > 0"
         )
     if eps > _LARGEST_EPS or delta < _LEAST_DELTA:
-        raise TooLarge(f"eps above {_LARGEST_EPS:g} or delta below {_LEAST_DELTA:g}")
+        raise NotChecked(f"eps above {_LARGEST_EPS:g} or delta below {_LEAST_DELTA:g}")
     if claim["adjacency"] not in ("add_remove", "zero_out", "replace_one") or claim["unit"] not in (
         "example",
         "user",

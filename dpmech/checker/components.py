@@ -8,16 +8,18 @@ import itertools
 import math
 
 import numpy as np
+from flint import arb
 
 from .claims import Claim
 from .documents import BadDocument
 from .mixtures import WIDEST, Mixture
-from .strategies import Strategy, TooLarge
+from .strategies import NotChecked, Strategy
 
 __all__ = ["pair_of"]
 
 _MOST_NUMBERS = 20_000_000
 _MOST_COMPONENTS = 20_000
+_MOST_WORK = 3_000_000
 _ROUNDING = 1e-10  # above all rounding of sums of up to 100,000 columns, relative
 
 
@@ -29,12 +31,12 @@ def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
         apart, prob = claim.integer("min_sep", 1, n), claim.probability("sampling_prob")
         if apart == 1 and prob == 1.0:
             return None
+        _check_size(n, n)
         sets = _sets_apart(n, apart, prob)
         indicators = np.zeros((len(sets), n))
         for row, steps in zip(indicators, sets, strict=True):
             row[list(steps)] = 1.0
-        weights = np.array(list(sets.values()))
-        return _rounded(claim, indicators @ _columns(claim.strategy, n, 1), np.log(weights))
+        return _rounded(claim, indicators, n, np.log(np.array(list(sets.values()))))
     users = kind == "UserBallsInBins"
     claim.only("bins", *["max_examples_per_user"] * users)
     bins = claim.integer("bins", 1, n)
@@ -44,50 +46,62 @@ def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
     if bins == 1:
         return None
     if kind == "FreshBallsInBins":
-        if bins ** (n // bins) > _MOST_COMPONENTS:
-            raise TooLarge(
-                f"{bins} bins anew in each of {n // bins} epochs: more than {_MOST_COMPONENTS} allocations"
+        epochs = n // bins
+        if epochs > 64 or bins**epochs > _MOST_COMPONENTS:
+            raise NotChecked(
+                f"{bins} bins anew in each of {epochs} epochs: more than {_MOST_COMPONENTS} allocations"
             )
-        single = _columns(claim.strategy, n, 1)
-        chosen = itertools.product(*(range(start, start + bins) for start in range(0, n, bins)))
-        means = np.stack([single[list(steps)].sum(axis=0) for steps in chosen])
-        return _rounded(claim, means, np.full(len(means), -math.log(len(means))))
-    bases = _columns(claim.strategy, bins, n // bins)
-    if examples == 1:
-        return _rounded(claim, bases, np.full(bins, -math.log(bins)))
+        chosen = list(itertools.product(range(bins), repeat=epochs))
+        _check_size(len(chosen), n)
+        indicators = np.zeros((len(chosen), n))
+        for epoch in range(epochs):
+            indicators[np.arange(len(chosen)), [one[epoch] + epoch * bins for one in chosen]] = 1.0
+        return _rounded(claim, indicators, n, np.full(len(chosen), -math.log(len(chosen))))
     if math.comb(bins + examples - 1, examples) > _MOST_COMPONENTS:
-        raise TooLarge(f"{examples} examples in {bins} bins: more than {_MOST_COMPONENTS} allocations")
+        raise NotChecked(f"{examples} examples in {bins} bins: more than {_MOST_COMPONENTS} allocations")
     # Which examples are where does not matter, only how many of them: multinomial weights.
     together = list(itertools.combinations_with_replacement(range(bins), examples))
+    _check_size(len(together), n)
     counts = np.array([np.bincount(one, minlength=bins) for one in together], dtype=np.float64)
     orders = [math.lgamma(examples + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in counts]
-    return _rounded(claim, counts @ bases, np.array(orders) - examples * math.log(bins))
+    return _rounded(claim, counts, bins, np.array(orders) - examples * math.log(bins))
 
 
-def _columns(strategy: Strategy, bins: int, epochs: int) -> np.ndarray:
-    """Row i: the sum of columns i, i + bins, ... of C, shape (bins, n)."""
+def _check_size(components: int, n: int) -> None:
+    if components * n > _MOST_NUMBERS:
+        raise NotChecked(f"{components} sums of columns of length {n}")
+
+
+def _columns(strategy: Strategy, bins: int, *, upper: bool) -> np.ndarray:
+    """Row i: the sum of columns i, i + bins, ... of C, shape (bins, n), from the ends of the balls."""
     n = strategy.n
-    if n * bins > _MOST_NUMBERS:
-        raise TooLarge(f"{bins} sums of columns of length {n}")
     sums = np.zeros((bins, n))
     if strategy.coefs is None:
         matrix = np.array(strategy.matrix)
-        for epoch in range(epochs):
-            sums += matrix[:, epoch * bins : (epoch + 1) * bins].T
+        for start in range(0, n, bins):
+            sums += matrix[:, start : start + bins].T
         return sums
-    coefs = np.array([float(c) for c in strategy.coefs])
-    scale = np.ones(n) if strategy.scale is None else np.array([float(s) for s in strategy.scale])
-    for j in range(bins * epochs):
+    coefs = np.array([_end(c, upper=upper) for c in strategy.coefs])
+    scale = np.ones(n) if strategy.scale is None else np.array([_end(s, upper=upper) for s in strategy.scale])
+    for j in range(n):
         sums[j % bins, j:] += coefs[: n - j] * scale[j]
     return sums
 
 
-def _rounded(claim: Claim, means: np.ndarray, log_weights: np.ndarray) -> tuple[Mixture, Mixture | None]:
-    sigma = claim.sigma
-    smaller, larger = float(sigma.lower()) * (1.0 - _ROUNDING), float(sigma.upper()) * (1.0 + _ROUNDING)
-    above = means * (1.0 + _ROUNDING) / smaller + 1e-200
-    below = None if means.shape[1] > WIDEST else Mixture(means * (1.0 - _ROUNDING) / larger, log_weights)
-    return Mixture(_narrowed(above), log_weights), below
+def _end(ball: arb, *, upper: bool) -> float:
+    return float(ball.upper() if upper else ball.lower())
+
+
+def _rounded(
+    claim: Claim, counts: np.ndarray, bins: int, log_weights: np.ndarray
+) -> tuple[Mixture, Mixture | None]:
+    """Components that take the sums of columns of `bins` bins so often as `counts` says."""
+    smaller, larger = _end(claim.sigma, upper=False), _end(claim.sigma, upper=True)
+    above = counts @ _columns(claim.strategy, bins, upper=True) * (1.0 + _ROUNDING) / smaller + 1e-200
+    if above.shape[1] > WIDEST:
+        return Mixture(_narrowed(above), log_weights), None
+    below = counts @ _columns(claim.strategy, bins, upper=False) * (1.0 - _ROUNDING) / larger
+    return Mixture(_narrowed(above), log_weights), Mixture(below, log_weights)
 
 
 def _narrowed(root: np.ndarray) -> np.ndarray:
@@ -120,7 +134,9 @@ def _sets_apart(n: int, apart: int, prob: float) -> dict[tuple[int, ...], float]
     states: dict[tuple[tuple[int, ...], int], float] = {
         ((), wait): first * (prob if wait else 1.0) for wait in range(apart)
     }
+    work = 0
     for step in range(n):
+        work += len(states)
         after: dict[tuple[tuple[int, ...], int], float] = {}
         for (joined, free), weight in states.items():
             moves = {(joined, free): 1.0}
@@ -131,8 +147,8 @@ def _sets_apart(n: int, apart: int, prob: float) -> dict[tuple[int, ...], float]
                     after[state] = after.get(state, 0.0) + weight * chance
         states = after
         # Steps joined tell when it is free, but for none joined; and there are never fewer of them later.
-        if len(states) > _MOST_COMPONENTS + apart:
-            raise TooLarge(f"{n} steps at least {apart} apart: more than {_MOST_COMPONENTS} sets")
+        if len(states) > _MOST_COMPONENTS + apart or work > _MOST_WORK:
+            raise NotChecked(f"{n} steps at least {apart} apart: more than {_MOST_COMPONENTS} sets")
     sets: dict[tuple[int, ...], float] = {}
     for (joined, _), weight in states.items():
         sets[joined] = sets.get(joined, 0.0) + weight

@@ -21,8 +21,8 @@ from .documents import BadDocument, decode, parse, read_bytes, shown
 from .gaussian import gaussian_delta, rounded_down, rounded_up
 from .losses import Curve, compose, lattice_range, law_above, law_below, reverse
 from .pairs import Truncation, fixed_size_curve, sampled_curve, truncated_curve, user_curve
-from .sensitivity import Pattern, sensitivity
-from .strategies import PRECISION, TooLarge
+from .sensitivity import Pattern, largest_of, sensitivity
+from .strategies import PRECISION, NotChecked
 
 __all__ = ["FAILURE", "Kind", "Verdict", "check_file"]
 
@@ -91,18 +91,19 @@ def check_file(
     try:
         with ctx.workprec(PRECISION):
             claim = claim_of(document)
-    except TooLarge as error:
+    except NotChecked as error:
         return Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", str(error))
     try:
         with ctx.workprec(max(PRECISION, 128 + 2 * math.ceil(-math.log2(claim.delta)))):
             verdict = _check(claim, seconds, generator)
-    except (TooLarge, ArithmeticError, MemoryError, np.linalg.LinAlgError) as error:
+    except (NotChecked, ArithmeticError, MemoryError, ValueError) as error:
         verdict = Verdict(Kind.NOT_CHECKED, str(claim), str(error) or type(error).__name__)
     return dataclasses.replace(verdict, unchecked=_unchecked(document))
 
 
 def _unchecked(document: dict[str, object]) -> tuple[str, ...]:
     parts = [
+        "coefficients, hashes and the expected batch size, which are stated beside the claim",
         "lower ends, errors and everything else under evidence",
         "the sentences for the trainer, versions and dates",
     ]
@@ -206,14 +207,11 @@ def _releases(claim: Claim, cycle: int) -> tuple[arb, int, arb, int]:
     have no noise in common.
     """
     if claim.strategy.bands() > cycle:
-        raise TooLarge(
+        raise NotChecked(
             f"no theorem here covers sampling with {claim.strategy.bands()} bands and {cycle} groups"
         )
     norms = claim.strategy.squared_norms()
-    upper = norms[0]
-    for norm in norms:
-        if not norm <= upper:
-            upper = upper.max(norm)
+    upper = largest_of(norms)
     level = arb(norms[0].lower())
     equal = sum(1 for norm in norms[::cycle] if norm >= level)
     return upper.sqrt() / claim.sigma, -(-claim.strategy.n // cycle), level.sqrt() / claim.sigma, equal
@@ -333,9 +331,9 @@ def _mixed(claim: Claim, seconds: float, rng: np.random.Generator) -> Verdict:
         answers.append((name, answer))
     reason = "; ".join(f"{name}: delta is {answer.number}" for name, answer in answers)
     proved = all(answer.verdict for _, answer in answers)
-    return Verdict(
-        Kind.PROVED if proved else Kind.NOT_CHECKED, str(claim), reason, sum(a.failure for _, a in answers)
-    )
+    if not proved:
+        return Verdict(Kind.NOT_CHECKED, str(claim), reason)
+    return Verdict(Kind.PROVED, str(claim), reason, sum(answer.failure for _, answer in answers))
 
 
 _ROUTES: dict[str, Callable[[Claim, float, np.random.Generator], Verdict]] = {

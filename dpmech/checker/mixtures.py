@@ -26,7 +26,7 @@ from flint import arb
 
 from .confidence import Bet
 from .gaussian import gaussian_delta, rounded_up
-from .strategies import TooLarge
+from .strategies import NotChecked
 
 __all__ = ["WIDEST", "Answer", "Mixture", "check_add", "check_remove"]
 
@@ -51,9 +51,9 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not (np.all(np.isfinite(self.root)) and self.diagonal.max() <= _LARGEST_K):
-            raise TooLarge(f"a mixture whose means are more than {_LARGEST_K**0.5:g} noise scales long")
+            raise NotChecked(f"a mixture whose means are more than {_LARGEST_K**0.5:g} noise scales long")
         if self.root.shape[1] > WIDEST:
-            raise TooLarge(f"a mixture in more than {WIDEST} dimensions")
+            raise NotChecked(f"a mixture in more than {WIDEST} dimensions")
 
     @functools.cached_property
     def diagonal(self) -> np.ndarray:

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 import numpy as np
 from flint import arb, arb_poly
 
-from .strategies import Strategy, TooLarge
+from .strategies import NotChecked, Strategy
 
-__all__ = ["Pattern", "Sensitivity", "sensitivity"]
+__all__ = ["Pattern", "Sensitivity", "largest_of", "sensitivity"]
 
 _LARGEST_GRAM = 4096  # steps; a matrix of 4096^2 floats takes 134 MB
 _MOST_SUMS = 4_000_000
 _LONGEST_PRODUCT = 20_000
 _MOST_ROWS = 5_000_000_000
 _UNIT = 2.0**-53
+_NOTHING = 1e-40  # relative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,19 +55,19 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
     n, b = strategy.n, pattern.apart
     pattern = dataclasses.replace(pattern, most=min(pattern.most, -(-n // b)))
     norms = strategy.squared_norms()
-    largest = _largest(norms)
+    largest = largest_of(norms)
     leftmost = _together(strategy, pattern)
     if pattern.most == 1:
         return Sensitivity(largest.sqrt(), largest.sqrt(), "largest column")
     uppers: list[tuple[arb, str]] = []
     lowers = [largest, leftmost]
     if strategy.bands() <= b:
-        total = _orthogonal(norms, pattern)
+        total = _orthogonal(norms, pattern, falling=strategy.coefs is not None and strategy.scale is None)
         uppers, lowers = [(total, "orthogonal columns")], [total]
     elif strategy.coefs is not None:
         if strategy.unit_columns and strategy.ratio is not None:
             uppers.append((leftmost, "leftmost columns, normalised geometric"))
-        scale = arb(1) if strategy.scale is None else _largest([s * s for s in strategy.scale])
+        scale = arb(1) if strategy.scale is None else largest_of([s * s for s in strategy.scale])
         uppers.append((scale * _leftmost(_envelope(strategy.coefs), pattern), "leftmost columns"))
         if pattern.evenly:
             first = _leftmost([abs(c) for c in strategy.coefs], pattern)
@@ -76,12 +77,12 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
     if not close and n <= _LARGEST_GRAM:
         uppers.append((arb(_best_rows(_absolute_gram(strategy), pattern)), "rows of the Gram matrix"))
     if not uppers:
-        raise TooLarge(f"no closed form gives the sensitivity, and n = {n} is above {_LARGEST_GRAM}")
+        raise NotChecked(f"no closed form gives the sensitivity, and n = {n} is above {_LARGEST_GRAM}")
     upper, theorem = min(uppers, key=lambda pair: float(pair[0].upper()))
     return Sensitivity(lower.sqrt(), upper.sqrt(), theorem)
 
 
-def _largest(values: Sequence[arb]) -> arb:
+def largest_of(values: Sequence[arb]) -> arb:
     """A ball that contains the largest of the numbers in the balls."""
     largest = values[0]
     for value in values[1:]:
@@ -138,22 +139,24 @@ def _envelope(coefs: list[arb]) -> list[arb]:
     return rising
 
 
-def _orthogonal(norms: list[arb], pattern: Pattern) -> arb:
-    """Columns that share no row: the largest sum of squared norms over the allowed sets."""
+def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
+    """Columns that share no row: the largest sum of squared norms over the allowed sets.
+
+    Of `falling` norms, as a Toeplitz matrix has, those of 0, b, 2 b, ... are the largest that such sets have.
+    """
     n, b, k = len(norms), pattern.apart, pattern.most
+    if falling:
+        return sum(norms[: k * b : b], arb(0))
     if pattern.evenly:
-        return _largest([sum(norms[s::b][:k], arb(0)) for s in range(b)])
+        return largest_of([sum(norms[s::b][:k], arb(0)) for s in range(b)])
     if k >= -(-n // b):
         best: list[arb] = []
         for i, weight in enumerate(norms):
             with_it = weight if i < b else weight + best[i - b]
             best.append(with_it if not i else with_it.max(best[i - 1]))
         return best[-1]
-    if all(norms[j] >= norms[j + 1] for j in range(n - 1)):
-        # Of non-increasing weights those of 0, b, 2 b, ... are the largest that separated sets have.
-        return sum(norms[: k * b : b], arb(0))
     if n * k > _MOST_SUMS:
-        raise TooLarge(f"{k} participations in {n} steps of unequal columns")
+        raise NotChecked(f"{k} participations in {n} steps of unequal columns")
     before = [arb(0)] * n
     for _ in range(k):
         now: list[arb] = []
@@ -177,20 +180,33 @@ def _absolute_gram(strategy: Strategy) -> np.ndarray:
         gamma = 1.01 * (n + 8) * _UNIT
         gram = np.abs(matrix.T @ matrix) + gamma * (1.0 + gamma) * size + 1e-290
         return _finite(gram * (1.0 + 8 * _UNIT))
-    coefs = np.array([float(c) for c in strategy.coefs])
+    largest = max(float(c.abs_upper()) for c in strategy.coefs)
+    coefs = _known(strategy.coefs, largest * _NOTHING)
     size = _toeplitz_gram(np.abs(coefs))
     gram = size if np.all(coefs >= 0.0) else np.abs(_toeplitz_gram(coefs))
-    gram = gram + 16 * _UNIT * size + 1e-290
+    # What coefficients that are taken for 0 add to an entry is no more than the last term but one.
+    gram = gram + 16 * _UNIT * size + 2.2 * n * _NOTHING * largest**2 + 1e-290
     if strategy.scale is not None:
-        scale = np.array([float(s) for s in strategy.scale])
+        scale = _known(strategy.scale, 0.0)
         gram = gram * scale[:, None] * scale[None, :]
     return _finite(gram * (1.0 + 16 * _UNIT))
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
     if not np.all(np.isfinite(values)):
-        raise TooLarge("entries of C whose products leave float64")
+        raise NotChecked("entries of C whose products leave float64")
     return values
+
+
+def _known(balls: list[arb], floor: float) -> np.ndarray:
+    """The numbers as floats, to 2 units, relative; but 0 for those that are at most `floor`."""
+    found = []
+    for ball in balls:
+        small = ball.abs_upper() <= arb(floor)
+        if not small and not ball.rad() <= ball.abs_lower() * arb(2) ** -60:
+            raise NotChecked("coefficients of C that are not known well enough")
+        found.append(0.0 if small else float(ball))
+    return np.array(found)
 
 
 def _toeplitz_gram(coefs: np.ndarray) -> np.ndarray:
@@ -214,7 +230,7 @@ def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
         sums = [math.fsum(gram[s::b, s::b][:k, :k].ravel()) for s in range(b)]
         return max(sums) * (1.0 + 4 * _UNIT)
     if n * n * k > _MOST_ROWS and k < -(-n // b):
-        raise TooLarge(f"{k} participations of {n} steps, row by row")
+        raise NotChecked(f"{k} participations of {n} steps, row by row")
     steps = np.arange(n)
     others = np.where(np.abs(steps[:, None] - steps[None, :]) < b, 0.0, gram)
     capped = k < -(-n // b)

@@ -15,7 +15,7 @@ from flint import arb, arb_series, ctx
 
 from .documents import BadDocument, shown
 
-__all__ = ["LARGEST_N", "PRECISION", "Strategy", "TooLarge", "strategy_of"]
+__all__ = ["LARGEST_N", "PRECISION", "NotChecked", "Strategy", "strategy_of"]
 
 PRECISION = 192  # bits of a ball's midpoint
 LARGEST_N = 2_000_000
@@ -23,8 +23,8 @@ _DEEPEST = 8
 _MOST_TERMS = 20_000_000
 
 
-class TooLarge(Exception):
-    """Beyond what the checker spends on one file; the message says what."""
+class NotChecked(Exception):
+    """No theorem here covers it, or it is beyond what is spent on one file; the message says which."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ def strategy_of(data: Any) -> Strategy:  # noqa: ANN401 - what the file holds
     # Normalising twice is normalising once: the norms are 1 after the first time.
     norms = [x.sqrt() for x in found.squared_norms()]
     if found.coefs is None:
-        raise TooLarge("a dense matrix with normalised columns is not checked: state the normalised matrix")
+        raise NotChecked("a dense matrix with normalised columns is not checked: state the normalised matrix")
     scale = [(arb(1) if found.scale is None else found.scale[j]) / norms[j] for j in range(found.n)]
     return dataclasses.replace(found, scale=scale, unit_columns=True)
 
@@ -111,7 +111,7 @@ def _steps(data: dict[str, Any]) -> int:
     if type(n) is not int or n < 1:
         raise BadDocument(f"the number of steps n is {shown(n)}, not an integer >= 1")
     if n > LARGEST_N:
-        raise TooLarge(f"n = {n} steps; at most {LARGEST_N} are checked")
+        raise NotChecked(f"n = {n} steps; at most {LARGEST_N} are checked")
     return n
 
 
@@ -223,7 +223,7 @@ def _blt(data: dict[str, Any]) -> Strategy:
     if len(decays) != len(scales) or not all(0.0 <= x < 1.0 for x in decays):
         raise BadDocument("a BLT has as many scales as decays, and decays in [0, 1)")
     if n * len(decays) > _MOST_TERMS:
-        raise TooLarge(f"a BLT of {len(decays)} buffers over {n} steps")
+        raise NotChecked(f"a BLT of {len(decays)} buffers over {n} steps")
     coefs, terms = [arb(1)], [arb(x) for x in scales]
     for _ in range(n - 1):
         coefs.append(sum(terms, arb(0)))

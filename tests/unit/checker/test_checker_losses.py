@@ -154,6 +154,12 @@ def test_laws_from_below_are_none_where_nothing_is_known():
     assert found is None or found.delta(arb(1.2)) <= corner(arb(1.2))
 
 
+def test_a_lowered_last_corner_below_zero_gives_no_law():
+    heights = [1.0, 0.8989, 0.7431, 0.5028, 0.3795, 0.1829, 0.0779, 0.0006]
+    curve = lambda alpha: arb(heights[round(float(alpha.log()) / 0.5)])  # noqa: E731
+    assert law_below(curve, 0.5, (0.0, 3.5)) is None
+
+
 def test_users_and_binomial_numbers():
     above, below = user_curve(arb(Q), arb(0.3), 3, 0.0)
     weights = stats.binom.pmf(range(4), 3, Q)

@@ -12,7 +12,7 @@ from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Bet
 from dpmech.checker.documents import BadDocument, decode
 from dpmech.checker.mixtures import Mixture, check_add, check_remove
-from dpmech.checker.strategies import PRECISION, TooLarge
+from dpmech.checker.strategies import PRECISION, NotChecked
 from tests.support.checker_files import certificate
 
 
@@ -144,7 +144,7 @@ def test_a_weight_above_its_bound_ends_in_no_answer(monkeypatch):
 
 def test_mixtures_beyond_the_limits():
     for root in ([[30.0]], [[math.nan]], [[0.0] * 20_001]):
-        with pytest.raises(TooLarge):
+        with pytest.raises(NotChecked):
             Mixture(np.array(root), np.zeros(1))
 
 
@@ -331,7 +331,7 @@ def test_wide_mixtures_have_no_lower_one(monkeypatch):
     ],
 )
 def test_too_many_components_are_not_begun(strategy, participation):
-    with pytest.raises(TooLarge):
+    with pytest.raises(NotChecked):
         mixtures_of(strategy, participation)
 
 

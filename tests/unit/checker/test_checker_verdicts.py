@@ -202,6 +202,20 @@ def test_what_is_not_checked_is_listed_and_nothing_depends_on_sentences(tmp_path
     assert "everyone" not in str(other)
 
 
+def test_time_that_is_up_is_not_checked(tmp_path, monkeypatch):
+    plan = IDENTITY, {"type": "Poisson", "sampling_prob": 0.2}
+    verdict = verdict_of(tmp_path, *plan, 2.0, 1e-5, 1.7, seconds=1e-9)
+    assert verdict.kind is Kind.NOT_CHECKED
+    assert "at most 1 (REMOVE)" in verdict.reason
+    bins = LAMBDA, {"type": "BallsInBins", "bins": 4}
+    verdict = verdict_of(tmp_path, *bins, 2.0, 1e-5, 3.2517, seconds=1e-9)
+    assert (verdict.kind, verdict.failure) == (Kind.NOT_CHECKED, 0.0)
+    assert "not decided by" in verdict.reason
+    # And without a law from below nothing is refuted.
+    monkeypatch.setattr(decide, "law_below", lambda *arguments: None)
+    assert verdict_of(tmp_path, *plan, 2.0, 1e-5, 1.7).kind is Kind.NOT_CHECKED
+
+
 def test_other_documents(tmp_path):
     for entry, name in (("run", "a run record"), ("releases", "a ledger")):
         verdict = check_file(write(tmp_path / "other.json", sealed({entry: {}})))
