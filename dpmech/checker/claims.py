@@ -7,9 +7,9 @@ from typing import Any
 from flint import arb
 
 from .documents import BadDocument, shown
-from .strategies import NotChecked, Strategy, strategy_of
+from .strategies import NotChecked, Strategy, reciprocal, strategy_of
 
-__all__ = ["Claim", "claim_of"]
+__all__ = ["COEFFICIENTS", "Claim", "claim_of"]
 
 _ENTRIES = {
     "eps", "delta", "adjacency", "sigma", "unit", "n", "strategy", "strategy_hash", "participation",
@@ -18,6 +18,7 @@ _ENTRIES = {
 _DOCUMENT = {"guarantee", "schema_version", "claim", "evidence", "trainer", "fingerprint", "seal"}
 _ADAPTIVE = {"type", "initial", "quantile", "rate", "count_share", "gradient_sigma", "count_stddev"}
 _LARGEST = 2**53
+COEFFICIENTS = ("C", "C^-1")
 _LARGEST_EPS, _LEAST_DELTA = 1e5, 1e-300
 
 
@@ -92,8 +93,29 @@ def claim_of(document: dict[str, Any]) -> Claim:
     participation = claim["participation"]
     if not isinstance(participation, dict) or not isinstance(participation.get("type"), str):
         raise BadDocument(f"claim.participation is {shown(participation)}")
+    _check_coefficients(claim["coefficients"], strategy)
     noise = _noise(claim["clip_norm"], sigma)
     return Claim(eps, delta, noise, claim["adjacency"], claim["unit"], strategy, participation)
+
+
+def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN401 - what the file holds
+    """The first coefficients of C or C^-1, which readers without dpmech go by, may not say otherwise."""
+    if not isinstance(stated, dict) or stated.get("of") not in COEFFICIENTS:
+        return
+    leading = stated.get("leading")
+    if strategy.coefs is None or not isinstance(leading, list) or not 0 < len(leading) <= strategy.n:
+        raise BadDocument(f"the coefficients are {shown(leading)}")
+    if stated.get("columns_scaled") is not (strategy.scale is not None):
+        raise BadDocument("the coefficients say otherwise whether columns are scaled")
+    own = strategy.coefs[: len(leading)]
+    if stated["of"] == "C^-1":
+        own = reciprocal(own, len(own))
+    largest = max(float(c.abs_upper()) for c in own)
+    for t, (value, c) in enumerate(zip(leading, own, strict=True)):
+        if type(value) is not float or not abs(value - float(c)) <= 1e-9 * largest:
+            raise BadDocument(
+                f"coefficient {t} of {stated['of']} is stated as {shown(value)}, not {float(c)!r}"
+            )
 
 
 def _number(record: dict[str, Any], name: str) -> float:

@@ -33,6 +33,7 @@ def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
             return None
         _check_size(n, n)
         sets = _sets_apart(n, apart, prob)
+        _check_size(len(sets), n)
         indicators = np.zeros((len(sets), n))
         for row, steps in zip(indicators, sets, strict=True):
             row[list(steps)] = 1.0
@@ -83,6 +84,9 @@ def _columns(strategy: Strategy, bins: int, *, upper: bool) -> np.ndarray:
         return sums
     coefs = np.array([_end(c, upper=upper) for c in strategy.coefs])
     scale = np.ones(n) if strategy.scale is None else np.array([_end(s, upper=upper) for s in strategy.scale])
+    # Away from the ends of the range of float64, where numbers lose digits.
+    if not (1e-100 < coefs.max() < 1e100 and 1e-100 < scale.min() <= scale.max() < 1e100):
+        raise NotChecked("entries of C that are below 1e-100 or above 1e100")
     for j in range(n):
         sums[j % bins, j:] += coefs[: n - j] * scale[j]
     return sums

@@ -11,12 +11,13 @@ import math
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from flint import arb, ctx
 
 from . import components, mixtures
-from .claims import Claim, claim_of
+from .claims import COEFFICIENTS, Claim, claim_of
 from .documents import BadDocument, decode, parse, read_bytes, shown
 from .gaussian import gaussian_delta, rounded_down, rounded_up
 from .losses import Curve, compose, lattice_range, law_above, law_below, reverse
@@ -94,16 +95,20 @@ def check_file(
     except NotChecked as error:
         return Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", str(error))
     try:
-        with ctx.workprec(max(PRECISION, 128 + 2 * math.ceil(-math.log2(claim.delta)))):
+        precision = max(PRECISION, 128 + 2 * math.ceil(-math.log2(claim.delta)))
+        with ctx.workprec(precision), np.errstate(all="ignore"):  # NaN and infinities prove nothing
             verdict = _check(claim, seconds, generator)
     except (NotChecked, ArithmeticError, MemoryError, ValueError) as error:
         verdict = Verdict(Kind.NOT_CHECKED, str(claim), str(error) or type(error).__name__)
     return dataclasses.replace(verdict, unchecked=_unchecked(document))
 
 
-def _unchecked(document: dict[str, object]) -> tuple[str, ...]:
+def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
+    stated = document["claim"]["coefficients"]
+    known = isinstance(stated, dict) and stated.get("of") in COEFFICIENTS
     parts = [
-        "coefficients, hashes and the expected batch size, which are stated beside the claim",
+        *([] if known else ["coefficients"]),
+        "hashes, and the expected batch size",
         "lower ends, errors and everything else under evidence",
         "the sentences for the trainer, versions and dates",
     ]

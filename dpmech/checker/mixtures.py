@@ -70,7 +70,8 @@ class Mixture:
         """More than float64 may do to log r and to log rho at any x that is drawn: section 6.5."""
         width, size = int(self.root.shape[1]), math.sqrt(self.diagonal.max())
         reach = math.sqrt(width) + _HIGHEST_POWER * size + 90.0
-        return 1e-11 + 4.0 * _HIGHEST_POWER * (width + 8.0) * 2.0**-53 * size * reach
+        sums = 1e-10 + 2e-10 * size**2  # of logarithms, and of at most 780 products that scale a power
+        return sums + 4.0 * _HIGHEST_POWER * (width + 8.0) * 2.0**-53 * size * reach
 
     def terms(self, x: np.ndarray) -> np.ndarray:
         """Terms log z_s at x, shape (draws, components)."""

@@ -15,7 +15,7 @@ from flint import arb, arb_series, ctx
 
 from .documents import BadDocument, shown
 
-__all__ = ["LARGEST_N", "PRECISION", "NotChecked", "Strategy", "strategy_of"]
+__all__ = ["LARGEST_N", "PRECISION", "NotChecked", "Strategy", "reciprocal", "strategy_of"]
 
 PRECISION = 192  # bits of a ball's midpoint
 LARGEST_N = 2_000_000
@@ -137,7 +137,7 @@ def _padded(values: list[arb], n: int) -> list[arb]:
     return values + [arb(0)] * (n - len(values))
 
 
-def _reciprocal(values: list[arb], n: int) -> list[arb]:
+def reciprocal(values: list[arb], n: int) -> list[arb]:
     """Coefficients of the power series 1 / sum_t values[t] x^t, the first n of them."""
     before, ctx.cap = ctx.cap, n  # power series are cut there
     try:
@@ -200,7 +200,7 @@ def _inverse_square_root(data: dict[str, Any]) -> Strategy:
     coefs = [arb(1)]
     for t in range(1, _bands_of(data, "inverse_bands", n)):
         coefs.append(coefs[-1] * (2 * t - 3) / (2 * t))
-    return Strategy(n, _reciprocal(coefs, n))
+    return Strategy(n, reciprocal(coefs, n))
 
 
 def _banded_toeplitz(data: dict[str, Any]) -> Strategy:
@@ -212,7 +212,7 @@ def _banded_toeplitz(data: dict[str, Any]) -> Strategy:
 def _banded_inverse(data: dict[str, Any]) -> Strategy:
     _exactly(data, ("n", "coefs"))
     n = _steps(data)
-    return Strategy(n, _reciprocal(_first_positive(data, n), n))
+    return Strategy(n, reciprocal(_first_positive(data, n), n))
 
 
 def _blt(data: dict[str, Any]) -> Strategy:

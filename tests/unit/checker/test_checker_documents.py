@@ -150,6 +150,37 @@ def test_claims_beyond_the_limits_are_too_large(change):
         claim_of(decode(certificate(IDENTITY, EVERY, 1.0, 1e-5, 2.0, **change)))
 
 
+def coefficients(of, values):
+    return {"of": of, "columns_scaled": False, "total": 4, "leading": values}
+
+
+def test_stated_coefficients_are_those_of_the_strategy():
+    every, strategy = EVERY, {"type": "LambdaCGD", "n": 4, "lam": 0.5}
+
+    def read(stated):
+        return claim_of(decode(certificate(strategy, every, 1.0, 1e-5, 2.0, coefficients=stated)))
+
+    for stated in (coefficients("C", [1.0, 0.5, 0.25]), coefficients("C^-1", [1.0, -0.5, 0.0, 0.0])):
+        assert read(stated).strategy.n == 4
+    assert read(coefficients("the matrix entries of the strategy", [])).strategy.n == 4
+    for stated in (
+        coefficients("C", [1.0, 0.5, 0.2500001]),
+        coefficients("C", [1.0, -0.5]),
+        coefficients("C^-1", [1.0, 0.5]),
+        coefficients("C", [1.0, 0.5, 0.25, 0.125, 0.0625]),
+        coefficients("C", []),
+        coefficients("C", [[1.0]]),
+        coefficients("C", 3),
+    ):
+        with pytest.raises(BadDocument, match="coefficient"):
+            read(stated)
+    with pytest.raises(BadDocument, match="scaled"):
+        read(coefficients("C", [1.0, 0.5]) | {"columns_scaled": True})
+    dense = {"type": "Dense", "matrix": [[1.0]]}
+    with pytest.raises(BadDocument, match="coefficients"):
+        claim_of(decode(certificate(dense, every, 1.0, 1e-5, 2.0, coefficients=coefficients("C", [1.0]))))
+
+
 def adaptive(gradient, count):
     settings = {"initial": 1.0, "quantile": 0.5, "rate": 0.2, "count_share": 0.01}
     return {"type": "AdaptiveClip", **settings, "gradient_sigma": gradient, "count_stddev": count}

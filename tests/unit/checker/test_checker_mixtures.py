@@ -343,6 +343,19 @@ def test_powers_end_where_they_are_told_to(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "strategy",
+    [
+        {"type": "BandedToeplitz", "n": 4, "coefs": [1e-120]},
+        {"type": "BandedToeplitz", "n": 4, "coefs": [1e120]},
+        {"type": "Diagonal", "entries": [1e-120, 1.0, 1.0, 1.0]},
+    ],
+)
+def test_entries_near_the_ends_of_float64_are_not_checked(strategy):
+    with pytest.raises(NotChecked, match="1e-100"):
+        mixtures_of(strategy, {"type": "BallsInBins", "bins": 2})
+
+
+@pytest.mark.parametrize(
     "participation",
     [
         {"type": "BallsInBins", "bins": 4},
