@@ -226,33 +226,36 @@ def truncated_outputs(q, most, gradients, grid):
     return found
 
 
+@pytest.mark.parametrize("mu", [1.0, 0.6])
 @pytest.mark.parametrize("others", [-1.0, 0.0, 1.0, 0.4])
-def test_truncated_batches_are_dominated(others):
+def test_truncated_batches_are_dominated(others, mu):
     q, most, size, grid = 0.5, 2, 4, np.linspace(-12, 12, 24_001)
-    own = truncated_outputs(q, most, [1.0] + [others] * (size - 1), grid)
-    without = truncated_outputs(q, most, [0.0] + [others] * (size - 1), grid)
-    curve = truncated_curve(arb(q), arb(1), Truncation(arb(q), most, size))
+    own = truncated_outputs(q, most, [mu] + [mu * others] * (size - 1), grid)
+    without = truncated_outputs(q, most, [0.0] + [mu * others] * (size - 1), grid)
+    curve = truncated_curve(arb(q), arb(mu), Truncation(arb(q), most, size))
     for alpha in (0.5, 0.9, 1.0, 1.1, 2.0, 4.0):
         assert largest_gain(own, without, alpha, grid) <= float(curve(arb(alpha))) + 1e-9
         assert largest_gain(without, own, alpha, grid) <= float(reverse(curve)(arb(alpha))) + 1e-9
 
 
-def test_full_batches_attain_their_curve():
+@pytest.mark.parametrize("mu", [1.0, 0.6])
+def test_full_batches_attain_their_curve(mu):
     # Batches of one size (q = 1): the others all opposite to the example, at alpha >= 1.
     most, size, grid = 2, 4, np.linspace(-14, 14, 56_001)
-    own = truncated_outputs(1.0, most, [1.0] + [-1.0] * (size - 1), grid)
-    without = truncated_outputs(1.0, most, [0.0] + [-1.0] * (size - 1), grid)
-    curve = truncated_curve(arb(1), arb(1), Truncation(arb(1), most, size))
+    own = truncated_outputs(1.0, most, [mu] + [-mu] * (size - 1), grid)
+    without = truncated_outputs(1.0, most, [0.0] + [-mu] * (size - 1), grid)
+    curve = truncated_curve(arb(1), arb(mu), Truncation(arb(1), most, size))
     for alpha in (1.0, 1.5, 3.0):
         assert largest_gain(own, without, alpha, grid) == pytest.approx(float(curve(arb(alpha))), abs=1e-8)
 
 
+@pytest.mark.parametrize("mu", [1.0, 0.6])
 @pytest.mark.parametrize("others", [-1.0, 0.0, 1.0])
-def test_batches_of_one_size_are_dominated_and_attained(others):
+def test_batches_of_one_size_are_dominated_and_attained(others, mu):
     most, size, grid = 2, 4, np.linspace(-14, 14, 56_001)
-    one = truncated_outputs(1.0, most, [1.0] + [others] * (size - 1), grid)
-    other = truncated_outputs(1.0, most, [-1.0] + [others] * (size - 1), grid)
-    curve, reached = fixed_size_curve(arb(most) / size, arb(1)), []
+    one = truncated_outputs(1.0, most, [mu] + [mu * others] * (size - 1), grid)
+    other = truncated_outputs(1.0, most, [-mu] + [mu * others] * (size - 1), grid)
+    curve, reached = fixed_size_curve(arb(most) / size, arb(mu)), []
     for alpha in (0.3, 0.8, 1.0, 1.5, 3.0):
         gains = (largest_gain(one, other, alpha, grid), largest_gain(other, one, alpha, grid))
         assert max(gains) <= float(curve(arb(alpha))) + 1e-8
