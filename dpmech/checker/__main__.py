@@ -1,0 +1,51 @@
+"""`python -m dpmech.checker certificate.json ...`; `python -m checker ...` for a copy of the folder alone."""
+
+import argparse
+import sys
+
+from .decide import SECONDS, Kind, check_file
+from .documents import BadDocument, shown
+
+_CODES = {Kind.PROVED: 0, Kind.REFUTED: 1, Kind.NOT_CHECKED: 3}
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < 1e9:
+        raise ValueError
+    return value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a verdict for every file; return the exit code.
+
+    0 if all are PROVED; 2 if a file could not be read; else 1 if one is REFUTED; else 3.
+    """
+    parser = argparse.ArgumentParser(
+        prog="checker",
+        description="Decide certificates of dpmech, with nothing but numpy and python-flint.",
+        epilog="Exit code: 0 all PROVED, 1 one REFUTED, 2 one is no certificate, 3 one NOT CHECKED.",
+    )
+    parser.add_argument("files", nargs="+", metavar="certificate.json")
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=SECONDS,
+        help="CPU time that one direction may take (default %(default)g)",
+    )
+    options = parser.parse_args(arguments)
+    codes = set()
+    for path in options.files:
+        try:
+            verdict = check_file(path, seconds=options.seconds)
+        except BadDocument as error:
+            print(f"{shown(path)}: not a certificate: {error}", file=sys.stderr)
+            codes.add(2)
+        else:
+            print(f"{shown(path)}: {verdict}")
+            codes.add(_CODES[verdict.kind])
+    return next((code for code in (2, 1, 3) if code in codes), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""One bet: proving that the mean of bounded draws is below a number, or above it.
+
+Let w_1, w_2, ... be independent draws >= 0 with mean mu, and m a number. Start with capital 1 and multiply it
+by 1 + s (m - w_i) at every draw, 0 <= s <= 1 / (B - m) for draws that are at most B; s may depend on earlier
+draws.
+The capital is never negative, and if mu >= m, its expected factor is at most 1 given the past. By Ville's
+inequality it then ever reaches 1 / p with probability at most p. So whoever sees it reach 1 / p may conclude
+mu < m, and is wrong with probability at most p, whenever he stops. With 1 + s (w_i - m), 0 <= s <= 1 / m, the
+same proves mu > m, and needs no bound on the draws.
+
+How s is chosen decides how soon the capital grows, and nothing else: here for every batch from the mean and
+variance of the batches before it, so that the first batch is looked at only.
+"""
+
+import math
+
+import numpy as np
+
+__all__ = ["Bet"]
+
+
+class Bet:
+    """A bet against mean >= level (`upper`), or against mean <= level.
+
+    Args:
+        level: m > 0.
+        bound: no draw is larger.
+        failure: p.
+        upper: whether mean < level is to be proved, else mean > level.
+    """
+
+    def __init__(self, level: float, bound: float, failure: float, *, upper: bool) -> None:
+        self.level, self.goal = level, -math.log(failure)
+        self._sign = 1.0 if upper else -1.0
+        self._most = 1.0 / level if not upper else 1.0 / (bound - level) if bound > level else math.inf
+        self._capital = 0.0  # its logarithm
+        self.draws = self.batches = 0
+        self._sum = self._squares = 0.0
+        self._always = upper and bound < level
+
+    def __str__(self) -> str:
+        return f"{self.draws} draws with mean {self.mean:.4e}"
+
+    @property
+    def won(self) -> bool:
+        """Whether it is proved; without a bet where the bound on all draws is below the level."""
+        return self._always or self._capital >= self.goal
+
+    @property
+    def mean(self) -> float:
+        """Of all draws."""
+        return self._sum / max(self.draws, 1)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the mean lies on the wrong side by three standard errors."""
+        return self._sign * (self.mean - self.level) > 3.0 * math.sqrt(self._variance() / max(self.draws, 1))
+
+    @property
+    def draws_needed(self) -> float:
+        """About how many draws would win it, as things look."""
+        gap = self._sign * (self.level - self.mean)
+        return 2.0 * self.goal * self._variance() / gap**2 if gap > 0.0 else math.inf
+
+    def add(self, draws: np.ndarray) -> None:
+        """Play a batch of draws, and look at them for the next one."""
+        if not np.all(draws >= 0.0):
+            raise ArithmeticError("a draw is negative or not a number")
+        stake = self._stake()
+        if stake > 0.0:
+            # Rounding of some thousand logarithms is far below 1e-6 of their sum's size.
+            gain = np.log1p(stake * self._sign * (self.level - draws))
+            self._capital += float(gain.sum()) - 1e-9 * float(np.abs(gain).sum())
+        self.draws += draws.size
+        self.batches += 1
+        self._sum += float(draws.sum())
+        self._squares += float((draws**2).sum())
+
+    def _variance(self) -> float:
+        return max(self._squares / max(self.draws, 1) - self.mean**2, 0.0)
+
+    def _stake(self) -> float:
+        """The stake that grows fastest for such mean and variance, at most half of what is allowed."""
+        gap = self._sign * (self.level - self.mean)
+        if not self.draws or gap <= 0.0:
+            return 0.0
+        return min(gap / (self._variance() + gap**2), 0.5 * self._most)

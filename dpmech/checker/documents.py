@@ -1,0 +1,143 @@
+"""Files to plain data: strict JSON, numbers that state every bit, a checksum.
+
+A certificate is a JSON object. A float is an object {"decimal": 0.1, "hex": "0x1.999999999999ap-4"}, whose
+two spellings have to be the same float64; an array of floats is the same with nested lists. Whatever else a
+file may hold (NaN, infinities, an entry that occurs twice, a float in one spelling, deep nesting, a pipe in
+place of a file) is refused with one sentence, so that no two readers can take one file for two claims.
+"""
+
+import hashlib
+import json
+import math
+import os
+import stat
+from typing import Any, NoReturn
+
+__all__ = ["BadDocument", "decode", "parse", "read_bytes", "shown"]
+
+LARGEST_FILE = 10_000_000
+DEEPEST = 64
+LONGEST_INTEGER = 20
+
+
+class BadDocument(Exception):
+    """The file is no document that the checker can read; the message is one sentence."""
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a regular file of at most LARGEST_FILE bytes.
+
+    It is opened without waiting, so that a pipe does not block, and asked afterwards what it is.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadDocument("it is not a regular file")
+            content = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadDocument(f"it cannot be read ({reason})") from error
+    if len(content) > LARGEST_FILE:
+        raise BadDocument(f"it is larger than {LARGEST_FILE} bytes")
+    return content
+
+
+def parse(content: bytes) -> dict[str, Any]:
+    """The JSON object of a file, as written: its nesting, its numbers and its checksum are checked."""
+    try:
+        document = json.loads(
+            content.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_short_integer,
+            object_pairs_hook=_without_repeats,
+        )
+    except BadDocument:
+        raise
+    except (ValueError, RecursionError) as error:  # malformed JSON, or bytes that are no UTF-8
+        raise BadDocument(f"it is not JSON ({shown(str(error))})") from error
+    if not isinstance(document, dict):
+        raise BadDocument("it is not a JSON object")
+    _check_depth(document)
+    _check_seal(document)
+    return document
+
+
+def decode(value: Any) -> Any:  # noqa: ANN401 - JSON data
+    """The same data with the float, or the lists of floats, in place of every {"decimal", "hex"} object."""
+    if isinstance(value, dict):
+        if set(value) == {"decimal", "hex"}:
+            return _agreed(value["decimal"], value["hex"])
+        return {key: decode(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if isinstance(value, float):
+        raise BadDocument(f"the number {value!r} does not state its bits as decimal and hex")
+    return value
+
+
+def shown(value: object) -> str:
+    """A value of the file in a message: printable ASCII, at most 80 characters."""
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise BadDocument(f"{constant} is not a number that it may hold")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise BadDocument(f"the number {shown(text)} is out of the range of float64")
+    return value
+
+
+def _short_integer(text: str) -> int:
+    if len(text) > LONGEST_INTEGER:
+        raise BadDocument(f"an integer has {len(text)} digits, more than {LONGEST_INTEGER}")
+    return int(text)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise BadDocument(f"the entry {shown(twice)} occurs twice in one object")
+    return record
+
+
+def _check_depth(document: dict[str, Any]) -> None:
+    level: list[Any] = [document]
+    for _ in range(DEEPEST):
+        level = [
+            item
+            for one in level
+            if isinstance(one, dict | list)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+    if level:
+        raise BadDocument(f"it is nested more than {DEEPEST} levels deep")
+
+
+def _check_seal(document: dict[str, Any]) -> None:
+    """Whether `seal` is the SHA-256 of everything else, keys sorted, without spaces, in ASCII."""
+    content = {key: value for key, value in document.items() if key != "seal"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    if document.get("seal") != hashlib.sha256(text.encode()).hexdigest():
+        raise BadDocument("its checksum (seal) is not that of its content: it was changed or damaged")
+
+
+def _agreed(decimal: Any, digits: Any) -> Any:  # noqa: ANN401 - JSON data
+    if isinstance(decimal, list) and isinstance(digits, list) and len(decimal) == len(digits):
+        return [_agreed(one, other) for one, other in zip(decimal, digits, strict=True)]
+    if type(decimal) in {int, float} and isinstance(digits, str):
+        try:
+            value = float.fromhex(digits)
+            if value == decimal:  # exact also for an int; never true for a NaN
+                return value
+        except (ValueError, OverflowError):
+            pass
+    raise BadDocument(f"the decimal {shown(decimal)} and the hex {shown(digits)} are not the same number")

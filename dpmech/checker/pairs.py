@@ -1,0 +1,125 @@
+"""The curves of the pairs that one release of a sampled mechanism is compared with.
+
+mu is the largest norm of what one example adds over the noise, q a sampling probability. docs/checker.md,
+section 5, proves that each pair dominates, and says where its curve is attained.
+"""
+
+from flint import arb, arb_poly
+
+from .gaussian import gaussian_delta, normal_cdf
+from .losses import Curve, reverse
+
+__all__ = ["Truncation", "fixed_size_curve", "sampled_curve", "truncated_curve", "user_curve"]
+
+
+def sampled_curve(q: arb, mu: arb) -> Curve:
+    """(1 - q) N(0, 1) + q N(mu, 1) against N(0, 1): q H of the Gaussians at 1 + (alpha - 1) / q."""
+
+    def curve(alpha: arb) -> arb:
+        inner = (alpha - (1 - q)) / q
+        if inner > 0:
+            return q * gaussian_delta(mu, inner)
+        if inner <= 0:
+            return 1 - alpha
+        return (1 - alpha).union(1 - alpha + q * inner.abs_upper())  # H <= 1 at whatever is > 0
+
+    return curve
+
+
+def user_curve(q: arb, mu: arb, examples: int, spare: float) -> tuple[Curve, Curve]:
+    """sum_j Binomial(examples, q)(j) N(j mu, 1) against N(0, 1): curves (above, below).
+
+    The highest j, of probability at most `spare` together, are an infinite loss above and left out below.
+    """
+    weights = [arb.bin(arb(examples), j) * q**j * (1 - q) ** (examples - j) for j in range(examples + 1)]
+    rest = arb(0)
+    while len(weights) > 2 and float((rest + weights[-1]).upper()) <= spare:
+        rest += weights.pop()
+    factors = [w * (-((mu * j) ** 2) / 2).exp() for j, w in enumerate(weights)]
+    ratio = arb_poly(factors)  # dP / dQ at x is this polynomial at v = e^(mu x)
+    slope = ratio.derivative()
+
+    def below(alpha: arb) -> arb:
+        if alpha <= weights[0]:
+            return sum(weights[1:], weights[0]) - alpha
+        x = _root(ratio, slope, alpha).log() / mu
+        return sum((w * normal_cdf(mu * j - x) for j, w in enumerate(weights)), -alpha * normal_cdf(-x))
+
+    return lambda alpha: below(alpha) + rest, below
+
+
+def _root(poly: arb_poly, slope: arb_poly, value: arb) -> arb:
+    """A ball that contains the v >= 0 with poly(v) = value; poly has coefficients > 0, poly(0) < value."""
+    high = arb(1)
+    while not poly(high) > value:
+        high *= 2
+    v = high
+    for _ in range(200):  # Newton's steps from the right of the root of a convex function decrease to it
+        v = v.mid()
+        step = (poly(v) - value) / slope(v)
+        v = v - step
+        if abs(step) < v * arb(2) ** -80:
+            break
+    middle, reach = v.mid(), v.mid() * arb(2) ** -70
+    lower, upper = middle - reach, middle + reach
+    if poly(lower) < value and poly(upper) > value:
+        return lower.union(upper)
+    return arb(0).union(high)
+
+
+class Truncation:
+    """What cutting batches of more than `most` examples down to `most` does to one of `size` examples.
+
+    Attributes:
+        full: tau, the probability that `most` or more of the others are sampled.
+        kept: p, that the example is sampled and kept, given that.
+        joined: that it is in the batch.
+    """
+
+    def __init__(self, q: arb, most: int, size: int) -> None:
+        if q == 1:
+            self.full, over = arb(1), arb(1)
+        else:
+            # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q.
+            self.full = q.beta_lower(most, size - most, 1)
+            over = q.beta_lower(most + 1, size - most, 1)
+        share = over * most / size
+        self.kept = share / self.full
+        self.joined = q * (1 - self.full) + share
+
+
+def truncated_curve(q: arb, mu: arb, cut: Truncation) -> Curve:
+    """Told whether a batch may be full: sampling with q if not, else the pair of full batches."""
+    p = cut.kept
+    plain, shorter = sampled_curve(q, mu), reverse(sampled_curve(p, mu))
+
+    def longer(alpha: arb) -> arb:
+        """H of (1 - p) N(0) + p N(2 mu) against (1 - p) N(0) + p N(mu) at alpha >= 1."""
+        rest = (alpha - 1) * (1 / p - 1)  # weight of N(0) where that of N(mu) is alpha
+        # Where N(2 mu) = rest N(0) + alpha N(mu): a quadratic equation in y = e^(mu x).
+        square, linear = (-2 * mu * mu).exp(), alpha * (-mu * mu / 2).exp()
+        x = ((linear + (linear * linear + 4 * square * rest).sqrt()) / (2 * square)).log() / mu
+        return p * (normal_cdf(2 * mu - x) - rest * normal_cdf(-x) - alpha * normal_cdf(mu - x))
+
+    def curve(alpha: arb) -> arb:
+        return (1 - cut.full) * plain(alpha) + cut.full * joined(alpha)
+
+    joined = _joined(longer, shorter)
+    return curve
+
+
+def fixed_size_curve(q: arb, mu: arb) -> Curve:
+    """Batches of one size, one example replaced: sampling at 2 mu for alpha >= 1, its reverse below."""
+    forward = sampled_curve(q, 2 * mu)
+    return _joined(forward, reverse(forward))
+
+
+def _joined(from_one: Curve, below_one: Curve) -> Curve:
+    """One curve at alpha >= 1, another at alpha < 1, both where a ball does not say which it is."""
+
+    def curve(alpha: arb) -> arb:
+        if alpha >= 1:
+            return from_one(alpha)
+        return below_one(alpha) if alpha < 1 else from_one(alpha).union(below_one(alpha))
+
+    return curve

@@ -1,0 +1,253 @@
+"""Sensitivity: how far one example, or the examples of one user, can move C G at clip norm 1.
+
+If an example takes part in the steps of a set pi, with gradients of norm at most 1, it moves C G by at most
+S(pi) with S(pi)^2 = sum_{i, j in pi} |<C_i, C_j>|, C_i the columns of C; if all these products are >= 0,
+equal gradients attain it. The sensitivity is the largest S(pi) over the sets that the participation allows,
+its *pattern*. docs/checker.md, section 2, proves what each function here says. Every upper bound is a proved
+one, so that the smallest counts; lower bounds serve to refute only.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from flint import arb, arb_poly
+
+from .strategies import NotChecked, Strategy
+
+__all__ = ["Pattern", "Sensitivity", "largest_of", "sensitivity"]
+
+_LARGEST_GRAM = 4096  # steps; a matrix of 4096^2 floats takes 134 MB
+_MOST_SUMS = 4_000_000
+_LONGEST_PRODUCT = 20_000
+_MOST_ROWS = 5_000_000_000
+_UNIT = 2.0**-53
+_NOTHING = 1e-40  # relative
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """Which sets of steps one example may take part in.
+
+    Attributes:
+        apart: any two of its steps are at least so many apart, >= 1.
+        most: it takes part at most so often, >= 1.
+        evenly: only {s, s + apart, ...} with s < apart, and subsets of it, are possible.
+    """
+
+    apart: int
+    most: int
+    evenly: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Sensitivity:
+    """lower <= sensitivity <= upper (balls), and the theorem that gave the upper end."""
+
+    lower: arb
+    upper: arb
+    theorem: str
+
+
+def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
+    """The best proved bounds on the largest S(pi)."""
+    n, b = strategy.n, pattern.apart
+    pattern = dataclasses.replace(pattern, most=min(pattern.most, -(-n // b)))
+    norms = strategy.squared_norms()
+    largest = largest_of(norms)
+    leftmost = _together(strategy, pattern)
+    if pattern.most == 1:
+        return Sensitivity(largest.sqrt(), largest.sqrt(), "largest column")
+    uppers: list[tuple[arb, str]] = []
+    lowers = [largest, leftmost]
+    if strategy.bands() <= b:
+        total = _orthogonal(norms, pattern, falling=strategy.coefs is not None and strategy.scale is None)
+        uppers, lowers = [(total, "orthogonal columns")], [total]
+    elif strategy.coefs is not None:
+        if strategy.unit_columns and strategy.ratio is not None:
+            uppers.append((leftmost, "leftmost columns, normalised geometric"))
+        scale = arb(1) if strategy.scale is None else largest_of([s * s for s in strategy.scale])
+        uppers.append((scale * _leftmost(_envelope(strategy.coefs), pattern), "leftmost columns"))
+        if pattern.evenly:
+            first = _leftmost([abs(c) for c in strategy.coefs], pattern)
+            uppers.append((scale * first, "first evenly spaced set"))
+    lower = max(lowers, key=lambda value: float(value.lower()))
+    close = [upper for upper, _ in uppers if float(upper.upper()) <= float(lower.lower()) * (1.0 + 1e-12)]
+    if not close and n <= _LARGEST_GRAM:
+        uppers.append((arb(_best_rows(_absolute_gram(strategy), pattern)), "rows of the Gram matrix"))
+    if not uppers:
+        raise NotChecked(f"no closed form gives the sensitivity, and n = {n} is above {_LARGEST_GRAM}")
+    upper, theorem = min(uppers, key=lambda pair: float(pair[0].upper()))
+    return Sensitivity(lower.sqrt(), upper.sqrt(), theorem)
+
+
+def largest_of(values: Sequence[arb]) -> arb:
+    """A ball that contains the largest of the numbers in the balls."""
+    largest = values[0]
+    for value in values[1:]:
+        if not value <= largest:
+            largest = largest.max(value)
+    return largest
+
+
+def _together(strategy: Strategy, pattern: Pattern) -> arb:
+    """|C_0 + C_b + ... + C_((k-1) b)|^2, or less: what equal gradients attain."""
+    columns = range(0, strategy.n, pattern.apart)[: pattern.most]
+    if strategy.coefs is None:
+        assert strategy.matrix is not None  # noqa: S101 - one of the two is there
+        return sum((sum((arb(row[j]) for j in columns), arb(0)) ** 2 for row in strategy.matrix), arb(0))
+    factors = [arb(0)] * strategy.n
+    for j in columns:
+        factors[j] = arb(1) if strategy.scale is None else strategy.scale[j]
+    if strategy.ratio is not None:  # a recursion keeps small entries exact, and is short
+        total = entry = arb(0)
+        for factor in factors:
+            entry = entry * strategy.ratio + factor
+            total += entry * entry
+        return total
+    if strategy.scale is None:
+        return _leftmost(strategy.coefs, pattern)
+    if strategy.n > _LONGEST_PRODUCT:
+        return arb(0)  # a lower bound, and no good one
+    product = arb_poly(strategy.coefs) * arb_poly(factors)
+    return sum((x * x for x in product.coeffs()[: strategy.n]), arb(0))
+
+
+def _leftmost(coefs: list[arb], pattern: Pattern) -> arb:
+    """|C_0 + C_b + ... + C_((k-1) b)|^2 of the Toeplitz matrix of these numbers >= 0."""
+    b, k = pattern.apart, pattern.most
+    total = arb(0)
+    entries: list[arb] = []
+    for t, c in enumerate(coefs):
+        entry = c if t < b else entries[t - b] + c
+        if t >= k * b:
+            entry -= coefs[t - k * b]
+        entries.append(entry)
+        total += entry * entry
+    return total
+
+
+def _envelope(coefs: list[arb]) -> list[arb]:
+    """The least non-increasing numbers above the upper ends of |coefs|."""
+    rising, largest = [], arb(0)
+    for c in reversed(coefs):
+        size = arb(c.abs_upper())
+        largest = max(largest, size)
+        rising.append(largest)
+    rising.reverse()
+    return rising
+
+
+def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
+    """Columns that share no row: the largest sum of squared norms over the allowed sets.
+
+    Of `falling` norms, as a Toeplitz matrix has, those of 0, b, 2 b, ... are the largest that such sets have.
+    """
+    n, b, k = len(norms), pattern.apart, pattern.most
+    if falling:
+        return sum(norms[: k * b : b], arb(0))
+    if pattern.evenly:
+        return largest_of([sum(norms[s::b][:k], arb(0)) for s in range(b)])
+    if k >= -(-n // b):
+        best: list[arb] = []
+        for i, weight in enumerate(norms):
+            with_it = weight if i < b else weight + best[i - b]
+            best.append(with_it if not i else with_it.max(best[i - 1]))
+        return best[-1]
+    if n * k > _MOST_SUMS:
+        raise NotChecked(f"{k} participations in {n} steps of unequal columns")
+    before = [arb(0)] * n
+    for _ in range(k):
+        now: list[arb] = []
+        for i, weight in enumerate(norms):
+            with_it = weight if i < b else weight + before[i - b]
+            now.append(with_it if not i else with_it.max(now[i - 1]))
+        before = now
+    return before[-1]
+
+
+def _absolute_gram(strategy: Strategy) -> np.ndarray:
+    """Floats that are at least |<C_i, C_j>|, shape (n, n).
+
+    Toeplitz: G[i, j] = G[i + 1, j + 1] + c[n - 1 - i] c[n - 1 - j], n additions whose rounding errors are
+    summed apart (two-sum), so that an entry is off by less than 8 units of the same sum with |c|.
+    """
+    n = strategy.n
+    if strategy.coefs is None:
+        matrix = np.array(strategy.matrix)
+        size = np.abs(matrix).T @ np.abs(matrix)
+        gamma = 1.01 * (n + 8) * _UNIT
+        gram = np.abs(matrix.T @ matrix) + gamma * (1.0 + gamma) * size + 1e-290
+        return _finite(gram * (1.0 + 8 * _UNIT))
+    largest = max(float(c.abs_upper()) for c in strategy.coefs)
+    coefs = _known(strategy.coefs, largest * _NOTHING)
+    size = _toeplitz_gram(np.abs(coefs))
+    gram = size if np.all(coefs >= 0.0) else np.abs(_toeplitz_gram(coefs))
+    # What coefficients that are taken for 0 add to an entry is no more than the last term but one.
+    gram = gram + 16 * _UNIT * size + 2.2 * n * _NOTHING * largest**2 + 1e-290
+    if strategy.scale is not None:
+        scale = _known(strategy.scale, 0.0)
+        gram = gram * scale[:, None] * scale[None, :]
+    return _finite(gram * (1.0 + 16 * _UNIT))
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    if not np.all(np.isfinite(values)):
+        raise NotChecked("entries of C whose products leave float64")
+    return values
+
+
+def _known(balls: list[arb], floor: float) -> np.ndarray:
+    """The numbers as floats, to 2 units, relative; but 0 for those that are at most `floor`."""
+    found = []
+    for ball in balls:
+        small = ball.abs_upper() <= arb(floor)
+        if not small and not ball.rad() <= ball.abs_lower() * arb(2) ** -60:
+            raise NotChecked("coefficients of C that are not known well enough")
+        found.append(0.0 if small else float(ball))
+    return np.array(found)
+
+
+def _toeplitz_gram(coefs: np.ndarray) -> np.ndarray:
+    n = coefs.size
+    gram, row, rest = np.empty((n, n)), np.zeros(n + 1), np.zeros(n + 1)
+    for i in range(n - 1, -1, -1):
+        shifted, lost = row[1:].copy(), rest[1:].copy()
+        added = coefs[n - 1 - i] * coefs[::-1]
+        total = shifted + added
+        back = total - shifted
+        rest[:n] = lost + ((shifted - (total - back)) + (added - back))
+        row[:n] = total
+        gram[i] = total + rest[:n]
+    return gram
+
+
+def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
+    """For every row the best set that holds it, then the best set of rows; rounded up."""
+    n, b, k = len(gram), pattern.apart, pattern.most
+    if pattern.evenly:
+        sums = [math.fsum(gram[s::b, s::b][:k, :k].ravel()) for s in range(b)]
+        return max(sums) * (1.0 + 4 * _UNIT)
+    if n * n * k > _MOST_ROWS and k < -(-n // b):
+        raise NotChecked(f"{k} participations of {n} steps, row by row")
+    steps = np.arange(n)
+    others = np.where(np.abs(steps[:, None] - steps[None, :]) < b, 0.0, gram)
+    capped = k < -(-n // b)
+    rows = np.diagonal(gram) + _best_separated(others, b, k - 1 if capped else None)
+    best = _best_separated(rows[None, :], b, k if capped else None)[0]
+    return float(best) * (1.0 + 2.02 * (2 * k + 4) * _UNIT)
+
+
+def _best_separated(weights: np.ndarray, b: int, most: int | None) -> np.ndarray:
+    """For each row of weights >= 0 the largest sum over places b or more apart, at most so many of them."""
+    rows, n = weights.shape
+    before = np.zeros((n, rows))
+    for _ in range(1 if most is None else most):
+        now = np.empty((n, rows))
+        earlier = now if most is None else before
+        for i in range(n):
+            with_it = weights[:, i] + (earlier[i - b] if i >= b else 0.0)
+            now[i] = with_it if not i else np.maximum(now[i - 1], with_it)
+        before = now
+    return np.asarray(before[-1])
