@@ -33,6 +33,14 @@ demo: $(VENV)/.installed
 	! $(BIN)/dpmech verify build/demo/edited.json
 	! $(BIN)/dpmech verify build/demo/resealed.json
 
+# One file that decides certificates, with numpy and python-flint alone: python checker.pyz certificate.json
+checker.pyz: $(wildcard dpmech/checker/*.py)
+	rm -rf build/checker
+	mkdir -p build/checker/checker
+	cp dpmech/checker/*.py build/checker/checker/
+	printf 'import sys\n\nfrom checker.__main__ import main\n\nsys.exit(main())\n' > build/checker/__main__.py
+	$(PYTHON) -m zipapp build/checker --output $@
+
 # What needs one core each goes first, two at a time; the tests take both cores.
 test: $(VENV)/.dev
 	$(MAKE) --jobs=2 --output-sync=target lint types layers verification docs

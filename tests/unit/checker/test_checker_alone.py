@@ -3,6 +3,7 @@
 import ast
 import pathlib
 import runpy
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -46,24 +47,48 @@ def test_it_is_a_command(monkeypatch, capsys):
     assert "PROVED" in capsys.readouterr().out
 
 
-def test_a_copy_of_the_folder_runs_with_numpy_and_flint_alone(tmp_path):
+def run_alone(folder, *arguments):
+    """Run Python in a folder that has numpy and python-flint, and without any other package."""
     packages = pathlib.Path(sysconfig.get_paths()["purelib"])
-    found = [
-        path for name in ("numpy", "flint", "numpy.libs", "python_flint.libs") for path in packages.glob(name)
-    ]
+    names = ("numpy", "flint", "numpy.libs", "python_flint.libs")
+    found = [path for name in names for path in packages.glob(name)]
     assert {path.name for path in found} >= {"numpy", "flint"}
     for path in found:
-        (tmp_path / path.name).symlink_to(path)
-    (tmp_path / "checker").symlink_to(FOLDER)
-    names = ["min-sep.json", "poisson.json", "bins_moments.json"]
+        (folder / path.name).symlink_to(path)
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "checker", *(str(SAVED / name) for name in names)],
-        cwd=tmp_path,
-        env={"PYTHONDONTWRITEBYTECODE": "1"},
+        [sys.executable, "-S", *arguments],
+        cwd=folder,
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.stderr == ""
+    return done
+
+
+def test_a_copy_of_the_folder_runs_with_numpy_and_flint_alone(tmp_path):
+    (tmp_path / "checker").symlink_to(FOLDER)
+    names = ["min-sep.json", "poisson.json", "bins_moments.json"]
+    done = run_alone(tmp_path, "-m", "checker", *(str(SAVED / name) for name in names))
     assert done.returncode == 0
     assert done.stdout.count("PROVED") == 3
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+def test_one_file_does_the_same(tmp_path):
+    (tmp_path / "dpmech").mkdir()
+    (tmp_path / "dpmech" / "checker").symlink_to(FOLDER)
+    recipe = pathlib.Path(__file__).parents[3] / "Makefile"
+    built = ["make", "-s", "-f", str(recipe), "checker.pyz", f"PYTHON={sys.executable}"]
+    subprocess.run(built, cwd=tmp_path, check=True)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (tmp_path / "checker.pyz").rename(alone / "checker.pyz")
+    assert "PROVED" in run_alone(alone, "checker.pyz", str(SAVED / "min-sep.json")).stdout
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "checker.pyz", str(broken)], cwd=alone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2

@@ -172,6 +172,25 @@ def test_slack_is_more_than_the_rounding_of_a_long_sum():
                 rho = sum(terms_of_part, arb(0)).log() + arb(part.log_scale)
             assert abs(float(rho - arb(log_rho[index]))) < 1e-2 * mixture.slack
     assert mixture.slack < 1e-7
+    assert Mixture(10.0 * mixture.root, mixture.log_weights).slack > 20.0 * mixture.slack
+    narrow = Mixture(np.sqrt(mixture.diagonal)[:, None], mixture.log_weights)
+    assert mixture.slack > 20.0 * narrow.slack
+
+
+@pytest.mark.parametrize("weights", [mixtures._remove_weights, mixtures._add_weights])
+def test_slack_moves_weights_to_the_safe_side(weights):
+    batches = []
+    for sign, slack in ((1.0, 0.01), (1.0, 0.0), (-1.0, 0.01)):
+        mixture = Mixture(PAIR.root, PAIR.log_weights)
+        mixture.__dict__["slack"] = slack  # in place of the cached one
+        batches.append(next(weights(mixture, EPS, np.random.default_rng(9), sign)[1]))
+    more, exact, less = batches
+    paid = exact > 1e-3
+    # A step of the density, and one of what is paid.
+    assert np.all(more[paid] > exact[paid] * 1.01)
+    assert np.all(less[paid] < exact[paid] * 0.99)
+    assert np.all(more >= exact)
+    assert np.all(exact >= less)
 
 
 # ---- bets
