@@ -60,7 +60,9 @@ def train(data, *, loss=squared, lr=0.1, change=lambda data: None, late_lr=None)
     torch.manual_seed(5)
     model = torch.nn.Linear(3, 1)
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
-    model, optimizer, loader = make_private(model, sgd, DataLoader(data), CAL, 1.0, loss=loss)
+    model, optimizer, loader = make_private(
+        model, sgd, DataLoader(data), CAL, 1.0, loss=loss, expected_batch_size=SIZE / 4
+    )
     while optimizer.steps_left:
         for batch in loader:
             model.backward(*batch)

@@ -42,7 +42,7 @@ def calls():
     return {
         "calibrate": ("calibrate", *LAMBDA, *plan, *BUDGET, "--out", "new.json"),
         "epsilon": ("epsilon", *LAMBDA, *plan, "--sigma", "2", "--delta", "1e-5"),
-        "delta": ("delta", *LAMBDA, *plan, "--noise-multiplier", "2", "--eps", "1"),
+        "delta": ("delta", *LAMBDA, *plan, "--sigma", "2", "--eps", "1"),
         "compare": (
             *("compare", "--strategies", "identity,lambda-cgd:lam=0.5", *SIZES, *BUDGET),
             *("--sampling", "min-sep,poisson"),
