@@ -24,6 +24,7 @@ from dpmech.certificates.run_record import NO_GENERATOR, Randomness, RunRecord, 
 
 __all__ = [
     "LARGEST_FILE",
+    "NO_GENERATOR",
     "SCHEMA_VERSION",
     "AdaptiveClip",
     "Certificate",

@@ -42,9 +42,8 @@ class Randomness:
         fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
         seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
             short one can be found from the fingerprint.
-        generator: what made the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; "none" where
-            no numbers were needed (batches in a fixed order); None where that is not stated, as in earlier
-            records.
+        generator: what made the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; "none" for
+            batches in a fixed order, which need none; None where that is not stated, as in earlier records.
 
     Example:
         >>> import dpmech as dm

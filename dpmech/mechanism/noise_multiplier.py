@@ -7,9 +7,7 @@ steps.
 import numpy as np
 
 from dpmech.mechanism.participation import Participation
-from dpmech.mechanism.sampled_participation import Poisson
 from dpmech.mechanism.strategies import Strategy, check_strategy
-from dpmech.mechanism.user_participation import UserPoisson
 
 __all__ = ["noise_multiplier", "sigma_use"]
 
@@ -43,11 +41,11 @@ def sigma_use(strategy: Strategy, participation: Participation | None = None) ->
 
     Args:
         strategy: C.
-        participation: under Poisson sampling the sentence says that rate and number of steps belong to sigma
-            too, as those of Opacus' own loader are others.
+        participation: where it has a sampling rate (Poisson), the sentence says that rate and number of
+            steps belong to sigma too, as those of Opacus' own loader are others.
     """
     if _is_identity(strategy):
-        return _INDEPENDENT + (_SAMPLED if isinstance(participation, Poisson | UserPoisson) else "")
+        return _INDEPENDENT + (_SAMPLED if hasattr(participation, "sampling_prob") else "")
     return _DIAGONAL if strategy.inverse_bands == 1 else _CORRELATED
 
 

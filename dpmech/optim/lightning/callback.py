@@ -59,8 +59,8 @@ class PrivateTraining(Callback):
         clip_norm: of one example's gradient, as for make_private.
         loss: `loss(module, *example)` of one example, as for make_private; batches that are dicts are handed
             over by name.
-        folder: where to save; None saves nothing, so that the run cannot be resumed. `ModelCheckpoint(folder)`
-            saves there while the fit goes on; without one `newest` finds the state before the first step.
+        folder: where to save; None saves nothing, so that the run cannot be resumed.
+            `ModelCheckpoint(folder)` saves there in the fit; without it `newest` finds the state before it.
         log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
         accept_changed: as for load_checkpoint.

@@ -188,7 +188,7 @@ def make_private(
     check_same_choice(loader.dataset, process_group)
     check_same_length(loader.dataset, process_group)
     public_size = _public_size(claim, dataset_size, check_dataset(loader))
-    dropping = _drop_last(loader, claim, drop_last)
+    dropping = _drop_last(loader, claim, given=drop_last)
     sampler = _sampler(
         claim, loader, world, drop_last=dropping, declared_size=public_size, rng=rng, group=process_group
     )
@@ -302,14 +302,14 @@ def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
         )
 
 
-def _drop_last(loader: DataLoader[Any], claim: Claim, given: bool | None) -> bool:
+def _drop_last(loader: DataLoader[Any], claim: Claim, *, given: bool | None) -> bool:
     """Whether the last batch is left out: what the call says; that of the loader must not be overlooked."""
     if given is None and loader.drop_last and not claim.participation.random:
         raise UnsupportedCombinationError(
             "the loader has drop_last=True, which says nothing here: which examples are left out is public, "
             "and part of the batches that the certificate is about",
-            supported="make_private(..., drop_last=True), under ADD_REMOVE with dataset_size=; drop_last=False "
-            "there to train on every example",
+            supported="make_private(..., drop_last=True), under ADD_REMOVE with dataset_size=; or "
+            "drop_last=False there, to train on every example",
         )
     return False if given is None else given
 
@@ -436,12 +436,12 @@ def _denominator(
 
 
 def _check_stated(name: str, size: float, stated: Mapping[str, float | None]) -> None:
-    """Where a number is not that of the lots: raise CertificateError if another declared one contradicts it."""
+    """Of a number that is not that of the lots: raise CertificateError if another one contradicts it."""
     for other, value in stated.items():
         if value is not None and abs(value - size) >= max(1.0, _TOLERANCE * size):
             raise CertificateError(
-                f"{name} is {size:g}, and {other} is {value:g}: two declared sizes of a batch contradict each "
-                "other; change the one that is not meant",
+                f"{name} is {size:g}, and {other} is {value:g}: two declared sizes of a batch contradict "
+                "each other; change the one that is not meant",
                 claimed=value,
                 recomputed=size,
             )

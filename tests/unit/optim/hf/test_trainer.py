@@ -147,7 +147,8 @@ def test_accumulation_is_physical_batches_of_one_lot(tmp_path):
     assert one.state.global_step == N
     torch.testing.assert_close(ended(one), by_hand(max_physical_batch_size=2), rtol=0.0, atol=0.0)
     with pytest.raises(
-        dm.CertificateError, match=r"per_device_train_batch_size=2 times gradient_acc.*_steps=2 is 4, which under"
+        dm.CertificateError,
+        match=r"per_device_train_batch_size=2 times gradient_acc.*_steps=2 is 4, which under",
     ):
         trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2).train()
     with pytest.raises(dm.CertificateError, match=r"_steps=1 is 4, and the certificate's .* is 6: two decl"):

@@ -264,7 +264,9 @@ def test_the_loop_goes_on_after_an_interrupt(when, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             loop(interrupted=True)
     if when == "before the step":
-        with pytest.raises(dm.UnsupportedCombinationError, match=r"after an interrupt optimizer\.step\(\) once"):
+        with pytest.raises(
+            dm.UnsupportedCombinationError, match=r"after an interrupt optimizer\.step\(\) once"
+        ):
             loop()
         optimizer.step()
     while optimizer.steps_left:

@@ -321,7 +321,9 @@ def test_a_loader_that_drops_its_last_batch_is_not_overlooked(name):
         return make_private(model, sgd, loader, cal, CLIP, loss=linear_loss, **given | options)
 
     if name != "poisson":
-        with pytest.raises(dm.UnsupportedCombinationError, match=r"drop_last=True.*make_private\(\.\.\., drop"):
+        with pytest.raises(
+            dm.UnsupportedCombinationError, match=r"drop_last=True.*make_private\(\.\.\., drop"
+        ):
             private(dataset_size=SIZE)
         private(dataset_size=SIZE, drop_last=False)[1].close()
         private(dataset_size=SIZE, drop_last=True)[1].close()
