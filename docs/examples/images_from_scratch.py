@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     test = torch.arange(len(digits)) % 6 == 0
     train = TensorDataset(images[~test], digits[~test])
 
+    # scikit-learn publishes the size of these data; of your own write a number of the plan.
     plan = dm.TrainingPlan(dataset_size=1497, batch_size=250, epochs=given.epochs)
     calibration = dm.calibrate_sigma(
         dm.Identity(plan.n), given.eps, 1e-5, participation=plan.participation("poisson")

@@ -20,10 +20,11 @@ from dpmech.certificates.document import (
 )
 from dpmech.certificates.duties import trainer_duties
 from dpmech.certificates.profile_nodes import ProfileNodes
-from dpmech.certificates.run_record import Randomness, RunRecord, is_run_record
+from dpmech.certificates.run_record import NO_GENERATOR, Randomness, RunRecord, is_run_record
 
 __all__ = [
     "LARGEST_FILE",
+    "NO_GENERATOR",
     "SCHEMA_VERSION",
     "AdaptiveClip",
     "Certificate",

@@ -192,11 +192,13 @@ class Claim(abc.ABC):
     def sigma_use(self) -> str:
         """What to do with sigma, in a sentence: which noise it is, and whether Opacus has a name for it."""
         if isinstance(self.clip_norm, AdaptiveClip) and self.noise_multiplier is not None:
+            counts = up(self.clip_norm.count_stddev(self.sigma))
+            independent = sigma_use(self.strategy, self.participation).partition(" at clip norm 1")[2]
             return (
-                "i.i.d. noise of gradients and counts together; in Opacus: noise_multiplier, with "
-                f'clipping="adaptive" and unclipped_num_std={up(self.clip_norm.count_stddev(self.sigma))}'
+                f"i.i.d. noise of gradients and counts together{independent}, with "
+                f'clipping="adaptive" and unclipped_num_std={counts}'
             )
-        return sigma_use(self.strategy)
+        return sigma_use(self.strategy, self.participation)
 
     def rmse(self, *, workload: Workload | None = None) -> float:
         """||B||_F sigma / sqrt(n) in units of the clip norm, amplified where sigma is."""

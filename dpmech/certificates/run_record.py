@@ -19,9 +19,10 @@ from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterErr
 from dpmech.guards import check_integer
 from dpmech.numerics import Bounds, typed, up
 
-__all__ = ["KIND", "Randomness", "RunRecord", "is_run_record"]
+__all__ = ["KIND", "NO_GENERATOR", "Randomness", "RunRecord", "is_run_record"]
 
 KIND = "run record"
+NO_GENERATOR = "none"  # of batches in a fixed order, which need no random numbers
 _MOST_LETTERS = 60  # of a source, in one line
 # Generators that samplers and noise streams name, and whether they are cryptographic.
 _GENERATORS = {
@@ -41,8 +42,8 @@ class Randomness:
         fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
         seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
             short one can be found from the fingerprint.
-        generator: what made the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; None where
-            that is not stated, as in earlier records.
+        generator: what made the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; "none" for
+            batches in a fixed order, which need none; None where that is not stated, as in earlier records.
 
     Example:
         >>> import dpmech as dm
@@ -79,6 +80,8 @@ class Randomness:
         """The generator, and whether it is cryptographic; quoted where it is not known here."""
         if self.generator is None:
             return "a generator that is not stated"
+        if self.generator == NO_GENERATOR:
+            return "no random numbers"
         name = self.generator if self.generator in _GENERATORS else _quoted(self.generator)
         return f"{name} ({'cryptographic' if self.cryptographic else 'not a cryptographic generator'})"
 
@@ -263,7 +266,8 @@ class RunRecord(Document):
         )
         text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
         if self.certificate.dataset_size is not None:
-            text += f"; dataset size {self.certificate.dataset_size:,}, public"
+            size = f"dataset size {self.certificate.dataset_size:,}"
+            text += f"; declared {size}" if self.certificate.mechanism.hides_size else f"; {size}, public"
         if self.uniqueness == Uniqueness.NOT_CHECKED:
             text += "; not checked that no example stands in the dataset twice"
         accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()

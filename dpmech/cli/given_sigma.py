@@ -155,7 +155,7 @@ def _answer(
         "guarantee": str(found.guarantee),
         "method": str(found.by),
         "sigma": noise,
-        "sigma_use": sigma_use(strategy),
+        "sigma_use": sigma_use(strategy, plan.participation),
         "sensitivity": bounds.upper,
         "noise_multiplier": noise_multiplier_of(strategy, noise),
         "strategy": as_data(strategy),

@@ -6,11 +6,13 @@ steps.
 
 import numpy as np
 
+from dpmech.mechanism.participation import Participation
 from dpmech.mechanism.strategies import Strategy, check_strategy
 
 __all__ = ["noise_multiplier", "sigma_use"]
 
 _INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1; in Opacus: noise_multiplier"
+_SAMPLED = ", with q and n as here"
 _DIAGONAL = (
     "independent noise, whose size is that of sigma times an entry of C^-1 at every step: use NoiseStream; "
     "no number for DP-SGD tools"
@@ -34,10 +36,16 @@ def noise_multiplier(strategy: Strategy, sigma: float) -> float | None:
     return sigma if _is_identity(strategy) else None
 
 
-def sigma_use(strategy: Strategy) -> str:
-    """A sentence that says what to do with the sigma of a strategy."""
+def sigma_use(strategy: Strategy, participation: Participation | None = None) -> str:
+    """A sentence that says what to do with the sigma of a strategy.
+
+    Args:
+        strategy: C.
+        participation: where it has a sampling rate (Poisson), the sentence says that rate and number of
+            steps belong to sigma too, as those of Opacus' own loader are others.
+    """
     if _is_identity(strategy):
-        return _INDEPENDENT
+        return _INDEPENDENT + (_SAMPLED if hasattr(participation, "sampling_prob") else "")
     return _DIAGONAL if strategy.inverse_bands == 1 else _CORRELATED
 
 

@@ -244,14 +244,16 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self._stream.add_step(sums, self._norms.of_step)
         self._note_row()
         self._norms.advance(sums, self._batch_size)
-        for total, param in zip(sums, self._trained, strict=True):
-            if param.requires_grad:
-                write_grad(param, total.div_(self._batch_size))
-            else:
-                param.grad = None  # frozen since: it stays where it is, its noise is not needed
-        self._phis.write(self.param_groups, step, self._norms.phi_scale)
-        self._guard.step()
-        self._intake.note_own()
+        try:
+            for total, param in zip(sums, self._trained, strict=True):
+                if param.requires_grad:
+                    write_grad(param, total.div_(self._batch_size))
+                else:
+                    param.grad = None  # frozen since: it stays where it is, its noise is not needed
+            self._phis.write(self.param_groups, step, self._norms.phi_scale)
+            self._guard.step()
+        finally:
+            self._intake.note_own()  # also after an interrupt: what is there now is noised
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature

@@ -54,8 +54,15 @@ def _policy(table: dict[str, Any], folder: Path) -> Policy:
     }
     if "trusted_keys" in known:
         names = _texts("trusted_keys", known["trusted_keys"])
-        known["trusted_keys"] = tuple(PublicKey.load(folder / name) for name in names)
+        known["trusted_keys"] = tuple(_key(folder / name) for name in names)
     return Policy(**known)
+
+
+def _key(path: Path) -> PublicKey:
+    try:
+        return PublicKey.load(path)
+    except InvalidParameterError as error:
+        raise InvalidParameterError("trusted_keys", error.value, error.accepted, error.hint) from error
 
 
 def _members(key: str, value: object) -> tuple[Any, ...]:

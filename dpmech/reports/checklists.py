@@ -225,7 +225,8 @@ def _unprotected(review: Review) -> _Answered:
     )
     drawn = "users and examples" if own.unit is Unit.USER else "examples"
     if own.dataset_size is not None:
-        size += f", dataset size {own.dataset_size}"
+        declared = "declared " if own.mechanism.hides_size else ""
+        size += f", {declared}dataset size {own.dataset_size}"
     if not own.mechanism.hides_size:
         return f"Public by assumption: {own.strategy.n} steps{size}, number of {drawn}.", "certificate"
     # Neighbours differ in it.

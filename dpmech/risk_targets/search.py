@@ -169,7 +169,7 @@ class RiskCalibration:
         return "\n".join(
             [
                 f"sigma {up(self.sigma)} at clip norm 1: {self.risk.guarantee}",
-                sigma_use(self.mechanism.strategy),
+                sigma_use(self.mechanism.strategy, self.mechanism.participation),
                 f"{type(self.target).__name__}: {wanted}; reached in "
                 f"{between(self.risk.lower, self.risk.upper)}, {self.mechanism.adjacency.value}",
                 repr(self.mechanism.strategy),

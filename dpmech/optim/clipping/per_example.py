@@ -239,8 +239,8 @@ _REASONS = {
     "data-dependent control flow": (
         "the model branches on values of the data",
         "for models of transformers attn_implementation='eager' in their configuration, for encoders such "
-        "as BERT a mask of four dimensions too, made in the loss: (1.0 - attention_mask[:, None, None, "
-        ":].float()) * torch.finfo(torch.float32).min; or " + _HOOKS,
+        "as BERT a mask of four dimensions too, as dpmech.optim.hf.masked_loss makes it: loss=masked_loss of "
+        "make_private or of PrivateTrainer's Privacy; or " + _HOOKS,
     ),
     "requires_grad_()": _CHECKPOINTING,
     "saved tensor hooks": _CHECKPOINTING,

@@ -13,6 +13,7 @@ from dpmech.optim.clipping import Clipping
 from dpmech.optim.hf.losses import own_loss
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.runs import (
+    LOADERS_SIZE,
     LotOptimizer,
     PerExampleModel,
     PrivateLoader,
@@ -93,12 +94,15 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
     """
     if trainer.train_dataset is None:
         raise InvalidParameterError("train_dataset", None, "a dataset with a length and indices")
-    data, collator = trainer.train_dataset, trainer.data_collator
+    data, collator, args = trainer.train_dataset, trainer.data_collator, trainer.args
     if hasattr(data, "column_names") and hasattr(data, "remove_columns"):  # of Hugging Face's datasets
-        data = trainer._remove_unused_columns(data, description="training")
-    else:
+        # Trainer takes names from sets, whose order follows PYTHONHASHSEED: fingerprints would follow it too.
+        kept = trainer._remove_unused_columns(data, description="training").column_names
+        unused = sorted(set(data.column_names) - set(kept))
+        data = data.remove_columns(unused) if unused else data
+    elif args.remove_unused_columns:
         collator = trainer._get_collator_with_removed_columns(collator, description="training")
-    args = trainer.args
+        collator.signature_columns = sorted(collator.signature_columns)
     participation = getattr(privacy.calibration, "participation", None)
     shuffled = getattr(participation, "unrestricted", False) and args.train_sampling_strategy == "random"
     loader: DataLoader[Any] = DataLoader(
@@ -144,13 +148,11 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
             loss_takes="batch_of_one",
         )
     except CertificateError as error:
-        if "the loader's batch_size" not in str(error):
+        if LOADERS_SIZE not in str(error):
             raise
+        own_size = f"per_device_train_batch_size={physical} times gradient_accumulation_steps={accumulated}"
         raise CertificateError(
-            f"per_device_train_batch_size={physical} times "
-            f"gradient_accumulation_steps={accumulated} must be the size of a lot: {error}",
-            claimed=error.claimed,
-            recomputed=error.recomputed,
+            str(error).replace(LOADERS_SIZE, own_size), claimed=error.claimed, recomputed=error.recomputed
         ) from error
     own: Any = private
     own._is_accelerate_prepared = True  # accelerate's wrapper would load its state anew, and scale

@@ -1,5 +1,6 @@
 """PrivateTraining: the callback under which Lightning's Trainer trains privately."""
 
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ class PrivateTraining(Callback):
         loss: `loss(module, *example)` of one example, as for make_private; batches that are dicts are handed
             over by name.
         folder: where to save; None saves nothing, so that the run cannot be resumed.
+            `ModelCheckpoint(folder)` saves there in the fit; without it `newest` finds the state before it.
         log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
         accept_changed: as for load_checkpoint.
@@ -144,6 +146,22 @@ class PrivateTraining(Callback):
         return max(found)[1] if found else None
 
     # ---- what Lightning calls
+
+    def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        """Warn of a ModelCheckpoint that saves where `newest` does not look."""
+        del pl_module
+        if stage != "fit" or self._folder is None:
+            return
+        own = self._folder.resolve()
+        for one in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning's
+            given = getattr(one, "dirpath", None)  # of the default one it is not set yet
+            if given is not None and own not in (Path(given).resolve(), *Path(given).resolve().parents):
+                warnings.warn(
+                    f"{type(one).__name__} saves in {given}, and PrivateTraining in {self._folder}: "
+                    "private.newest() looks there alone, and would go on from an earlier step. Give both one "
+                    "folder, or the checkpoint itself as ckpt_path",
+                    stacklevel=2,
+                )
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Make model, optimizer and loader private."""

@@ -68,8 +68,8 @@ def hold_key(key: Key, owner: object) -> None:
                 "another live NoiseStream or PrivateOptimizer of this process draws the same noise (from an "
                 "equal seed, or from the same saved state): two sums released under one row tell their "
                 "difference",
-                supported="another generator; or this one, once the other object is closed or no longer "
-                "referred to",
+                supported="optimizer.close() of the other one first, to go on from its state; another "
+                "generator for a run of its own",
             )
         _HELD[entry] = owner
 

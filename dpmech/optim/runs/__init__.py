@@ -6,7 +6,7 @@ from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
 from dpmech.optim.runs.loader import LotSampler, PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
-from dpmech.optim.runs.make_private import make_private
+from dpmech.optim.runs.make_private import LOADERS_SIZE, make_private
 from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel
 from dpmech.optim.runs.step_randomness import StepRandomness
@@ -14,6 +14,7 @@ from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 from dpmech.optim.runs.views import MeanOverViews
 
 __all__ = [
+    "LOADERS_SIZE",
     "BetterParameterWarning",
     "LotOptimizer",
     "LotSampler",

@@ -218,7 +218,9 @@ class PrivateLoader(Uncopied):
         if self.progress.drawn != start:
             raise UnsupportedCombinationError(
                 f"iteration begins anew while lot {start} has had no step",
-                supported="optimizer.step() after every batch of the loader",
+                supported="optimizer.step() after every batch of the loader; after an interrupt "
+                "optimizer.step() once, then the loop again, or, where the backward pass was interrupted, a "
+                "new run from the newest checkpoint",
             )
         if start >= n:
             raise HorizonError(start, n)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from dpmech.certificates import Certificate, Randomness, RunRecord
+from dpmech.certificates import NO_GENERATOR, Certificate, Randomness, RunRecord
 from dpmech.composition import RunningEpsilon, executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.numerics import Bounds
@@ -365,7 +365,9 @@ class LotOptimizer(PrivateOptimizer):
 
 def _randomness(source: Sampler | NoiseStream) -> Randomness:
     """What lots or noise were made from."""
-    return Randomness(type(source).__name__, source.fingerprint(), source.seeded, source.generator)
+    drawn = isinstance(source, NoiseStream) or source.participation.random or source.reshuffled
+    generator = source.generator if drawn else NO_GENERATOR
+    return Randomness(type(source).__name__, source.fingerprint(), source.seeded, generator)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter

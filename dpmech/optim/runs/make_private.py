@@ -16,7 +16,7 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
 )
 from dpmech.guards import check_integer, check_real
-from dpmech.optim.certified_settings import check_claim
+from dpmech.optim.certified_settings import check_certified, check_claim
 from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.processes import Group, check_agreement, gathered, is_first, processes
@@ -31,12 +31,13 @@ from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.same_data import check_same_length, loss_words
 from dpmech.optim.runs.unchanged import Unchanged
-from dpmech.optim.runs.user_datasets import check_same_choice, check_unit, owners_of
+from dpmech.optim.runs.user_datasets import UserDataset, check_same_choice, check_unit, owners_of
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
 from dpmech.samplers import Sampler, SequentialSampler, sampler_for
 
-__all__ = ["make_private"]
+__all__ = ["LOADERS_SIZE", "make_private"]
 
+LOADERS_SIZE = "the loader's batch_size, times processes"  # in messages
 _TOLERANCE = 0.1  # by which declared numbers may differ from private ones before anyone is told
 
 
@@ -52,7 +53,7 @@ def make_private(
     dataset_size: int | None = None,
     max_physical_batch_size: int | Literal["auto"] | None = None,
     clipping: Clipping | None = None,
-    drop_last: bool = False,
+    drop_last: bool | None = None,
     generator: Generator | None = None,
     rng: object = None,
     mode: NoiseMode | None = None,
@@ -108,7 +109,8 @@ def make_private(
             run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
         clipping: as for PrivateOptimizer. Blocks that are given in order follow `model.named_parameters()`,
             however the optimizer groups and orders them; names and parameters may be keys.
-        drop_last: as for SequentialSampler; only for participations that are not random.
+        drop_last: as for SequentialSampler; only for participations that are not random. None is False, and
+            refused where the loader has drop_last, which is not read.
         generator: of the noise; None for a key from the operating system, as private training must, and
             numbers from a cipher on CPUs, from Philox on accelerators; "secure" for the cipher, "philox" for
             Philox, "secure-lattice" for the cipher and sums on a lattice, see NoiseStream.
@@ -186,8 +188,9 @@ def make_private(
     check_same_choice(loader.dataset, process_group)
     check_same_length(loader.dataset, process_group)
     public_size = _public_size(claim, dataset_size, check_dataset(loader))
+    dropping = _drop_last(loader, claim, given=drop_last)
     sampler = _sampler(
-        claim, loader, world, drop_last=drop_last, declared_size=public_size, rng=rng, group=process_group
+        claim, loader, world, drop_last=dropping, declared_size=public_size, rng=rng, group=process_group
     )
     denominator = _denominator(claim, loader, sampler, expected_batch_size, world)
     sampler.expected_batch_size = denominator
@@ -299,6 +302,18 @@ def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
         )
 
 
+def _drop_last(loader: DataLoader[Any], claim: Claim, *, given: bool | None) -> bool:
+    """Whether the last batch is left out: what the call says; that of the loader must not be overlooked."""
+    if given is None and loader.drop_last and not claim.participation.random:
+        raise UnsupportedCombinationError(
+            "the loader has drop_last=True, which says nothing here: which examples are left out is public, "
+            "and part of the batches that the certificate is about",
+            supported="make_private(..., drop_last=True), under ADD_REMOVE with dataset_size=; or "
+            "drop_last=False there, to train on every example",
+        )
+    return False if given is None else given
+
+
 def _public_size(claim: Claim, given: int | None, count: int) -> int | None:
     """The number of examples that is public: the declared one, or that of all neighbours; None without."""
     certified = claim.dataset_size
@@ -319,7 +334,7 @@ def _public_size(claim: Claim, given: int | None, count: int) -> int | None:
             )
         return count
     if declared is not None and abs(declared - count) > max(1.0, _TOLERANCE * declared):
-        raise _mismatch(f"dataset_size={declared}", declared)
+        raise _mismatch(f"{'certified ' if given is None else ''}dataset_size={declared}", declared)
     return declared
 
 
@@ -375,13 +390,13 @@ def _denominator(
     Sizes that people wrote down must be those of the lots: up to the rounding of steps per epoch where the
     number of examples is public, and else up to a tolerance, as what is told follows from the data.
     """
+    if given is not None:
+        check_certified(claim, "expected_batch_size", check_real("expected_batch_size", given))
     hidden, unrestricted = claim.mechanism.hides_size, claim.participation.unrestricted
     # 1 is what a DataLoader has where nobody said anything. Under EveryStep the lots were made from it.
     together = (loader.batch_size or 1) * world
     stated = {
-        "the loader's batch_size, times processes": together
-        if loader.batch_size != 1 and not unrestricted
-        else None,
+        LOADERS_SIZE: together if loader.batch_size != 1 and not unrestricted else None,
         "the certificate's expected_batch_size": claim.expected_batch_size,
         "expected_batch_size": given,
     }
@@ -394,11 +409,13 @@ def _denominator(
         tolerance = _TOLERANCE * size if hidden else 0.01 * mean
         if same_steps or abs(size - mean) < max(1.0, tolerance):
             continue
+        _check_stated(name, size, stated)
+        users = " (users, not examples: items of a UserDataset)" * isinstance(loader.dataset, UserDataset)
         if hidden:
-            raise _mismatch(f"{name} is {size:g}, which under {claim.participation!r}", size)
+            raise _mismatch(f"{name} is {size:g}{users}, which under {claim.participation!r}", size)
         raise CertificateError(
             f"{name} is {size:g}, but {claim.participation!r} over {sampler.dataset_size} examples gives "
-            f"lots of {mean:g} on average",
+            f"lots of {mean:g} on average{users}",
             claimed=size,
             recomputed=mean,
         )
@@ -418,10 +435,23 @@ def _denominator(
     return found
 
 
+def _check_stated(name: str, size: float, stated: Mapping[str, float | None]) -> None:
+    """Of a number that is not that of the lots: raise CertificateError if another one contradicts it."""
+    for other, value in stated.items():
+        if value is not None and abs(value - size) >= max(1.0, _TOLERANCE * size):
+            raise CertificateError(
+                f"{name} is {size:g}, and {other} is {value:g}: two declared sizes of a batch contradict "
+                "each other; change the one that is not meant",
+                claimed=value,
+                recomputed=size,
+            )
+
+
 def _mismatch(what: str, declared: float) -> CertificateError:
     """A declared number that is far from the data, without what the data have."""
     return CertificateError(
-        f"{what} differs from the dataset by more than {_TOLERANCE:.0%}; how many examples there are is "
-        "private, and so is this message: it is for whoever runs the training",
+        f"{what} differs from the dataset by more than {_TOLERANCE:.0%}. How many examples there are is "
+        "private, and so is this message. Take a plan from what is known without the data; or publish the "
+        "number on purpose, in the plan and as dataset_size; or use ZERO_OUT, where it is public",
         claimed=declared,
     )

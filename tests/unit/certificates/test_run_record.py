@@ -467,6 +467,7 @@ def test_the_generator_is_named_and_judged():
         "aes-128-ctr, lattice": "aes-128-ctr, lattice (cryptographic)",
         "aes-128-ctr, other": "'aes-128-ctr, other' (not a cryptographic generator)",
         "philox\n": r"'philox\n' (not a cryptographic generator)",
+        "none": "no random numbers",
         None: "a generator that is not stated",
     }
     for generator, words in named.items():

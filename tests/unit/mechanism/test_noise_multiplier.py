@@ -75,6 +75,18 @@ def test_whoever_hands_it_to_opacus_trains_with_what_was_claimed(participation):
         assert dm.epsilon(dm.Identity(12), less, 1e-5, participation=participation).lower > 5.0
 
 
+def test_under_poisson_sampling_rate_and_steps_belong_to_it():
+    """Opacus' own loader takes ceil(N / B) steps an epoch at one over that."""
+    clip = AdaptiveClip(count_share=0.1)
+    for participation in (dm.Poisson(0.25), dm.Poisson(0.25, max_examples_per_user=2)):
+        cal = dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-5, participation=participation)
+        assert cal.sigma_use == INDEPENDENT + ", with q and n as here"
+        adaptive = cal.certificate(clip_norm=clip).sigma_use
+        assert 'noise_multiplier, with q and n as here, with clipping="adaptive"' in adaptive
+        assert sigma_use(dm.SquareRoot(4), participation) == CORRELATED
+    assert dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-5).sigma_use == INDEPENDENT
+
+
 def test_a_risk_target_says_the_same():
     target = dm.AttackTarget(fpr=0.01, tpr=0.05)
     found = dm.calibrate_sigma_to(dm.Identity(4), target, participation=dm.MinSep(1, 4))

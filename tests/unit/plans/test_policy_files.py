@@ -58,7 +58,7 @@ def test_every_rule_is_read(tmp_path):
         ('forbidden_guarantees = ["estimates"]', "did you mean estimate"),
         ('allowed_adjacencies = ["add-remove"]', "did you mean add_remove"),
         ("allowed_units = [3]", "allowed_units must be a list of names"),
-        ('trusted_keys = ["missing.pub"]', "key must be a readable file"),
+        ('trusted_keys = ["missing.pub"]', "trusted_keys must be a readable file"),
         ("trusted_keys = 3", "trusted_keys must be a list of names"),
         ("", "a file with one rule at least"),
         ("max_eps", "a readable TOML file"),

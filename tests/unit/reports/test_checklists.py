@@ -48,6 +48,6 @@ def test_the_number_of_examples_is_private_where_neighbours_differ_in_it():
     private = answers(review_of(small().certificate(1.0, 10.0)))[key].text
     assert private.startswith("Public by assumption: 12 steps, expected batch size 10. Private: the number")
     declared = answers(review_of(small().certificate(1.0, 10.0, dataset_size=40)))[key].text
-    assert "expected batch size 10, dataset size 40. Private: the number of examples" in declared
+    assert "expected batch size 10, declared dataset size 40. Private: the number of examples" in declared
     public = answers(review_of(small("fixed lots")))[key].text
     assert public == "Public by assumption: 12 steps, number of examples."

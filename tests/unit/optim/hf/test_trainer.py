@@ -147,9 +147,12 @@ def test_accumulation_is_physical_batches_of_one_lot(tmp_path):
     assert one.state.global_step == N
     torch.testing.assert_close(ended(one), by_hand(max_physical_batch_size=2), rtol=0.0, atol=0.0)
     with pytest.raises(
-        dm.CertificateError, match=r"per_device_train_batch_size=2 times gradient_acc.*_steps=2 must be"
+        dm.CertificateError,
+        match=r"per_device_train_batch_size=2 times gradient_acc.*_steps=2 is 4, which under",
     ):
         trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2).train()
+    with pytest.raises(dm.CertificateError, match=r"_steps=1 is 4, and the certificate's .* is 6: two decl"):
+        trainer(tmp_path, cal=CAL.certificate(0.5, LOT), per_device_train_batch_size=4).train()
 
 
 def test_physical_batches_of_the_callers_choice(tmp_path):
@@ -570,3 +573,44 @@ def test_a_mixin_for_other_trainers(tmp_path):
     )
     one.train()
     torch.testing.assert_close(ended(one), by_hand(), rtol=0.0, atol=0.0)
+
+
+class Table(Rows):
+    """What Trainer asks of a dataset with columns; it keeps the order in which columns were taken off."""
+
+    column_names = ("inputs", "labels", "one", "two", "three", "four")
+    removed = ()
+
+    def remove_columns(self, names):
+        kept = Table()
+        kept.column_names = tuple(name for name in self.column_names if name not in names)
+        kept.removed = tuple(names)
+        return kept
+
+
+def test_names_in_the_order_of_a_set_are_no_other_data(tmp_path):
+    """Trainer lists names from sets, whose order differs between processes (PYTHONHASHSEED)."""
+
+    def with_names(*names):
+        one = trainer(tmp_path)
+        one._signature_columns = ["inputs", *names]
+        return one.run
+
+    _, optimizer, loader = with_names("label", "label_ids", "labels")
+    state = loader.state_dict()
+    optimizer.close()
+    _, optimizer, loader = with_names("labels", "label_ids", "label")
+    loader.load_state_dict(state)
+    optimizer.close()
+
+
+def test_unused_columns_are_taken_off_in_one_order(tmp_path, monkeypatch):
+    one = trainer(tmp_path, data=Table())
+
+    def unused(data, description=None):
+        return data.remove_columns(["two", "one", "four", "three"])
+
+    monkeypatch.setattr(one, "_remove_unused_columns", unused)
+    _, optimizer, loader = one.run
+    assert loader._dataset.removed == ("four", "one", "three", "two")
+    optimizer.close()

@@ -374,3 +374,12 @@ def test_what_is_validated_may_be_monitored(tmp_path):
     one = private(log_raw=True)
     fitted(one, Plateau("val_loss"), *callbacks)
     assert one.run_record().steps > 0
+
+
+def test_checkpoints_where_newest_does_not_look_are_told(tmp_path, recwarn):
+    own = private(folder=tmp_path / "run")
+    for place in (tmp_path / "run", tmp_path / "run" / "more", None):
+        own.setup(trainer(own, ModelCheckpoint(place)), Module(), "fit")
+    assert not [one for one in recwarn if "newest" in str(one.message)]
+    with pytest.warns(UserWarning, match=r"newest\(\) looks there alone.*Give both one folder"):
+        own.setup(trainer(own, ModelCheckpoint(tmp_path / "other")), Module(), "fit")

@@ -155,8 +155,9 @@ SAME = "another live NoiseStream or PrivateOptimizer of this process draws the s
 @pytest.mark.parametrize("second", [stream, optimizer])
 def test_an_equal_seed_twice_is_refused_while_the_first_lives(first, second):
     one = first()
-    with pytest.raises(dm.UnsupportedCombinationError, match=SAME):
+    with pytest.raises(dm.UnsupportedCombinationError, match=SAME) as caught:
         second()
+    assert "optimizer.close() of the other one first" in str(caught.value)
     one.step()
     del one
     assert second().steps_left == 6

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
-from dpmech.optim import AdaptiveClip, NoiseStream, PrivateLoader
+from dpmech.optim import AdaptiveClip, NoiseStream, PrivateLoader, make_private
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.samplers import sampler_for
 
@@ -235,3 +235,41 @@ def test_a_warning_that_raises_adds_nothing_twice(monkeypatch):
     run.optimizer.step()
     assert float(releases[0][0].max()) == pytest.approx(1.0, abs=1e-3)
     run.optimizer.close()
+
+
+@pytest.mark.parametrize("when", ["before the step", "in the torch optimizer"])
+def test_the_loop_goes_on_after_an_interrupt(when, monkeypatch):
+    """After backward one step ends the lot; a step that was interrupted leaves nothing that is in the way."""
+    model = torch.nn.Linear(3, 1)
+    data = TensorDataset(torch.ones(SIZE, 3), torch.zeros(SIZE, 1))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = make_private(
+        model, sgd, DataLoader(data), CAL, loss=torch.nn.MSELoss(), expected_batch_size=SIZE / EPOCH
+    )
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    def loop(interrupted=False):
+        for batch in loader:
+            model.backward(*batch)
+            if interrupted and when == "before the step":
+                raise KeyboardInterrupt
+            optimizer.step()
+
+    with monkeypatch.context() as patched:
+        if when != "before the step":
+            patched.setattr(sgd, "step", interrupt)
+            patched.setattr(torch.optim.SGD, "step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            loop(interrupted=True)
+    if when == "before the step":
+        with pytest.raises(
+            dm.UnsupportedCombinationError, match=r"after an interrupt optimizer\.step\(\) once"
+        ):
+            loop()
+        optimizer.step()
+    while optimizer.steps_left:
+        loop()
+    assert optimizer.run_record().steps == N
+    optimizer.close()

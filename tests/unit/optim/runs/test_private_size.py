@@ -251,7 +251,8 @@ def test_a_calibration_carries_it():
     assert dm.verify(certificate).ok
     optimizer = made(cal, 41)[1]
     assert (optimizer.expected_batch_size, optimizer.run_record().certificate.dataset_size) == (8.0, 40)
-    assert "dataset size 40, public" in str(optimizer.run_record())
+    assert str(optimizer.run_record()).endswith("; declared dataset size 40")
+    assert "public" not in str(optimizer.run_record())
     with pytest.raises(dm.CertificateError, match="dataset_size is certified as 40, got 41"):
         made(cal, 41, dataset_size=41)
     for bad in (0, 1.5, "40"):
@@ -280,6 +281,54 @@ def test_a_mismatch_is_told_without_the_real_size(name, options):
             make_private(model, sgd, loader, saved.calibration(name), loss=linear_loss, **given)
         told.add((str(caught.value), caught.value.claimed, caught.value.recomputed))
     assert len(told) == 1
+    text = str(caught.value)
+    assert "plan from what is known without the data" in text
+    assert len(text) <= 400
+
+
+@pytest.mark.parametrize("size", [39, 40, 41])
+def test_declared_sizes_that_contradict_each_other_are_both_named(size):
+    cal = saved.calibration("poisson")
+    certified = cal.certificate(expected_batch_size=8)
+    with pytest.raises(dm.CertificateError, match=r"expected_batch_size is certified as 8\.0, got 32\.0"):
+        made(certified, size, expected_batch_size=32)
+    with pytest.raises(
+        dm.CertificateError, match=r"times processes is 32, and the certificate's .* is 8: two declared sizes"
+    ):
+        made(certified, size, batch_size=32)
+    with pytest.raises(dm.CertificateError, match=r"times processes is 32, and expected_batch_size is 8:"):
+        made(cal, size, batch_size=32, expected_batch_size=8)
+
+
+def test_a_batch_of_users_says_that_it_counts_users():
+    cal = dm.calibrate_sigma(dm.Mechanism(dm.Identity(6), dm.MinSep(2), unit=dm.Unit.USER), 8.0, 1e-5)
+    data = UserDataset(examples(SIZE), [i // 4 for i in range(SIZE)], 4)  # 10 users, 5 a batch
+    model = nn.Linear(3, 1, bias=False)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(dm.CertificateError, match=r"is 20 \(users, not examples: items of a UserDataset\)"):
+        make_private(model, sgd, DataLoader(data), cal, CLIP, loss=linear_loss, expected_batch_size=20)
+
+
+@pytest.mark.parametrize("name", ["min-sep", "every step", "poisson"])
+def test_a_loader_that_drops_its_last_batch_is_not_overlooked(name):
+    """It says nothing where the certificate makes the batches, and nothing under random sampling."""
+    cal, given = saved.calibration(name), {"expected_batch_size": 10} if name == "min-sep" else {}
+
+    def private(**options):
+        model = nn.Linear(3, 1, bias=False)
+        loader = DataLoader(examples(SIZE), batch_size=8 if name == "poisson" else 10, drop_last=True)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        return make_private(model, sgd, loader, cal, CLIP, loss=linear_loss, **given | options)
+
+    if name != "poisson":
+        with pytest.raises(
+            dm.UnsupportedCombinationError, match=r"drop_last=True.*make_private\(\.\.\., drop"
+        ):
+            private(dataset_size=SIZE)
+        private(dataset_size=SIZE, drop_last=False)[1].close()
+        private(dataset_size=SIZE, drop_last=True)[1].close()
+    else:
+        private()[1].close()
 
 
 def test_within_the_tolerance_nothing_is_told(recwarn):

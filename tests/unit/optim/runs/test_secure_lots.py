@@ -70,6 +70,34 @@ def test_the_record_names_the_generators(rng, generator, lots, noise, seeded):
     assert strict.ok == (PHILOX not in (lots, noise))
 
 
+@pytest.mark.parametrize(
+    ("participation", "shuffle", "words"),
+    [
+        (dm.MinSep(4), False, "no random numbers"),
+        (dm.EveryStep(), False, "no random numbers"),
+        (dm.EveryStep(), True, "aes-128-ctr (cryptographic)"),
+    ],
+)
+def test_batches_in_a_fixed_order_have_no_random_numbers(participation, shuffle, words):
+    cal = dm.calibrate_sigma(dm.Identity(8), 8.0, 1e-5, participation=participation)
+    model = nn.Linear(3, 1)
+    data = TensorDataset(torch.zeros(40, 3), torch.zeros(40, 1))
+    optimizer = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        DataLoader(data, batch_size=10, shuffle=shuffle),
+        cal,
+        loss=nn.MSELoss(),
+        dataset_size=40,
+    )[1]
+    record = dm.RunRecord.from_json(optimizer.run_record().to_json())
+    assert f"batches: 'SequentialSampler', from {words}; noise" in str(record)
+    (check,) = (check for check in dm.verify(record).checks if check.name == "randomness")
+    assert f"batches from {words}, noise" in check.detail
+    assert dm.verify(record, policy=dm.Policy(require_cryptographic_generator=True)).ok
+    optimizer.close()
+
+
 @pytest.mark.parametrize(("before", "after"), [("philox", None), (None, "philox"), ("secure", None)])
 def test_a_run_goes_on_with_the_lots_it_was_begun_with(before, after):
     first, lots = private(before)[2], private(after)[2]
