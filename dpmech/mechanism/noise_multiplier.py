@@ -33,7 +33,7 @@ _CORRELATED = "correlated noise: use NoiseStream; no number for DP-SGD tools"
 
 
 def noise_multiplier(mechanism: Mechanism, sigma: float, *, adaptive_clip: bool = False) -> float | None:
-    """Opacus' noise multiplier: standard deviation of the noise of every step over the clip norm of an example.
+    """Opacus' noise multiplier: standard deviation of every step's noise over the clip norm of an example.
 
     It is sigma where C is the identity, whatever the participation: the sensitivity is inside sigma. That
     Opacus would state the same eps for it is not said: `sigma_use` says where it does.

@@ -93,7 +93,7 @@ class RiskCalibration:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """As of a Claim: sigma where noise is i.i.d. and examples are clipped one by one, and None otherwise."""
+        """As of a Claim: sigma where noise is i.i.d. and examples are clipped one by one, else None."""
         return noise_multiplier(self.mechanism, self.sigma)
 
     def calibration(self, delta: float | None = None) -> Calibration:

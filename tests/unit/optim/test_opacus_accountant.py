@@ -158,7 +158,7 @@ def test_adaptive_clipping_is_refused_before_the_step():
         own.clip_and_accumulate()
         counts.append(float(own.unclipped_num))
     assert counts == [4.0, 5.0]
-    with pytest.raises(dm.UnsupportedCombinationError, match="AdaClipDPOptimizer.*AdaptiveClip"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"AdaClipDPOptimizer.*AdaptiveClip"):
         trained(steps=1, clipping="adaptive", **FOLLOWED)
 
 
