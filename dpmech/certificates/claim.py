@@ -182,23 +182,21 @@ class Claim(abc.ABC):
 
     @property
     def noise_multiplier(self) -> float | None:
-        """What Opacus calls so: sigma where the noise of all steps is i.i.d., and None where it is not.
+        """Noise of every step over the clip norm of an example: sigma where it is i.i.d., and None otherwise.
 
-        Never sigma over the sensitivity: the sensitivity is inside sigma.
+        None too where users are clipped as one and under an AdaptiveClip. Never sigma over the sensitivity:
+        the sensitivity is inside sigma. Whether Opacus would state the same eps, `sigma_use` says.
         """
-        return noise_multiplier(self.strategy, self.sigma)
+        return noise_multiplier(self.mechanism, self.sigma, adaptive_clip=self._adaptive_clip)
 
     @property
     def sigma_use(self) -> str:
         """What to do with sigma, in a sentence: which noise it is, and whether Opacus has a name for it."""
-        if isinstance(self.clip_norm, AdaptiveClip) and self.noise_multiplier is not None:
-            counts = up(self.clip_norm.count_stddev(self.sigma))
-            independent = sigma_use(self.strategy, self.participation).partition(" at clip norm 1")[2]
-            return (
-                f"i.i.d. noise of gradients and counts together{independent}, with "
-                f'clipping="adaptive" and unclipped_num_std={counts}'
-            )
-        return sigma_use(self.strategy, self.participation)
+        return sigma_use(self.mechanism, adaptive_clip=self._adaptive_clip)
+
+    @property
+    def _adaptive_clip(self) -> bool:
+        return isinstance(self.clip_norm, AdaptiveClip)
 
     def rmse(self, *, workload: Workload | None = None) -> float:
         """||B||_F sigma / sqrt(n) in units of the clip norm, amplified where sigma is."""

@@ -84,8 +84,8 @@ _CAPTION = (
     "errors in units of the clip norm at the calibrated sigma; times less: error of the baseline over that "
     "of the row, rounded down; identity: independent noise under the plan's own sampling; buffers: vectors "
     "of the model's size that the noise keeps, 8 bytes a parameter; redrawn: vectors drawn again every step; "
-    "sigma: of identity and DP-SGD what Opacus calls noise_multiplier, of other families that of correlated "
-    "noise, no number for DP-SGD tools"
+    "sigma: of identity and DP-SGD that of i.i.d. noise, of other families that of correlated noise, no "
+    "number for DP-SGD tools"
 )
 
 

@@ -219,8 +219,8 @@ _PUBLISHED = (Column("published_rmse", "published rmse"), Column("difference", "
 _CAPTION = (
     "rmse and max_se in units of the clip norm, at the calibrated sigma; times less: rmse of the baseline "
     "over that of the row, rounded down; buffers: vectors of the model's size that the noise keeps; redrawn: "
-    "vectors drawn again every step; sigma: of identity and DP-SGD what Opacus calls noise_multiplier, of "
-    "other strategies that of correlated noise, no number for DP-SGD tools"
+    "vectors drawn again every step; sigma: of identity and DP-SGD that of i.i.d. noise, of other "
+    "strategies that of correlated noise, no number for DP-SGD tools"
 )
 
 

@@ -25,7 +25,7 @@ from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.evaluation import delta, epsilon
 from dpmech.exceptions import InvalidParameterError
-from dpmech.mechanism import Strategy, sensitivity, sigma_use
+from dpmech.mechanism import Mechanism, Strategy, sensitivity, sigma_use
 from dpmech.mechanism import noise_multiplier as noise_multiplier_of
 from dpmech.numerics import Bounds, between, typed
 
@@ -131,7 +131,8 @@ def _answer(
     if chosen is None:
         raise MissingOptionsError(missing)
     strategy = chosen.build(plan.training.n)
-    noise = sigma if sigma is not None else _sigma_of(noise_multiplier, strategy)
+    mechanism = Mechanism(strategy, plan.participation, plan.adjacency)
+    noise = sigma if sigma is not None else _sigma_of(noise_multiplier, mechanism)
     method = plan.method
     if out is not None and method is None:
         # A certificate of a sigma that was not searched rests on no samples.
@@ -147,7 +148,7 @@ def _answer(
         found = _bounds(command, plan, strategy, noise, method, executor)
         report("")
     name = "eps" if command == "epsilon" else "delta"
-    bounds = sensitivity(strategy, plan.participation, adjacency=plan.adjacency)
+    bounds = sensitivity(mechanism)
     row: dict[str, Any] = {
         "label": chosen.label,
         f"{name}_lower": found.lower,
@@ -155,9 +156,9 @@ def _answer(
         "guarantee": str(found.guarantee),
         "method": str(found.by),
         "sigma": noise,
-        "sigma_use": sigma_use(strategy, plan.participation),
+        "sigma_use": sigma_use(mechanism),
         "sensitivity": bounds.upper,
-        "noise_multiplier": noise_multiplier_of(strategy, noise),
+        "noise_multiplier": noise_multiplier_of(mechanism, noise),
         "strategy": as_data(strategy),
         "seconds": round(time.perf_counter() - start, 3),
     }
@@ -182,13 +183,15 @@ def _answer(
         raise failed
 
 
-def _sigma_of(given: float | None, strategy: Strategy) -> float:
+def _sigma_of(given: float | None, mechanism: Mechanism) -> float:
     """Sigma of a noise multiplier, which it is where the noise of all steps is i.i.d."""
     if given is None:
         raise InvalidParameterError("sigma", None, "given")
-    if noise_multiplier_of(strategy, given) is None:
+    if noise_multiplier_of(mechanism, given) is None:
         raise InvalidParameterError(
-            "noise_multiplier", given, f"left out with {strategy!r}, {sigma_use(strategy)}; give --sigma"
+            "noise_multiplier",
+            given,
+            f"left out with {mechanism.strategy!r}, {sigma_use(mechanism)}; give --sigma",
         )
     return given
 

@@ -94,9 +94,11 @@ def from_opacus_history(accountant: object) -> PrivacyProfile:
 
     **What a history cannot say**, and the caller answers for: that the loader did sample by Poisson. With
     `poisson_sampling=False` Opacus shuffles, writes the same history, and no theorem here covers it; the same
-    goes for gradients of several batches accumulated before a step, where an example may be in each. Noise
-    from a generator that others can predict, and hooks that change gradients after clipping, are not in it
-    either.
+    goes for gradients of several batches accumulated before a step, where an example may be in each. Nor does
+    it say that the clip norm was fixed: with `clipping="adaptive"` (AdaClipDPOptimizer) the history is the
+    same, and the run costs more, as an example moves the count of unclipped ones by 1 and noise is shared as
+    if by 1/2, and as the size of every batch enters the next clip norm without noise. Noise from a generator
+    that others can predict, and hooks that change gradients after clipping, are not in it either.
 
     A loader of Opacus takes k = len(loader) = ceil(N / B) steps an epoch, each with q = 1 / k, which is what
     the history says. To size noise beforehand:

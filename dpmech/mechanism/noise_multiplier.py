@@ -1,18 +1,30 @@
 """Opacus' noise multiplier: which noise it describes, and what to do with sigma where it describes none.
 
 Tools for DP-SGD (independent noise, most often under Poisson sampling) take one number for the noise of all
-steps.
+steps, clip examples one by one, and state the eps of their own loader.
 """
 
 import numpy as np
 
-from dpmech.mechanism.participation import Participation
-from dpmech.mechanism.strategies import Strategy, check_strategy
+from dpmech.mechanism.budget import Unit
+from dpmech.mechanism.mechanism import Mechanism
+from dpmech.mechanism.sampled_participation import Poisson
+from dpmech.mechanism.strategies import Strategy
 
 __all__ = ["noise_multiplier", "sigma_use"]
 
-_INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1; in Opacus: noise_multiplier"
-_SAMPLED = ", with q and n as here"
+_INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1"
+# TruncatedPoisson and UserPoisson are no subclasses of Poisson. EveryStep covers every loader; no eps of
+# Opacus is that of its claim.
+_POISSON = f"{_INDEPENDENT}; in Opacus: noise_multiplier, where its loader takes n steps with q as here"
+_NAMED = f"{_INDEPENDENT} (what Opacus calls noise_multiplier)"
+_OTHER_BATCHES = f"{_NAMED}; Opacus' loaders draw other batches, at another eps"
+_EXAMPLES_OF_USERS = f"{_NAMED}; Opacus states the eps of examples, not of users"
+_USERS = (
+    f"{_INDEPENDENT} (what Opacus calls noise_multiplier); Opacus states the eps of examples, not of users"
+)
+_USERS = f"{_INDEPENDENT} of a user; no number for Opacus, which clips examples"
+_ADAPTIVE = "i.i.d. noise of gradients and counts together; no number for Opacus, which counts otherwise"
 _DIAGONAL = (
     "independent noise, whose size is that of sigma times an entry of C^-1 at every step: use NoiseStream; "
     "no number for DP-SGD tools"
@@ -20,35 +32,48 @@ _DIAGONAL = (
 _CORRELATED = "correlated noise: use NoiseStream; no number for DP-SGD tools"
 
 
-def noise_multiplier(strategy: Strategy, sigma: float) -> float | None:
-    """Standard deviation of the noise of every step over the clip norm, which Opacus calls noise multiplier.
+def noise_multiplier(mechanism: Mechanism, sigma: float, *, adaptive_clip: bool = False) -> float | None:
+    """Opacus' noise multiplier: standard deviation of every step's noise over the clip norm of an example.
 
-    It is sigma where C is the identity, whatever the participation: the sensitivity is inside sigma.
+    It is sigma where C is the identity, whatever the participation: the sensitivity is inside sigma. That
+    Opacus would state the same eps for it is not said: `sigma_use` says where it does.
 
     Args:
-        strategy: C.
+        mechanism: with C, and with whose contributions are clipped.
         sigma: standard deviation of Z in C G + sigma Z at clip norm 1.
+        adaptive_clip: whether sigma is shared by gradients and the counts of an adaptive clip norm.
 
     Returns:
-        sigma; None where the noise of different steps is correlated or of different size, so that no such
-        number describes it.
+        sigma; None where the noise of different steps is correlated or of different size, where all that a
+        user brings is clipped as one, and under an adaptive clip norm: no such number describes these.
     """
-    return sigma if _is_identity(strategy) else None
+    described = _is_identity(mechanism.strategy) and not adaptive_clip and not _clips_users(mechanism)
+    return sigma if described else None
 
 
-def sigma_use(strategy: Strategy, participation: Participation | None = None) -> str:
-    """A sentence that says what to do with the sigma of a strategy.
+def sigma_use(mechanism: Mechanism, *, adaptive_clip: bool = False) -> str:
+    """A sentence that says what to do with the sigma of a mechanism.
 
     Args:
-        strategy: C.
-        participation: where it has a sampling rate (Poisson), the sentence says that rate and number of
-            steps belong to sigma too, as those of Opacus' own loader are others.
+        mechanism: what runs.
+        adaptive_clip: as for `noise_multiplier`. Opacus counts an example as 1 or 0, which moves its count by
+            twice as much as the counts of +1/2 and -1/2 here, and divides by the size of the batch drawn.
     """
-    if _is_identity(strategy):
-        return _INDEPENDENT + (_SAMPLED if hasattr(participation, "sampling_prob") else "")
-    return _DIAGONAL if strategy.inverse_bands == 1 else _CORRELATED
+    if not _is_identity(mechanism.strategy):
+        return _DIAGONAL if mechanism.strategy.inverse_bands == 1 else _CORRELATED
+    if adaptive_clip:
+        return _ADAPTIVE
+    if _clips_users(mechanism):
+        return _USERS
+    if mechanism.unit is Unit.USER:
+        return _EXAMPLES_OF_USERS
+    return _POISSON if isinstance(mechanism.participation, Poisson) else _OTHER_BATCHES
+
+
+def _clips_users(mechanism: Mechanism) -> bool:
+    """Whether all that a user brings to a step is clipped as one."""
+    return mechanism.unit is Unit.USER and mechanism.participation.unit is None
 
 
 def _is_identity(strategy: Strategy) -> bool:
-    check_strategy(strategy)
     return strategy.inverse_bands == 1 and bool(np.all(strategy.noising_row_norms() == 1.0))

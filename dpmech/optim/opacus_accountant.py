@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opacus.accountants import IAccountant  # noqa: TID253 - whoever imports this module has Opacus
+from opacus.optimizers import AdaClipDPOptimizer  # noqa: TID253 - as above
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_delta
@@ -23,7 +24,8 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
     **Guarantee:** a deterministic upper bound on eps for adding or removing one example, if every step drew a
     Poisson sample, as loaders of `PrivacyEngine.make_private` do unless they are told not to. With
     `poisson_sampling=False` the history is the same, and the number is not proved: nobody tells an accountant
-    how a loader samples. Several batches before one step are refused, as an example may be in each.
+    how a loader samples. Several batches before one step are refused, as an example may be in each; so is
+    `clipping="adaptive"`.
     """
 
     def __init__(self) -> None:
@@ -74,11 +76,20 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
 
         Raises:
             UnsupportedCombinationError: from the hook, before the step, if gradients of several batches were
-                accumulated: independent samples may hold an example more than once.
+                accumulated: independent samples may hold an example more than once. And under
+                `clipping="adaptive"`: Opacus shares the noise as if one example moved its count by 1/2, and
+                it moves it by 1; the size of the batch, by which it divides the count, is released without
+                noise.
         """
         count = super().get_optimizer_hook_fn(sample_rate)
 
         def hook(optimizer: Any) -> None:  # noqa: ANN401 - of Opacus
+            if isinstance(optimizer, AdaClipDPOptimizer):
+                raise UnsupportedCombinationError(
+                    'AdaClipDPOptimizer, Opacus\' clipping="adaptive", whose count of unclipped examples has '
+                    "less noise than its noise multiplier says",
+                    supported='clipping="flat" in Opacus, or dpmech.optim.make_private with an AdaptiveClip',
+                )
             batches = optimizer.accumulated_iterations
             if batches > 1:
                 raise UnsupportedCombinationError(

@@ -10,6 +10,7 @@ from dpmech.files import read_toml
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
+    Mechanism,
     Participation,
     Strategy,
     noise_multiplier,
@@ -120,9 +121,11 @@ def _sigma(given: dict[str, Any], strategy: Strategy) -> float:
     if "sigma" in given:
         return check_sigma(given["sigma"])
     multiplier = check_real("noise_multiplier", given["noise_multiplier"], minimum=0.0, open_minimum=True)
-    if noise_multiplier(strategy, multiplier) is None:
+    # Claims of files are about examples; sigma is the same under every participation.
+    mechanism = Mechanism(strategy)
+    if noise_multiplier(mechanism, multiplier) is None:
         raise InvalidParameterError(
-            "noise_multiplier", multiplier, f"left out with {strategy!r}: {sigma_use(strategy)}; give sigma"
+            "noise_multiplier", multiplier, f"left out with {strategy!r}: {sigma_use(mechanism)}; give sigma"
         )
     return multiplier
 

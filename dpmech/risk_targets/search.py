@@ -93,8 +93,8 @@ class RiskCalibration:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """What Opacus calls so: sigma where the noise of all steps is i.i.d., and None where it is not."""
-        return noise_multiplier(self.mechanism.strategy, self.sigma)
+        """As of a Claim: sigma where noise is i.i.d. and examples are clipped one by one, else None."""
+        return noise_multiplier(self.mechanism, self.sigma)
 
     def calibration(self, delta: float | None = None) -> Calibration:
         """The same noise scale with the budget that it meets at a delta: to certify, and to train with.
@@ -169,7 +169,7 @@ class RiskCalibration:
         return "\n".join(
             [
                 f"sigma {up(self.sigma)} at clip norm 1: {self.risk.guarantee}",
-                sigma_use(self.mechanism.strategy, self.mechanism.participation),
+                sigma_use(self.mechanism),
                 f"{type(self.target).__name__}: {wanted}; reached in "
                 f"{between(self.risk.lower, self.risk.upper)}, {self.mechanism.adjacency.value}",
                 repr(self.mechanism.strategy),

@@ -11,7 +11,11 @@ from dpmech.certificates import AdaptiveClip
 from dpmech.certificates.document import seal_of
 from dpmech.mechanism import noise_multiplier, sigma_use
 
-INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1; in Opacus: noise_multiplier"
+INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1"
+POISSON = f"{INDEPENDENT}; in Opacus: noise_multiplier, where its loader takes n steps with q as here"
+OTHER_BATCHES = (
+    f"{INDEPENDENT} (what Opacus calls noise_multiplier); Opacus' loaders draw other batches, at another eps"
+)
 CORRELATED = "correlated noise: use NoiseStream; no number for DP-SGD tools"
 
 
@@ -28,8 +32,9 @@ CORRELATED = "correlated noise: use NoiseStream; no number for DP-SGD tools"
     ids=repr,
 )
 def test_it_is_sigma_where_the_noise_is_that_of_dp_sgd(strategy):
-    assert noise_multiplier(strategy, 1.3) == 1.3
-    assert sigma_use(strategy) == INDEPENDENT
+    assert noise_multiplier(dm.Mechanism(strategy), 1.3) == 1.3
+    assert sigma_use(dm.Mechanism(strategy)) == OTHER_BATCHES
+    assert sigma_use(dm.Mechanism(strategy, dm.Poisson(0.1))) == POISSON
     np.testing.assert_array_equal(np.linalg.inv(strategy.to_dense()), np.eye(strategy.n))
 
 
@@ -47,8 +52,9 @@ def test_it_is_sigma_where_the_noise_is_that_of_dp_sgd(strategy):
     ids=repr,
 )
 def test_it_is_absent_where_no_number_describes_the_noise(strategy, words):
-    assert noise_multiplier(strategy, 1.3) is None
-    assert sigma_use(strategy).startswith(words)
+    for adaptive_clip in (False, True):
+        assert noise_multiplier(dm.Mechanism(strategy), 1.3, adaptive_clip=adaptive_clip) is None
+        assert sigma_use(dm.Mechanism(strategy), adaptive_clip=adaptive_clip).startswith(words)
     assert not np.array_equal(np.linalg.inv(strategy.to_dense()), np.eye(strategy.n))
 
 
@@ -63,7 +69,7 @@ def test_it_is_absent_where_no_number_describes_the_noise(strategy, words):
     ],
     ids=repr,
 )
-def test_whoever_hands_it_to_opacus_trains_with_what_was_claimed(participation):
+def test_it_is_the_noise_of_the_claim_under_its_own_sampling(participation):
     """The noise of a DP-SGD step is noise_multiplier times the clip norm; the claim holds at that noise."""
     cal = dm.calibrate_sigma(dm.Identity(12), 4.0, 1e-5, participation=participation)
     assert cal.noise_multiplier == cal.sigma == cal.certificate().noise_multiplier
@@ -75,35 +81,89 @@ def test_whoever_hands_it_to_opacus_trains_with_what_was_claimed(participation):
         assert dm.epsilon(dm.Identity(12), less, 1e-5, participation=participation).lower > 5.0
 
 
-def test_under_poisson_sampling_rate_and_steps_belong_to_it():
-    """Opacus' own loader takes ceil(N / B) steps an epoch at one over that."""
-    clip = AdaptiveClip(count_share=0.1)
-    for participation in (dm.Poisson(0.25), dm.Poisson(0.25, max_examples_per_user=2)):
-        cal = dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-5, participation=participation)
-        assert cal.sigma_use == INDEPENDENT + ", with q and n as here"
-        adaptive = cal.certificate(clip_norm=clip).sigma_use
-        assert 'noise_multiplier, with q and n as here, with clipping="adaptive"' in adaptive
-        assert sigma_use(dm.SquareRoot(4), participation) == CORRELATED
-    assert dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-5).sigma_use == INDEPENDENT
-
-
 def test_a_risk_target_says_the_same():
     target = dm.AttackTarget(fpr=0.01, tpr=0.05)
     found = dm.calibrate_sigma_to(dm.Identity(4), target, participation=dm.MinSep(1, 4))
     assert found.noise_multiplier == found.sigma
-    assert str(found).splitlines()[1] == INDEPENDENT
+    assert str(found).splitlines()[1] == OTHER_BATCHES
     assert dm.calibrate_sigma_to(dm.LambdaCGD(4, 0.5), target).noise_multiplier is None
 
 
-def test_of_an_adaptive_clip_it_is_what_opacus_takes_for_both_sums():
-    """Opacus gives the gradients (z^-2 - (2 s)^-2)^(-1/2), s the deviation of the count."""
-    cal = dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-5)
+@pytest.mark.parametrize(
+    ("participation", "adjacency"),
+    [
+        (dm.BallsInBins(4), dm.Adjacency.ADD_REMOVE),
+        (dm.BallsInBins(4, fresh=True), dm.Adjacency.ADD_REMOVE),
+        (dm.MinSep(4), dm.Adjacency.REPLACE_ONE),
+        (dm.FixedEpochs(2), dm.Adjacency.ADD_REMOVE),
+        (dm.EveryStep(), dm.Adjacency.ADD_REMOVE),
+        (dm.CyclicPoisson(0.5, 2), dm.Adjacency.ADD_REMOVE),
+        (dm.Poisson(0.25, max_lot_size=4, dataset_size=8), dm.Adjacency.ZERO_OUT),
+        (dm.FixedSizeLots(8, 2), dm.Adjacency.REPLACE_ONE),
+    ],
+    ids=repr,
+)
+def test_only_for_poisson_samples_of_examples_a_loader_of_opacus_is_named(participation, adjacency):
+    mechanism = dm.Mechanism(dm.Identity(8), participation, adjacency)
+    assert noise_multiplier(mechanism, 1.3) == 1.3
+    assert sigma_use(mechanism) == OTHER_BATCHES
+    of_poisson = dm.Mechanism(dm.Identity(8), dm.Poisson(0.25), dm.Adjacency.ZERO_OUT)
+    assert sigma_use(of_poisson) == POISSON
+
+
+def test_sigma_for_bins_costs_more_in_a_poisson_loader():
+    """Why the sentence says so: one epoch, one bin each, is cheaper than a coin a step."""
+    cal = dm.calibrate_sigma(dm.Identity(40), 8.0, 1e-5, participation=dm.BallsInBins(40))
+    there = dm.epsilon(dm.Identity(40), cal.noise_multiplier, 1e-5, participation=dm.Poisson(1 / 40))
+    assert there.lower > 11.7
+    assert cal.sigma_use == OTHER_BATCHES
+
+
+@pytest.mark.parametrize("participation", [dm.Poisson(0.25), dm.MinSep(4), dm.BallsInBins(4)], ids=repr)
+def test_users_who_are_clipped_as_one_have_no_number_in_opacus(participation):
+    mechanism = dm.Mechanism(dm.Identity(8), participation, unit=dm.Unit.USER)
+    assert noise_multiplier(mechanism, 1.3) is None
+    assert sigma_use(mechanism) == f"{INDEPENDENT} of a user; no number for Opacus, which clips examples"
+
+
+@pytest.mark.parametrize(
+    "participation",
+    [dm.Poisson(0.25, max_examples_per_user=3), dm.MinSep(4, max_examples_per_user=3)],
+    ids=repr,
+)
+def test_of_users_whose_examples_are_clipped_opacus_states_another_eps(participation):
+    mechanism = dm.Mechanism(dm.Identity(8), participation)
+    assert noise_multiplier(mechanism, 1.3) == 1.3
+    assert sigma_use(mechanism).endswith("Opacus states the eps of examples, not of users")
+
+
+def test_a_claim_about_users_holds_no_number_in_its_file(tmp_path):
+    path = tmp_path / "certificate.json"
+    mechanism = dm.Mechanism(dm.Identity(8), dm.Poisson(0.25), unit=dm.Unit.USER)
+    own = dm.calibrate_sigma(mechanism, 4.0, 1e-5).certificate()
+    own.save(path)
+    assert '"noise_multiplier": null' in path.read_text()
+    assert dm.Certificate.load(path) == own
+    assert own.sigma_use in str(own)
+
+
+def test_with_an_adaptive_clip_there_is_no_number_for_opacus(tmp_path):
+    """Opacus' count moves by 1: with noise `count_stddev` both sums together cost more than was claimed."""
+    participation = dm.Poisson(0.25)
+    cal = dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-5, participation=participation)
     clip = AdaptiveClip(count_share=0.1)
     own = cal.certificate(clip_norm=clip, expected_batch_size=8.0)
-    gradients = (own.noise_multiplier**-2 - (2.0 * clip.count_stddev(own.sigma)) ** -2) ** -0.5
-    assert gradients == pytest.approx(clip.gradient_sigma(own.sigma), rel=1e-12)
-    assert 'clipping="adaptive" and unclipped_num_std=' in own.sigma_use
-    assert "unclipped_num_std" not in cal.certificate().sigma_use
+    counts = clip.count_stddev(own.sigma)
+    gradients = (cal.noise_multiplier**-2 - (2.0 * counts) ** -2) ** -0.5
+    joint = (gradients**-2 + counts**-2) ** -0.5
+    assert dm.epsilon(dm.Identity(4), joint, 1e-5, participation=participation).lower > 4.5
+    assert own.noise_multiplier is None
+    assert own.sigma_use == (
+        "i.i.d. noise of gradients and counts together; no number for Opacus, which counts otherwise"
+    )
+    assert cal.sigma_use == cal.certificate(clip_norm=1.0).sigma_use == POISSON
+    own.save(tmp_path / "certificate.json")
+    assert dm.Certificate.load(tmp_path / "certificate.json") == own
 
 
 def test_a_certificate_that_names_another_ratio_so_is_refused(tmp_path):

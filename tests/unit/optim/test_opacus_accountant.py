@@ -9,6 +9,7 @@ import torch
 from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
 from opacus.accountants.utils import get_noise_multiplier
+from opacus.optimizers import AdaClipDPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -16,6 +17,14 @@ import dpmech as dm
 from dpmech.optim import register_opacus_accountant
 
 DELTA = 1e-5
+# Of `clipping="adaptive"` in Opacus.
+FOLLOWED = {
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.01,
+    "unclipped_num_std": 5.0,
+}
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
@@ -131,6 +140,26 @@ def test_no_noise_is_no_privacy():
 def test_accumulated_batches_are_refused_before_the_step():
     with pytest.raises(dm.UnsupportedCombinationError, match="gradients of 2 batches were accumulated"):
         trained(poisson=False, accumulate=2)
+
+
+def test_adaptive_clipping_is_refused_before_the_step():
+    """One example moves Opacus' count of unclipped ones by 1; its history says what 1/2 would cost."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    counts = []
+    for examples in (4, 5):
+        own = AdaClipDPOptimizer(
+            torch.optim.SGD([weight], lr=0.1),
+            **FOLLOWED,
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            expected_batch_size=4,
+        )
+        weight.grad_sample = torch.full((examples, 2), 0.1)
+        own.clip_and_accumulate()
+        counts.append(float(own.unclipped_num))
+    assert counts == [4.0, 5.0]
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"AdaClipDPOptimizer.*AdaptiveClip"):
+        trained(steps=1, clipping="adaptive", **FOLLOWED)
 
 
 def test_a_history_does_not_say_how_the_loader_sampled():
