@@ -200,7 +200,8 @@ def test_the_loop_of_opacus(name):
 
 
 def test_what_does_not_work_says_what_does():
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"masking_utils\.py.*four dimensions.*Privacy") as caught:
+    words = r"masking_utils\.py.*four dimensions.*Privacy"
+    with pytest.raises(dm.UnsupportedCombinationError, match=words) as caught:
         first_lot("bert", own_loss)
     assert "attn_implementation='eager'" in str(caught.value)
     assert len(str(caught.value)) <= 600  # with a line of the model
