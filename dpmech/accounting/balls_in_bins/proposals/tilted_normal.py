@@ -256,7 +256,7 @@ def inverted(cumulative: FloatArray, rows: IntArray, uniforms: FloatArray) -> In
     """
     last = cumulative.shape[1] - 1
     entries, starts = cumulative.reshape(-1), rows * cumulative.shape[1]
-    found = np.zeros_like(starts)
+    found: IntArray = np.zeros(starts.shape, dtype=np.int64)
     step = 1 << last.bit_length()
     while step := step // 2:
         # The last entry exceeds all numbers.
