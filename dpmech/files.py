@@ -15,7 +15,15 @@ from typing import Any, NoReturn
 
 from dpmech.exceptions import InvalidParameterError
 
-__all__ = ["LARGEST_FILE", "parse_json", "read_bytes", "read_toml", "resolved", "write_bytes"]
+__all__ = [
+    "LARGEST_FILE",
+    "may_wait_for_ever",
+    "parse_json",
+    "read_bytes",
+    "read_toml",
+    "resolved",
+    "write_bytes",
+]
 
 # Bytes of a file that is read without being asked for more.
 LARGEST_FILE = 10_000_000
@@ -27,6 +35,7 @@ _SHOWN = 200
 _CHUNK = 1 << 20
 # Names of what this process was started with: a pipe there is the caller's, and is waited for.
 _INHERITED = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
+_OUTPUTS = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "Is a directory"),
     (stat.S_ISFIFO, "it is a FIFO"),
@@ -177,11 +186,28 @@ def resolved(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
+def may_wait_for_ever(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a FIFO or a socket, other than a pipe that this process was started with.
+
+    Who opens one for writing waits until somebody reads.
+    """
+    before = _status(path)
+    if before is None or _OUTPUTS.fullmatch(os.fspath(path)) is not None:
+        return False
+    return stat.S_ISFIFO(before.st_mode) or stat.S_ISSOCK(before.st_mode)
+
+
+def _check_not_waiting(path: str | os.PathLike[str]) -> None:
+    if may_wait_for_ever(path):
+        raise OSError(0, "it is a FIFO or a socket")
+
+
 def write_bytes(name: str, path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file, whole or not at all: to a neighbour first, which is then renamed over it.
 
     Symbolic links are followed. A new file gets the permissions that the umask leaves; one that is replaced
-    keeps its own, and its owner and group where that is allowed. A pipe or a device is written to.
+    keeps its own, and its owner and group where that is allowed. A device is written to, and a pipe that this
+    process was started with, such as /dev/stdout; other FIFOs and sockets are refused.
 
     Args:
         name: of the argument that errors are about.
@@ -192,6 +218,7 @@ def write_bytes(name: str, path: str | os.PathLike[str], content: bytes) -> None
         InvalidParameterError: if the file cannot be written; a file that was there is then as it was.
     """
     try:
+        _check_not_waiting(path)
         before = _status(path)
         if before is not None and not stat.S_ISREG(before.st_mode):
             with Path(path).open("wb") as stream:

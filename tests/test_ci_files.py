@@ -165,6 +165,45 @@ def test_a_name_is_a_name_though_it_looks_like_a_pattern_and_lines_separate_name
     assert found == ["certificates/a[1].json", "certificates/deep/also good.json"]
 
 
+@pytest.mark.parametrize("name", ["certificates/*.json", "certificates/.hidden.json"])
+def test_no_name_hides_other_files_or_itself(name, folder):
+    os.rename("certificates/good.json", name)
+    pathlib.Path("certificates/.forged.json").write_text("{}")
+    result = step(VERIFY)
+    assert result.returncode == 1
+    found = [re.match(r"::\w+ file=([^,]*),", line)[1] for line in result.stdout.splitlines()]
+    assert sorted(found) == sorted(["certificates/.forged.json", name])
+
+
+def test_a_file_that_is_named_like_an_option_is_not_obeyed(folder):
+    """As pre-commit appends the names of files: without anything between them and the options."""
+    pathlib.Path("strict.toml").write_text("max_eps = 0.1\n")
+    for number, option in enumerate(("--policy=x", "--key=x", "-h")):
+        name = pathlib.Path(option) / "certificates" / f"{number}.json"
+        name.parent.mkdir(parents=True)
+        name.write_text("max_eps = 100\n")
+        command = [
+            *shlex.split(HOOK["entry"]),
+            "--policy",
+            "strict.toml",
+            str(name),
+            "certificates/good.json",
+        ]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"dpmech verify: {name} is a file here, and reads as an option")
+    # What is meant as a name is one.
+    for command in (["--", str(name)], [f"./{name}"]):
+        result = subprocess.run(
+            ["dpmech", "verify", *command, "certificates/good.json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 1
+        assert "certificates/good.json: VERIFIED" in result.stdout
+
+
 def test_the_hook_runs_on_certificates(folder):
     assert set(HOOK) == {"id", "name", "description", "entry", "language", "files", "require_serial"}
     assert HOOK["language"] == "python"

@@ -70,7 +70,7 @@ class Certificate(Claim, Document):
 
     Raises:
         InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0, or
-            dataset_size no integer >= 1.
+            dataset_size no integer >= 1, or a bound on eps below 0.
 
     Example:
         >>> import dpmech as dm
@@ -85,6 +85,8 @@ class Certificate(Claim, Document):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.achieved.lower < 0.0:
+            raise InvalidParameterError("achieved", self.achieved, "Bounds on eps, which is >= 0")
         if not self.versions:
             object.__setattr__(self, "versions", _versions())
 

@@ -20,6 +20,14 @@ from dpmech.verifying import verify as verify_certificate
 
 __all__ = ["verify"]
 
+
+def _only_one(ctx: click.Context, _parameter: click.Parameter, files: tuple[str, ...]) -> str | None:
+    """The last of two policies would silently stand for both."""
+    if len(files) > 1:
+        raise Refusal(f"--policy is given once, got {files[0]} and {files[1]}", ctx)
+    return files[0] if files else None
+
+
 _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
 
 
@@ -41,6 +49,8 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
 )
 @click.option(
     "--policy",
+    multiple=True,
+    callback=_only_one,
     type=click.Path(),
     metavar="FILE",
     help="TOML file of what is allowed besides: max_eps, forbidden_guarantees, ...",

@@ -1,5 +1,6 @@
 """Commands and groups of dpmech: refusals in one style, and examples in every help."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
@@ -98,6 +99,20 @@ class Command(_Kind):
         absent: why it has no option that somebody may look for.
     """
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; what may be meant as the name of a file is no option.
+
+        Hooks and shells append the names of files that they find: one named --key=... would be obeyed.
+        """
+        for arg in args[: args.index("--") if "--" in args else len(args)]:
+            if arg.startswith("-") and _exists(arg):
+                raise Refusal(
+                    f"{arg} is a file here, and reads as an option: write ./{arg}, or -- before the names of "
+                    "files; for the option, move that file away",
+                    ctx,
+                )
+        return super().parse_args(ctx, args)
+
 
 class Group(_Kind, click.Group):
     """A group of commands."""
@@ -114,6 +129,13 @@ class Group(_Kind, click.Group):
             known = ", ".join(self.list_commands(ctx))
             raise Refusal(f"no command {name}{near or f'; there are {known}'}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return os.path.lexists(name)
+    except ValueError:  # a null character
+        return False
 
 
 def _usage(error: click.UsageError, ctx: click.Context) -> str:

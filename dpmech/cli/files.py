@@ -129,12 +129,14 @@ def check_no_document(path: Path | None, *, force: bool) -> None:
     """Refuse to write a page over what is sealed or signed, or over a strategy.
 
     Raises:
-        InvalidParameterError: if the file there is one.
+        InvalidParameterError: if the file there is one, or cannot be read to see that.
     """
     if force or path is None or not path.is_file():
         return
+    # A file that is too large to be looked at may be one.
+    content = read_bytes("out", path, hint="; --force replaces it")
     try:
-        found = parse_json(read_bytes("out", path))
+        found = parse_json(content)
     except ValueError:
         return
     if isinstance(found, dict) and not found.keys().isdisjoint({"seal", "payloadType", "type"}):

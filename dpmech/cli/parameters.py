@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 from dpmech.cli.commands import Refusal
 from dpmech.cli.words import remember, told
 from dpmech.exceptions import DpmechError, InvalidParameterError
+from dpmech.files import may_wait_for_ever
 from dpmech.guards import check_integer, check_real
 from dpmech.plans import check_known
 
@@ -172,6 +173,8 @@ class Target(_Checked):
             accepted = "a file in a folder that exists"
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
             accepted = "a file that may be written"
+        elif may_wait_for_ever(path):
+            accepted = "a file, not a FIFO or a socket"
         elif self.endings is not None and path.suffix.lower().lstrip(".") not in (known := self.endings()):
             accepted = f"a file that ends in {', '.join(f'.{ending}' for ending in sorted(known))}"
         if accepted:

@@ -13,10 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from dpmech.cli.words import plain
+from dpmech.exceptions import DpmechError
 from dpmech.free_text import on_one_line, printable, without_commands
 from dpmech.numerics import down, typed, up
 
-__all__ = ["Report", "emit", "progress_bar", "shown", "signed_percent", "warn", "width"]
+__all__ = ["OutputError", "Report", "emit", "progress_bar", "shown", "signed_percent", "warn", "width"]
 
 # Reports one line about the task at hand; "" says that it is done.
 Report = Callable[[str], None]
@@ -27,6 +28,17 @@ _PIPE_WIDTH = 220
 # What was typed, measured, or is rounded already; and what is safe only if it is not above the truth.
 _TYPED = {"eps", "delta", "published_rmse", "seconds", "times_less_rmse"}
 _LOWER = {"eps_lower", "delta_lower"}
+
+
+class OutputError(DpmechError):
+    """Standard output takes nothing.
+
+    Args:
+        reason: why not.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"standard output cannot be written: {reason}")
 
 
 def shown(key: str, value: Any) -> str:  # noqa: ANN401 - any cell
@@ -64,12 +76,18 @@ def width() -> int:
 def emit(*parts: RenderableType, commands: bool = False) -> None:
     """Print to standard output; where its reader has gone, as `head -1` does, that is no error.
 
-    The exit code stays that of what was found out.
+    The exit code stays that of what was found out. Any other output that takes nothing, such as a full
+    disk or a closed one, is an error: what was found out is lost.
 
     Args:
         parts: in turn. Names and other text out of files stand in them on one line each.
         commands: whether lines may be commands to the runner of a CI server, as nothing else that is printed.
+
+    Raises:
+        OutputError: if standard output is closed, or cannot be written.
     """
+    if sys.stdout is None:
+        raise OutputError("it is closed")
     target = io.StringIO()
     terminal = sys.stdout.isatty()
     console = Console(file=target, width=width(), force_terminal=terminal, legacy_windows=False)
@@ -83,9 +101,12 @@ def emit(*parts: RenderableType, commands: bool = False) -> None:
     try:
         click.echo(text if commands else without_commands(text), nl=False)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        # What is left in the buffer would fail again when Python ends.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(error.strerror or str(error)) from error
 
 
 @contextlib.contextmanager

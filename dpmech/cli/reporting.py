@@ -1,11 +1,14 @@
 """`dpmech report`: a certificate, its run and its ledger, verified and put into words for people who sign."""
 
+import dataclasses
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dpmech.certificates import Certificate, Document, read_text
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document, in_a_log
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
@@ -21,7 +24,8 @@ from dpmech.free_text import on_one_line
 from dpmech.numerics import metered
 from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
 from dpmech.reports import as_json as as_data
-from dpmech.verifying import MAX_MEMORY, MAX_SECONDS
+from dpmech.signing import PublicKey
+from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification, signature_check
 from dpmech.verifying import verify as verify_document
 
 __all__ = ["report"]
@@ -111,7 +115,8 @@ def report(
         if file in files[:number]:
             raise InvalidParameterError("certificate", file, "named once")
     signers = trusted_keys(keys, needed=require_signature)
-    subject = Subject.of({file: read_document(file) for file in files})
+    documents = {file: read_document(file) for file in files}
+    subject = Subject.of(documents)
     with (
         chosen_executor(workers, dask) as executor,
         progress_bar("report", total=len(subject.to_verify) + 4, quiet=quiet) as progress,
@@ -132,6 +137,7 @@ def report(
                 )
             )
             progress("")
+        found[0] = _with_signatures(found[0], documents, signers, required=require_signature)
         attacks = None
         if all(found):
             # A budget of its own: where it does not suffice, the claim alone is read.
@@ -160,6 +166,31 @@ def report(
     if failed is not None:
         raise failed
     ctx.exit(0 if review.ok else 1)
+
+
+def _with_signatures(
+    first: Verification,
+    documents: Mapping[str, Document],
+    signers: tuple[PublicKey, ...],
+    *,
+    required: bool,
+) -> Verification:
+    """The verification of a run, with the signature of the certificate that was named with it.
+
+    The run holds the same claim, so that the file is not verified a second time.
+    """
+    certificates = {file: one for file, one in documents.items() if isinstance(one, Certificate)}
+    for file, certificate in certificates.items():
+        if file == first.source:
+            continue
+        text = read_text(file)
+        if Certificate.from_json(text) != certificate:
+            raise InvalidParameterError("files", file, "left as it is while it is read and verified")
+        check, _ = signature_check(text, file, signers, required=required)
+        if check is not None:
+            check = dataclasses.replace(check, detail=f"{file}: {check.detail}")
+            first = dataclasses.replace(first, checks=(*first.checks, check))
+    return first
 
 
 def _check_target(out: Path | None, form: str) -> None:

@@ -125,10 +125,19 @@ def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> No
     It is no lock: `Ledger.save` holds one from this look to the renaming of the new file.
 
     Raises:
-        InvalidParameterError: if the file there is no ledger, or one that `outline` does not continue.
+        InvalidParameterError: if the file there has hard links, is no ledger, or one that `outline` does not
+            continue.
     """
     if not Path(path).is_file():
         return
+    if os.stat(path).st_nlink > 1:
+        # The new file takes one of the names; each of the others would go on as a ledger of its own.
+        raise InvalidParameterError(
+            "path",
+            str(path),
+            "a ledger with one name only, and this file has hard links",
+            ": copy it to a new file, remove all its names, and move the copy here",
+        )
     try:
         known = outlined(parse(read_text(path), KIND))
     except CertificateError as error:

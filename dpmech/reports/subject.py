@@ -70,7 +70,11 @@ class Subject:
 
 
 # What a certificate says of the training, and may leave open for it to fix.
-_TERMS = {"clip_norm": "clip norm", "expected_batch_size": "expected batch size"}
+_TERMS = {
+    "clip_norm": "clip norm",
+    "expected_batch_size": "expected batch size",
+    "dataset_size": "dataset size",
+}
 _CLAIMED = {
     "sigma": "sigma",
     "budget": "budget",

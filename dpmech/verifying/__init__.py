@@ -6,6 +6,7 @@ from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
 from dpmech.verifying.policy import Policy
 from dpmech.verifying.privacy_routes import SECOND_ROUTES, Route
 from dpmech.verifying.report import Check, OwnDraw, Verification
+from dpmech.verifying.signature_checks import signature_check
 from dpmech.verifying.user_draws import UserDraws
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "UserDraws",
     "Verification",
     "gaussian_integral",
+    "signature_check",
     "verify",
 ]

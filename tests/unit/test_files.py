@@ -336,15 +336,51 @@ def test_a_link_and_its_ledger_have_one_lock(folder):
     assert found.stdout == "refused\n"
 
 
-def test_devices_are_written_to_and_not_replaced(folder, monkeypatch):
-    os.mkfifo("pipe")
-    reading = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_bytes("out", "pipe", b"content")
+def test_devices_are_written_to_and_not_replaced(folder):
+    reading, writing = os.pipe()
+    write_bytes("out", f"/dev/fd/{writing}", b"content")
     assert os.read(reading, 100) == b"content"
     os.close(reading)
-    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
+    os.close(writing)
+    write_bytes("out", "/dev/null", b"content")
     with pytest.raises(dm.InvalidParameterError, match="can be written"):
         write_bytes("out", folder, b"")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket"])
+def test_an_output_that_could_wait_for_ever_is_refused(kind, folder):
+    name = make(kind)
+    with pytest.raises(dm.InvalidParameterError, match="FIFO or a socket"):
+        write_bytes("out", name, b"")
+    result = run(*CALIBRATE, *IDENTITY, "--out", name)
+    assert result.exit_code == 2
+    assert "must be a file, not a FIFO or a socket" in result.stderr
+
+
+def test_a_page_replaces_no_document_that_is_too_large_to_look_at(folder):
+    document = json.loads(pathlib.Path("certificate.json").read_text()) | {"pad": "x" * 10_000_001}
+    pathlib.Path("large.json").write_text(json.dumps(document))
+    command = ("report", "certificate.json", "--format", "json", "--out", "large.json")
+    result = run(*command)
+    assert result.exit_code == 2
+    assert "--force replaces it" in result.stderr
+    assert json.loads(pathlib.Path("large.json").read_text()) == document
+    done(*command, "--force")
+
+
+def test_a_ledger_with_hard_links_is_not_forked(folder):
+    os.link("ledger.json", "other.json")
+    before = pathlib.Path("ledger.json").read_bytes()
+    ledger = dm.Ledger.load("other.json")
+    ledger.add("first", dm.Certificate.load("certificate.json"))
+    with pytest.raises(dm.InvalidParameterError, match=r"has hard links.*copy it to a new file"):
+        ledger.save("other.json")
+    result = run("ledger", "add", "other.json", "certificate.json", "--name", "first")
+    assert result.exit_code == 2
+    assert "hard links" in result.stderr
+    assert pathlib.Path("ledger.json").read_bytes() == before == pathlib.Path("other.json").read_bytes()
+    os.unlink("other.json")
+    ledger.save("ledger.json")
 
 
 def test_what_a_group_may_do_is_not_given_to_another(folder, monkeypatch):

@@ -31,12 +31,8 @@ def log_moment_bound(gram: BinGram, scale: float, order: int, rows: IntArray | N
 
 
 def product_rounding(gram: BinGram) -> float:
-    """How far a product with K may be off, relative to its largest entry, where K is no array.
-
-    Twice the bound on a convolution by FFT, (36 L + 8) u for 2^L points (see `convolution_rounding`), for
-    M and for its transpose; no transform has 2^64 points.
-    """
-    return 0.0 if gram.cheap_columns else 4.0 * (36.0 * 64.0 + 8.0) * UNIT
+    """How far K @ v may be off, relative to the largest entry of K, where K is no array and sum |v| <= 1."""
+    return 0.0 if gram.cheap_columns else gram.product_rounding(1.0, 1.0) / float(gram.diagonal.max())
 
 
 def moment_rounding(gram: BinGram, order: int) -> float:

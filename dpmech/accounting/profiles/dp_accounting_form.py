@@ -130,7 +130,14 @@ class Exchanged:
         return distribution_of(self.parts, check_real("step", step, minimum=0.0, open_minimum=True))
 
     @classmethod
-    def from_dp_accounting(cls, distribution: object, *, adjacency: Adjacency, slack: float = 1e-12) -> Self:
+    def from_dp_accounting(
+        cls,
+        distribution: object,
+        *,
+        adjacency: Adjacency,
+        unit: Unit = Unit.EXAMPLE,
+        slack: float = 1e-12,
+    ) -> Self:
         """The profile that a pessimistic PrivacyLossDistribution bounds from above; as right as that is.
 
         Args:
@@ -140,14 +147,17 @@ class Exchanged:
                 number of the composed profile wrong: ADD_REMOVE for dp_accounting's
                 `NeighboringRelation.ADD_OR_REMOVE_ONE`, ZERO_OUT for `REPLACE_SPECIAL`, REPLACE_ONE for
                 `REPLACE_ONE`.
+            unit: whose presence the distribution hides, which it does not record either: `Unit.USER` where
+                its neighbors differ in all examples of one user.
             slack: in (0, 1), added to every delta: what its arithmetic may hide.
 
         Raises:
-            InvalidParameterError: if `distribution` is no such distribution, or `adjacency` no Adjacency.
+            InvalidParameterError: if `distribution` is no such distribution, `adjacency` no Adjacency, or
+                `unit` no Unit.
             UnsupportedCombinationError: if it is an optimistic one.
         """
-        relation = Adjacency.check(adjacency)
+        relation, hidden = Adjacency.check(adjacency), Unit.check(unit)
         off = check_real("slack", slack, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         curve = curve_of_distribution(distribution, off)
         by = Provenance("profile.dp_accounting")
-        return cls(Composition(curves=((curve, 1),)), BOUND, by, adjacency=relation)
+        return cls(Composition(curves=((curve, 1),)), BOUND, by, adjacency=relation, unit=hidden)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.files import resolved
 from dpmech.optim.processes import gathered
 from dpmech.optim.runs.fingerprints import PARTS
 from dpmech.optim.runs.loader import PrivateLoader
@@ -32,7 +33,8 @@ def save_checkpoint(
 
     The file is written beside its place and then renamed, so that a process that is killed meanwhile leaves
     the last one. Of several processes some may be killed before and some after; each also keeps the file
-    before (`path` + ".previous"). **Keep them as secret as the data**: they hold the keys of lots and noise.
+    before (`path` + ".previous"). Symbolic links are followed. **Keep them as secret as the data**: they hold
+    the keys of lots and noise.
 
     A run that goes on from it repeats the steps since, with the same lots and the same noise: what they
     release a second time is what they released before, and costs nothing more. That needs arithmetic that
@@ -63,7 +65,7 @@ def save_checkpoint(
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "extra": extra,
     }
-    target = Path(path)
+    target = resolved(path)  # a link stays one: other names lead to the same checkpoint
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:
@@ -124,7 +126,7 @@ def load_checkpoint(
     """
     if isinstance(accept_changed, str) or not set(accept_changed) <= set(PARTS):
         raise InvalidParameterError("accept_changed", accept_changed, f"names among {PARTS}")
-    target = Path(path)
+    target = resolved(path)
     state, file = _own(target, missing_ok=missing_ok) if loader.processes == 1 else _common(target, loader)
     if state is None:
         if not missing_ok:

@@ -273,6 +273,9 @@ def edit(path, value):
         (["evidence", "accountant", "type"], "Guess", "accountant must be one of"),
         (["evidence", "accountant", "extra"], 1, "accountant must be one of"),
         (["evidence", "sensitivity", "lower"], {"decimal": 99.0, "hex": (99.0).hex()}, "lower <= upper"),
+        (["evidence", "achieved"], CERTIFICATE.to_dict()["evidence"]["achieved"] | {
+         "guarantee": {"kind": "BOUND", "error": {"decimal": 0.0, "hex": (0.0).hex()}},
+         "lower": {"decimal": -1.0, "hex": (-1.0).hex()}}, "eps, which is >= 0"),
         (["claim", "n"], 5, "claim.n is 5, but the strategy has 6 steps"),
         (["claim", "strategy", "n"], 7, "claim.n is 6, but the strategy has 7 steps"),
         (["guarantee"], "exact!", "guarantee: claimed 'exact!', recomputed 'exact'"),

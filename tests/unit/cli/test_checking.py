@@ -157,3 +157,15 @@ def test_the_tampered_copies_of_the_demo_are_refused(path):
     assert "VERIFIED" in kept
     assert "edited.json: REFUSED: file: claim.sigma: the decimal" in edited or "the seal is broken" in edited
     assert "resealed.json: REFUSED: privacy: delta at eps 2" in resealed
+
+
+def test_a_second_policy_does_not_take_the_place_of_the_first(path, tmp_path):
+    for name, most in (("strict", 0.1), ("lax", 100)):
+        (tmp_path / f"{name}.toml").write_text(f"max_eps = {most}\n")
+    policies = [f"--policy={tmp_path / name}.toml" for name in ("strict", "lax")]
+    for order in (policies, policies[::-1]):
+        result = run("verify", path, *order)
+        assert result.exit_code == 2
+        assert "--policy is given once" in result.stderr
+    assert run("verify", path, policies[0]).exit_code == 1
+    assert run("verify", path, policies[1]).exit_code == 0

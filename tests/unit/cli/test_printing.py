@@ -177,3 +177,15 @@ def test_the_width_of_a_pipe_can_be_said(monkeypatch, capsys):
     assert width() == 77
     emit("as it is " * 20)
     assert capsys.readouterr().out == "as it is " * 19 + "as it is\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk to write to")
+@pytest.mark.parametrize(
+    ("redirection", "words"), [("> /dev/full", "No space left on device"), (">&-", "it is closed")]
+)
+def test_what_cannot_be_printed_is_said_in_a_sentence(redirection, words):
+    command = f"{sys.executable} -m dpmech epsilon --strategy identity --sigma 1 --dataset-size 12 "
+    command += f"--batch-size 4 --epochs 1 --sampling min-sep --delta 1e-5 -q {redirection}"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert found.stderr == f"dpmech epsilon: standard output cannot be written: {words}\n"

@@ -156,3 +156,17 @@ def test_a_signature_cannot_be_asked_for_without_a_key(folder):
     assert result.exit_code == 2
     assert "--key (a public key that is trusted)" in result.stderr
     assert not (folder / "review.html").exists()
+
+
+def test_every_file_that_is_named_has_to_be_signed(folder):
+    public = dm.new_key("key.pem")
+    dm.sign("run.json", "key.pem", "office")
+    command = ("report", "certificate.json", "run.json", "--key", public, "--out", "review.html")
+    required = (*command, "--require-signature")
+    line = done(*required, code=1).stdout
+    assert "signature: certificate.json: not signed, a signature is required" in line
+    done(*command)
+    (folder / "certificate.json.dsse").write_text('{"payload": "forged"}')
+    assert "signature: certificate.json: " in done(*command, code=1).stdout
+    dm.sign("certificate.json", "key.pem", "somebody", replace=True)
+    done(*required)

@@ -1,3 +1,4 @@
+import dataclasses
 import datetime
 
 import pytest
@@ -57,6 +58,12 @@ def test_what_the_certificate_leaves_open_the_run_may_fix():
     assert found.certificate == run.certificate != stated
     assert found.fixed == ("clip norm 1.0, left open in c", "expected batch size 10.0, left open in c")
     assert found.to_verify == ("r", "l")
+    sized = small().certificate(1.0, 10.0, dataset_size=999)
+    run = dataclasses.replace(run, certificate=small().certificate(1.0, 10.0, dataset_size=40))
+    assert Subject.of({"c": stated, "r": run}).fixed[-1] == "dataset size 40, left open in c"
+    with pytest.raises(InvalidParameterError, match="dataset size 999 there, 40 in the run"):
+        Subject.of({"c": sized, "r": run})
+    run = run_of(small())
     review = review_of(stated, run)
     assert review.ok
     assert "left open in 0.json" in as_html(review, made=datetime.date(2026, 1, 1))

@@ -144,8 +144,8 @@ class FactorGram(BinGram):
     Args:
         bins: b.
         dimension: the length n of x.
-        correlate: takes x of shape (m, n) to M x of shape (m, b), by FFT or as exactly; picklable where a
-            process pool is used.
+        correlate: takes x of shape (m, n) to M x of shape (m, b), by one cyclic convolution with a row of M
+            by FFT, or as exactly; picklable where a process pool is used.
         expand: takes v of shape (m, b) to M^T v of shape (m, n), the exact transpose.
         diagonal: the diagonal of M M^T, shape (b,); computed from `expand` where it is None.
         scale: `1 / sigma^2`, positive.
@@ -214,10 +214,18 @@ class FactorGram(BinGram):
         return 1.01 * (self._dimension + 4.0) * UNIT
 
     def product_rounding(self, total: float, norm: float) -> float:
-        """Of two convolutions by FFT; an error of the first in n coordinates passes through the second."""
-        del total
-        relative = (1.0 + math.sqrt(self._dimension)) * fft_rounding(self._dimension + self._bins)
-        return relative * float(self.diagonal.max()) * norm
+        r"""Of two convolutions by FFT; an error of the first in n coordinates passes through the second.
+
+        With D the largest diagonal entry of M M^T and f = `fft_rounding`, each product is a cyclic
+        convolution with one row of M, whose norm is at most sqrt(D). The first is off by f sqrt(D) |v| in
+        each of n coordinates, so by sqrt(n) times that in norm, which a row of M multiplies by sqrt(D) at
+        most. The second has an error of its own, f sqrt(D) |M^T v|, where |M^T v| <= sum_i |v_i| |m_i| <=
+        sqrt(D) sum |v|, and sum |v| <= sqrt(b) |v|. In all f D (sqrt(n) |v| + min(sum |v|, sqrt(b) |v|)).
+        No factor of epochs enters: a row of M is folded over them before anything is convolved. 1.01 covers
+        products of errors, the scale, and a coordinate that all bins have in common.
+        """
+        terms = math.sqrt(self._dimension) * norm + min(total, math.sqrt(self._bins) * norm)
+        return 1.01 * fft_rounding(self._dimension + self._bins) * float(self.diagonal.max()) * terms
 
     def matmat(self, values: FloatArray) -> FloatArray:
         """K @ values, for values of shape (b, m)."""

@@ -19,7 +19,15 @@ import scipy
 
 from dpmech.numerics import UNIT, FloatArray, IntArray
 
-__all__ = ["Fading", "PartialExponential", "Response", "SiteSampler", "SiteTilt", "solved_strength"]
+__all__ = [
+    "Fading",
+    "PartialExponential",
+    "Response",
+    "SiteSampler",
+    "SiteTilt",
+    "inverted",
+    "solved_strength",
+]
 
 
 FIRST_EDGE, LAST_EDGE, CELL = -9.0, 14.0, 0.1
@@ -204,7 +212,7 @@ class SiteSampler:
         lowest: the lowest level of each table.
         counts: the number of levels of each.
         firsts: the row of `cumulative` at which each starts.
-        cumulative: cumulative probabilities of the cells in row j, plus j, flattened.
+        cumulative: cumulative probabilities of the cells, a row for each level of each table.
     """
 
     lowest: FloatArray
@@ -219,19 +227,42 @@ class SiteSampler:
         masses = np.concatenate([np.exp(tilt.log_density) * _cells().masses for tilt in tilts])
         cumulative = np.cumsum(masses, axis=1)
         cumulative /= cumulative[:, -1:]
-        cumulative += np.arange(len(masses))[:, None]
         lowest = np.array([tilt.lowest for tilt in tilts])
-        return cls(lowest, counts, np.cumsum(counts) - counts, cumulative.reshape(-1))
+        return cls(lowest, counts, np.cumsum(counts) - counts, cumulative)
 
     def draw(self, chosen: IntArray, levels: FloatArray, uniforms: FloatArray) -> FloatArray:
         """Eta under table `chosen` at these levels, all of one shape s; uniforms of shape (2, *s)."""
         rows = self.firsts[chosen] + _rows(levels, self.lowest[chosen], self.counts[chosen])
-        found = np.searchsorted(self.cumulative, uniforms[0] + rows, side="right") - NODES.size * rows
-        cell = np.clip(found, 0, NODES.size - 1)
+        cell = inverted(self.cumulative, rows, uniforms[0])
         starts, stops, _ = _cells()
         tail = starts[cell] + uniforms[1] * (stops[cell] - starts[cell])
         drawn: FloatArray = SIGNS[cell] * scipy.special.ndtri(np.maximum(tail, 1e-300))
         return drawn
+
+
+def inverted(cumulative: FloatArray, rows: IntArray, uniforms: FloatArray) -> IntArray:
+    """The first entry of a row that exceeds a uniform number, by bisection within that row.
+
+    One search through all rows, each raised by its number, would round the uniform numbers to the spacing of
+    floats of that size: the law of a row would depend on its place.
+
+    Args:
+        cumulative: non-decreasing rows that end with 1, shape (r, c).
+        rows: which row each number is looked up in.
+        uniforms: numbers in [0, 1), of the shape of `rows`.
+
+    Returns:
+        Places in the rows, of the shape of `rows`.
+    """
+    last = cumulative.shape[1] - 1
+    entries, starts = cumulative.reshape(-1), rows * cumulative.shape[1]
+    found: IntArray = np.zeros(starts.shape, dtype=np.int64)
+    step = 1 << last.bit_length()
+    while step := step // 2:
+        # The last entry exceeds all numbers.
+        passed = np.take(entries, starts + np.minimum(found + (step - 1), last)) <= uniforms
+        found += step * passed
+    return found
 
 
 def _rows(levels: FloatArray, lowest: FloatArray | float, count: IntArray | int) -> IntArray:

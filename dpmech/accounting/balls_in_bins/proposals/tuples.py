@@ -42,6 +42,7 @@ from dpmech.accounting.balls_in_bins.proposals.rounding import (
     mean_rounding,
     sum_product_rounding,
 )
+from dpmech.accounting.balls_in_bins.proposals.tilted_normal import inverted
 from dpmech.numerics import UNIT, FloatArray, IntArray
 
 __all__ = ["FreeTuples", "TupleProposal", "best_tuple_proposal", "tuple_proposal"]
@@ -214,15 +215,9 @@ def _search_rows(bins: int) -> IntArray:
 
 def draw_rows(weights: FloatArray, uniforms: FloatArray) -> IntArray:
     """Indices drawn by inversion from each row of `weights`, shape (m, b), in the shape of `uniforms`."""
-    rows, bins = weights.shape
     cumulative = np.cumsum(weights, axis=1)
     cumulative /= cumulative[:, -1:]
-    shift = np.arange(rows, dtype=np.float64)[:, None]
-    cumulative += shift
-    found = np.searchsorted(cumulative.reshape(-1), (uniforms + shift).reshape(-1), side="right")
-    local = found.reshape(uniforms.shape) - bins * np.arange(rows)[:, None]
-    drawn: IntArray = np.clip(local, 0, bins - 1)
-    return drawn
+    return inverted(cumulative, np.broadcast_to(np.arange(len(weights))[:, None], uniforms.shape), uniforms)
 
 
 def tuple_proposal(gram: BinGram, scale: float, order: int) -> TupleProposal:

@@ -185,7 +185,7 @@ def test_products_by_transforms_have_their_own_rounding():
     gram = FactorGram(6, 9, lambda x: x @ points.T, lambda v: v @ points)
     dense = DenseGram(points @ points.T)
     assert moment_rounding(gram, 8) - moment_rounding(dense, 8) == pytest.approx(
-        7 * 4.0 * float(gram.diagonal.max()) * 4.0 * 2312.0 * 2.0**-53, rel=1e-6
+        7 * 4.0 * gram.product_rounding(1.0, 1.0), rel=1e-6
     )
     assert gram.diagonal.max() == pytest.approx(dense.diagonal.max(), rel=1e-12)
 

@@ -67,6 +67,10 @@ def test_the_neighboring_relation_is_the_callers_and_required():
         PrivacyProfile.from_dp_accounting(theirs)
     with pytest.raises(dm.InvalidParameterError, match="adjacency"):
         PrivacyProfile.from_dp_accounting(theirs, adjacency="replace_one")
+    users = PrivacyProfile.from_dp_accounting(theirs, adjacency=dm.Adjacency.ADD_REMOVE, unit=dm.Unit.USER)
+    assert users.unit is dm.Unit.USER
+    with pytest.raises(dm.InvalidParameterError, match="unit must be"):
+        PrivacyProfile.from_dp_accounting(theirs, adjacency=dm.Adjacency.ADD_REMOVE, unit="user")
     replaced = PrivacyProfile.from_dp_accounting(theirs, adjacency=dm.Adjacency.REPLACE_ONE)
     run = dm.profile(dm.Identity(1), 2.0, participation=dm.SingleParticipation())
     assert replaced.adjacency is dm.Adjacency.REPLACE_ONE

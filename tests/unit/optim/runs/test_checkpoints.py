@@ -181,3 +181,17 @@ def test_one_process_may_start_without_a_checkpoint(tmp_path):
     for _ in range(2):
         save_checkpoint(tmp_path / "run.pt", *parts)
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_a_link_to_a_checkpoint_stays_one(run):
+    path, save, load = run
+    real = path.parent / "disk" / "real.pt"
+    real.parent.mkdir()
+    path.symlink_to(real)
+    save(0, 4)
+    assert path.is_symlink()
+    assert sorted(file.name for file in real.parent.iterdir()) == ["real.pt", "real.pt.previous"]
+    assert load([0]) == ("after 0", 0)
+    assert path.is_symlink()
+    assert torch.load(real)["loader"]["steps"] == 0
+    assert sorted(file.name for file in path.parent.iterdir()) == ["disk", "run.pt"]

@@ -1,8 +1,11 @@
+import math
 import pickle
 
 import numpy as np
 import pytest
 
+from dpmech.accounting.balls_in_bins.dominating_pair import _structured, folded
+from dpmech.accounting.balls_in_bins.gram.base import fft_rounding
 from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
 from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
 from dpmech.exceptions import InvalidParameterError
@@ -100,6 +103,30 @@ def test_dense_refusals(matrix, text):
 def test_circulant_refusals(row, text):
     with pytest.raises(InvalidParameterError, match=text):
         CirculantGram(row)
+
+
+@pytest.mark.parametrize("shape", ["prefix sums", "late", "root"])
+def test_the_rounding_of_two_convolutions_holds(shape):
+    """Term by term as it is proved, with the norms of the very vectors, and against long double."""
+    n, bins = 400, 200
+    coefs = {
+        "prefix sums": np.ones(n),
+        "late": np.concatenate([[1.0], np.zeros(n - 2), [100.0]]),
+        "root": 1.0 / np.sqrt(1.0 + np.arange(n)),
+    }[shape]
+    mean = folded(coefs, bins)
+    rows = np.array([np.concatenate([np.zeros(i), mean[: n - i]]) for i in range(bins)])
+    gram = _structured(mean, bins, 1e-12).scaled(0.3)
+    top, each = float(np.max(np.sum(rows**2, axis=1))), fft_rounding(n + bins)
+    for v in (np.ones(bins), np.eye(bins)[0], np.random.default_rng(0).standard_normal(bins)):
+        total, norm = float(np.abs(v).sum()), float(np.linalg.norm(v))
+        bound = gram.product_rounding(total, norm)
+        first = each * math.sqrt(top * n) * norm
+        second = each * (float(np.linalg.norm(v @ rows)) + first)
+        assert bound >= 0.3 * math.sqrt(top) * (first + second)
+        exact = 0.3 * (rows.astype(np.longdouble) @ (v.astype(np.longdouble) @ rows))
+        exact += 0.3 * (1e-12 * top) * v.sum()  # what is raised
+        assert np.max(np.abs(gram.matvec(v) - exact)) <= bound
 
 
 def test_factor_refusals():

@@ -12,6 +12,7 @@ from dpmech.accounting.balls_in_bins.proposals.tilted_normal import (
     PartialExponential,
     SiteSampler,
     SiteTilt,
+    inverted,
     solved_strength,
 )
 
@@ -95,6 +96,31 @@ def test_draws_follow_the_density(which):
     fault = TILTS[which].log_density.copy()
     fault[:, NODES > 0.5] += 0.1  # large eta 10 % too likely
     assert pvalue(SiteTilt(TILTS[which].lowest, fault)) < ALPHA
+
+
+def test_the_law_of_a_table_does_not_depend_on_its_place():
+    copies = 500
+    sampler = SiteSampler.of(TILTS[:1] * copies)
+    ends = sampler.cumulative[0][:-1]
+    # Where rows are raised by their numbers, what lies this close to an end is taken for the end itself.
+    close = np.concatenate([np.nextafter(ends, 0.0), ends, [1.0 - 2.0**-53]])
+    close = close[close < 1.0]
+    uniforms = np.stack([close, np.full(close.size, 0.5)])
+    level = np.full(close.size, TILTS[0].lowest)
+    first, last = (sampler.draw(np.full(close.size, k), level, uniforms) for k in (0, copies - 1))
+    np.testing.assert_array_equal(first, last)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 8, 230])
+def test_inversion_finds_what_a_search_of_the_row_finds(width):
+    rng = np.random.default_rng(width)
+    rows = np.cumsum(rng.random((5, width)) * (rng.random((5, width)) < 0.7) + 1e-300, axis=1)
+    rows /= rows[:, -1:]
+    chosen = rng.integers(5, size=(20, 30))
+    uniforms = rng.random((20, 30))
+    uniforms[:5] = rows[chosen[:5], 0] * (rows[chosen[:5], 0] < 1.0)
+    due = [np.searchsorted(rows[k], u, side="right") for k, u in zip(chosen.flat, uniforms.flat, strict=True)]
+    assert inverted(rows, chosen, uniforms).ravel().tolist() == due
 
 
 @pytest.mark.parametrize(
