@@ -27,6 +27,7 @@ from dpmech.optim.runs import (
     PrivateLoader,
     StepRandomness,
     TrainedOn,
+    by_steps_alone,
     load_checkpoint,
     save_checkpoint,
 )
@@ -251,6 +252,7 @@ class PrivateTrainerMixin:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         run = self._made()
+        self._follow(run)
         save_checkpoint(
             run_files.make_folder(output_dir),
             run.model,
@@ -293,7 +295,13 @@ class PrivateTrainerMixin:
                 recomputed=dict(mine),
             )
         trainer.lr_scheduler.load_state_dict(found["scheduler"])
+        self._follow(run)
         self._randomness.load_state_dict(found["randomness"])
+
+    def _follow(self, run: PrivateRun) -> None:
+        """What sets the learning rates is compared by `schedule`; what goes by evaluations is not."""
+        if by_steps_alone(self._trainer.lr_scheduler):
+            run.optimizer.follow(self._trainer.lr_scheduler)
 
     def _begin(self, state: transformers.TrainerState) -> None:
         run = self._made()

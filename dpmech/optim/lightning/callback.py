@@ -14,7 +14,13 @@ from torch.utils.data import DataLoader
 
 from dpmech.certificates import AdaptiveClip, RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.lightning.refusals import check_monitors, check_steps, check_trainer, monitored
+from dpmech.optim.lightning.refusals import (
+    check_monitors,
+    check_steps,
+    check_trainer,
+    monitored,
+    scheduler_of,
+)
 from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
@@ -174,7 +180,12 @@ class PrivateTraining(Callback):
         self._run = model, optimizer, loader  # type: ignore[assignment]  # with a loss it is one
         if self._resumed is not None:
             extra = load_checkpoint(
-                self._file(self._resumed), model, optimizer, loader, accept_changed=self._accept
+                self._file(self._resumed),
+                model,
+                optimizer,
+                loader,
+                scheduler=scheduler_of(trainer),
+                accept_changed=self._accept,
             )
             self._randomness.load_state_dict(extra)
         trainer.strategy.optimizers = [optimizer]
@@ -239,7 +250,8 @@ class PrivateTraining(Callback):
         model, optimizer, loader = self._run
         path = self._file(loader.steps_taken)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_checkpoint(path, model, optimizer, loader, extra=self._randomness.state_dict())
+        own = self._randomness.state_dict()
+        save_checkpoint(path, model, optimizer, loader, scheduler=scheduler_of(trainer), extra=own)
         checkpoint["dpmech_step"] = loader.steps_taken
 
     def on_load_checkpoint(

@@ -2,6 +2,16 @@
 
 from dpmech.optim.runs.fingerprints.code import code_digest
 from dpmech.optim.runs.fingerprints.data import examples_print, picked_examples
+from dpmech.optim.runs.fingerprints.schedulers import by_steps_alone, scheduler_changes, scheduler_print
 from dpmech.optim.runs.fingerprints.set_up import PARTS, SetUp
 
-__all__ = ["PARTS", "SetUp", "code_digest", "examples_print", "picked_examples"]
+__all__ = [
+    "PARTS",
+    "SetUp",
+    "by_steps_alone",
+    "code_digest",
+    "examples_print",
+    "picked_examples",
+    "scheduler_changes",
+    "scheduler_print",
+]
