@@ -95,7 +95,7 @@ class PrivateTraining(Callback):
             raise InvalidParameterError("loss", loss, "loss(module, *example) of one example")
         self._make = {"calibration": calibration, "clip_norm": clip_norm, "loss": loss} | options
         self._data = data
-        self._trained_on = TrainedOn(data.dataset)
+        self._trained_on = TrainedOn(data.dataset, data.collate_fn)
         self._folder = None if folder is None else Path(folder)
         self._log_raw = log_raw
         self._log_epsilon = log_epsilon
@@ -314,7 +314,8 @@ class PrivateTraining(Callback):
         if self._log_raw and not chosen:
             return
         for loader in tree_leaves(loaders):
-            if not self._trained_on.holds(getattr(loader, "dataset", loader)):
+            data, collate = getattr(loader, "dataset", loader), getattr(loader, "collate_fn", None)
+            if not self._trained_on.holds(data, collate=collate, chosen=sorted(chosen.values())):
                 continue
             if self._log_raw:
                 who = ", ".join(f"{one} ({name!r})" for name, one in sorted(chosen.items()))

@@ -79,5 +79,7 @@ def _parts(scheduler: Any, before: str) -> Iterator[tuple[str, str]]:  # noqa: A
             for place, inner in enumerate(value):
                 yield from _parts(inner, f"{before}{place}.")
         elif name not in _PROGRESS:
-            code = next((one for one in (value if isinstance(value, list) else [value]) if callable(one)), None)
+            code = next(
+                (one for one in (value if isinstance(value, list) else [value]) if callable(one)), None
+            )
             yield f"{before}{name}", Printer(home=code).of(value).hex()
