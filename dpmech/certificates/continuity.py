@@ -59,8 +59,8 @@ class Continuity:
         model: its structure.
         loss: of one example.
         loads: how often the run went on from a saved state.
-        settings: of the optimizer. UNKNOWN if the run went on from a saved state, and learning rates or others
-            changed otherwise than by a scheduler that checkpoints compare; ACCEPTED is none of its values.
+        settings: of the optimizer. UNKNOWN if the run went on from a saved state, and learning rates or
+            others changed otherwise than by a scheduler that checkpoints compare; never ACCEPTED.
 
     Example:
         >>> import dpmech as dm

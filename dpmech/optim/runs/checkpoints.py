@@ -49,9 +49,9 @@ def save_checkpoint(
         model: of make_private.
         optimizer: of make_private.
         loader: of make_private.
-        scheduler: of the learning rates, if there is one: its state goes with it, and `load_checkpoint` refuses
-            another one. Without it the record of a run that goes on with changing learning rates says
-            "settings of later steps not compared".
+        scheduler: of the learning rates, if there is one: its state goes with it, and `load_checkpoint`
+            refuses another one. Without it the record of a run that goes on with changing learning rates
+            says "settings of later steps not compared".
         extra: anything else; tensors and plain data.
 
     Raises:
@@ -150,9 +150,9 @@ def load_checkpoint(
     changed = scheduler_changes(None if about is None else about["print"], scheduler)
     if changed:
         raise CertificateError(
-            f"the checkpoint is of another run: {changed}. Steps that were taken after it would be taken again "
-            "with the same noise at other weights, and who has both results subtracts the noise. Accepted: the "
-            "scheduler that it was saved with, as scheduler="
+            f"the checkpoint is of another run: {changed}. Steps that were taken after it would be taken "
+            "again with the same noise at other weights, and who has both results subtracts the noise. "
+            "Accepted: the scheduler that it was saved with, as scheduler="
         )
     loader.load_state_dict(state["loader"], accept_changed)
     if file != target:

@@ -19,8 +19,8 @@ __all__ = ["TrainedOn"]
 _LEAST, _COUNT = 8, 16  # examples that must agree, and examples that are looked at
 _DEEPEST = 16
 _VIEWS = (Subset, ConcatDataset, StackDataset)
-# Training examples whose checksums are kept: all of so many, else so many at random places. Of a sample only a share
-# of the copies is met, so more of the evaluation data are looked at.
+# Training examples whose checksums are kept: all of so many, else so many at random places. Of a sample only
+# a share of the copies is met, so more of the evaluation data are looked at.
 _MOST, _MORE = 4096, 256
 _SECONDS = 10.0  # to read them
 _SHARE = 0.25  # of what is looked at, of which examples are met among those of the training data
@@ -33,12 +33,12 @@ class TrainedOn:
     """Finds data of a run among data to evaluate on: what is evaluated there is not private.
 
     Found are the dataset itself, whatever holds it in an attribute (also where it hands out something else),
-    views of it (Subset, ConcatDataset, StackDataset, `select` and `train_test_split` of Hugging Face's datasets),
-    other views of the same tensors, arrays, objects or tables that hold one of its examples, and copies of it:
-    in the same order by keyed checksums of 16 examples at random places, in another one or of a part where at
-    least a quarter of 16 of their examples (the first ones, if they only can be iterated over) are training examples.
-    Where there are more than 4096 training examples, or they take longer than 10 s to read, 256 are compared
-    with a sample of them. Copies behind other transforms are not found.
+    views of it (Subset, ConcatDataset, StackDataset, `select` and `train_test_split` of Hugging Face's
+    datasets), other views of the same tensors, arrays, objects or tables that hold one of its examples, and
+    copies of it: in the same order by keyed checksums of 16 examples at random places; in another order, or
+    of a part, where a quarter of 16 of their examples (the first ones of what can only be iterated over) are
+    training examples. Of more than 4096 training examples, or if they take longer than 10 s to read, a sample
+    is compared, with 256 examples. Copies behind other transforms are not found.
 
     Args:
         dataset: what is trained on, with a length and indices.
@@ -97,8 +97,8 @@ class TrainedOn:
         found = self._copies[place][2]
         if found is None and chosen:
             warnings.warn(
-                f"{type(other).__name__}, which is evaluated on, cannot be compared with the training data, and "
-                f"{', '.join(chosen)} choose by it what is released: see to it that no example in it is "
+                f"{type(other).__name__}, which is evaluated on, cannot be compared with the training data, "
+                f"and {', '.join(chosen)} choose by it what is released: see to it that no example in it is "
                 "trained on; a dataset with a length and indices can be compared",
                 stacklevel=2,
             )
