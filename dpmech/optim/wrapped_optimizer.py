@@ -128,8 +128,10 @@ class InnerOptimizer:
         names = {name for one, then in zip(now, before, strict=True) for name in _differing(one, then)}
         if not names or self._scheduler is None:
             return bool(names)
-        rates = zip(now, self._scheduler.get_last_lr(), strict=True)
-        return not (names <= _SCHEDULED and all(_same(group["lr"], rate) for group, rate in rates))
+        rates = self._scheduler.get_last_lr()
+        if not names <= _SCHEDULED or len(rates) != len(now):
+            return True
+        return not all(_same(group["lr"], rate) for group, rate in zip(now, rates, strict=True))
 
     def _listed(self) -> list[int]:
         return [id(param) for group in self.optimizer.param_groups for param in group["params"]]

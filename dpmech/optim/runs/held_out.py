@@ -167,7 +167,7 @@ def _some(dataset: Any, count: int, key: bytes) -> Iterator[Any]:  # noqa: ANN40
 
 
 def _beneath(dataset: Any) -> Iterator[Any]:  # noqa: ANN401 - any dataset
-    """A dataset and what it holds in its attributes: datasets, lists, and datasets in lists and mappings."""
+    """A dataset and what it holds in its attributes, and in those of datasets among them."""
     seen: set[int] = set()
     coming = [(dataset, _DEEPEST)]
     while coming:
@@ -179,8 +179,9 @@ def _beneath(dataset: Any) -> Iterator[Any]:  # noqa: ANN401 - any dataset
         if isinstance(one, types.ModuleType | type):
             continue
         held = getattr(one, "__dict__", {})
+        yield from held.values()
         named = [held.get(name) for name in ("dataset", "_dataset") if held.get(name) is not None]
-        parts = [*named, *(part for part in held.values() if isinstance(part, Dataset | list))]
+        parts = [*named, *(part for part in held.values() if isinstance(part, Dataset))]
         for part in held.values():
             if isinstance(part, Mapping):
                 parts += [
