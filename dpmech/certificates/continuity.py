@@ -10,6 +10,9 @@ from dpmech.guards import check_integer
 __all__ = ["Continuity", "Kept", "Uniqueness"]
 
 
+_PARTS = ("dataset", "model", "loss")
+
+
 class Uniqueness(enum.StrEnum):
     """How it was checked that no example stands in a dataset twice.
 
@@ -56,6 +59,8 @@ class Continuity:
         model: its structure.
         loss: of one example.
         loads: how often the run went on from a saved state.
+        settings: of the optimizer. UNKNOWN if the run went on from a saved state, and learning rates or
+            others changed otherwise than by a scheduler that checkpoints compare; never ACCEPTED.
 
     Example:
         >>> import dpmech as dm
@@ -68,18 +73,22 @@ class Continuity:
     model: Kept
     loss: Kept
     loads: int = 0
+    settings: Kept = Kept.SAME
 
     def __post_init__(self) -> None:
         check_integer("loads", self.loads, minimum=0)
-        for name in ("dataset", "model", "loss"):
+        for name in (*_PARTS, "settings"):
             if not isinstance(getattr(self, name), Kept):
                 raise InvalidParameterError(name, getattr(self, name), "a Kept")
+        if self.settings == Kept.ACCEPTED:
+            raise InvalidParameterError("settings", self.settings, "Kept.SAME or Kept.UNKNOWN")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `loads` only where there were any."""
-        found: dict[str, Any] = {name: getattr(self, name).value for name in ("dataset", "model", "loss")}
+        """Plain data; `loads` only where there were any, `settings` only where they are not the same."""
+        found: dict[str, Any] = {name: getattr(self, name).value for name in _PARTS}
+        found |= {"settings": self.settings.value} if self.settings != Kept.SAME else {}
         return found | ({"loads": self.loads} if self.loads else {})
 
     def of_kind(self, kind: Kept) -> tuple[str, ...]:
-        """The names of the parts of which this is known."""
-        return tuple(name for name, value in dataclasses.asdict(self).items() if value == kind)
+        """Which of dataset, model and loss this is known of."""
+        return tuple(name for name in _PARTS if getattr(self, name) == kind)

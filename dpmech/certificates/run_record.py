@@ -273,6 +273,8 @@ class RunRecord(Document):
         accepted = self.continuity.of_kind(Kept.ACCEPTED) if self.continuity is not None else ()
         if self.continuity is not None and self.continuity.loads:
             text += f"; went on from a saved state {_times(self.continuity.loads)}"
+        if self.continuity is not None and self.continuity.settings == Kept.UNKNOWN:
+            text += "; settings of later steps not compared"
         if accepted:
             text += f"; went on from a checkpoint with another {' and another '.join(accepted)}"
         return text

@@ -286,7 +286,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         As secret as the data: it holds the key of the noise, and between `accumulate` and `step` bare sums.
         """
         own = {"stream": self._stream.state_dict(), "lot": self._lot.state_dict()}
-        own |= self._fixed() | self._norms.state_dict()
+        own |= self._fixed() | self._norms.state_dict() | {"settings_changed": self._guard.changed}
         return {**self._inner.state_dict(), _KEY: own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -310,6 +310,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         try:
             self._stream.load_state_dict(own["stream"])
             self._guard.load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
+            self._guard.changed = bool(own.get("settings_changed", False))
             self._share()
             self._norms.load_state_dict(own)
             self._lot.load_state_dict(own["lot"])

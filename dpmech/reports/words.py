@@ -2,7 +2,7 @@
 
 import math
 
-from dpmech.certificates import AdaptiveClip, Certificate, RunRecord, trainer_duties
+from dpmech.certificates import AdaptiveClip, Certificate, Kept, RunRecord, trainer_duties
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, typed, up
 from dpmech.plans import STRATEGIES
@@ -205,6 +205,8 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
         kept = (("dataset", run.continuity.dataset), ("model", run.continuity.model))
         rows += [(f"{name} across checkpoints", one.value) for name, one in kept]
         rows.append(("loss across checkpoints", run.continuity.loss.value))
+        if run.continuity.settings == Kept.UNKNOWN:
+            rows.append(("settings of the optimizer across checkpoints", "those of later steps not compared"))
         rows.append(("times the run went on from a saved state", str(run.continuity.loads)))
     return rows
 

@@ -42,6 +42,8 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
     found = [f"the same {name}" for name in record.continuity.of_kind(Kept.SAME)]
     found += [f"no whole fingerprint of the {name}" for name in record.continuity.of_kind(Kept.UNKNOWN)]
     found += [f"another {name}, for which the caller took the responsibility" for name in accepted]
+    if record.continuity.settings == Kept.UNKNOWN:
+        found.append("settings of later steps not compared")
     if record.continuity.loads:
         found.append(f"{record.continuity.loads} loads of a saved state")
     yield Check("checkpoints", ok=not (rigorous and accepted), detail=", ".join(found))

@@ -27,6 +27,7 @@ from dpmech.optim.runs import (
     PrivateLoader,
     StepRandomness,
     TrainedOn,
+    by_steps_alone,
     load_checkpoint,
     save_checkpoint,
 )
@@ -76,7 +77,7 @@ class PrivateTrainerMixin:
         self._physical = self._trainer.args.per_device_train_batch_size
         self._accumulated = self._trainer.args.gradient_accumulation_steps
         check_trainer(self, own_loss=privacy.loss is None, clip_norm=privacy.clip_norm)
-        self._trained_on = TrainedOn(self._trainer.train_dataset)
+        self._trained_on = TrainedOn(self._trainer.train_dataset, self._trainer.data_collator)
         self._check_held_out("eval_dataset", self._trainer.eval_dataset)
         self._trainer.args = private_arguments(self._trainer.args)
         self._trainer._train_batch_size = self._trainer.args.train_batch_size
@@ -168,7 +169,8 @@ class PrivateTrainerMixin:
     def _made(self) -> PrivateRun:
         if self._run is None:
             self._run = made(self._trainer, self._privacy, self._physical, self._accumulated)
-            self._trained_on = TrainedOn(self._trainer.train_dataset)
+            if not self._trained_on.is_of(self._trainer.train_dataset):
+                self._trained_on = TrainedOn(self._trainer.train_dataset, self._trainer.data_collator)
         return self._run
 
     # ---- what the Trainer calls
@@ -204,12 +206,15 @@ class PrivateTrainerMixin:
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a Trainer's
         """As the Trainer, which evaluates and predicts by it; not on data that are trained on."""
-        self._check_held_out("what is evaluated on", getattr(dataloader, "dataset", None))
+        collate = getattr(dataloader, "collate_fn", None)
+        self._check_held_out("what is evaluated on", getattr(dataloader, "dataset", None), collate)
         return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
 
-    def _check_held_out(self, what: str, data: Any) -> None:  # noqa: ANN401 - a dataset, or several
+    def _check_held_out(self, what: str, data: Any, collate: Any = None) -> None:  # noqa: ANN401 - a dataset, or several
         steered = steered_by(self._trainer)
-        if (self._privacy.log_raw and not steered) or not self._trained_on.holds(data):
+        if self._privacy.log_raw and not steered:
+            return
+        if not self._trained_on.holds(data, collate=collate, chosen=steered):
             return
         if self._privacy.log_raw:
             raise UnsupportedCombinationError(
@@ -251,6 +256,7 @@ class PrivateTrainerMixin:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         run = self._made()
+        self._follow(run)
         save_checkpoint(
             run_files.make_folder(output_dir),
             run.model,
@@ -293,7 +299,13 @@ class PrivateTrainerMixin:
                 recomputed=dict(mine),
             )
         trainer.lr_scheduler.load_state_dict(found["scheduler"])
+        self._follow(run)
         self._randomness.load_state_dict(found["randomness"])
+
+    def _follow(self, run: PrivateRun) -> None:
+        """What sets the learning rates is compared by `schedule`; what goes by evaluations is not."""
+        if by_steps_alone(self._trainer.lr_scheduler):
+            run.optimizer.follow(self._trainer.lr_scheduler)
 
     def _begin(self, state: transformers.TrainerState) -> None:
         run = self._made()

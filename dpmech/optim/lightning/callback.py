@@ -15,7 +15,13 @@ from torch.utils.data import DataLoader
 
 from dpmech.certificates import AdaptiveClip, RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.lightning.refusals import check_monitors, check_steps, check_trainer, monitored
+from dpmech.optim.lightning.refusals import (
+    check_monitors,
+    check_steps,
+    check_trainer,
+    monitored,
+    scheduler_of,
+)
 from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
@@ -91,7 +97,7 @@ class PrivateTraining(Callback):
             raise InvalidParameterError("loss", loss, "loss(module, *example) of one example")
         self._make = {"calibration": calibration, "clip_norm": clip_norm, "loss": loss} | options
         self._data = data
-        self._trained_on = TrainedOn(data.dataset)
+        self._trained_on = TrainedOn(data.dataset, data.collate_fn)
         self._folder = None if folder is None else Path(folder)
         self._log_raw = log_raw
         self._log_epsilon = log_epsilon
@@ -192,7 +198,12 @@ class PrivateTraining(Callback):
         self._run = model, optimizer, loader  # type: ignore[assignment]  # with a loss it is one
         if self._resumed is not None:
             extra = load_checkpoint(
-                self._file(self._resumed), model, optimizer, loader, accept_changed=self._accept
+                self._file(self._resumed),
+                model,
+                optimizer,
+                loader,
+                scheduler=scheduler_of(trainer),
+                accept_changed=self._accept,
             )
             self._randomness.load_state_dict(extra)
         trainer.strategy.optimizers = [optimizer]
@@ -257,7 +268,8 @@ class PrivateTraining(Callback):
         model, optimizer, loader = self._run
         path = self._file(loader.steps_taken)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_checkpoint(path, model, optimizer, loader, extra=self._randomness.state_dict())
+        own = self._randomness.state_dict()
+        save_checkpoint(path, model, optimizer, loader, scheduler=scheduler_of(trainer), extra=own)
         checkpoint["dpmech_step"] = loader.steps_taken
 
     def on_load_checkpoint(
@@ -320,7 +332,8 @@ class PrivateTraining(Callback):
         if self._log_raw and not chosen:
             return
         for loader in tree_leaves(loaders):
-            if not self._trained_on.holds(getattr(loader, "dataset", loader)):
+            data, collate = getattr(loader, "dataset", loader), getattr(loader, "collate_fn", None)
+            if not self._trained_on.holds(data, collate=collate, chosen=sorted(chosen.values())):
                 continue
             if self._log_raw:
                 who = ", ".join(f"{one} ({name!r})" for name, one in sorted(chosen.items()))

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from torch.optim.lr_scheduler import LRScheduler
+
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
-__all__ = ["check_monitors", "check_steps", "check_trainer", "monitored"]
+__all__ = ["check_monitors", "check_steps", "check_trainer", "monitored", "scheduler_of"]
 
 _PRECISIONS = ("32-true", "64-true", "bf16-true")
 
@@ -81,6 +83,12 @@ def monitored(trainer: Any) -> dict[str, str]:  # noqa: ANN401 - Lightning's
         if config.reduce_on_plateau and config.monitor:
             found[config.monitor] = type(config.scheduler).__name__
     return found
+
+
+def scheduler_of(trainer: Any) -> Any:  # noqa: ANN401 - Lightning's; a scheduler of torch's, or None
+    """The scheduler of the one optimizer."""
+    found = [one.scheduler for one in trainer.lr_scheduler_configs if isinstance(one.scheduler, LRScheduler)]
+    return found[0] if len(found) == 1 else None
 
 
 def check_monitors(trainer: Any) -> None:  # noqa: ANN401 - the same

@@ -2,6 +2,7 @@
 
 from dpmech.optim.runs.better_parameter import BetterParameterWarning
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
+from dpmech.optim.runs.fingerprints import by_steps_alone
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
 from dpmech.optim.runs.loader import LotSampler, PrivateLoader
@@ -25,6 +26,7 @@ __all__ = [
     "TrainedOn",
     "UserDataset",
     "UserExamples",
+    "by_steps_alone",
     "fix",
     "load_checkpoint",
     "make_private",

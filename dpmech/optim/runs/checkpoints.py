@@ -12,7 +12,7 @@ from torch import nn
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import resolved
 from dpmech.optim.processes import gathered
-from dpmech.optim.runs.fingerprints import PARTS
+from dpmech.optim.runs.fingerprints import PARTS, by_steps_alone, scheduler_changes, scheduler_print
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 
@@ -27,6 +27,7 @@ def save_checkpoint(
     optimizer: LotOptimizer,
     loader: PrivateLoader,
     *,
+    scheduler: Any = None,  # noqa: ANN401 - an LRScheduler, whose class torch renamed
     extra: Any = None,  # noqa: ANN401 - what torch.save takes
 ) -> None:
     """Save a run between two steps. With several processes each saves its own file.
@@ -50,12 +51,20 @@ def save_checkpoint(
         model: of make_private.
         optimizer: of make_private.
         loader: of make_private.
-        extra: anything else, such as a scheduler's state; tensors and plain data.
+        scheduler: of the learning rates, if there is one: its state goes with it, and `load_checkpoint`
+            refuses another one. Without it the record of a run that goes on with changing learning rates
+            says "settings of later steps not compared".
+        extra: anything else; tensors and plain data.
 
     Raises:
-        InvalidParameterError: if the file cannot be written.
+        InvalidParameterError: if the file cannot be written, or on a bad argument.
         UnsupportedCombinationError: between a batch and its step.
     """
+    about = None
+    if scheduler is not None:
+        about = {"print": scheduler_print(scheduler), "state": scheduler.state_dict()}
+        if by_steps_alone(scheduler):
+            optimizer.follow(scheduler)
     state = {
         "format": _FORMAT,
         "model": model.state_dict(),
@@ -63,6 +72,7 @@ def save_checkpoint(
         "loader": loader.state_dict(),
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "scheduler": about,
         "extra": extra,
     }
     target = resolved(path)  # a link stays one: other names lead to the same checkpoint
@@ -91,6 +101,7 @@ def load_checkpoint(
     optimizer: LotOptimizer,
     loader: PrivateLoader,
     *,
+    scheduler: Any = None,  # noqa: ANN401 - as in save_checkpoint
     missing_ok: bool = False,
     accept_changed: Sequence[str] = (),
 ) -> Any:  # noqa: ANN401 - what was saved
@@ -110,6 +121,9 @@ def load_checkpoint(
         model: of make_private, freshly made.
         optimizer: of make_private, before its first step.
         loader: of make_private, before its first lot.
+        scheduler: of the learning rates, freshly made, before this call; needed if the checkpoint was saved
+            with one. Class and settings are compared (those that torch's schedulers have from the start, and
+            functions by their code), not how often it is stepped; then it takes up its state.
         missing_ok: whether to load nothing where there is no checkpoint, or where only some processes have
             one and it is from before the first step.
         accept_changed: which of "dataset", "model" and "loss" may differ, on the caller's responsibility:
@@ -122,7 +136,7 @@ def load_checkpoint(
     Raises:
         InvalidParameterError: if there is no such file, or it is no checkpoint, or on a bad argument.
         CertificateError: if it belongs to another certificate, other lots or another number of processes, or
-            if the processes have no step in common, or to another dataset, model or loss.
+            if the processes have no step in common, or to another dataset, model, loss or scheduler.
     """
     if isinstance(accept_changed, str) or not set(accept_changed) <= set(PARTS):
         raise InvalidParameterError("accept_changed", accept_changed, f"names among {PARTS}")
@@ -134,12 +148,24 @@ def load_checkpoint(
                 "path", str(path), "a checkpoint in every process, or missing_ok=True"
             )
         return None
+    about = state.get("scheduler")
+    changed = scheduler_changes(None if about is None else about["print"], scheduler)
+    if changed:
+        raise CertificateError(
+            f"the checkpoint is of another run: {changed}. Steps that were taken after it would be taken "
+            "again with the same noise at other weights, and who has both results subtracts the noise. "
+            "Accepted: the scheduler that it was saved with, as scheduler="
+        )
     loader.load_state_dict(state["loader"], accept_changed)
     if file != target:
         file.replace(target)  # what is newer is forgotten by all alike, so that they go on rotating in step
     # The optimizer last: until it has the rows of the state it refuses steps on the lots of the state.
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"], any_weights="model" in accept_changed)
+    if scheduler is not None and about is not None:
+        scheduler.load_state_dict(about["state"])
+        if by_steps_alone(scheduler):
+            optimizer.follow(scheduler)
     torch.set_rng_state(state["torch_rng"])
     if torch.cuda.is_available() and state["cuda_rng"]:
         torch.cuda.set_rng_state_all(state["cuda_rng"])

@@ -1,5 +1,6 @@
 """LotOptimizer: a PrivateOptimizer in step with the loader that draws its lots."""
 
+import dataclasses
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from dpmech.certificates import NO_GENERATOR, Certificate, Randomness, RunRecord
+from dpmech.certificates import NO_GENERATOR, Certificate, Continuity, Kept, Randomness, RunRecord
 from dpmech.composition import RunningEpsilon, executed_epsilon
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.numerics import Bounds
@@ -120,6 +121,14 @@ class LotOptimizer(PrivateOptimizer):
         A backward pass would add to it, and it would be taken for a part of the batch's gradient.
         """
         self._intake.forget_own()
+
+    def follow(self, scheduler: Any) -> None:  # noqa: ANN401 - a scheduler of torch's
+        """Know a learning-rate scheduler, which checkpoints compare, and whose changes are therefore none.
+
+        Args:
+            scheduler: of the wrapped optimizer.
+        """
+        self._guard.follow(scheduler, forget=not self._saved)
 
     @property
     def loader(self) -> PrivateLoader:
@@ -353,8 +362,14 @@ class LotOptimizer(PrivateOptimizer):
             processes=self._loader.processes,
             stopped_by_plan=stopped_by_plan,
             uniqueness=self._loader.uniqueness,
-            continuity=self._loader.continuity,
+            continuity=self._continuity(),
         )
+
+    def _continuity(self) -> Continuity | None:
+        known = self._loader.continuity
+        if known is not None and known.loads and self._guard.changed:
+            return dataclasses.replace(known, settings=Kept.UNKNOWN)
+        return known
 
     def _certificate(self) -> Certificate:
         """The certificate with what this run fixed."""

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from dpmech.optim.runs.fingerprints.code import Printer
 
-__all__ = ["examples_print", "picked_examples"]
+__all__ = ["examples_print", "picked_examples", "single_prints"]
 
 _COUNT = 16
 _MOST_PARTS = 32
@@ -78,6 +79,35 @@ def examples_print(
     return sums, all(complete for _, complete in found) and None not in sums.values()
 
 
+def single_prints(
+    examples: Iterator[Any], key: bytes, collate: Callable[..., Any] | None, seconds: float
+) -> list[bytes]:
+    """Checksums of single examples, which do not depend on where they stand.
+
+    Args:
+        examples: read one by one, each after the same seeds, so that random transforms which use torch, numpy
+            or random give one example the same values.
+        key: of the checksums.
+        collate: what makes a batch of one of an example; None for the example itself.
+        seconds: after which no more are read.
+    """
+    reader = _Reader(key)
+    found: list[bytes] = []
+    end = time.monotonic() + seconds
+    with _numbers_kept():
+        reader.seed()
+        for example in examples:
+            read, _ = reader([example] if collate is None else [collate([example])])
+            digest = hashlib.blake2b(key=key, digest_size=16)
+            for name in sorted(read.keys() - {"kind"}):  # a tuple and a list of the same are the same
+                digest.update(name.encode() + read[name])
+            found.append(digest.digest())
+            if time.monotonic() > end:
+                break
+            reader.again()
+    return found
+
+
 class _Reader:
     """A collate_fn that returns the digests of an example, and seeds what reads the next one."""
 
@@ -98,6 +128,11 @@ class _Reader:
         found = {name: printer.of(value) for name, value in parts.items()} | {"kind": printer.of(kind)}
         self.seed()
         return found, printer.complete
+
+    def again(self) -> None:
+        """The next reading comes after the first seeds."""
+        self._calls = 0
+        self.seed()
 
     def seed(self) -> None:
         """Both readings of an example come after the same seeds."""

@@ -254,7 +254,8 @@ def test_evaluation_on_the_training_data_is_refused(tmp_path):
     data = Rows()
     with pytest.raises(dm.UnsupportedCombinationError, match="eval_dataset is the training data"):
         trainer(tmp_path, data=data, more={"eval_dataset": data})
-    for held in (Subset(data, [3]), {"other": Rows(8, seed=5), "train": data}, Rows()):
+    turned = [data[index] for index in reversed(range(len(data)))]
+    for held in (Subset(data, [3]), {"other": Rows(8, seed=5), "train": data}, Rows(), turned):
         with pytest.raises(dm.UnsupportedCombinationError, match="eval_dataset is the training data"):
             trainer(tmp_path, data=data, more={"eval_dataset": held})
 
@@ -442,6 +443,8 @@ def test_what_a_checkpoint_is_of_is_checked(tmp_path):
         trainer(tmp_path, **again).train(str(tmp_path / "checkpoint-12"))
     last = trainer(tmp_path, **again)
     assert last.train(resume_from_checkpoint=True).global_step == N
+    assert last.run_record().continuity.loads == 1
+    assert last.run_record().continuity.settings == dm.Kept.SAME  # its schedule was compared
     last.run[1].close()
     with pytest.raises(dm.InvalidParameterError, match="holds no complete checkpoint"):
         trainer(tmp_path / "empty", **again).train(resume_from_checkpoint=True)

@@ -5,7 +5,7 @@ import stat
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, default_collate
 
 import dpmech as dm
 from dpmech.optim import make_private
@@ -177,7 +177,9 @@ def test_a_resumed_fit_ends_bit_for_bit_like_one_that_was_not_interrupted(stop, 
     torch.manual_seed(99)
     found = fitted(second, module(second), saved(), resume=second.newest(), val_check_interval=2)
     torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
-    assert dm.RunRecord.load(tmp_path / "run_record.json").steps == N
+    record = dm.RunRecord.load(tmp_path / "run_record.json")
+    assert record.steps == N
+    assert record.continuity.settings == dm.Kept.SAME  # its schedule was compared
 
 
 @pytest.mark.slow
@@ -197,6 +199,14 @@ def test_checkpoints_of_lightning_hold_no_secret_and_are_of_their_run(tmp_path):
     again = {"generator": None, "rng": None, "folder": tmp_path}
     with pytest.raises(dm.CertificateError, match="of another run"):
         fitted(private(data=Rows(seed=8), **again), Module(), resume=middle)
+
+    class Other(Module):
+        def configure_optimizers(self):
+            sgd = torch.optim.SGD(self.parameters(), lr=0.1)
+            return [sgd], [torch.optim.lr_scheduler.ExponentialLR(sgd, 0.7)]
+
+    with pytest.raises(dm.CertificateError, match=r"another scheduler \(gamma\)"):
+        fitted(private(**again), Other(), resume=middle)
     # One that was not written to its end is none.
     last = private(**again).newest()
     assert "step=12" in last.name
@@ -310,7 +320,7 @@ def test_it_trains_more_than_dicts():
 # ---- evaluations, and what chooses by them
 
 
-@pytest.mark.parametrize("kind", ["itself", "a part", "several"])
+@pytest.mark.parametrize("kind", ["itself", "a part", "several", "looked up"])
 def test_training_data_are_not_evaluated_on(kind):
     data = Rows()
     held = DataLoader(Rows(8, seed=5))
@@ -318,6 +328,9 @@ def test_training_data_are_not_evaluated_on(kind):
         "itself": DataLoader(data),
         "a part": DataLoader(Subset(data, [3])),
         "several": {"val": held, "train": DataLoader(data)},
+        "looked up": DataLoader(
+            range(8), collate_fn=lambda keys: default_collate([data[7 - key] for key in keys])
+        ),
     }[kind]
     one, module = private(data=data), Module()
     fit = trainer(one)

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset, random_split
+from torch.utils.data import (
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 from dpmech.optim import UserDataset, UserExamples
 from dpmech.optim.runs.held_out import TrainedOn
@@ -149,3 +157,108 @@ def test_tables_are_known_by_their_memory():
     assert found(Arrow(whole._data, [30]))
     assert not found(Arrow(whole._data, [2, 4, 5, 31]))
     assert not found(Arrow(Table([Chunk(column, 4, 5)])))
+
+
+class Held(Dataset):
+    """A wrapper with an attribute of any name, which hands out some places of it."""
+
+    def __init__(self, data, places):
+        self.inner, self.places = data, places
+
+    def __len__(self):
+        return len(self.places)
+
+    def __getitem__(self, index):
+        return self.inner[self.places[index]]
+
+
+class Streamed(IterableDataset):
+    def __init__(self, read):
+        self.read = read
+
+    def __iter__(self):
+        return iter(self.read())
+
+
+class Augmented(Opaque):
+    def __getitem__(self, index):
+        x, y = self.read(index)
+        return x + torch.rand(()), y
+
+
+def test_whatever_holds_the_training_data_is_recognised():
+    _, train, other = halves()
+    found = TrainedOn(train).holds
+    for places in (range(20), range(0, 20, 2), range(19, -1, -1)):
+        assert found(Held(train, places))
+        assert found(Subset(Held(train, places), range(4)))
+        assert not found(Held(other, places))
+        assert not found(Subset(Held(other, places), range(4)))
+    stream = Streamed(list)
+    stream.inner = [train]
+    assert found(stream)
+    loop = Held(other, range(20))
+    loop.itself = loop
+    assert not found(loop)
+
+
+@pytest.mark.parametrize(
+    "size", [20, pytest.param(6000, marks=pytest.mark.slow)]
+)  # all training examples are compared, or a sample
+def test_copies_in_another_order_are_recognised(size):
+    whole = classification(2 * size)
+    train, other = Subset(whole, range(size)), Subset(whole, range(size, 2 * size))
+    found = TrainedOn(train).holds
+    orders = range(size - 1, -1, -1), torch.randperm(size).tolist(), range(0, size, 2)
+    for one, expected in ((train, True), (other, False)):
+        for places in orders:
+            assert found(Opaque(lambda i, one=one, places=places: one[places[i]], len(places))) is expected
+        assert found([list(one[i]) for i in orders[0]]) is expected
+        assert found(Streamed(lambda one=one: (one[i] for i in orders[1]))) is expected
+        assert found(Augmented(one.__getitem__, size)) is False  # not behind other transforms
+    assert found(Opaque(lambda i: (train if i % 4 else other)[i], size))
+    own = TrainedOn(Augmented(train.__getitem__, size)).holds
+    assert own(Augmented(lambda i: train[size - 1 - i], size))  # the same chance after the same seeds
+    assert not own(Augmented(lambda i: other[size - 1 - i], size))
+
+
+def test_examples_that_a_collate_fn_looks_up_are_recognised():
+    whole, train, other = halves()
+    for one, expected in ((train, True), (other, False)):
+        places = torch.tensor(one.indices).flip(0)
+
+        def look_up(keys, places=places):
+            return [tensor[places[keys]] for tensor in whole.tensors]
+
+        assert TrainedOn(train).holds(range(20), collate=look_up) is expected
+    assert not TrainedOn(train).holds(range(20))
+
+
+def test_what_cannot_be_compared_is_warned_of_where_it_chooses(recwarn):
+    _, train, other = halves()
+    found = TrainedOn(train).holds
+    assert not found(iter(other))
+    assert not found(other, chosen=["EarlyStopping"])
+    assert not found(Streamed(lambda: (other[i] for i in range(20))), chosen=["EarlyStopping"])
+    assert not recwarn
+    with pytest.warns(UserWarning, match="EarlyStopping choose by it"):
+        assert not found(iter([train[0]]), chosen=["EarlyStopping"])
+    few = TensorDataset(torch.arange(40) % 2)  # of two values: held-out ones are equal to some of them
+    with pytest.warns(UserWarning, match="cannot be compared"):
+        assert not TrainedOn(few).holds(TensorDataset((torch.arange(30) // 3) % 2), chosen=["EarlyStopping"])
+
+
+def test_reading_is_bounded_and_leaves_random_numbers_alone():
+    reads = []
+    whole = classification(30_000)
+    train = Opaque(lambda i: reads.append(i) or whole[i], 10_000)
+    held = Opaque(lambda i: reads.append(i) or whole[20_000 + i], 10_000)
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    finder = TrainedOn(train)
+    assert not finder.holds(held)
+    assert not finder.holds(held)  # kept
+    assert torch.equal(torch.rand(2), expected)
+    assert len(reads) <= 4096 + 256 + 4 * 16
+    assert finder.holds(Opaque(lambda i: whole[9_999 - i], 10_000))

@@ -1,0 +1,214 @@
+"""A learning-rate schedule is compared when a run goes on, and where none is known the record says so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
+
+import dpmech as dm
+from dpmech.optim import load_checkpoint, make_private, save_checkpoint
+from tests.support.training import classification
+
+CAL = dm.calibrate_sigma(dm.Identity(6), 8.0, 1e-5, participation=dm.MinSep(2))
+DATA = classification(64)
+
+
+def halving(step):
+    return 0.5**step
+
+
+def by_third(step):
+    return 3.0**-step
+
+
+def built(make=None):
+    torch.manual_seed(0)
+    model = nn.Linear(DATA[0][0].numel(), 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+    options = {"loss": nn.CrossEntropyLoss(), "expected_batch_size": 32}
+    parts = make_private(model, sgd, DataLoader(DATA), CAL, 1.0, **options)
+    return parts, None if make is None else make(sgd)
+
+
+def train(parts, scheduler, steps=6):
+    model, optimizer, loader = parts
+    while optimizer.steps_left and steps:
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+            steps -= 1
+            if scheduler is not None:
+                scheduler.step()
+            if not steps:
+                break
+    record = optimizer.run_record()
+    optimizer.close()
+    return record
+
+
+def slow(sgd):
+    return lr_scheduler.StepLR(sgd, 100, gamma=0.1)
+
+
+def quick(sgd):
+    return lr_scheduler.StepLR(sgd, 1, gamma=0.1)
+
+
+def test_another_schedule_that_nothing_is_known_of_is_in_the_record(tmp_path):
+    path = tmp_path / "run.pt"
+    parts, schedule = built(quick)
+    save_checkpoint(path, *parts)
+    assert train(parts, schedule).continuity.settings == dm.Kept.SAME  # the first of its kind
+    parts, schedule = built(quick)
+    load_checkpoint(path, *parts)
+    record = train(parts, schedule)
+    assert record.continuity.settings == dm.Kept.UNKNOWN
+    assert "settings of later steps not compared" in str(record)
+    read = dm.RunRecord.from_json(record.to_json())
+    assert read == record
+    details = [one.detail for one in dm.verify(read).checks if one.name == "checkpoints"]
+    assert "settings of later steps not compared" in details[0]
+    parts, _ = built()
+    load_checkpoint(path, *parts)
+    assert train(parts, None).continuity.settings == dm.Kept.SAME  # nothing changed
+
+
+def test_what_changed_before_a_state_stays_in_it(tmp_path):
+    path = tmp_path / "run.pt"
+    parts, schedule = built(quick)
+    train_then_save(path, parts, schedule)
+    parts, _ = built()
+    load_checkpoint(path, *parts)
+    assert train(parts, None).continuity.settings == dm.Kept.UNKNOWN
+
+
+def train_then_save(path, parts, schedule, **options):
+    model, optimizer, loader = parts
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+        schedule.step()
+    save_checkpoint(path, *parts, **options)
+    optimizer.close()
+
+
+SCHEDULES = {
+    "step": (quick, slow),
+    "class": (quick, lambda sgd: lr_scheduler.ExponentialLR(sgd, 0.1)),
+    "function": (
+        lambda sgd: lr_scheduler.LambdaLR(sgd, halving),
+        lambda sgd: lr_scheduler.LambdaLR(sgd, by_third),
+    ),
+    "one cycle": (
+        lambda sgd: lr_scheduler.OneCycleLR(sgd, 1.0, total_steps=7),
+        lambda sgd: lr_scheduler.OneCycleLR(sgd, 2.0, total_steps=7),
+    ),
+    "cyclic": (
+        lambda sgd: lr_scheduler.CyclicLR(sgd, 0.1, 1.0, cycle_momentum=False),
+        lambda sgd: lr_scheduler.CyclicLR(sgd, 0.1, 2.0, cycle_momentum=False),
+    ),
+    "restarts": (
+        lambda sgd: lr_scheduler.CosineAnnealingWarmRestarts(sgd, 2, 2),
+        lambda sgd: lr_scheduler.CosineAnnealingWarmRestarts(sgd, 3, 2),
+    ),
+    "milestones": (
+        lambda sgd: lr_scheduler.MultiStepLR(sgd, [2, 4]),
+        lambda sgd: lr_scheduler.MultiStepLR(sgd, [2, 5]),
+    ),
+    "in turn": (
+        lambda sgd: lr_scheduler.SequentialLR(
+            sgd, [lr_scheduler.LinearLR(sgd), lr_scheduler.StepLR(sgd, 1)], [2]
+        ),
+        lambda sgd: lr_scheduler.SequentialLR(
+            sgd, [lr_scheduler.LinearLR(sgd), lr_scheduler.StepLR(sgd, 2)], [2]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_scheduler_is_compared(name, late, tmp_path):
+    path = tmp_path / "run.pt"
+    one, other = SCHEDULES[name]
+    parts, schedule = built(one)
+    if late:
+        train_then_save(path, parts, schedule, scheduler=schedule)
+        rates = schedule.get_last_lr()
+    else:
+        save_checkpoint(path, *parts, scheduler=schedule)
+        rates = schedule.get_last_lr()
+        train(parts, schedule)
+    parts, schedule = built(other)
+    with pytest.raises(dm.CertificateError, match="another scheduler"):
+        load_checkpoint(path, *parts, scheduler=schedule)
+    parts, schedule = built(one)
+    load_checkpoint(path, *parts, scheduler=schedule)
+    assert schedule.get_last_lr() == rates
+    record = train(parts, schedule)
+    assert record.continuity.settings == dm.Kept.SAME
+    assert record.continuity.loads == 1
+
+
+def test_a_scheduler_is_not_left_out(tmp_path):
+    path = tmp_path / "run.pt"
+    parts, schedule = built(quick)
+    save_checkpoint(path, *parts, scheduler=schedule)
+    parts[1].close()
+    with pytest.raises(dm.CertificateError, match="no scheduler was handed over"):
+        load_checkpoint(path, *built()[0])
+    parts, schedule = built(quick)
+    save_checkpoint(path, *parts)
+    parts[1].close()
+    parts, schedule = built(quick)
+    with pytest.raises(dm.CertificateError, match="no scheduler was saved"):
+        load_checkpoint(path, *parts, scheduler=schedule)
+    with pytest.raises(dm.InvalidParameterError, match="scheduler"):
+        save_checkpoint(path, *parts, scheduler=0.1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sgd: sgd.param_groups[0].update(lr=0.01),
+        lambda sgd: sgd.param_groups[0].update(weight_decay=0.1),
+    ],
+)
+def test_changes_beside_the_scheduler_are_seen(change, tmp_path):
+    path = tmp_path / "run.pt"
+    parts, schedule = built(slow)
+    save_checkpoint(path, *parts, scheduler=schedule)
+    parts[1].close()
+    parts, schedule = built(slow)
+    load_checkpoint(path, *parts, scheduler=schedule)
+    model, optimizer, loader = parts
+    for number, batch in enumerate(loader):
+        if number == 1:
+            change(schedule.optimizer)
+        model.backward(*batch)
+        optimizer.step()
+    assert optimizer.run_record().continuity.settings == dm.Kept.UNKNOWN
+
+
+def test_a_schedule_by_results_is_not_known(tmp_path):
+    path = tmp_path / "run.pt"
+
+    def make(sgd):
+        return lr_scheduler.ReduceLROnPlateau(sgd, patience=0)
+
+    parts, schedule = built(make)
+    save_checkpoint(path, *parts, scheduler=schedule)
+    parts[1].close()
+    parts, schedule = built(make)
+    load_checkpoint(path, *parts, scheduler=schedule)
+    model, optimizer, loader = parts
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+        schedule.step(1.0)
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+        schedule.step(1.0)
+    assert optimizer.run_record().continuity.settings == dm.Kept.UNKNOWN
