@@ -332,7 +332,7 @@ def test_weights_that_are_computed_before_every_call(kind, mode):
         for total, grad in zip(expected, grads, strict=True):
             total.add_(grad, alpha=min(1.0, 0.5 * (1.0 - SLACK) / norm))
     for mine, theirs in zip(found.sums, expected, strict=True):
-        assert torch.allclose(mine, theirs, rtol=1e-3, atol=1e-5)
+        assert torch.allclose(mine.double(), theirs.double(), rtol=1e-3, atol=1e-5)
 
 
 class Rerun(nn.Module):
