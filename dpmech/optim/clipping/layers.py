@@ -35,8 +35,8 @@ def has_factors(layer: nn.Module) -> bool:
     groups or with another padding than zeros are left to autograd, and so are lookups that change their
     weight or count.
     """
-    if "forward" in vars(layer):
-        return False
+    if "forward" in vars(layer) or "weight" not in layer._parameters:
+        return False  # torch.nn.utils.weight_norm and prune compute the weight before every call
     if type(layer) is nn.Linear or _is_transposed(layer):
         return True
     if type(layer) is nn.Embedding:

@@ -237,13 +237,20 @@ _CHECKPOINTING = (
 )
 _REASONS = {
     "data-dependent control flow": (
-        "the model branches on values of the data",
-        "for models of transformers attn_implementation='eager' in their configuration, for encoders such "
+        "the model branches on values of the data, or on random numbers that it draws (layer drop)",
+        "layer drop off (layerdrop=0), or torch.where in place of the branch; for models of transformers "
+        "attn_implementation='eager' in their configuration, for encoders such "
         "as BERT a mask of four dimensions too, as dpmech.optim.hf.masked_loss makes it: loss=masked_loss of "
         "make_private or of PrivateTrainer's Privacy; or " + _HOOKS,
     ),
     "requires_grad_()": _CHECKPOINTING,
     "saved tensor hooks": _CHECKPOINTING,
+    "setup_context": (
+        "the model uses an autograd.Function without setup_context (gradient checkpointing with "
+        "use_reentrant=True is one)",
+        "a model without checkpointing, and max_physical_batch_size, or 'auto', where memory is short; for a "
+        "function of your own a setup_context and generate_vmap_rule=True",
+    ),
     ".item()": (
         "the model takes a value out of a tensor",
         "code that leaves it there; or " + _HOOKS,

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import random
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -12,28 +13,47 @@ from torch.utils.data import DataLoader
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer
+from dpmech.optim.runs.collated import Alone, compare_rows
 
 __all__ = ["Collation", "check_dataset"]
 
 
+_OFTEN = 64  # one batch in so many is compared
 _PARTS = (Tensor, np.ndarray, Mapping, tuple, list)
 
 
 class Collation:
     """A collate_fn that also makes a batch of no examples, shaped like one of the first example.
 
-    It gives the number of examples with the batch: a dataset may have left some out.
+    It gives the number of examples with the batch: a dataset may have left some out. At the first call on
+    several examples, and at call k with probability 1/k, at least 1/64, some are collated alone and compared.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any], dataset: Any) -> None:  # noqa: ANN401 - any dataset
         self._collate = collate
         self._dataset = dataset
+        self._calls = 0  # on several examples
 
-    def __call__(self, examples: list[Any]) -> tuple[int, Any]:
-        """(number of examples, their batch)."""
+    def __call__(self, examples: list[Any]) -> tuple[int, Any, Alone | None]:
+        """(number of examples, their batch, one that has padding there).
+
+        Raises:
+            UnsupportedCombinationError: if an example comes out otherwise than alone.
+        """
         if not examples:
-            return 0, _emptied(self._collate(self._some()))
-        return len(examples), self._collate(examples)
+            return 0, _emptied(self._collate(self._some())), None
+        if len(examples) == 1:
+            return 1, self._collate(examples), None
+        self._calls += 1
+        coin = random.Random(self._calls)  # public, and the same in every run: data must not choose
+        if coin.random() >= max(1.0 / self._calls, 1.0 / _OFTEN):
+            return len(examples), self._collate(examples), None
+        try:
+            before = copy.deepcopy(examples)
+        except Exception:  # noqa: BLE001 - of examples that cannot be copied, and so not collated twice
+            return len(examples), self._collate(examples), None
+        batch = self._collate(examples)
+        return len(examples), batch, compare_rows(self._collate, before, batch, coin)
 
     def _some(self) -> list[Any]:
         """The first example that is not a gap: which one it is must not end the run."""

@@ -37,7 +37,7 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
 
     Raises:
         MissingDependencyError: if Opacus is not installed.
-        UnsupportedCombinationError: for trained layers with buffers.
+        UnsupportedCombinationError: for trained layers with buffers, and weights computed before every call.
     """
     try:
         import opacus.grad_sample
@@ -54,6 +54,20 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
         raise UnsupportedCombinationError(
             f"trained layers that hold buffers: {', '.join(kept)}; Opacus takes none",
             supported="make_private(..., loss=...), with public_buffers where they do not depend on the data",
+        )
+    computed = [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if any(
+            isinstance(value, Tensor) and layer._parameters.keys() & {f"{place}_g", f"{place}_orig"}
+            for place, value in vars(layer).items()
+        )
+    ]
+    if computed:
+        raise UnsupportedCombinationError(
+            f"layers whose weight is computed before every call: {', '.join(computed[:3])} "
+            "(torch.nn.utils.weight_norm), of whose parameters hooks know nothing",
+            supported="torch.nn.utils.parametrizations.weight_norm; or make_private(..., loss=...)",
         )
     wrapped: nn.Module = _hooked_class()(model, examples, ghost=ghost)
     return wrapped

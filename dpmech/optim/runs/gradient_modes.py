@@ -140,6 +140,7 @@ class OpacusHooks(GradientMode):
             lambda: progress.handed if progress.batches else None,
             lambda: random.Random(f"{lots} {progress.batches}"),  # public: anybody can toss it again
             lambda count: _trial(hooked, count),
+            private.loader.take_padded,
         )
         count_calls(
             inner,

@@ -20,6 +20,7 @@ from dpmech.exceptions import (
 from dpmech.guards import check_integer
 from dpmech.optim.noise import Uncopied
 from dpmech.optim.processes import Group, check_agreement, processes
+from dpmech.optim.runs.collated import Padded, padded_row
 from dpmech.optim.runs.datasets import Collation, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.lot_progress import LotProgress
@@ -155,6 +156,7 @@ class PrivateLoader(Uncopied):
         self._collate = Collation(loader.collate_fn, self._dataset)
         self.set_up = SetUp(self._dataset, loader.collate_fn, self._settings)
         self._iterations = 0
+        self._padded: Padded | None = None
         self._check_agreement()
 
     @property
@@ -170,6 +172,11 @@ class PrivateLoader(Uncopied):
     def settle(self, size: int) -> None:
         """Note the physical batch size that was found."""
         self._most = check_integer("size", size, minimum=1)
+
+    def take_padded(self) -> Padded | None:
+        """An example of the newest batch that has padding there, if it is to be compared; once."""
+        found, self._padded = self._padded, None
+        return found
 
     @property
     def steps_taken(self) -> int:
@@ -234,7 +241,7 @@ class PrivateLoader(Uncopied):
         batches: DataLoader[Any] = DataLoader(
             self._dataset, batch_sampler=plan, collate_fn=self._collate, generator=workers, **self._settings
         )
-        for (step, size, first, last), (examples, batch) in zip(plan.places(), batches, strict=True):
+        for (step, size, first, last), (examples, batch, alone) in zip(plan.places(), batches, strict=True):
             if mine != self._iterations:
                 raise UnsupportedCombinationError(
                     "two iterations over one PrivateLoader", supported="one at a time"
@@ -247,6 +254,7 @@ class PrivateLoader(Uncopied):
             self.progress.hand_out(examples, first=first, last=last)
             if first and step == self._tracker.steps:
                 self._tracker.record(step, self.sampler.indices(step))
+            self._padded = padded_row(batch, alone)
             yield batch
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.runs.collated import Padded, check_padding
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
 
 __all__ = ["MixingWatch", "tensors_of"]
@@ -55,6 +56,7 @@ class MixingWatch:
         examples: of the newest batch of the run; None before the first.
         coin: public random numbers, by the newest batch. Data must not choose what is looked at.
         trial: keeps hooks out of a call on so many examples.
+        padded: gives an example of the newest batch whose padding is to be compared, once; None for none.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class MixingWatch:
         examples: Callable[[], int | None],
         coin: Callable[[], random.Random],
         trial: Callable[[int], AbstractContextManager[None]],
+        padded: Callable[[], Padded | None] = lambda: None,
     ) -> None:
         self._model = model
         self._layers = layers
@@ -71,6 +74,7 @@ class MixingWatch:
         self._coin = coin
         self._calls = 0
         self._trial = trial
+        self._padded = padded
         self._most: dict[nn.Module, int] = {}
         self._joint: dict[nn.Module, set[int]] = {}
         self._sizes: dict[tuple[Any, ...], list[int]] = {}
@@ -87,6 +91,7 @@ class MixingWatch:
         if count is None or count < 2 or torch._C._current_graph_task_id() != -1:
             return  # nobody to compare with; or a call within a backward pass (checkpointing)
         self._calls += 1
+        self._check_padding(part, args, kwargs, count)
         coin = self._coin()
         chosen = coin.random() < max(1.0 / self._calls, 1.0 / _OFTEN)
         if count <= most and not chosen:
@@ -100,6 +105,19 @@ class MixingWatch:
         found = self._tried(part, given, some, coin.getrandbits(31), fully=fully)
         if found is not None:
             raise found
+
+    def _check_padding(self, part: nn.Module, args: Any, kwargs: Any, count: int) -> None:  # noqa: ANN401 - what it takes
+        padded = self._padded()
+        if padded is None:
+            return
+        given = _Given(args, kwargs, count)
+
+        def call(tensors: Sequence[Tensor]) -> list[Tensor]:
+            args, kwargs = given.with_tensors(tensors)
+            return tensors_of(part(*args, **kwargs))
+
+        with self._trial(1):
+            check_padding(self._model, given.tensors, count, padded, call)
 
     def after(self, part: nn.Module, output: object) -> None:
         """Have an output that knows no examples refused once a gradient comes back through it."""
@@ -184,6 +202,13 @@ class _Given:
         self.count = count
         self.tensors = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
         self.rows = [one for one in self.tensors if one.ndim and len(one) == count]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other tensors in their places."""
+        left = iter(tensors)
+        leaves = [next(left) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        return args, kwargs
 
     def picked(self, examples: Sequence[int], *, wide: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call on some of them."""

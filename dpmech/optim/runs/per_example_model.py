@@ -20,6 +20,7 @@ from dpmech.optim.clipping import (
 from dpmech.optim.local_parts import is_sharded
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_asked, choose
+from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
@@ -119,12 +120,25 @@ class PerExampleModel(nn.Module):
             self._optimizer.accumulate(ClippedSum(trained, nothing, self._optimizer.clipping, examples=0))
             return torch.tensor(math.nan) if return_loss else None
         gradients = self.prepare(taken)
+        self._check_padding(taken)
         total, losses = gradients.clipped(
             taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
         )
         self._check_written()
         self._optimizer.accumulate(total)
         return losses.mean() if return_loss else None
+
+    def _check_padding(self, batch: Batch) -> None:
+        """Refuse padding that changes the gradient of an example, where the loader chose one to compare."""
+        padded = self._optimizer.loader.take_padded() if isinstance(self._optimizer, LotOptimizer) else None
+        if padded is None:
+            return
+
+        def loss(tensors: Sequence[Tensor]) -> list[Tensor]:
+            args, kwargs = batch.arguments([one[0] for one in tensors])
+            return [self._loss(self.module, *args, **kwargs)]
+
+        check_padding(self.module, batch.tensors, batch.examples, padded, loss)
 
     def prepare(self, batch: Batch) -> ExampleGradients:
         """Find out how the loss is called and how gradients are clipped, from the first example of a batch.

@@ -533,3 +533,10 @@ def test_processes_that_come_late(monkeypatch):
         optimizer.step()
     with pytest.raises(dm.UnsupportedCombinationError, match="now there are 2"):
         optimizer._stream.step()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_weights_that_are_computed_before_every_call_under_hooks():
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 2)), nn.Linear(2, 1))
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"computed before every call.*0 \(Linear\)"):
+        made(model)

@@ -5,6 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+import torch.nn.utils.prune
+import torch.utils.checkpoint
 from torch import nn
 
 import dpmech as dm
@@ -302,3 +304,50 @@ def test_layers_that_depend_on_more_than_shapes_are_refused():
 
     with pytest.raises(dm.UnsupportedCombinationError, match="otherwise than for the first example"):
         clipped_gradients(model, loss, (x, y), 1.0, clipping_mode="ghost")
+
+
+@pytest.mark.parametrize("mode", ["ghost", "per_example"])
+@pytest.mark.parametrize("kind", ["weight_norm", "prune"])
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_weights_that_are_computed_before_every_call(kind, mode):
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 40)
+    if kind == "weight_norm":
+        layer = nn.utils.weight_norm(layer)
+    else:
+        layer = nn.utils.prune.random_unstructured(layer, "weight", 0.5)
+    assert not has_factors(layer)
+    model = nn.Sequential(layer, nn.Tanh(), nn.Linear(40, 2))
+    x, y = 5.0 * torch.randn(4, 1, 6), torch.zeros(4, 1, dtype=torch.long)
+
+    def loss(call, x, y):
+        return F.cross_entropy(call(x), y)
+
+    found = clipped_gradients(model, loss, (x, y), 0.5, clipping_mode=mode)
+    params = list(model.parameters())
+    expected = [torch.zeros_like(param) for param in params]
+    for example in zip(x, y, strict=True):
+        grads = torch.autograd.grad(loss(model, *example), params)
+        norm = float(torch.cat([one.flatten() for one in grads]).norm())
+        for total, grad in zip(expected, grads, strict=True):
+            total.add_(grad, alpha=min(1.0, 0.5 * (1.0 - SLACK) / norm))
+    for mine, theirs in zip(found.sums, expected, strict=True):
+        assert torch.allclose(mine.double(), theirs.double(), rtol=1e-3, atol=1e-5)
+
+
+class Rerun(nn.Module):
+    def __init__(self, *, dropped):
+        super().__init__()
+        self.inner, self.outer, self.dropped = nn.Linear(6, 6), nn.Linear(6, 2), dropped
+
+    def forward(self, x):
+        if not self.dropped:
+            return self.outer(torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=True))
+        return self.outer(self.inner(x) if torch.rand(()) < 0.5 else x)
+
+
+@pytest.mark.parametrize(("dropped", "reason"), [(False, "use_reentrant=True"), (True, "layer drop")])
+def test_what_vmap_cannot_follow_has_its_name(dropped, reason):
+    batch = (torch.randn(3, 1, 6), torch.zeros(3, 1, dtype=torch.long))
+    with pytest.raises(dm.UnsupportedCombinationError, match=reason):
+        clipped_gradients(Rerun(dropped=dropped), lambda call, x, y: F.cross_entropy(call(x), y), batch, 1.0)

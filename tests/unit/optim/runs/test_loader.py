@@ -473,7 +473,7 @@ class InLists(WithoutFirst):
 def test_an_empty_batch_has_the_shape_of_any_example_that_is_there(kind):
     """A run must not end at its first empty batch because of who is absent."""
     collate = Collation(torch.utils.data.default_collate, kind())
-    count, batch = collate([])
+    count, batch, _ = collate([])
     assert (count, batch.shape) == (0, (0, 2))
     assert collate([torch.ones(2)])[0] == 1
     with pytest.raises((KeyError, IndexError), match=r"a gap|no example"):

@@ -1,0 +1,329 @@
+"""Whether a row of a batch is its example's own: examples collated alone, and the model on them unpadded."""
+
+import copy
+import dataclasses
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.runs.same_draws import repeatable
+
+__all__ = ["Alone", "Padded", "check_padding", "compare_rows", "padded_row"]
+
+_TRIED = 8  # examples of a batch that are collated alone
+_AGAIN = 32  # times that one is, to see whether it comes out at random
+_SAME = 1e-4  # relative, of the values of a row
+_SAME_GRADIENT, _HALF = 1e-2, 0.1  # relative, of the gradient of an example; where precision is half
+
+# (row, what stands alone in place of leaf k of the batch)
+Alone = tuple[int, dict[int, Tensor]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Padded:
+    """An example whose row of a batch is longer than the example alone.
+
+    Args:
+        row: its place in the batch.
+        pairs: tensors of the batch, and what stands in their places where it is collated alone.
+    """
+
+    row: int
+    pairs: Sequence[tuple[Tensor, Tensor]]
+
+    def alone(self, given: Tensor) -> Tensor | None:
+        """The example without padding, for a tensor that the training loop made of one of the batch.
+
+        None where it is none of them.
+        """
+        for whole, single in self.pairs:
+            if whole.shape == given.shape and torch.equal(whole.to(given), given.detach()):
+                return single.to(given)
+        return None
+
+
+def compare_rows(
+    collate: Callable[[list[Any]], Any],
+    examples: list[Any],
+    batch: Any,  # noqa: ANN401 - any batch
+    coin: random.Random,
+) -> Alone | None:
+    """Collate some examples alone, and compare them with their rows.
+
+    Args:
+        collate: the collate function.
+        examples: of the batch, at least two, as they were before it was made.
+        batch: what it made of them.
+        coin: public random numbers, by which examples are chosen.
+
+    Returns:
+        An example that has padding in the batch, if there is one.
+
+    Raises:
+        UnsupportedCombinationError: if a row depends on the other examples otherwise.
+    """
+    found: Alone | None = None
+
+    def collated(some: list[Any]) -> Any:  # noqa: ANN401 - any batch
+        return collate(copy.deepcopy(some))  # a collate function may take its examples apart
+
+    with _spared():
+        for row in sorted(coin.sample(range(len(examples)), min(len(examples), _TRIED))):
+            try:
+                single = collated([examples[row]])
+                mixes, pairs = _compared(batch, single, row, len(examples))
+                refused = mixes and not _at_random(collated, examples, row, single)
+            except Exception:  # noqa: BLE001 - of a collate function that is not made for one example
+                continue
+            if refused:
+                raise _mixed()
+            if pairs and not mixes and found is None:
+                number = {id(leaf): place for place, leaf in enumerate(_leaves(batch))}
+                found = (row, {number[id(whole)]: _tensor(one) for whole, one in pairs})
+    return found
+
+
+def padded_row(batch: Any, alone: Alone | None) -> Padded | None:  # noqa: ANN401 - any batch
+    """The example that `compare_rows` found, with the tensors of the batch."""
+    if alone is None:
+        return None
+    leaves = [_tensor(one) for one in _leaves(batch)]
+    return Padded(alone[0], [(leaves[place], single) for place, single in alone[1].items()])
+
+
+def check_padding(
+    model: nn.Module,
+    tensors: Sequence[Tensor],
+    count: int,
+    padded: Padded,
+    call: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+) -> None:
+    """Compare the gradient of an example with padding and without.
+
+    Of a loss, or of a sum of outputs with weights of its own for each, at the places that both have. Modules
+    are in eval mode meanwhile, as dropout draws by shapes. Nothing is told where the loop did not hand on
+    what was padded, or the model cannot be called so or differs from itself.
+
+    Args:
+        model: the model.
+        tensors: what the loop handed over, the examples first in some.
+        count: examples.
+        padded: the example.
+        call: a call of the model or its loss on a batch of one, from its tensors.
+
+    Raises:
+        UnsupportedCombinationError: if the gradients differ.
+    """
+    trained = [param for param in model.parameters() if param.requires_grad]
+    row = slice(padded.row, padded.row + 1)
+    changed = [padded.alone(one) for one in tensors]
+    if all(one is None for one in changed):
+        return
+    longer = [one[row] if one.ndim and len(one) == count else one for one in tensors]
+    shorter = [one if other is None else other for one, other in zip(longer, changed, strict=True)]
+    at_end = all(
+        _first(one[0], other[0]) for one, other in zip(longer, changed, strict=True) if other is not None
+    )
+    with repeatable(model, tensors) as begin, torch.enable_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Full backward hook")  # of hooks that are off meanwhile
+        try:
+            alone = _called(model, shorter, call, begin, 0)
+            shapes = [one.shape for one in alone]
+            without = _gradient(trained, alone)
+            with_padding, again = (
+                _gradient(
+                    trained,
+                    [
+                        _cut(one, shape, at_end=at_end)
+                        for one, shape in zip(_called(model, longer, call, begin, seed), shapes, strict=True)
+                    ],
+                )
+                for seed in (0, 1)
+            )
+        except Exception:  # noqa: BLE001 - whatever a model or a loss raises on what it is not made for
+            return
+    half = torch.is_autocast_enabled(longer[0].device.type) or any(one.itemsize < 4 for one in trained)
+    limit = _HALF if half else _SAME_GRADIENT
+    if _far(with_padding, without, limit) and not _far(with_padding, again, limit):
+        raise UnsupportedCombinationError(
+            "the gradient of an example differs with the padding that its batch gives it: it depends on how "
+            "long the others are, and clipping it does not bound what one of them moves",
+            supported="padding to a fixed length; or padding that the model cannot see: on the right, with a "
+            "mask in attention, means and losses (ignore_index)",
+        )
+
+
+def _called(
+    model: nn.Module,
+    given: Sequence[Tensor],
+    call: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    begin: Callable[[int], None],
+    seed: int,
+) -> Sequence[Tensor]:
+    begin(seed)
+    for part in model.modules():
+        part.training = False
+    outputs = call([one.detach().clone() for one in given])
+    return [one for one in outputs if one.requires_grad]
+
+
+def _gradient(trained: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
+    weights = [torch.cos(torch.arange(one.numel()).to(one)).view(one.shape) for one in outputs]
+    grads = torch.autograd.grad(list(outputs), list(trained), weights, allow_unused=True)
+    whole = [
+        torch.zeros_like(param) if grad is None else grad for param, grad in zip(trained, grads, strict=True)
+    ]
+    return torch.cat([one.detach().double().cpu().flatten() for one in whole])
+
+
+def _cut(one: Tensor, shape: Sequence[int], *, at_end: bool) -> Tensor:
+    """Without padding, at the end or before; as it is where it is no longer."""
+    if one.ndim != len(shape):
+        return one
+    sizes = [min(pair) for pair in zip(one.shape, shape, strict=True)]
+    return one[tuple(slice(0, size) if at_end else slice(-size, None) for size in sizes)]
+
+
+def _far(one: Tensor, other: Tensor, limit: float) -> bool:
+    return float((one - other).norm()) > limit * max(float(one.norm()), float(other.norm()))
+
+
+def _mixed() -> UnsupportedCombinationError:
+    return UnsupportedCombinationError(
+        "the collate function gives an example other values in a batch than alone (packing, mixup, "
+        "statistics of the batch): clipping a row does not bound what one example moves",
+        supported="a collate function that makes every row of its own example: padding to a fixed length, "
+        "mixing within one example, statistics that are public constants",
+    )
+
+
+def _compared(whole: Any, single: Any, row: int, count: int) -> tuple[bool, list[tuple[Any, Any]]]:  # noqa: ANN401 - parts of a batch
+    """(whether a row is not the example's, tensors of the batch in which it is padded, with it alone)."""
+    mixes, pairs = False, []
+    for one, other, number in _matched(whole, single, row, count):
+        mine, alone = _tensor(one), _tensor(other)
+        time_first = False
+        if number is None:
+            if mine.ndim < 1 or alone.ndim < 1 or len(mine) != count or len(alone) != 1:
+                if not (mine.ndim > 1 and alone.ndim > 1 and mine.shape[1] == count and alone.shape[1] == 1):
+                    continue  # not by examples, as far as anybody can tell
+                mine, alone, time_first = mine.transpose(0, 1), alone.transpose(0, 1), True
+            mine, alone = mine[row], alone[0]
+        kind = _relation(mine, alone)
+        mixes |= kind == "mixed"
+        if kind == "padded" and not time_first:
+            pairs.append((one, other))
+    return mixes, pairs
+
+
+def _matched(whole: Any, single: Any, row: int, count: int) -> Iterator[tuple[Any, Any, int | None]]:  # noqa: ANN401 - parts of a batch
+    """Tensors of a batch with those of an example alone; with 0 where they are those of the example."""
+    if isinstance(whole, Tensor | np.ndarray) and isinstance(single, Tensor | np.ndarray):
+        if _leaves(whole) and _leaves(single):
+            yield whole, single, None
+    elif isinstance(whole, Mapping) and isinstance(single, Mapping):
+        for key in whole:
+            if key in single:
+                yield from _matched(whole[key], single[key], row, count)
+    elif isinstance(whole, tuple | list) and isinstance(single, tuple | list):
+        if len(whole) == len(single):
+            for one, other in zip(whole, single, strict=True):
+                yield from _matched(one, other, row, count)
+        elif len(whole) == count and len(single) == 1:  # a list with a part for every example
+            for one, other in zip(_leaves(whole[row]), _leaves(single[0]), strict=False):
+                yield one, other, 0
+    elif dataclasses.is_dataclass(whole) and type(whole) is type(single):
+        yield from _matched(vars(whole), vars(single), row, count)
+
+
+def _leaves(value: Any) -> list[Any]:  # noqa: ANN401 - any batch
+    """Tensors and arrays of a batch, in their order."""
+    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc"):
+        return [value]
+    if isinstance(value, Mapping):
+        return [one for inner in value.values() for one in _leaves(inner)]
+    if isinstance(value, tuple | list):
+        return [one for inner in value for one in _leaves(inner)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _leaves(vars(value))
+    return []
+
+
+def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - a tensor or an array
+    return value.detach() if isinstance(value, Tensor) else torch.from_numpy(value.copy())
+
+
+def _relation(mine: Tensor, alone: Tensor) -> str:
+    """What a row is to the example alone: "same", "padded" or "mixed"."""
+    if mine.shape == alone.shape:
+        return "same" if _close(mine, alone) else "mixed"
+    if mine.ndim != alone.ndim or any(
+        long < short for long, short in zip(mine.shape, alone.shape, strict=True)
+    ):
+        return "mixed"
+    last = mine[tuple(slice(long - short, None) for long, short in zip(mine.shape, alone.shape, strict=True))]
+    return "padded" if _first(mine, alone) or _close(last, alone) else "mixed"
+
+
+def _first(mine: Tensor, alone: Tensor) -> bool:
+    """Whether a row begins with the values of the example alone."""
+    return _close(mine[tuple(slice(0, short) for short in alone.shape)], alone)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    other = other.to(one)
+    if not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    return torch.allclose(one, other, rtol=_SAME, atol=1e-6, equal_nan=True)
+
+
+def _at_random(collate: Callable[[list[Any]], Any], examples: list[Any], row: int, single: Any) -> bool:  # noqa: ANN401 - a batch
+    """Whether an example comes out at random, so that a row that differs says nothing."""
+    # The same draws, the same row: the example stands first, as a collate function may draw in order.
+    others = [one for place, one in enumerate(examples) if place != row]
+    _seed(0)
+    before = _states()
+    first = collate([examples[row]])
+    if _states() != before:
+        _seed(0)
+        if not _compared(collate([examples[row], *others]), first, 0, len(examples))[0]:
+            return True
+    for seed in range(1, _AGAIN):
+        _seed(seed)
+        again = collate([examples[row]])
+        pairs = zip(_leaves(single), _leaves(again), strict=True)
+        if any(
+            _tensor(one).shape != _tensor(other).shape or not _close(_tensor(one), _tensor(other))
+            for one, other in pairs
+        ):
+            return True
+    return False
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what other people's code draws from
+    torch.default_generator.manual_seed(seed)
+
+
+def _states() -> tuple[object, ...]:
+    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()  # noqa: NPY002 - the same
+
+
+@contextmanager
+def _spared() -> Iterator[None]:
+    """Put global random numbers back."""
+    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - the same
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002 - the same
+        torch.set_rng_state(own)

@@ -1,0 +1,180 @@
+"""Collate functions that make an example depend on the others of its batch."""
+
+import pytest
+import torch
+
+import dpmech as dm
+
+pytest.importorskip("opacus")
+
+import numpy as np
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, default_collate
+
+from tests.support.training import private_run
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+
+CAL = dm.calibrate_sigma(dm.Identity(2), 8.0, 1e-5, participation=dm.FixedEpochs(1))  # lots of 12
+F = nn.functional
+
+
+class Pooled(nn.Module):
+    """Words, their mean, with a mask or without, and a head."""
+
+    def __init__(self, *, masked, tokens=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(20, 8, padding_idx=0)
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(8, 2)
+        nn.init.zeros_(self.head.weight)  # the loss alone would tell nothing
+        self.masked, self.tokens = masked, tokens
+
+    def forward(self, x):
+        words = self.drop(self.words(x))
+        mask = (x != 0 if self.masked else torch.ones_like(x, dtype=torch.bool))[:, :, None].to(words.dtype)
+        mean = (words * mask).sum(1) / mask.sum(1)
+        return self.head(words + mean[:, None] if self.tokens else mean)
+
+
+def texts():
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randint(1, 20, (3 + i % 5,), generator=generator), i % 2) for i in range(24)]
+
+
+def to_longest(examples):
+    return pad_sequence([x for x, _ in examples], batch_first=True), torch.tensor([y for _, y in examples])
+
+
+def to_longest_left(examples):
+    found, targets = to_longest([(x.flip(0), y) for x, y in examples])
+    return found.flip(1), targets
+
+
+def in_dicts(examples):
+    rows = [{"x": x, "y": y} for x, y in examples]
+    labels = torch.tensor([row.pop("y") for row in rows])
+    return {"x": pad_sequence([row["x"] for row in rows], batch_first=True), "y": labels}
+
+
+def vectors():
+    generator = torch.Generator().manual_seed(0)
+    return list(zip(torch.randn(24, 8, generator=generator), torch.arange(24) % 2, strict=True))
+
+
+def train(model, data, collate, *, functional, workers=0):
+    loss = nn.CrossEntropyLoss() if functional else None
+    loader = DataLoader(data, batch_size=12, collate_fn=collate, num_workers=workers)
+    private, optimizer, batches = private_run(CAL, model, loader, loss=loss, generator=1, rng=2)
+    for batch in batches:
+        x, y = batch.values() if isinstance(batch, dict) else batch
+        optimizer.zero_grad()
+        if functional:
+            private.backward(x, y)
+        else:
+            outputs = private(x)
+            if outputs.ndim == 3:
+                mask = (x != 0)[:, :, None]
+                outputs = (outputs * mask).sum(1) / mask.sum(1)
+            F.cross_entropy(outputs, y).backward()
+        optimizer.step()
+    return optimizer.record.steps
+
+
+@pytest.mark.parametrize("collate", [to_longest, to_longest_left, in_dicts])
+@pytest.mark.parametrize("functional", [True, False])
+def test_padding_that_the_model_sees(collate, functional):
+    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+        train(Pooled(masked=False), texts(), collate, functional=functional)
+    assert train(Pooled(masked=True), texts(), collate, functional=functional) == 2
+
+
+def test_padding_that_is_seen_in_outputs_of_tokens():
+    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+        train(Pooled(masked=False, tokens=True), texts(), to_longest, functional=False)
+    assert train(Pooled(masked=True, tokens=True), texts(), to_longest, functional=False) == 2
+
+
+def test_padding_to_a_fixed_length_is_no_business_of_the_others():
+    def fixed(examples):
+        rows, targets = to_longest(examples)
+        return F.pad(rows, (0, 9 - rows.shape[1])), targets
+
+    assert train(Pooled(masked=False), texts(), fixed, functional=True) == 2
+
+
+@pytest.mark.slow
+def test_padding_in_workers():
+    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+        train(Pooled(masked=False), texts(), to_longest, functional=True, workers=1)
+
+
+def mixup(examples):
+    x, y = default_collate(examples)
+    share = float(np.random.beta(0.4, 0.4))  # noqa: NPY002 - as people write it
+    return share * x + (1.0 - share) * x[torch.randperm(len(x))], y
+
+
+def cutmix(examples):
+    x, y = default_collate(examples)
+    return torch.cat([x[:, :4], x.roll(1, 0)[:, 4:]], dim=1), y
+
+
+def standardised(examples):
+    x, y = default_collate(examples)
+    return (x - x.mean(0)) / (x.std(0, correction=0) + 1e-3), y
+
+
+def upside_down(examples):
+    x, y = default_collate(examples)
+    return x[torch.arange(len(x)).flip(0)], y
+
+
+@pytest.mark.parametrize("collate", [mixup, cutmix, standardised, upside_down])
+@pytest.mark.parametrize("functional", [True, False])
+def test_rows_of_other_examples(collate, functional):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"other values in a batch than alone"):
+        train(nn.Linear(8, 2), vectors(), collate, functional=functional)
+
+
+def test_packed_examples():
+    def packed(examples):
+        flat = torch.cat([x.repeat(1 + 3 * int(x[0] > 0)) for x, _ in examples])
+        return flat[: 8 * len(examples)].view(-1, 8), torch.tensor([y for _, y in examples])
+
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"other values in a batch than alone"):
+        train(nn.Linear(8, 2), vectors(), packed, functional=True)
+
+
+def noisy(examples):
+    x, y = default_collate(examples)
+    return x + torch.randn_like(x), y
+
+
+def flipped(examples):
+    x, y = default_collate(examples)
+    return torch.where(torch.rand(len(x), 1) < 0.2, -x, x), y
+
+
+def in_turn(examples):
+    return default_collate([(x + np.float32(np.random.rand()), y) for x, y in examples])  # noqa: NPY002 - the same
+
+
+@pytest.mark.parametrize("collate", [noisy, flipped, in_turn])
+def test_random_numbers_for_every_example_are_no_mixing(collate):
+    assert train(nn.Linear(8, 2), vectors(), collate, functional=True) == 2
+
+
+def test_random_numbers_and_modes_are_put_back():
+    model = Pooled(masked=True)
+    torch.manual_seed(3)
+    loader = DataLoader(texts(), batch_size=12, collate_fn=to_longest)
+    private, _, batches = private_run(CAL, model, loader, loss=nn.CrossEntropyLoss(), generator=1, rng=2)
+    before = torch.get_rng_state()
+    batch = next(iter(batches))
+    assert torch.equal(before, torch.get_rng_state())
+    private.backward(*batch)
+    assert model.training
+    assert model.drop.training
