@@ -19,7 +19,6 @@ from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
     PrivateLoader,
-    StepRandomness,
     TrainedOn,
     load_checkpoint,
     make_private,
@@ -29,7 +28,6 @@ from dpmech.optim.runs import (
 __all__ = ["PrivateTraining"]
 
 _FOLDER = "_private_run"
-_END = object()
 
 
 class PrivateTraining(Callback):
@@ -62,8 +60,6 @@ class PrivateTraining(Callback):
         log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
         accept_changed: as for load_checkpoint.
-        seed: of what is drawn at random beside lots and noise (dropout, collate functions), which follows
-            from it and the step; None draws one.
         **options: as for make_private.
 
     Raises:
@@ -81,7 +77,6 @@ class PrivateTraining(Callback):
         log_raw: bool = False,
         log_epsilon: bool = True,
         accept_changed: Sequence[str] = (),
-        seed: int | None = None,
         **options: Any,  # noqa: ANN401 - those of make_private
     ) -> None:
         super().__init__()
@@ -95,7 +90,6 @@ class PrivateTraining(Callback):
         self._log_epsilon = log_epsilon
         self._accept = accept_changed
         self._run: tuple[PerExampleModel, LotOptimizer, PrivateLoader] | None = None
-        self._randomness = StepRandomness(seed)
         self._resumed: int | None = None
         self._trainer: lightning.Trainer | None = None
         self._loss: Tensor | None = None
@@ -116,20 +110,13 @@ class PrivateTraining(Callback):
             )
         return self._run
 
-    @property
-    def randomness(self) -> StepRandomness:
-        """What is drawn at random in a step, but for lots and noise."""
-        return self._randomness
-
     def run_record(self) -> RunRecord:
         """What this run did, as `LotOptimizer.run_record`."""
         return self.run[1].run_record()
 
     def backward(self, *batch: Any, **named: Any) -> None:  # noqa: ANN401 - any batch
         """Clipped gradients of a lot, under manual optimization; the optimizer's step comes next."""
-        model, _, loader = self.run
-        with self._randomness.at(loader.steps_taken, "model"):
-            self._loss = model.backward(*batch, return_loss=self._log_raw, **named)
+        self._loss = self.run[0].backward(*batch, return_loss=self._log_raw, **named)
 
     def newest(self) -> Path | None:
         """The newest checkpoint in the folder that is complete; None where there is none."""
@@ -173,10 +160,7 @@ class PrivateTraining(Callback):
             module._trainer = attached
         self._run = model, optimizer, loader  # type: ignore[assignment]  # with a loss it is one
         if self._resumed is not None:
-            extra = load_checkpoint(
-                self._file(self._resumed), model, optimizer, loader, accept_changed=self._accept
-            )
-            self._randomness.load_state_dict(extra)
+            load_checkpoint(self._file(self._resumed), model, optimizer, loader, accept_changed=self._accept)
         trainer.strategy.optimizers = [optimizer]
         if pl_module.automatic_optimization:
             module.training_step = self._training_step
@@ -239,7 +223,7 @@ class PrivateTraining(Callback):
         model, optimizer, loader = self._run
         path = self._file(loader.steps_taken)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_checkpoint(path, model, optimizer, loader, extra=self._randomness.state_dict())
+        save_checkpoint(path, model, optimizer, loader)
         checkpoint["dpmech_step"] = loader.steps_taken
 
     def on_load_checkpoint(
@@ -340,7 +324,7 @@ class PrivateTraining(Callback):
 
 
 class _Lots:
-    """The lots as Lightning takes them: what is drawn while a lot is made follows from its step."""
+    """The lots as Lightning takes them, of a run that is made when the fit begins."""
 
     def __init__(self, callback: PrivateTraining) -> None:
         self._callback = callback
@@ -367,11 +351,4 @@ class _Lots:
             )
 
     def __iter__(self) -> Iterator[Any]:
-        loader = self._callback.run[2]
-        lots = iter(loader)
-        while True:
-            with self._callback.randomness.at(loader.steps_taken, "data"):
-                lot = next(lots, _END)
-            if lot is _END:
-                return
-            yield lot
+        return iter(self._callback.run[2])
