@@ -168,7 +168,9 @@ class PerExampleModel(nn.Module):
 
     def _drawing(self) -> AbstractContextManager[None]:
         """Where dropout draws by a secret seed of the batch, whatever drew or seeded since its hand-out."""
-        return self._optimizer.loader.drawing() if isinstance(self._optimizer, LotOptimizer) else nullcontext()
+        return (
+            self._optimizer.loader.drawing() if isinstance(self._optimizer, LotOptimizer) else nullcontext()
+        )
 
     def _physical_size(self) -> int | None:
         if isinstance(self._optimizer, LotOptimizer) and self._microbatch_size is None:

@@ -101,7 +101,7 @@ def _states() -> tuple[Any, ...]:
         random.getstate(),
         np.random.get_state(),  # noqa: NPY002 - as above
         torch.get_rng_state(),
-        torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,
+        torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]  # torch's
     )
 
 
