@@ -1,4 +1,4 @@
-"""What models and datasets draw in a step: by a secret of the run, the same whatever the steps before held."""
+"""What models and datasets draw in a step: by a secret of the run, whatever the steps before held."""
 
 import random
 
