@@ -186,7 +186,8 @@ class _Dropping(torch.nn.Module):
     "dropout", at=("last",)
 )  # elsewhere the same key gives others in its batch other masks of the same law
 def _(run):
-    return by_loss(run, model=_Dropping(run.kind.model()))
+    # A key whose masks leave the subject's numbers in.
+    return by_loss(run, model=_Dropping(run.kind.model()), generator=2)
 
 
 @feature("others that are not finite")
