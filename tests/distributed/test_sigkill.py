@@ -71,10 +71,12 @@ CASES = {
     "Poisson, Opacus, physical batches": Case(dm.Identity(N), dm.Poisson(0.2), 3, 3, functional=False),
     "Balls-in-Bins, from a cipher": Case(**BINS, trials=3, secure=True),
     "correlated by a recursion, from a cipher": Case(dm.SquareRoot(N, 3), dm.MinSep(EPOCH), 2, secure=True),
+    # Dropout does not follow from torch's own generator, which is another one in the checkpoint.
+    "dropout, another generator": Case(**BINS, trials=1, functional=False, harm="dropout"),
     "two processes": Case(**BINS, trials=4, world=2),
     "two processes, one checkpoint behind": Case(**BINS, trials=2, world=2, harm="newest"),
 }
-FAULTS = {harm: Case(**BINS, trials=1, functional=False, harm=harm) for harm in ("model", "dropout")}
+FAULTS = {"model": Case(**BINS, trials=1, functional=False, harm="model")}
 
 
 # ---- one process of a run

@@ -17,14 +17,10 @@ from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
     PrivateLoader,
-    StepRandomness,
     make_private,
 )
 
 __all__ = ["Lots", "Privacy", "PrivateRun", "made"]
-
-
-_END = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,20 +158,13 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
 
 
 class Lots:
-    """The private loader as a Trainer takes it: what is drawn while a lot is made follows from its step."""
+    """The private loader as a Trainer takes it: something to iterate over, and no more."""
 
-    def __init__(self, loader: PrivateLoader, randomness: StepRandomness) -> None:
+    def __init__(self, loader: PrivateLoader) -> None:
         self._loader = loader
-        self._randomness = randomness
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        lots = iter(self._loader)
-        while True:
-            with self._randomness.at(self._loader.steps_taken, "data"):
-                lot = next(lots, _END)
-            if lot is _END:
-                return
-            yield lot
+        return iter(self._loader)

@@ -25,7 +25,6 @@ from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
     PrivateLoader,
-    StepRandomness,
     TrainedOn,
     by_steps_alone,
     load_checkpoint,
@@ -45,7 +44,8 @@ class PrivateTrainerMixin:
     Lots are drawn as the certificate says, whole ones: `per_device_train_batch_size` times
     `gradient_accumulation_steps` must be their size, and they are computed in physical batches of
     `per_device_train_batch_size`. Every example is clipped, `optimizer.step` adds the noise, and what a step
-    draws at random follows from its number. `trainer.model` stays the model itself.
+    draws at random follows from its number and the secret key of the noise, whatever `args.seed` is.
+    `trainer.model` stays the model itself.
 
     A checkpoint folder is what `save_model` writes, with a run record, and holds no secret; loader, noise and
     optimizer stand beside it in `output_dir/_private_run`, readable by the owner alone, **as secret as the
@@ -73,7 +73,6 @@ class PrivateTrainerMixin:
         super().__init__(*args, **kwargs)
         self._privacy = privacy
         self._run: PrivateRun | None = None
-        self._randomness = StepRandomness(self._trainer.args.seed)
         self._physical = self._trainer.args.per_device_train_batch_size
         self._accumulated = self._trainer.args.gradient_accumulation_steps
         check_trainer(self, own_loss=privacy.loss is None, clip_norm=privacy.clip_norm)
@@ -177,7 +176,7 @@ class PrivateTrainerMixin:
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401 - what iterates over batches
         """The lots."""
-        return Lots(self._made().loader, self._randomness)
+        return Lots(self._made().loader)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ANN401 - a Trainer's
         """Clipped gradients of a lot, for `optimizer.step`."""
@@ -187,8 +186,7 @@ class PrivateTrainerMixin:
         batch = self._trainer._prepare_inputs(inputs)
         if not isinstance(batch, Mapping):
             raise InvalidParameterError("data_collator", type(batch).__name__, "one that makes a dict")
-        with self._randomness.at(run.loader.steps_taken, "model"):
-            loss = run.model.backward(dict(batch), return_loss=self._privacy.log_raw)
+        loss = run.model.backward(dict(batch), return_loss=self._privacy.log_raw)
         # An empty lot has no loss; the sum that the Trainer keeps would be NaN from there on.
         known = loss is not None and bool(torch.isfinite(loss))
         return loss.detach() if known else torch.zeros((), device=self._trainer.args.device)  # type: ignore[union-attr]  # known is not None
@@ -264,7 +262,6 @@ class PrivateTrainerMixin:
             run.loader,
             extra={
                 "scheduler": self._trainer.lr_scheduler.state_dict(),
-                "randomness": self._randomness.state_dict(),
                 "schedule": dict(schedule(self._trainer.args)),
             },
         )
@@ -300,7 +297,6 @@ class PrivateTrainerMixin:
             )
         trainer.lr_scheduler.load_state_dict(found["scheduler"])
         self._follow(run)
-        self._randomness.load_state_dict(found["randomness"])
 
     def _follow(self, run: PrivateRun) -> None:
         """What sets the learning rates is compared by `schedule`; what goes by evaluations is not."""

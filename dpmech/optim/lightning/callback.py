@@ -26,7 +26,6 @@ from dpmech.optim.runs import (
     LotOptimizer,
     PerExampleModel,
     PrivateLoader,
-    StepRandomness,
     TrainedOn,
     load_checkpoint,
     make_private,
@@ -36,7 +35,6 @@ from dpmech.optim.runs import (
 __all__ = ["PrivateTraining"]
 
 _FOLDER = "_private_run"
-_END = object()
 
 
 class PrivateTraining(Callback):
@@ -70,8 +68,6 @@ class PrivateTraining(Callback):
         log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
         accept_changed: as for load_checkpoint.
-        seed: of what is drawn at random beside lots and noise (dropout, collate functions), which follows
-            from it and the step; None draws one.
         **options: as for make_private.
 
     Raises:
@@ -89,7 +85,6 @@ class PrivateTraining(Callback):
         log_raw: bool = False,
         log_epsilon: bool = True,
         accept_changed: Sequence[str] = (),
-        seed: int | None = None,
         **options: Any,  # noqa: ANN401 - those of make_private
     ) -> None:
         super().__init__()
@@ -103,7 +98,6 @@ class PrivateTraining(Callback):
         self._log_epsilon = log_epsilon
         self._accept = accept_changed
         self._run: tuple[PerExampleModel, LotOptimizer, PrivateLoader] | None = None
-        self._randomness = StepRandomness(seed)
         self._resumed: int | None = None
         self._trainer: lightning.Trainer | None = None
         self._loss: Tensor | None = None
@@ -124,20 +118,13 @@ class PrivateTraining(Callback):
             )
         return self._run
 
-    @property
-    def randomness(self) -> StepRandomness:
-        """What is drawn at random in a step, but for lots and noise."""
-        return self._randomness
-
     def run_record(self) -> RunRecord:
         """What this run did, as `LotOptimizer.run_record`."""
         return self.run[1].run_record()
 
     def backward(self, *batch: Any, **named: Any) -> None:  # noqa: ANN401 - any batch
         """Clipped gradients of a lot, under manual optimization; the optimizer's step comes next."""
-        model, _, loader = self.run
-        with self._randomness.at(loader.steps_taken, "model"):
-            self._loss = model.backward(*batch, return_loss=self._log_raw, **named)
+        self._loss = self.run[0].backward(*batch, return_loss=self._log_raw, **named)
 
     def newest(self) -> Path | None:
         """The newest checkpoint in the folder that is complete; None where there is none."""
@@ -197,7 +184,7 @@ class PrivateTraining(Callback):
             module._trainer = attached
         self._run = model, optimizer, loader  # type: ignore[assignment]  # with a loss it is one
         if self._resumed is not None:
-            extra = load_checkpoint(
+            load_checkpoint(
                 self._file(self._resumed),
                 model,
                 optimizer,
@@ -205,7 +192,6 @@ class PrivateTraining(Callback):
                 scheduler=scheduler_of(trainer),
                 accept_changed=self._accept,
             )
-            self._randomness.load_state_dict(extra)
         trainer.strategy.optimizers = [optimizer]
         if pl_module.automatic_optimization:
             module.training_step = self._training_step
@@ -268,8 +254,7 @@ class PrivateTraining(Callback):
         model, optimizer, loader = self._run
         path = self._file(loader.steps_taken)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own = self._randomness.state_dict()
-        save_checkpoint(path, model, optimizer, loader, scheduler=scheduler_of(trainer), extra=own)
+        save_checkpoint(path, model, optimizer, loader, scheduler=scheduler_of(trainer))
         checkpoint["dpmech_step"] = loader.steps_taken
 
     def on_load_checkpoint(
@@ -371,7 +356,7 @@ class PrivateTraining(Callback):
 
 
 class _Lots:
-    """The lots as Lightning takes them: what is drawn while a lot is made follows from its step."""
+    """The lots as Lightning takes them, of a run that is made when the fit begins."""
 
     def __init__(self, callback: PrivateTraining) -> None:
         self._callback = callback
@@ -398,11 +383,4 @@ class _Lots:
             )
 
     def __iter__(self) -> Iterator[Any]:
-        loader = self._callback.run[2]
-        lots = iter(loader)
-        while True:
-            with self._callback.randomness.at(loader.steps_taken, "data"):
-                lot = next(lots, _END)
-            if lot is _END:
-                return
-            yield lot
+        return iter(self._callback.run[2])

@@ -296,6 +296,14 @@ class NoiseStream(Uncopied):
         """
         return hashlib.sha256("".join(self._fingerprints()).encode()).hexdigest()
 
+    def derived_secret(self, use: str) -> bytes:
+        """32 bytes that follow from the key and a word, and tell nothing of the key, the noise or each other.
+
+        As secret as the noise, and the same after `load_state_dict`.
+        """
+        key = b"".join(word.to_bytes(8, "little") for word in self._key)
+        return hashlib.blake2b(use.encode(), key=key, digest_size=32, person=b"dpmech derived").digest()
+
     def __repr__(self) -> str:
         return (
             f"NoiseStream({self._claim.strategy!r}, sigma={typed(self._claim.sigma)}, "

@@ -10,7 +10,6 @@ from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.make_private import LOADERS_SIZE, make_private
 from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel
-from dpmech.optim.runs.step_randomness import StepRandomness
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 from dpmech.optim.runs.views import MeanOverViews
 
@@ -22,7 +21,6 @@ __all__ = [
     "MeanOverViews",
     "PerExampleModel",
     "PrivateLoader",
-    "StepRandomness",
     "TrainedOn",
     "UserDataset",
     "UserExamples",

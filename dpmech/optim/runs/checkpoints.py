@@ -39,8 +39,9 @@ def save_checkpoint(
 
     A run that goes on from it repeats the steps since, with the same lots and the same noise: what they
     release a second time is what they released before, and costs nothing more. That needs arithmetic that
-    repeats; use `torch.use_deterministic_algorithms(True)` on GPUs. Random numbers of torch are saved, those
-    of a loader's workers and of other libraries are not: leave out random augmentation. Save right after
+    repeats; use `torch.use_deterministic_algorithms(True)` on GPUs. What torch, numpy and `random` draw from
+    the hand-out of a batch to its step repeats. What a loader's workers draw does not: leave out random
+    augmentation there. Save right after
     make_private too: steps before the first checkpoint would be taken again with other keys.
 
     Fingerprints of dataset, model, loss and weights go with it, for `load_checkpoint`. For that of the

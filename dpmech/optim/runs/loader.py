@@ -1,6 +1,7 @@
 """Lots for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from dpmech.optim.runs.datasets import Collation, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.same_data import SameData, check_same_length
+from dpmech.optim.runs.step_randomness import StepRandomness, WorkerRandomness
 from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.samplers import ParticipationTracker, Sampler, shard
 
@@ -92,6 +94,10 @@ class PrivateLoader(Uncopied):
     lot is checked against the certified participation before its first batch is handed out. A lot without
     examples is one batch of length 0. A lot that was only looked at is handed out again.
 
+    From the hand-out of a batch to the step of its lot, torch, numpy and Python's `random` draw by a secret
+    seed of this batch, which a run that goes on from a checkpoint has too; after the step they go on as
+    before. So masks of dropout follow from no seed that anybody knows.
+
     `state_dict` may be taken between `optimizer.step()` and the next batch; it is as secret as the data.
 
     Args:
@@ -105,6 +111,7 @@ class PrivateLoader(Uncopied):
     Attributes:
         sampler: the lots.
         progress: what the optimizer shares.
+        randomness: what models and datasets draw at random; by the optimizer's key, once there is one.
         uniqueness: how it was checked that no example stands in the dataset twice.
         set_up: fingerprints of what the run was built from.
 
@@ -145,6 +152,8 @@ class PrivateLoader(Uncopied):
             self._data.check(0)
         self.sampler = sampler
         self.progress = LotProgress()
+        self.randomness = StepRandomness()
+        self._place = "before the first batch"
         self._dataset = loader.dataset
         self._most = most
         self._cut_at = None if whole_lots else most
@@ -236,12 +245,23 @@ class PrivateLoader(Uncopied):
             self.sampler, start, _left_of_epoch(self.sampler, start), self._rank, self._world, self._cut_at
         )
         # Every DataLoader draws a seed for its workers. Drawn from torch's default generator it would shift
-        # the dropout of a run that goes on in the middle of an epoch, beneath noise that is the same.
-        workers = torch.Generator().manual_seed((torch.initial_seed() + start) % (1 << 63))
+        # what is drawn outside of steps by a run that goes on in the middle of an epoch.
+        secret = self.randomness.secret(f"workers {start} {self._rank}")
+        settings = dict(self._settings)
+        if settings.get("num_workers"):
+            settings["worker_init_fn"] = WorkerRandomness(secret, settings.get("worker_init_fn"))
         batches: DataLoader[Any] = DataLoader(
-            self._dataset, batch_sampler=plan, collate_fn=self._collate, generator=workers, **self._settings
+            self._dataset,
+            batch_sampler=plan,
+            collate_fn=self._collate,
+            generator=torch.Generator().manual_seed(int.from_bytes(secret[:8], "little")),
+            **settings,
         )
-        for (step, size, first, last), (examples, batch, alone) in zip(plan.places(), batches, strict=True):
+        fetched = iter(batches)
+        for step, number, size, last in plan.places():
+            first, place = number == 0, f"{step} {number} {self._rank}"
+            with self.randomness.at(f"data {place}"):
+                examples, batch, alone = next(fetched)
             if mine != self._iterations:
                 raise UnsupportedCombinationError(
                     "two iterations over one PrivateLoader", supported="one at a time"
@@ -255,7 +275,13 @@ class PrivateLoader(Uncopied):
             if first and step == self._tracker.steps:
                 self._tracker.record(step, self.sampler.indices(step))
             self._padded = padded_row(batch, alone)
+            self._place = place
+            self.randomness.begin(f"loop {place}")
             yield batch
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """A block that draws by a secret seed of the newest batch, and of what was counted of it so far."""
+        return self.randomness.at(f"model {self._place} {self.progress.counted or 0}")
 
     def state_dict(self) -> dict[str, Any]:
         """Key and configuration of the lots, participations, steps so far, and fingerprints. Secret.
@@ -357,12 +383,12 @@ class _Plan:
         for step in self._steps:
             yield from self._cut(step)
 
-    def places(self) -> Iterator[tuple[int, int, bool, bool]]:
-        """(step, examples, first of its lot, last of its lot) of every batch."""
+    def places(self) -> Iterator[tuple[int, int, int, bool]]:
+        """(step, number in its lot, examples, last of its lot) of every batch."""
         for step in self._steps:
             batches = self._cut(step)
             for number, batch in enumerate(batches):
-                yield step, len(batch), number == 0, number == len(batches) - 1
+                yield step, number, len(batch), number == len(batches) - 1
 
     def _cut(self, step: int) -> list[list[int]]:
         mine = shard(self._sampler.indices(step), self._rank, self._world).tolist()

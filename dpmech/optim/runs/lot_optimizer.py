@@ -18,6 +18,7 @@ from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.runs.added_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.same_data import check_same_numbers
+from dpmech.optim.runs.step_randomness import StepRandomness
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import Sampler
 
@@ -68,6 +69,7 @@ class LotOptimizer(PrivateOptimizer):
         self._names: dict[int, str] | None = None
         self._compared = False  # whether all gradients of a batch were
         super().__init__(*args, **kwargs)
+        loader.randomness = StepRandomness(self._stream.derived_secret)
         self._spent = RunningEpsilon(self.claim)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -247,6 +249,7 @@ class LotOptimizer(PrivateOptimizer):
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, lot and row are spent all the same.
         self._loader.progress.note_step()
+        self._loader.randomness.end()
         self._weights = None
         self._note_by_hand()
 

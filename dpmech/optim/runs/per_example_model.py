@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -119,11 +120,12 @@ class PerExampleModel(nn.Module):
             nothing = [None] * len(trained)
             self._optimizer.accumulate(ClippedSum(trained, nothing, self._optimizer.clipping, examples=0))
             return torch.tensor(math.nan) if return_loss else None
-        gradients = self.prepare(taken)
-        self._check_padding(taken)
-        total, losses = gradients.clipped(
-            taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
-        )
+        with self._drawing():
+            gradients = self.prepare(taken)
+            self._check_padding(taken)
+            total, losses = gradients.clipped(
+                taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
+            )
         self._check_written()
         self._optimizer.accumulate(total)
         return losses.mean() if return_loss else None
@@ -177,6 +179,12 @@ class PerExampleModel(nn.Module):
         # From public numbers alone: sums round by it, and it is shown. Hardly a batch is twice as large.
         most = math.ceil(2.0 * optimizer.expected_batch_size)
         loader.settle(largest_batch(run, batch.tensors[0].device, most))
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        """Where dropout draws by a secret seed of the batch, whatever drew or seeded since its hand-out."""
+        return (
+            self._optimizer.loader.drawing() if isinstance(self._optimizer, LotOptimizer) else nullcontext()
+        )
 
     def _physical_size(self) -> int | None:
         if isinstance(self._optimizer, LotOptimizer) and self._microbatch_size is None:

@@ -143,7 +143,6 @@ if importlib.util.find_spec("lightning") is not None:
             expected_batch_size=run.batch,
             generator=1,
             log_epsilon=False,
-            seed=3,
             **rng,
         )
         trainer = lightning.Trainer(

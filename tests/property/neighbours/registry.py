@@ -93,15 +93,13 @@ def private(run, model=None, data=None, *, clip_norm=None, collate=plain, shuffl
     return parts
 
 
-def by_loss(run, *, stop=None, parts=None, places=None, reseed=False, **options):
+def by_loss(run, *, stop=None, parts=None, places=None, **options):
     """The loop of make_private with a loss of one example."""
     if parts is None:
         parts = private(run, **{"loss": loss_of_one, "loss_takes": "batch_of_one"} | options)
     model, optimizer, loader = parts
     while optimizer.steps_left:
         for batch in loader:
-            if reseed:
-                torch.manual_seed(optimizer.record.steps)
             model.backward(*(batch if isinstance(batch, tuple | list) else [batch]))
             optimizer.step()
             if optimizer.record.steps == stop:

@@ -69,7 +69,7 @@ class ByHand(Module):
 
 
 def private(cal=CAL, *, data=None, collate=None, clip_norm=0.5, **options):
-    given = {"loss": loss, "generator": 1, "rng": 2, "seed": 3} | options
+    given = {"loss": loss, "generator": 1, "rng": 2} | options
     loader = DataLoader(Rows() if data is None else data, batch_size=LOT, collate_fn=collate)
     return PrivateTraining(cal, loader, clip_norm, **given)
 
@@ -173,7 +173,7 @@ def test_a_resumed_fit_ends_bit_for_bit_like_one_that_was_not_interrupted(stop, 
     assert first.newest() is None
     with pytest.raises(Killed):
         fitted(first, module(first), saved(), Kill(stop))
-    second = private(collate=masked, folder=tmp_path, generator=None, rng=None, seed=None)
+    second = private(collate=masked, folder=tmp_path, generator=None, rng=None)
     torch.manual_seed(99)
     found = fitted(second, module(second), saved(), resume=second.newest(), val_check_interval=2)
     torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
