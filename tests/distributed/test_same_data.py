@@ -61,7 +61,7 @@ def train(data, *, loss=squared, lr=0.1, change=lambda data: None, late_lr=None)
     model = torch.nn.Linear(3, 1)
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
     model, optimizer, loader = make_private(
-        model, sgd, DataLoader(data), CAL, 1.0, loss=loss, expected_batch_size=SIZE / 4
+        model, sgd, DataLoader(data), CAL, 1.0, loss=loss, expected_batch_size=len(data) / 4
     )
     while optimizer.steps_left:
         for batch in loader:
