@@ -163,11 +163,14 @@ class _Kept:
         self._values.append(copy)
 
     def _take_tensor(self, tensor: Tensor) -> None:
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # left by vmap, of no use outside
+            self._note(tensor, 0, tensor)
+            return
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_inference():
             return
         version = tensor._version
         known = self._earlier.get(id(tensor))
-        if tensor.grad_fn is not None or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if tensor.grad_fn is not None:
             copy = tensor.detach()
         elif known is not None and known[0] is tensor and known[1] == version and known[2] is not None:
             copy = known[2]

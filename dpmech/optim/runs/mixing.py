@@ -81,6 +81,7 @@ class MixingWatch:
         self._joint: dict[nn.Module, set[str]] = {}
         self._sizes: dict[tuple[Any, ...], list[int]] = {}
         self._blind: UnsupportedCombinationError | None = None
+        self._earlier: dict[nn.Module, int] = {}
         self._then: Attributes | None = None  # before the newest call
         self._written: dict[tuple[nn.Module, str], str] = {}  # by it
         self._read: dict[str, int] = {}
@@ -92,6 +93,7 @@ class MixingWatch:
             UnsupportedCombinationError: if examples are mixed.
         """
         self._blind = None
+        self._earlier = {one: len(getattr(one, "activations", ())) for one in self._layers}
         if not self._layers:
             return  # examples stand elsewhere than first
         count, most = self._examples(), self._most.get(part, 0)
@@ -128,7 +130,11 @@ class MixingWatch:
             UnsupportedCombinationError: if trained layers were called, and nothing could be compared.
         """
         blind, self._blind = self._blind, None
-        if blind is not None and any(getattr(one, "activations", None) for one in part.modules()):
+        if blind is not None and any(
+            given[0].ndim and len(given[0]) == self._examples()
+            for one, earlier in self._earlier.items()
+            for given in getattr(one, "activations", ())[earlier:]  # what Opacus forms gradients of rows from
+        ):
             raise blind
         now = None
         if self._then is not None:
@@ -229,8 +235,10 @@ class MixingWatch:
         self._joint.setdefault(part, set()).add(name)
 
     def _note_blind(self, error: Exception) -> None:
-        cause = error.__cause__ or error
-        self._blind = _untold(" ".join(f"{type(cause).__name__}: {cause}".split())[:150])
+        cause = error.__cause__
+        if not isinstance(cause, torch.OutOfMemoryError):
+            shown = str(error) if cause is None else f"in a trial, {type(cause).__name__}: {cause}"
+            self._blind = _untold(" ".join(shown.split())[:110])
 
 
 class _UntoldError(Exception):
@@ -262,8 +270,7 @@ def _untold(why: str) -> UnsupportedCombinationError:
     return UnsupportedCombinationError(
         f"nothing shows whether the model mixes examples: {why}",
         supported="tensors with a row for every example first, handed to the model and given back by it; "
-        "calls on parts of a batch; random numbers from torch's, NumPy's or Python's global generators; or "
-        "make_private(..., loss=...), which calls the model with one example at a time",
+        "random numbers from global generators; or make_private(..., loss=...), for one example at a time",
     )
 
 
@@ -482,7 +489,7 @@ class _Trials:
                 for mine, theirs in zip(first.outputs.values(), again.outputs.values(), strict=False)
                 if mine.ndim and mine.shape == theirs.shape and len(mine) == len(one)
             ):
-                raise _UntoldError from None
+                raise _UntoldError("called twice with the same, it gives something else") from None
             raise
 
     def run(
@@ -719,7 +726,7 @@ def _row_dimension(mine: Tensor, theirs: Tensor, count: int, other: int) -> int 
 def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
     """The roundings that may stand in what a model gives, whatever type that has; relative."""
     dtypes = {one.dtype for one in (*model.parameters(), *tensors) if one.is_floating_point()}
-    device = tensors[0].device.type
+    device = next(iter((*tensors, *model.parameters()))).device.type
     if torch.is_autocast_enabled(device):
         return _HALF
     found = max((_TOLERANCES.get(dtype, _HALF) for dtype in dtypes), default=_TOLERANCES[torch.float32])
@@ -729,7 +736,7 @@ def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
 
 def _plainly(given: _Given, *, wide: bool) -> AbstractContextManager[object]:
     """Gradients, and in double precision no automatic casts to less."""
-    device = given.tensors[0].device.type
+    device = given.tensors[0].device.type if given.tensors else "meta"
     return torch.autocast(device, enabled=False) if wide and device != "meta" else nullcontext()
 
 
@@ -737,7 +744,9 @@ def _plainly(given: _Given, *, wide: bool) -> AbstractContextManager[object]:
 def _widened(model: nn.Module, given: _Given) -> Iterator[None]:
     """The weights and buffers of a model in double precision, for a while."""
     held = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()}
-    if any(type(one.data) is not Tensor for one in held.values()) or given.tensors[0].device.type == "mps":
+    if any(type(one.data) is not Tensor for one in held.values()) or "mps" in {
+        one.device.type for one in held.values()
+    }:
         raise _UntoldError
     before = [(one, one.data) for one in held.values()]
     try:
