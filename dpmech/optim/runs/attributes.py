@@ -13,6 +13,7 @@ __all__ = ["Attributes", "fields_of"]
 
 # What torch keeps in every module, and Opacus in those that it has hooks on.
 _NOT_OWN = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
+_SIMPLE = (int, str, type(None), nn.Parameter, nn.Module)
 _LONGEST = 1000  # vocabularies and the like are not walked through
 
 
@@ -43,7 +44,7 @@ class Attributes:
         self._names: dict[tuple[nn.Module, str], str] = {}
         for prefix, part in model.named_modules():
             for name, value in self._all[part].items():
-                if name not in _NOT_OWN:
+                if name not in _NOT_OWN and not isinstance(value, _SIMPLE):
                     self._kept[part, name] = _Kept(value, known, copies, self._copies)
                     self._names[part, name] = f"{prefix}.{name}" if prefix else name
 
@@ -65,7 +66,9 @@ class Attributes:
     def same_values(self, other: "Attributes", keys: Iterable[tuple[nn.Module, str]]) -> bool:
         """Whether tensors and numbers are equal in these attributes."""
         return all(
-            key in self._kept and key in other._kept and self._kept[key].equals(other._kept[key])
+            (kept := self._kept.get(key)) is not None
+            and (theirs := other._kept.get(key)) is not None
+            and kept.equals(theirs)
             for key in keys
         )
 
@@ -82,8 +85,11 @@ class Attributes:
         """Put back what has changed: in these attributes, or in all."""
         if keys is not None:
             for part, name in keys:
-                if (part, name) in self._kept:
-                    vars(part)[name] = self._kept[part, name].restored()
+                kept = self._kept.get((part, name))
+                if kept is not None:
+                    kept.restored()
+                if part in self._all and name in self._all[part]:
+                    vars(part)[name] = self._all[part][name]
                 else:
                     vars(part).pop(name, None)
             return

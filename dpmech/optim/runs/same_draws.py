@@ -104,7 +104,11 @@ class SameDraws(TorchDispatchMode):
         for index in range(count):
             self._seed(number)
             given.append([one[index : index + 1].clone() if isinstance(one, Tensor) else one for one in args])
-            found.append(func(*given[-1], **kwargs))
+            named = {
+                name: one[index : index + 1].clone() if _has_rows(one, count) else one
+                for name, one in kwargs.items()
+            }
+            found.append(func(*given[-1], **named))
         for place, argument in enumerate(func._schema.arguments[: len(args)]):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 args[place].copy_(torch.cat([own[place] for own in given]))
@@ -122,6 +126,10 @@ class SameDraws(TorchDispatchMode):
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed(seed)
+
+
+def _has_rows(value: object, count: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == count
 
 
 @contextmanager
