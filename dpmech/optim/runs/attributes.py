@@ -85,9 +85,9 @@ class Attributes:
         """Put back what has changed: in these attributes, or in all."""
         if keys is not None:
             for part, name in keys:
-                kept = self._kept.get((part, name))
-                if kept is not None:
-                    kept.restored()
+                found = self._kept.get((part, name))
+                if found is not None:
+                    found.restored()
                 if part in self._all and name in self._all[part]:
                     vars(part)[name] = self._all[part][name]
                 else:
