@@ -183,7 +183,7 @@ class MixingWatch:
             if _alike(old, new) or not _alike(new, again):
                 return
         raise UnsupportedCombinationError(
-            f"calling the model changed {', '.join(sorted(written.values())[:5])}, which the next call "
+            f"calling the model changed {', '.join(sorted(written.values())[:3])}, which the next call "
             "depends on: data of one batch would go into the steps on others without noise",
             supported="models that keep no running statistics or memories; constants in buffers before "
             "make_private; make_private(..., loss=...), where nothing stays in attributes",
