@@ -1,6 +1,5 @@
 """Whether a model mixes the examples of a batch: what layers get for one, in batches of other examples."""
 
-import copy
 import dataclasses
 import random
 import warnings
@@ -12,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.optim.runs.attributes import Attributes, fields_of
+from dpmech.optim.runs.attributes import Attributes
+from dpmech.optim.runs.given import Given, tensors_of
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
 
-__all__ = ["MixingWatch", "tensors_of"]
+__all__ = ["MixingWatch"]
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
 _HALF = 0.1  # for less
@@ -108,11 +108,11 @@ class MixingWatch:
         if asked and then is not None:
             for name in asked.values():
                 self._read[name] = self._read.get(name, 0) + 1
-            self._check_carried(part, _Given(args, kwargs, count), then, asked)
+            self._check_carried(part, Given(args, kwargs, count), then, asked)
         self._then = Attributes(self._model, then)
         if count < 2 or (count <= most and not chosen):
             return  # nobody to compare with
-        given = _Given(args, kwargs, count)
+        given = Given(args, kwargs, count)
         if not given.followed:
             self._blind = _untold(f"nothing that it is called with has {count} rows, one for every example")
             return
@@ -155,7 +155,7 @@ class MixingWatch:
     def _check_carried(
         self,
         part: nn.Module,
-        given: "_Given",
+        given: Given,
         then: Attributes,
         written: Mapping[tuple[nn.Module, str], str],
     ) -> None:
@@ -190,7 +190,7 @@ class MixingWatch:
         )
 
     def _tried(
-        self, part: nn.Module, given: "_Given", some: Sequence[int], seed: int, *, fully: bool
+        self, part: nn.Module, given: Given, some: Sequence[int], seed: int, *, fully: bool
     ) -> UnsupportedCombinationError | None:
         """What is wrong with a call, as far as anybody can tell."""
         every = list(range(given.count))
@@ -296,97 +296,6 @@ def _spread(examples: Sequence[int], size: int) -> list[int]:
     return sorted(examples[place % len(examples)] for place in range(size))
 
 
-class _Given:
-    """The arguments of a call on so many examples."""
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
-        self._args, self._kwargs = args, kwargs
-        self.count = count
-        self.tensors: list[Tensor] = []
-        self.rows: list[Tensor] = []
-        self.lists = 0
-        self._mapped((args, kwargs), None, wide=False, found=self.tensors, top=True)
-        self.rows = [one for one in self.tensors if one.ndim and len(one) == count]
-
-    @property
-    def followed(self) -> bool:
-        """Whether anything follows the examples."""
-        return bool(self.rows or self.lists)
-
-    def picked(self, examples: Sequence[int], *, wide: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call on some of them."""
-        args, kwargs = self._mapped((self._args, self._kwargs), examples, wide=wide, found=[], top=True)
-        return args, kwargs
-
-    def _mapped(
-        self,
-        value: Any,  # noqa: ANN401 - what a model takes
-        examples: Sequence[int] | None,
-        *,
-        wide: bool,
-        found: list[Tensor],
-        top: bool = False,
-        inside: tuple[int, ...] = (),
-    ) -> Any:  # noqa: ANN401 - the same
-        """A copy for some examples (None for all); the tensors in it are added to what was found."""
-
-        def again(one: Any) -> Any:  # noqa: ANN401 - the same
-            return self._mapped(one, examples, wide=wide, found=found, inside=(*inside, id(value)))
-
-        if isinstance(value, Tensor):
-            found.append(value)
-            return self._picked(value, examples, wide=wide)
-        if id(value) in inside:
-            return value
-        if isinstance(value, Mapping):
-            return {key: again(one) for key, one in value.items()}
-        if top:  # arguments are no examples, however many there are
-            args, kwargs = value
-            return tuple(again(one) for one in args), again(kwargs)
-        if isinstance(value, tuple | list):
-            if type(value) is list and self._is_rows(value):
-                self.lists += 1
-                every = range(len(value)) if examples is None else examples
-                return [self._alone(value[place], wide=wide, found=found) for place in every]
-            inner = [again(one) for one in value]
-            return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
-        held = fields_of(value)
-        if not held:
-            return value
-        twin = copy.copy(value)
-        for name, one in held.items():
-            mapped = again(one)
-            if mapped is not one:
-                object.__setattr__(twin, name, mapped)
-        return twin
-
-    def _picked(self, tensor: Tensor, examples: Sequence[int] | None, *, wide: bool) -> Tensor:
-        one = tensor.detach()
-        if examples is not None and one.ndim and len(one) == self.count:
-            one = one[torch.tensor(examples, device=one.device)]
-        if examples is None:
-            return tensor
-        return one.double() if wide and one.is_floating_point() else one.clone()
-
-    def _is_rows(self, value: list[Any]) -> bool:
-        """Whether a list has one entry an example, rather than tensors that have their rows."""
-        return len(value) == self.count and not all(
-            isinstance(one, Tensor) and one.ndim and len(one) == self.count for one in value
-        )
-
-    def _alone(self, value: Any, *, wide: bool, found: list[Tensor]) -> Any:  # noqa: ANN401 - of one example
-        """A copy of what belongs to one example."""
-        if isinstance(value, Tensor):
-            found.append(value)
-            one = value.detach()
-            return one.double() if wide and one.is_floating_point() else one.clone()
-        if isinstance(value, Mapping):
-            return {key: self._alone(one, wide=wide, found=found) for key, one in value.items()}
-        if type(value) in {list, tuple}:
-            return type(value)(self._alone(one, wide=wide, found=found) for one in value)
-        return value
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Run:
     """What a call on some examples gave, and what went in and out of the layers meanwhile."""
@@ -444,7 +353,7 @@ class _Trials:
         self,
         watch: MixingWatch,
         part: nn.Module,
-        given: _Given,
+        given: Given,
         begin: Callable[[int], None],
         *,
         wide: bool,
@@ -734,14 +643,14 @@ def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
     return found if device == "cpu" else max(found, 1e-2)
 
 
-def _plainly(given: _Given, *, wide: bool) -> AbstractContextManager[object]:
+def _plainly(given: Given, *, wide: bool) -> AbstractContextManager[object]:
     """Gradients, and in double precision no automatic casts to less."""
     device = given.tensors[0].device.type if given.tensors else "meta"
     return torch.autocast(device, enabled=False) if wide and device != "meta" else nullcontext()
 
 
 @contextmanager
-def _widened(model: nn.Module, given: _Given) -> Iterator[None]:
+def _widened(model: nn.Module, given: Given) -> Iterator[None]:
     """The weights and buffers of a model in double precision, for a while."""
     held = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()}
     if any(type(one.data) is not Tensor for one in held.values()) or "mps" in {
@@ -759,18 +668,3 @@ def _widened(model: nn.Module, given: _Given) -> Iterator[None]:
     finally:
         for one, data in before:
             one.data = data
-
-
-def tensors_of(value: Any, inside: tuple[int, ...] = ()) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
-    """The tensors in tuples, lists, mappings and objects that hold some, in their order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if value is None or isinstance(value, str | int | float) or id(value) in inside:
-        return []
-    if isinstance(value, Mapping):
-        held: Any = value.values()
-    elif isinstance(value, tuple | list):
-        held = value
-    else:
-        held = (fields_of(value) or {}).values()
-    return [one for inner in held for one in tensors_of(inner, (*inside, id(value)))]
