@@ -10,7 +10,7 @@ from torch import Tensor
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import Batch, spared_random_numbers
 from dpmech.optim.runs.criteria import applied, check_loss, is_criterion
-from dpmech.optim.runs.mixing import tensors_of
+from dpmech.optim.runs.given import tensors_of
 from dpmech.optim.runs.views import MeanOverViews
 
 __all__ = ["ExampleLoss", "LossTakes"]

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.runs.attributes import Attributes
 from dpmech.optim.runs.collated import Padded, check_padding
+from dpmech.optim.runs.given import Given, tensors_of
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
 
-__all__ = ["MixingWatch", "tensors_of"]
+__all__ = ["MixingWatch"]
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
 _HALF = 0.1  # for less
@@ -28,6 +29,7 @@ _FEW = 7  # different examples at most in the small batches
 _ALONE = 4  # of them, by themselves
 _OFTEN = 64  # one batch in so many is tried
 _FULLY = 0.25  # of these in small batches too
+_READ = 3  # tries of what a call left in an attribute, before a coin chooses them
 _SIZES = [n for n in range(3, 2000) if all(n % d for d in range(2, int(n**0.5) + 1))]
 
 Pairs = Sequence[tuple[int, int]]
@@ -47,8 +49,12 @@ class MixingWatch:
     Tried are the first call on several examples, calls on more than any before, and by a coin call k with
     probability 1/k, at least 1/64: the batch as it is, with a small one; at the first call, and at one in
     four that a coin chose, small ones as well. Arguments that do not follow the batch are handed on as they
-    are. **A model that cannot be called on examples in other batches, or that draws from generators nobody
-    can find, is not compared.**
+    are. A model of which nothing can be compared, as it cannot be called on examples in other batches, or
+    draws from generators nobody can find, is refused.
+
+    What a call leaves in plain attributes counts as an output where a backward pass can begin at it. Tensors
+    and numbers there must not carry data from one call to the next: where a call changed them, the next one
+    is tried with what stood there before too.
 
     Args:
         model: whose calls are tried.
@@ -76,8 +82,13 @@ class MixingWatch:
         self._trial = trial
         self._padded = padded
         self._most: dict[nn.Module, int] = {}
-        self._joint: dict[nn.Module, set[int]] = {}
+        self._joint: dict[nn.Module, set[str]] = {}
         self._sizes: dict[tuple[Any, ...], list[int]] = {}
+        self._blind: UnsupportedCombinationError | None = None
+        self._earlier: dict[nn.Module, int] = {}
+        self._then: Attributes | None = None  # before the newest call
+        self._written: dict[tuple[nn.Module, str], str] = {}  # by it
+        self._read: dict[str, int] = {}
 
     def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Try a call, if it is one of those that are tried.
@@ -85,19 +96,31 @@ class MixingWatch:
         Raises:
             UnsupportedCombinationError: if examples are mixed.
         """
+        self._blind = None
+        self._earlier = {one: len(getattr(one, "activations", ())) for one in self._layers}
         if not self._layers:
             return  # examples stand elsewhere than first
         count, most = self._examples(), self._most.get(part, 0)
-        if count is None or count < 2 or torch._C._current_graph_task_id() != -1:
-            return  # nobody to compare with; or a call within a backward pass (checkpointing)
-        self._calls += 1
-        self._check_padding(part, args, kwargs, count)
+        if count is None or torch._C._current_graph_task_id() != -1:
+            return  # a call within a backward pass (checkpointing)
+        written, then = self._written, self._then
+        self._written, self._then = {}, None
+        if count >= 2:
+            self._check_padding(part, args, kwargs, count)
         coin = self._coin()
+        self._calls += 1
         chosen = coin.random() < max(1.0 / self._calls, 1.0 / _OFTEN)
-        if count <= most and not chosen:
-            return
-        given = _Given(args, kwargs, count)
-        if not given.rows:
+        asked = {key: name for key, name in written.items() if chosen or self._read.get(name, 0) < _READ}
+        if asked and then is not None:
+            for name in asked.values():
+                self._read[name] = self._read.get(name, 0) + 1
+            self._check_carried(part, Given(args, kwargs, count), then, asked)
+        self._then = Attributes(self._model, then)
+        if count < 2 or (count <= most and not chosen):
+            return  # nobody to compare with
+        given = Given(args, kwargs, count)
+        if not given.followed:
+            self._blind = _untold(f"nothing that it is called with has {count} rows, one for every example")
             return
         self._most[part] = max(most, count)
         some = sorted(coin.sample(range(count), min(count, _FEW)))
@@ -110,7 +133,7 @@ class MixingWatch:
         padded = self._padded()
         if padded is None:
             return
-        given = _Given(args, kwargs, count)
+        given = Given(args, kwargs, count)
 
         def call(tensors: Sequence[Tensor]) -> list[Tensor]:
             args, kwargs = given.with_tensors(tensors)
@@ -120,13 +143,73 @@ class MixingWatch:
             check_padding(self._model, given.tensors, count, padded, call)
 
     def after(self, part: nn.Module, output: object) -> None:
-        """Have an output that knows no examples refused once a gradient comes back through it."""
-        for number, tensor in enumerate(tensors_of(output)):
-            if number in self._joint.get(part, ()) and tensor.requires_grad:
+        """Have an output that knows no examples refused once a gradient comes back through it.
+
+        Raises:
+            UnsupportedCombinationError: if trained layers were called, and nothing could be compared.
+        """
+        blind, self._blind = self._blind, None
+        if blind is not None and any(
+            given[0].ndim and len(given[0]) == self._examples()
+            for one, earlier in self._earlier.items()
+            for given in getattr(one, "activations", ())[earlier:]  # what Opacus forms gradients of rows from
+        ):
+            raise blind
+        now = None
+        if self._then is not None:
+            now = Attributes(self._model, self._then)
+            self._written = now.changed(self._then)
+        joint = self._joint.get(part, set())
+        if not joint:
+            return
+        registered = {id(one) for one in (*self._model.parameters(), *self._model.buffers())}
+        for name, tensor in _outputs(output, now).items():
+            if name not in joint or id(tensor) in registered:
+                continue
+            if not tensor.requires_grad and tensor.is_floating_point() and not tensor.is_inference():
+                tensor.requires_grad_()  # to see whether a loss uses it
+            if tensor.requires_grad:
                 tensor.register_hook(_refuse_joint)  # type: ignore[no-untyped-call]  # torch's
 
+    def _check_carried(
+        self,
+        part: nn.Module,
+        given: Given,
+        then: Attributes,
+        written: Mapping[tuple[nn.Module, str], str],
+    ) -> None:
+        """Refuse attributes by which one call gives data to the next.
+
+        A call with what stood there before must give the same, or leave the same there: caches, numbers that
+        follow the count of calls.
+        """
+        every, now = list(range(given.count)), Attributes(self._model, then)
+        with repeatable(self._model, given.tensors) as begin:
+
+            def run(*, before: bool) -> _Run:
+                trials = _Trials(self, part, given, begin, wide=False)
+                return trials.run(every, 0, first=(lambda: then.put_back(written)) if before else None)
+
+            try:
+                old = run(before=True)
+                if Attributes(self._model).same_values(now, written):
+                    return
+                new, again = run(before=False), run(before=False)
+            except _UntoldError:
+                return  # the call itself will show it
+            finally:
+                now.put_back(written)
+            if _alike(old, new) or not _alike(new, again):
+                return
+        raise UnsupportedCombinationError(
+            f"calling the model changed {', '.join(sorted(written.values())[:3])}, which the next call "
+            "depends on: data of one batch would go into the steps on others without noise",
+            supported="models that keep no running statistics or memories; constants in buffers before "
+            "make_private; make_private(..., loss=...), where nothing stays in attributes",
+        )
+
     def _tried(
-        self, part: nn.Module, given: "_Given", some: Sequence[int], seed: int, *, fully: bool
+        self, part: nn.Module, given: Given, some: Sequence[int], seed: int, *, fully: bool
     ) -> UnsupportedCombinationError | None:
         """What is wrong with a call, as far as anybody can tell."""
         every = list(range(given.count))
@@ -144,7 +227,7 @@ class MixingWatch:
                 if shapes not in self._sizes:
                     self._sizes[shapes] = _Trials(self, part, given, begin, wide=False).free_sizes()
             except _UntoldError:
-                return _first([lambda: compared(every, every[::-1], wide=False)])
+                return _first([lambda: compared(every, every[::-1], wide=False)], untold=self._note_blind)
             sizes = self._sizes[shapes]
             small, other = sizes[:2]
             whole = next((size for size in sizes if size >= given.count), 0)
@@ -157,7 +240,8 @@ class MixingWatch:
                         lambda: compared(one, two[::-1], wide=False, alone=_ALONE),
                         lambda: compared(one, two, wide=False, alone=_ALONE),
                         lambda: compared(every, every[::-1], wide=False),
-                    ]
+                    ],
+                    untold=self._note_blind,
                 )
             if found is None and whole > other:
                 all_of_it = _spread(every, whole)
@@ -166,8 +250,14 @@ class MixingWatch:
                     found = _first([lambda: compared(one, all_of_it, wide=True)], otherwise=found)
             return found
 
-    def _note_joint(self, part: nn.Module, number: int) -> None:
-        self._joint.setdefault(part, set()).add(number)
+    def _note_joint(self, part: nn.Module, name: str) -> None:
+        self._joint.setdefault(part, set()).add(name)
+
+    def _note_blind(self, error: Exception) -> None:
+        cause = error.__cause__
+        if not isinstance(cause, torch.OutOfMemoryError):
+            shown = str(error) if cause is None else f"in a trial, {type(cause).__name__}: {cause}"
+            self._blind = _untold(" ".join(shown.split())[:110])
 
 
 class _UntoldError(Exception):
@@ -175,18 +265,49 @@ class _UntoldError(Exception):
 
 
 def _first(
-    tries: Sequence[Callable[[], None]], otherwise: UnsupportedCombinationError | None = None
+    tries: Sequence[Callable[[], None]],
+    otherwise: UnsupportedCombinationError | None = None,
+    untold: Callable[[Exception], None] | None = None,
 ) -> UnsupportedCombinationError | None:
-    """What the first comparison says that tells anything."""
+    """What the first comparison says that tells anything; `untold` is told why none did."""
+    why: Exception | None = None
     for one in tries:
         try:
             one()
-        except _UntoldError:
+        except _UntoldError as error:
+            why = error
             continue
         except UnsupportedCombinationError as error:
             return error
         return None
+    if untold is not None and why is not None:
+        untold(why)
     return otherwise
+
+
+def _untold(why: str) -> UnsupportedCombinationError:
+    return UnsupportedCombinationError(
+        f"nothing shows whether the model mixes examples: {why}",
+        supported="tensors with a row for every example first, handed to the model and given back by it; "
+        "random numbers from global generators; or make_private(..., loss=...), for one example at a time",
+    )
+
+
+def _outputs(output: object, attributes: Attributes | None) -> dict[str, Tensor]:
+    """What a call gave, by name: what it left in attributes for a backward pass too."""
+    found = {str(number): one for number, one in enumerate(tensors_of(output))}
+    return found if attributes is None else found | attributes.graphs()
+
+
+def _alike(one: "_Run", other: "_Run") -> bool:
+    """Whether two calls on the same examples went the same way, to the last bit."""
+    pairs = list(zip(one.flat(), other.flat(), strict=False))
+    return len(one.flat()) == len(other.flat()) and all(
+        mine.shape == theirs.shape
+        and mine.dtype == theirs.dtype
+        and torch.allclose(mine.detach(), theirs.detach(), rtol=0.0, atol=0.0, equal_nan=True)
+        for mine, theirs in pairs
+    )
 
 
 def _spread(examples: Sequence[int], size: int) -> list[int]:
@@ -194,46 +315,22 @@ def _spread(examples: Sequence[int], size: int) -> list[int]:
     return sorted(examples[place % len(examples)] for place in range(size))
 
 
-class _Given:
-    """The arguments of a call on so many examples."""
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
-        self._leaves, self._spec = tree_flatten((_plain(args), _plain(kwargs)))
-        self.count = count
-        self.tensors = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
-        self.rows = [one for one in self.tensors if one.ndim and len(one) == count]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with other tensors in their places."""
-        left = iter(tensors)
-        leaves = [next(left) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
-        args, kwargs = tree_unflatten(leaves, self._spec)
-        return args, kwargs
-
-    def picked(self, examples: Sequence[int], *, wide: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call on some of them."""
-        leaves = []
-        for leaf in self._leaves:
-            one = leaf
-            if isinstance(one, Tensor):
-                one = one.detach()
-                if one.ndim and len(one) == self.count:
-                    one = one[torch.tensor(examples, device=one.device)]
-                one = one.double() if wide and one.is_floating_point() else one.clone()
-            leaves.append(one)
-        args, kwargs = tree_unflatten(leaves, self._spec)
-        return args, kwargs
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Run:
     """What a call on some examples gave, and what went in and out of the layers meanwhile."""
 
     examples: Sequence[int]
-    outputs: list[Tensor]
+    outputs: dict[str, Tensor]
     calls: dict[nn.Module, list[list[Tensor]]]
     made: dict[nn.Module, list[list[Tensor]]]
     draws: SameDraws
+
+    def flat(self) -> list[Tensor]:
+        """Everything that went in or came out."""
+        return [
+            *self.outputs.values(),
+            *(one for made in self.calls.values() for call in made for one in call),
+        ]
 
     def pairs(self, other: "_Run") -> Pairs:
         """Rows of the same example."""
@@ -244,10 +341,10 @@ class _Run:
             if one == example
         ]
 
-    def gradients(self, back: Sequence[tuple[int, Tensor]]) -> dict[nn.Module, list[list[Tensor]]]:
+    def gradients(self, back: Sequence[tuple[str, Tensor]]) -> dict[nn.Module, list[list[Tensor]]]:
         """Of what layers gave, for gradients of some outputs."""
         flat = [one for calls in self.made.values() for call in calls for one in call]
-        ends = [(self.outputs[number], grad) for number, grad in back if self.outputs[number].requires_grad]
+        ends = [(self.outputs[name], grad) for name, grad in back if self.outputs[name].requires_grad]
         inner = [one for one in flat if one.requires_grad]
         if not ends or not inner:
             return {}
@@ -275,7 +372,7 @@ class _Trials:
         self,
         watch: MixingWatch,
         part: nn.Module,
-        given: _Given,
+        given: Given,
         begin: Callable[[int], None],
         *,
         wide: bool,
@@ -290,8 +387,8 @@ class _Trials:
 
     def free_sizes(self) -> list[int]:
         """Sizes of batches that divide no dimension that anything has."""
-        run = self._run([0, 1], 0)
-        tensors = [*self._given.tensors, *run.outputs]
+        run = self.run([0, 1], 0)
+        tensors = [*self._given.tensors, *run.outputs.values()]
         tensors += [one for calls in run.calls.values() for call in calls for one in call]
         dims = {size for one in tensors for size in one.shape if size} | run.draws.dims
         return [size for size in _SIZES if all(dim % size for dim in dims)]
@@ -303,29 +400,36 @@ class _Trials:
             UnsupportedCombinationError: if they differ.
             _UntoldError: if the model cannot be called so, or differs from itself.
         """
-        first, second = self._run(one, seed), self._run(other, seed)
+        first, second = self.run(one, seed), self.run(other, seed)
         try:
             self._compare(first, second, strict=True)
             for example in alone:
                 try:
-                    single = self._run([example], seed, first.draws.shapes)
+                    single = self.run([example], seed, first.draws.shapes)
                 except _UntoldError:
                     break  # batches of one are none of its business
                 self._compare(first, single, strict=False)
         except UnsupportedCombinationError:
-            again = self._run(one, seed)
+            again = self.run(one, seed)
             same = [(row, row) for row in range(len(one))]
             if self._differing(first.calls, again.calls, same, self._coarsest) or any(
                 _differ(mine, theirs, same, self._coarsest)
-                for mine, theirs in zip(first.outputs, again.outputs, strict=False)
+                for mine, theirs in zip(first.outputs.values(), again.outputs.values(), strict=False)
                 if mine.ndim and mine.shape == theirs.shape and len(mine) == len(one)
             ):
-                raise _UntoldError from None
+                raise _UntoldError("called twice with the same, it gives something else") from None
             raise
 
-    def _run(self, examples: Sequence[int], seed: int, shapes: Sequence[Sequence[int]] | None = None) -> _Run:
+    def run(
+        self,
+        examples: Sequence[int],
+        seed: int,
+        shapes: Sequence[Sequence[int]] | None = None,
+        first: Callable[[], None] | None = None,
+    ) -> _Run:
+        """A call on some examples, after `first`."""
         layers = self._watch._layers
-        run = _Run(examples, [], {}, {}, SameDraws(len(examples), shapes))
+        run = _Run(examples, {}, {}, {}, SameDraws(len(examples), shapes))
 
         def hook(layer: nn.Module, args: Any, output: Any) -> None:  # noqa: ANN401 - torch's signature
             made = tensors_of(output)
@@ -336,8 +440,13 @@ class _Trials:
         try:
             args, kwargs = self._given.picked(examples, wide=self._wide)
             self._begin(seed)
+            if first is not None:
+                first()
+            stood = {id(one): one for one in Attributes(self._watch._model).graphs().values()}
             with self._watch._trial(len(examples)), run.draws, _plainly(self._given, wide=self._wide):
-                run.outputs.extend(tensors_of(self._part(*args, **kwargs)))
+                output = self._part(*args, **kwargs)
+            found = _outputs(output, Attributes(self._watch._model))
+            run.outputs.update({name: one for name, one in found.items() if id(one) not in stood})
         except Exception as error:  # whatever a model raises on batches that it is not made for
             raise _UntoldError from error
         finally:
@@ -351,23 +460,30 @@ class _Trials:
         if strict:
             self._check_rows(first, second)
         strange = self._differing(first.calls, second.calls, pairs, self._coarsest, strict=strict)
-        back: tuple[list[tuple[int, Tensor]], ...] = ([], [])
-        for number, (mine, theirs) in enumerate(zip(first.outputs, second.outputs, strict=False)):
+        back: tuple[list[tuple[str, Tensor]], ...] = ([], [])
+        names = [name for name in first.outputs if name in second.outputs]
+        if not names:
+            raise _UntoldError("what it gives holds no tensors")
+        for number, name in enumerate(names):
+            mine, theirs = first.outputs[name], second.outputs[name]
             dim = _row_dimension(mine, theirs, len(first.examples), len(second.examples))
             if dim is None or not mine.is_floating_point():
                 continue
             major = _layout(mine, theirs, dim, first, second, self._coarsest)
+            if major is None and not name.isdecimal():
+                self._watch._note_joint(self._part, name)  # nobody may want it
+                continue
             if major is None:
                 strange = strange or "the model itself"
                 continue
             for one, run, gradients in zip((mine, theirs), (first, second), back, strict=True):
-                gradients.append((number, _upstream(one, dim, run.examples, number, major=major)))
+                gradients.append((name, _upstream(one, dim, run.examples, number, major=major)))
         if strange is None:
             with self._watch._trial(len(first.examples)):
                 ours, others = first.gradients(back[0]), second.gradients(back[1])
                 strange = self._differing(ours, others, pairs, self._jumps, _SMALL, strict=strict)
                 if strict and strange is None:
-                    self._note_joint(first, second, {number for number, _ in back[0]})
+                    self._note_joint(first, second, {name for name, _ in back[0]})
         if strange is not None:
             raise UnsupportedCombinationError(
                 f"the model mixes examples: {strange} has other values or gradients for one of them when the "
@@ -375,14 +491,20 @@ class _Trials:
                 supported=_REMEDY,
             )
 
-    def _note_joint(self, first: _Run, second: _Run, rows: set[int]) -> None:
+    def _note_joint(self, first: _Run, second: _Run, rows: set[str]) -> None:
         """Find outputs without a row for every example that are neither means nor sums over examples."""
         pairs = first.pairs(second)
-        for number, (mine, theirs) in enumerate(zip(first.outputs, second.outputs, strict=False)):
-            if number in rows or not (mine.requires_grad and theirs.requires_grad):
+        for name, mine in first.outputs.items():
+            theirs = second.outputs.get(name)
+            if name in rows or theirs is None:
+                continue
+            if not (mine.requires_grad or theirs.requires_grad):
+                fractions = mine.is_floating_point() and theirs.is_floating_point()
+                if fractions and (mine.shape != theirs.shape or not self._is_same(mine, theirs)):
+                    self._watch._note_joint(self._part, name)
                 continue
             ones = torch.ones(())
-            found = [run.gradients([(number, ones)]) for run in (first, second)]
+            found = [run.gradients([(name, ones)]) for run in (first, second)]
             as_means = [
                 _scaled(grads, len(run.examples)) for grads, run in zip(found, (first, second), strict=True)
             ]
@@ -390,7 +512,11 @@ class _Trials:
                 self._differing(ours, others, pairs, self._jumps, _SMALL)
                 for ours, others in (found, as_means)
             ):
-                self._watch._note_joint(self._part, number)
+                self._watch._note_joint(self._part, name)
+
+    def _is_same(self, mine: Tensor, theirs: Tensor) -> bool:
+        size, off = _distance(mine.double().flatten(), theirs.double().flatten())
+        return off <= self._coarsest * size + self._floor
 
     def _check_rows(self, first: _Run, second: _Run) -> None:
         """Raise UnsupportedCombinationError where rows are more than examples, or do not follow them."""
@@ -528,7 +654,7 @@ def _row_dimension(mine: Tensor, theirs: Tensor, count: int, other: int) -> int 
 def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
     """The roundings that may stand in what a model gives, whatever type that has; relative."""
     dtypes = {one.dtype for one in (*model.parameters(), *tensors) if one.is_floating_point()}
-    device = tensors[0].device.type
+    device = next(iter((*tensors, *model.parameters()))).device.type
     if torch.is_autocast_enabled(device):
         return _HALF
     found = max((_TOLERANCES.get(dtype, _HALF) for dtype in dtypes), default=_TOLERANCES[torch.float32])
@@ -536,17 +662,19 @@ def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
     return found if device == "cpu" else max(found, 1e-2)
 
 
-def _plainly(given: _Given, *, wide: bool) -> AbstractContextManager[object]:
+def _plainly(given: Given, *, wide: bool) -> AbstractContextManager[object]:
     """Gradients, and in double precision no automatic casts to less."""
-    device = given.tensors[0].device.type
+    device = given.tensors[0].device.type if given.tensors else "meta"
     return torch.autocast(device, enabled=False) if wide and device != "meta" else nullcontext()
 
 
 @contextmanager
-def _widened(model: nn.Module, given: _Given) -> Iterator[None]:
+def _widened(model: nn.Module, given: Given) -> Iterator[None]:
     """The weights and buffers of a model in double precision, for a while."""
     held = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()}
-    if any(type(one.data) is not Tensor for one in held.values()) or given.tensors[0].device.type == "mps":
+    if any(type(one.data) is not Tensor for one in held.values()) or "mps" in {
+        one.device.type for one in held.values()
+    }:
         raise _UntoldError
     before = [(one, one.data) for one in held.values()]
     try:
@@ -559,23 +687,3 @@ def _widened(model: nn.Module, given: _Given) -> Iterator[None]:
     finally:
         for one, data in before:
             one.data = data
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - what a model takes
-    """Mappings as dicts, which torch can take apart."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(map(_plain, value))
-    return value
-
-
-def tensors_of(value: Any) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
-    """The tensors in tuples, lists and mappings, in their order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [one for inner in value.values() for one in tensors_of(inner)]
-    if isinstance(value, tuple | list):
-        return [one for inner in value for one in tensors_of(inner)]
-    return []

@@ -20,6 +20,7 @@ from dpmech.optim.clipping import (
 )
 from dpmech.optim.local_parts import is_sharded
 from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.runs.attributes import Attributes
 from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_asked, choose
 from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
@@ -27,7 +28,7 @@ from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.physical_batch import largest_batch
-from dpmech.optim.runs.same_draws import buffers_put_back
+from dpmech.optim.runs.same_draws import repeatable
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 __all__ = ["PerExampleModel", "check_model", "count_calls"]
@@ -123,9 +124,13 @@ class PerExampleModel(nn.Module):
         with self._drawing():
             gradients = self.prepare(taken)
             self._check_padding(taken)
-            total, losses = gradients.clipped(
-                taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
-            )
+            before = Attributes(self.module)
+            try:
+                total, losses = gradients.clipped(
+                    taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
+                )
+            finally:  # no step sees what examples of earlier ones left in attributes
+                before.put_back(Attributes(self.module).changed(before, numbers=False))
         self._check_written()
         self._optimizer.accumulate(total)
         return losses.mean() if return_loss else None
@@ -152,7 +157,7 @@ class PerExampleModel(nn.Module):
             fixed = self._fixed_mode()
             formed = ExampleGradients(self.module, self._loss, ghost=False)
             factored = ExampleGradients(self.module, self._loss, ghost=True)
-            with buffers_put_back(self.module):
+            with repeatable(self.module, batch.tensors):
                 self._loss.resolve(self.module, batch)
                 choice = choose(fixed or self._asked, formed, factored, batch)
                 if fixed is not None and self._asked == "auto":

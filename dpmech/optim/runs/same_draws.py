@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpmech.optim.clipping import spared_random_numbers
+from dpmech.optim.runs.attributes import Attributes
 
-__all__ = ["SameDraws", "buffers_put_back", "repeatable"]
+__all__ = ["SameDraws", "repeatable"]
 
 _DROPOUT = torch.ops.aten.native_dropout.default
 
@@ -103,7 +104,11 @@ class SameDraws(TorchDispatchMode):
         for index in range(count):
             self._seed(number)
             given.append([one[index : index + 1].clone() if isinstance(one, Tensor) else one for one in args])
-            found.append(func(*given[-1], **kwargs))
+            named = {
+                name: one[index : index + 1].clone() if _has_rows(one, count) else one
+                for name, one in kwargs.items()
+            }
+            found.append(func(*given[-1], **named))
         for place, argument in enumerate(func._schema.arguments[: len(args)]):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 args[place].copy_(torch.cat([own[place] for own in given]))
@@ -123,6 +128,10 @@ class SameDraws(TorchDispatchMode):
             torch.cuda.manual_seed(seed)
 
 
+def _has_rows(value: object, count: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == count
+
+
 @contextmanager
 def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable[[int], None]]:
     """Spare all random numbers, and what calls change in a model's attributes and buffers.
@@ -131,21 +140,20 @@ def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable
         What begins a call: it seeds the generators of torch, numpy and Python, and those that modules hold.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what other people's code draws from
-    attributes = {part: dict(vars(part)) for part in model.modules()}
-    own = [held for kept in attributes.values() for held in _generators(kept)]
+    attributes = Attributes(model)
+    own = [held for kept in attributes.parts for held in _generators(kept)]
     states = [_state(one) for one in own]
 
     def begin(seed: int) -> None:
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - the same
         torch.default_generator.manual_seed(seed)
-        for part, kept in attributes.items():
-            _put_back(part, kept)
+        attributes.put_back()
         for one, state in zip(own, states, strict=True):
             _restore(one, state)
 
     try:
-        with spared_random_numbers(tensors), buffers_put_back(model):
+        with spared_random_numbers(tensors), _buffers_put_back(model):
             try:
                 yield begin
             finally:
@@ -153,14 +161,6 @@ def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002 - the same
-
-
-def _put_back(part: nn.Module, kept: Mapping[str, Any]) -> None:
-    """Attributes that a call assigned: counters, what is cached."""
-    now = vars(part)
-    for name in [name for name in now if name not in kept]:
-        del now[name]
-    now.update({name: value for name, value in kept.items() if now.get(name) is not value or name not in now})
 
 
 def _generators(kept: Mapping[str, Any]) -> list[Any]:
@@ -184,7 +184,7 @@ def _restore(source: Any, state: Any) -> None:  # noqa: ANN401 - the same
 
 
 @contextmanager
-def buffers_put_back(model: nn.Module) -> Iterator[None]:
+def _buffers_put_back(model: nn.Module) -> Iterator[None]:
     """Undo what calls for a try write into buffers, and which buffers they replace."""
     held = [(part, dict(part._buffers)) for part in model.modules()]
     before = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]

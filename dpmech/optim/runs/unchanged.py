@@ -30,7 +30,7 @@ class Unchanged:
     Whoever saves, pickles or copies the model meets the same check.
 
     `load_state_dict` may change trained parameters at any time, the others before the first step.
-    Attributes of modules that are no tensors of theirs are not seen.
+    Attributes of modules that are no tensors of theirs are not seen here (`MixingWatch`, `PerExampleModel`).
 
     Args:
         model: the model.

@@ -1,5 +1,9 @@
 """Models that mix the examples of a batch are refused under hooks, wherever they do; their twins are not."""
 
+import dataclasses
+import itertools
+import types
+
 import numpy as np
 import pytest
 
@@ -291,3 +295,212 @@ def test_random_numbers_are_no_mixing():
     model = Around(Noisy())
     assert first_batches(model, TensorDataset(*vectors(48)), 12, steps=4).record.steps == 4
     assert model.body.training
+
+
+# ---- batches that are handed in or out otherwise than as tensors
+
+
+@dataclasses.dataclass
+class Held:
+    rows: torch.Tensor
+
+
+class Wrapped(nn.Module):
+    """Takes rows out of what it gets, normalises them over the batch or not, and gives them in something."""
+
+    def __init__(self, taken, given=lambda out: out, *, mixes=True):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.taken, self.given, self.mixes = taken, given, mixes
+
+    def forward(self, *batch):
+        out = self.first(self.taken(*batch) if batch else self.rows)
+        return self.given(self.head(out - out.mean(0) if self.mixes else out))
+
+
+def in_steps(model, call, steps=1, loss=nn.functional.cross_entropy):
+    torch.manual_seed(1)
+    private, optimizer, loader = private_run(
+        CAL, model, DataLoader(TensorDataset(*vectors(48)), batch_size=12), generator=1, rng=2
+    )
+    for inputs, targets in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), steps):
+        optimizer.zero_grad()
+        loss(call(private, inputs), targets).backward()
+        optimizer.step()
+    return optimizer.record.steps
+
+
+def by_attribute(model, inputs):
+    model._module.rows = inputs
+    return model()
+
+
+IN = {
+    "dataclass": (lambda batch: batch.rows, lambda model, x: model(Held(x))),
+    "namespace": (lambda batch: batch.rows, lambda model, x: model(types.SimpleNamespace(rows=x))),
+    "list of examples": (torch.stack, lambda model, x: model(list(x))),
+}
+HIDDEN = {
+    "features first": (lambda batch: batch.T, lambda model, x: model(x.T.contiguous())),
+    "attribute": (None, by_attribute),
+}
+OUT = {
+    "dataclass": (Held, lambda out: out.rows),
+    "namespace": (lambda out: types.SimpleNamespace(rows=out), lambda out: out.rows),
+}
+
+
+@pytest.mark.parametrize("name", IN)
+def test_batches_in_objects_and_lists_are_compared(name):
+    taken, call = IN[name]
+    with pytest.raises(dm.UnsupportedCombinationError, match="the model mixes examples"):
+        in_steps(Wrapped(taken), call)
+    assert in_steps(Wrapped(taken, mixes=False), call) == 1
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_outputs_in_objects_are_compared(name):
+    given, unpacked = OUT[name]
+    model = Wrapped(lambda x: x, lambda out: given(out - out.mean(0)), mixes=False)
+    with pytest.raises(dm.UnsupportedCombinationError, match="the model mixes examples: the model itself"):
+        in_steps(model, lambda model, x: unpacked(model(x)))
+    assert in_steps(Wrapped(lambda x: x, given, mixes=False), lambda model, x: unpacked(model(x))) == 1
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_batches_that_nobody_finds_are_refused(name):
+    taken, call = HIDDEN[name]
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"nothing shows whether.*12 rows.*loss=\.\.\."):
+        in_steps(Wrapped(taken), call)
+
+
+def test_a_model_that_no_trial_can_call_is_refused():
+    model = Wrapped(lambda x: x, mixes=False)
+    # Trials alone run under a dispatch mode.
+    model.first.register_forward_pre_hook(lambda *_: 1 / 0 if torch._C._len_torch_dispatch_stack() else None)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"nothing shows whether.*in a trial, ZeroDiv"):
+        in_steps(model, lambda model, x: model(x))
+
+
+class Aside(nn.Module):
+    """Leaves something beside its output: in an attribute, or detached."""
+
+    def __init__(self, left):
+        super().__init__()
+        self.first, self.head, self.left, self.aside = nn.Linear(4, 4), nn.Linear(4, 2), left, None
+
+    def forward(self, x):
+        out = self.first(x)
+        self.aside = self.left(out)
+        return {"rows": self.head(out), "aside": self.aside.detach()}
+
+
+@pytest.mark.parametrize("way", ["attribute", "detached"])
+def test_what_is_left_aside_is_refused_where_a_loss_uses_it(way):
+    def balance(out):
+        return (out.softmax(1).mean(0) ** 2).sum()
+
+    def both(model, x):
+        out = model(x)
+        return out["rows"] * (model._module.aside if way == "attribute" else out["aside"])
+
+    with pytest.raises(dm.UnsupportedCombinationError, match="no row for every example"):
+        in_steps(Aside(balance), both)
+    assert in_steps(Aside(balance), lambda model, x: model(x)["rows"], steps=3) == 3
+
+
+# ---- what a call leaves in attributes for the next one
+
+
+class Carrying(nn.Module):
+    def __init__(self, keep):
+        super().__init__()
+        self.first, self.head, self.keep = nn.Linear(4, 4), nn.Linear(4, 2), keep
+        self.kept, self.queue, self.cache, self.top, self.calls = torch.zeros(4), [], {}, 0.1, 0
+
+    def forward(self, x):
+        return self.head(self.keep(self, self.first(x)))
+
+
+def centred(model, out):
+    found = out - model.kept
+    model.kept = 0.9 * model.kept + 0.1 * out.detach().mean(0)
+    return found
+
+
+def in_place(model, out):
+    found = out - model.kept
+    model.kept.add_(out.detach().mean(0))
+    return found
+
+
+def queued(model, out):
+    found = out + sum(model.queue)
+    model.queue.append(out.detach().mean())
+    return found
+
+
+def scaled(model, out):
+    found = out / model.top
+    model.top = max(model.top, float(out.abs().max()))
+    return found
+
+
+def cached(model, out):
+    key = len(out)
+    if key not in model.cache:
+        model.cache[key] = torch.ones(key, 1, dtype=out.dtype)
+    return out * model.cache[key]
+
+
+def annealed(model, out):
+    model.calls += 1
+    model.top = min(1.0, model.top + 0.01)
+    return out * model.top
+
+
+def shown(model, out):
+    model.kept = out.detach().mean(0)
+    model.queue.append(float(out.detach().mean()))
+    return out
+
+
+@pytest.mark.parametrize("keep", [centred, in_place, queued, scaled])
+def test_attributes_that_carry_data_to_the_next_call_are_refused(keep):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"changed (kept|queue|top), which the next call"
+    ):
+        in_steps(Carrying(keep), lambda model, x: model(x), steps=2)
+
+
+@pytest.mark.parametrize("keep", [cached, annealed, shown])
+def test_attributes_that_carry_none_may_change(keep):
+    assert in_steps(Carrying(keep), lambda model, x: model(x), steps=4) == 4
+
+
+@pytest.mark.parametrize("keep", [centred, in_place, "first"])
+def test_with_a_loss_no_example_stays_in_attributes(keep):
+    """Neither the first one, which the loss is tried on, nor those of a batch."""
+
+    def first(model, out):
+        if not model.queue:
+            model.queue.append(out.detach().mean())
+        return out - model.queue[0]
+
+    model = Carrying(first if keep == "first" else keep)
+    private, optimizer, loader = private_run(
+        CAL,
+        model,
+        DataLoader(TensorDataset(*vectors(48)), batch_size=12),
+        loss=lambda model, x, y: nn.functional.cross_entropy(model(x), y),
+        loss_takes="batch_of_one",
+        generator=1,
+        rng=2,
+    )
+    assert model.queue == []
+    assert not model.kept.any()
+    if keep is not in_place:  # which torch.func refuses
+        private.backward(*next(iter(loader)))
+        optimizer.step()
+    assert model.queue == []
+    assert not model.kept.any()
