@@ -8,21 +8,17 @@ import numpy as np
 
 from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.mechanism import Mechanism
-from dpmech.mechanism.sampled_participation import Poisson
+from dpmech.mechanism.participation import Participation
 from dpmech.mechanism.strategies import Strategy
 
 __all__ = ["noise_multiplier", "sigma_use"]
 
 _INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1"
-# TruncatedPoisson and UserPoisson are no subclasses of Poisson. EveryStep covers every loader; no eps of
-# Opacus is that of its claim.
+# EveryStep covers every loader; no eps of Opacus is that of its claim.
 _POISSON = f"{_INDEPENDENT}; in Opacus: noise_multiplier, where its loader takes n steps with q as here"
 _NAMED = f"{_INDEPENDENT} (what Opacus calls noise_multiplier)"
 _OTHER_BATCHES = f"{_NAMED}; Opacus' loaders draw other batches, at another eps"
 _EXAMPLES_OF_USERS = f"{_NAMED}; Opacus states the eps of examples, not of users"
-_USERS = (
-    f"{_INDEPENDENT} (what Opacus calls noise_multiplier); Opacus states the eps of examples, not of users"
-)
 _USERS = f"{_INDEPENDENT} of a user; no number for Opacus, which clips examples"
 _ADAPTIVE = "i.i.d. noise of gradients and counts together; no number for Opacus, which counts otherwise"
 _DIAGONAL = (
@@ -67,12 +63,18 @@ def sigma_use(mechanism: Mechanism, *, adaptive_clip: bool = False) -> str:
         return _USERS
     if mechanism.unit is Unit.USER:
         return _EXAMPLES_OF_USERS
-    return _POISSON if isinstance(mechanism.participation, Poisson) else _OTHER_BATCHES
+    return _POISSON if _is_poisson(mechanism.participation) else _OTHER_BATCHES
 
 
 def _clips_users(mechanism: Mechanism) -> bool:
     """Whether all that a user brings to a step is clipped as one."""
     return mechanism.unit is Unit.USER and mechanism.participation.unit is None
+
+
+def _is_poisson(participation: Participation) -> bool:
+    """Whether every example joins every step independently, with one probability."""
+    every = participation.groups is None and participation.rest_law is None
+    return participation.release_prob is not None and every and participation.truncation is None
 
 
 def _is_identity(strategy: Strategy) -> bool:

@@ -238,10 +238,9 @@ _CHECKPOINTING = (
 _REASONS = {
     "data-dependent control flow": (
         "the model branches on values of the data, or on random numbers that it draws (layer drop)",
-        "layer drop off (layerdrop=0), or torch.where in place of the branch; for models of transformers "
-        "attn_implementation='eager' in their configuration, for encoders such "
-        "as BERT a mask of four dimensions too, as dpmech.optim.hf.masked_loss makes it: loss=masked_loss of "
-        "make_private or of PrivateTrainer's Privacy; or " + _HOOKS,
+        "torch.where, and layerdrop=0; for transformers attn_implementation='eager', for encoders such as "
+        "BERT a mask of four dimensions too: loss=dpmech.optim.hf.masked_loss, of make_private or of "
+        "PrivateTrainer's Privacy; or " + _HOOKS,
     ),
     "requires_grad_()": _CHECKPOINTING,
     "saved tensor hooks": _CHECKPOINTING,

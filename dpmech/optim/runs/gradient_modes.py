@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.runs.clipping_choice import AskedMode
+from dpmech.optim.runs.collated import Padded
 from dpmech.optim.runs.example_loss import LossTakes
 from dpmech.optim.runs.ghost_hooks import hooked_module
+from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.mixing import MixingWatch
@@ -140,7 +142,7 @@ class OpacusHooks(GradientMode):
             lambda: progress.handed if progress.batches else None,
             lambda: random.Random(f"{lots} {progress.batches}"),  # public: anybody can toss it again
             lambda count: _trial(hooked, count),
-            private.loader.take_padded,
+            _padded_of(private.loader),
         )
         count_calls(
             inner,
@@ -152,6 +154,17 @@ class OpacusHooks(GradientMode):
         )
         inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
         return hooked
+
+
+def _padded_of(loader: PrivateLoader) -> Callable[[], Padded | None]:
+    """What the loader says of padding; weak: hooks in a graph would keep a run alive for good."""
+    known = weakref.WeakMethod(loader.take_padded)
+
+    def taken() -> Padded | None:
+        take = known()
+        return None if take is None else take()
+
+    return taken
 
 
 class _Handed:

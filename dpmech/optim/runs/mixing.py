@@ -280,8 +280,8 @@ def _first(
         except UnsupportedCombinationError as error:
             return error
         return None
-    if untold is not None and why is not None:
-        untold(why)
+    if untold is not None and why is not None and not isinstance(why.__cause__, UnsupportedCombinationError):
+        untold(why)  # what is refused by name, the call itself will show
     return otherwise
 
 

@@ -172,9 +172,9 @@ def test_random_numbers_and_modes_are_put_back():
     torch.manual_seed(3)
     loader = DataLoader(texts(), batch_size=12, collate_fn=to_longest)
     private, _, batches = private_run(CAL, model, loader, loss=nn.CrossEntropyLoss(), generator=1, rng=2)
-    before = torch.get_rng_state()
     batch = next(iter(batches))
-    assert torch.equal(before, torch.get_rng_state())
+    before = torch.get_rng_state()
     private.backward(*batch)
+    assert torch.equal(before, torch.get_rng_state())
     assert model.training
     assert model.drop.training

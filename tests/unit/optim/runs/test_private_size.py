@@ -505,7 +505,6 @@ def test_lightning_tells_nothing_of_it(monkeypatch, tmp_path):
             folder=tmp_path / f"run-{size}",
             generator=1,
             rng=2,
-            seed=3,
         )
         logger = CSVLogger(tmp_path / f"log-{size}")
         fit = lightning.Trainer(
