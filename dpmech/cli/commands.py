@@ -105,7 +105,7 @@ class Command(_Kind):
         Hooks and shells append the names of files that they find: one named --key=... would be obeyed.
         """
         for arg in args[: args.index("--") if "--" in args else len(args)]:
-            if arg.startswith("-") and _exists(arg):
+            if str(arg).startswith("-") and _exists(arg):
                 raise Refusal(
                     f"{arg} is a file here, and reads as an option: write ./{arg}, or -- before the names of "
                     "files; for the option, move that file away",
