@@ -76,7 +76,6 @@ CASES = {
     "two processes": Case(**BINS, trials=4, world=2),
     "two processes, one checkpoint behind": Case(**BINS, trials=2, world=2, harm="newest"),
 }
-FAULTS = {"model": Case(**BINS, trials=1, functional=False, harm="model")}
 
 
 # ---- one process of a run
@@ -212,10 +211,7 @@ def harm(case, folder):
             path.with_name(path.name + ".previous").replace(path)
         return
     state = torch.load(path, weights_only=True)
-    if case.harm == "model":
-        state["model"] = {name: 1.001 * value for name, value in state["model"].items()}
-    else:
-        state["torch_rng"] = torch.Generator().manual_seed(9).get_state()
+    state["torch_rng"] = torch.Generator().manual_seed(9).get_state()
     torch.save(state, path)
 
 
@@ -237,7 +233,7 @@ def everything(folder):
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     chance = random.Random(1)
     report = {}
-    for place, (name, case) in enumerate((CASES | FAULTS).items()):
+    for place, (name, case) in enumerate(CASES.items()):
         cal = dm.calibrate_sigma(case.strategy, 8.0, 1e-5, participation=case.participation, rng=1)
         home = folder / str(place)
         home.mkdir()
@@ -343,11 +339,6 @@ def test_no_participation_is_counted_twice_or_lost(report, name):
             else:
                 assert rank["counts"] == counts.tolist()
                 assert record.most_participations == counts.max() == N // EPOCH
-
-
-@pytest.mark.parametrize("name", list(FAULTS))
-def test_a_checkpoint_that_lost_something_is_seen(report, name):
-    assert not same(FAULTS[name], report[name]["trials"][0]["ranks"], report[name]["whole"])
 
 
 if __name__ == "__main__":

@@ -771,6 +771,19 @@ def test_weights_stay_from_a_load_to_the_first_step(by, change, tmp_path):
     assert optimizer.state_dict()["state"] == state[1]["state"]
 
 
+def test_a_checkpoint_file_with_other_weights_takes_no_step(tmp_path):
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, *stepped(made(), 2))
+    state = torch.load(path, weights_only=True)
+    state["model"] = {name: 1.001 * value for name, value in state["model"].items()}
+    torch.save(state, path)
+    parts = made(generator=None)
+    load_checkpoint(path, *parts)
+    with pytest.raises(dm.UnsupportedCombinationError, match="the weights that the loaded state"):
+        stepped(parts, 1)
+    assert parts[1].record.steps == 2
+
+
 def test_new_weights_are_no_others_than_changed_ones():
     state = bare(stepped(made(), 2))
     parts = made(generator=None, model=classifier(seed=2))
