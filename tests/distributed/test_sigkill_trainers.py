@@ -155,7 +155,6 @@ def train_lightning(cal, folder, tell):
             loss=lambda model, **batch: model(**batch)["loss"],
             folder=folder / "out",
             max_physical_batch_size=2,
-            seed=3,
             **keys,
         )
 
