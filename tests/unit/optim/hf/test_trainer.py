@@ -182,7 +182,9 @@ def test_max_grad_norm_touches_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_lots_without_examples(tmp_path):
-    cal = dm.calibrate_sigma(dm.Identity(8), 8.0, 1e-3, participation=dm.Poisson(1 / SIZE))
+    cal = dm.calibrate_sigma(
+        dm.Identity(8), 8.0, 1e-3, participation=dm.Poisson(1 / SIZE), expected_batch_size=1.0
+    )
     one = trainer(tmp_path, cal=cal, per_device_train_batch_size=1, max_steps=8, collate=masked)
     lots = [len(one.run[2].sampler.indices(step)) for step in range(8)]
     assert 0 in lots
@@ -310,7 +312,7 @@ def test_the_model_is_saved_under_its_own_names_with_a_record(tmp_path):
             return {"input_ids": words, "labels": words}
 
     torch.manual_seed(0)
-    cal = dm.calibrate_sigma(dm.Identity(2), 8.0, 1e-3)
+    cal = dm.calibrate_sigma(dm.Identity(2), 8.0, 1e-3, dataset_size=SIZE)
     one = trainer(
         tmp_path / "out", cal=cal, model=transformers.GPT2LMHeadModel(config), data=Texts(), max_steps=2
     )
