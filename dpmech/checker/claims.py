@@ -15,8 +15,11 @@ _ENTRIES = {
     "eps", "delta", "adjacency", "sigma", "unit", "n", "strategy", "strategy_hash", "participation",
     "clip_norm", "expected_batch_size", "coefficients",
 }  # fmt: skip
+_OPTIONAL = {"dataset_size"}
 _DOCUMENT = {"guarantee", "schema_version", "claim", "evidence", "trainer", "fingerprint", "seal"}
-_ADAPTIVE = {"type", "initial", "quantile", "rate", "count_share", "gradient_sigma", "count_stddev"}
+_ADAPTIVE = {
+    "type", "initial", "quantile", "rate", "count_share", "gradient_sigma", "count_stddev", "count_of_zero",
+}  # fmt: skip
 _LARGEST = 2**53
 COEFFICIENTS = ("C", "C^-1")
 _LARGEST_EPS, _LEAST_DELTA = 1e5, 1e-300
@@ -73,7 +76,7 @@ def claim_of(document: dict[str, Any]) -> Claim:
     ):
         raise BadDocument("it is not a certificate of schema version 1")
     claim = document["claim"]
-    if not isinstance(claim, dict) or set(claim) != _ENTRIES:
+    if not isinstance(claim, dict) or set(claim) - _OPTIONAL != _ENTRIES:
         raise BadDocument("its claim has other entries than that of a certificate of schema version 1")
     eps, delta, sigma = (_number(claim, name) for name in ("eps", "delta", "sigma"))
     if eps < 0.0 or not 0.0 < delta < 1.0 or sigma <= 0.0:
@@ -93,6 +96,11 @@ def claim_of(document: dict[str, Any]) -> Claim:
     participation = claim["participation"]
     if not isinstance(participation, dict) or not isinstance(participation.get("type"), str):
         raise BadDocument(f"claim.participation is {shown(participation)}")
+    size = claim.get("dataset_size")
+    if size is not None and (type(size) is not int or not 1 <= size <= _LARGEST):
+        raise BadDocument(f"dataset_size is {shown(size)}, not an integer in [1, {_LARGEST}]")
+    if size is not None and participation.get("dataset_size", size) != size:
+        raise BadDocument("dataset_size of the claim is not that of its participation")
     _check_coefficients(claim["coefficients"], strategy)
     noise = _noise(claim["clip_norm"], sigma)
     return Claim(eps, delta, noise, claim["adjacency"], claim["unit"], strategy, participation)
@@ -129,12 +137,15 @@ def _noise(clip: Any, sigma: float) -> arb:  # noqa: ANN401 - what the file hold
     """sigma, or what an adaptive clip norm leaves of it.
 
     The gradients of a step over its clip norm get noise of standard deviation g, the count of +1/2 and -1/2
-    gets c: one example moves both together by at most (g^-2 + (2 c)^-2)^(1/2) noise scales.
+    gets c: one example adds a vector of norm at most (g^-2 + (2 c)^-2)^(1/2) in noise scales. Where its
+    gradient is zero it must add the zero vector, or under zero_out the count would move by 1.
     """
     if clip is None or (type(clip) is float and 0.0 < clip < math.inf):
         return arb(sigma)
     if not isinstance(clip, dict) or set(clip) != _ADAPTIVE or clip["type"] != "AdaptiveClip":
         raise BadDocument(f"clip_norm is {shown(clip)}, not null, a number > 0 or an AdaptiveClip")
+    if _number(clip, "count_of_zero") != 0.0:
+        raise BadDocument("an AdaptiveClip has to count a gradient of zero as 0")
     gradient, count = _number(clip, "gradient_sigma"), _number(clip, "count_stddev")
     if gradient <= 0.0 or count <= 0.0:
         raise BadDocument("the noise scales of an AdaptiveClip have to be > 0")

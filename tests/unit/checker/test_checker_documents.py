@@ -181,8 +181,8 @@ def test_stated_coefficients_are_those_of_the_strategy():
         claim_of(decode(certificate(dense, every, 1.0, 1e-5, 2.0, coefficients=coefficients("C", [1.0]))))
 
 
-def adaptive(gradient, count):
-    settings = {"initial": 1.0, "quantile": 0.5, "rate": 0.2, "count_share": 0.01}
+def adaptive(gradient, count, zero=0.0):
+    settings = {"initial": 1.0, "quantile": 0.5, "rate": 0.2, "count_share": 0.01, "count_of_zero": zero}
     return {"type": "AdaptiveClip", **settings, "gradient_sigma": gradient, "count_stddev": count}
 
 
@@ -198,3 +198,24 @@ def test_an_adaptive_clip_norm_shares_the_noise():
     for clip in (adaptive(0.0, 1.0), adaptive(1.0, -1.0)):
         with pytest.raises(BadDocument, match="AdaptiveClip"):
             noise_of(clip)
+    # A zeroed example that counted 1/2 would move the count by 1 under zero_out.
+    for clip in (adaptive(1.25, 5.0 / 6.0, zero=0.5), adaptive(1.25, 5.0 / 6.0, zero=-0.5)):
+        with pytest.raises(BadDocument, match="count a gradient of zero as 0"):
+            noise_of(clip)
+    silent = {name: one for name, one in adaptive(1.25, 5.0 / 6.0).items() if name != "count_of_zero"}
+    with pytest.raises(BadDocument, match="AdaptiveClip"):
+        noise_of(silent)
+
+
+def test_a_declared_size_is_an_integer_and_that_of_the_participation():
+    def read(size, participation=EVERY):
+        return claim_of(decode(certificate(IDENTITY, participation, 1.0, 1e-5, 1.0, dataset_size=size)))
+
+    assert read(50_000).sigma == 1
+    for size in (0, 1.0, True, 2**60, "40"):
+        with pytest.raises(BadDocument, match="dataset_size"):
+            read(size)
+    sized = {"type": "FixedSizeLots", "dataset_size": 40, "lot_size": 4}
+    assert read(40, sized).participation == sized
+    with pytest.raises(BadDocument, match="not that of its participation"):
+        read(41, sized)

@@ -4,6 +4,8 @@ import pathlib
 import numpy as np
 import pytest
 
+import dpmech as dm
+from dpmech.certificates import AdaptiveClip
 from dpmech.checker import BadDocument, Kind, check_file, decide
 from dpmech.checker.__main__ import main
 from tests.support.checker_files import certificate, plain, sealed, write
@@ -183,11 +185,24 @@ def test_one_larger_column_counts_from_above_only(tmp_path):
 
 def test_an_adaptive_clip_norm_with_too_little_noise_is_refuted(tmp_path):
     clip = {"type": "AdaptiveClip", "initial": 1.0, "quantile": 0.5, "rate": 0.2, "count_share": 0.01}
+    clip |= {"count_of_zero": 0.0}
     for count, kind in ((20.0, Kind.PROVED), (2.0, Kind.REFUTED)):
         noise = {"gradient_sigma": GAUSSIAN * 1.001, "count_stddev": count * GAUSSIAN}
         single = {"type": "SingleParticipation"}
         found = verdict_of(tmp_path, IDENTITY, single, 8.0, 1e-5, GAUSSIAN * 1.0001, clip_norm=clip | noise)
         assert found.kind is kind
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "zero_out", "replace_one"])
+def test_what_the_library_writes_today_is_read(tmp_path, adjacency):
+    """Every optional entry of a certificate, as the library writes it: the two may not drift apart."""
+    cal = dm.calibrate_sigma(
+        dm.Identity(12), 8.0, 1e-5, participation=dm.MinSep(4), adjacency=dm.Adjacency(adjacency)
+    )
+    for number, clip in enumerate((None, 0.5, AdaptiveClip(), AdaptiveClip(count_share=0.5))):
+        path = tmp_path / f"{number}.json"
+        cal.certificate(clip, 8.0, dataset_size=32).save(path)
+        assert check_file(path).kind is Kind.PROVED
 
 
 def test_what_is_not_checked_is_listed_and_nothing_depends_on_sentences(tmp_path):
