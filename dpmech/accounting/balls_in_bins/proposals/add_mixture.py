@@ -21,7 +21,6 @@ from dpmech.accounting.balls_in_bins.proposals.mixture import (
 from dpmech.accounting.balls_in_bins.proposals.rounding import (
     LogError,
     farthest_normal,
-    mean_rounding,
     sum_product_rounding,
 )
 from dpmech.accounting.balls_in_bins.streams import AddDraw, generator
@@ -131,14 +130,6 @@ class AddProposal(Proposal):
     def _mean(self) -> float:
         """The largest entry of K w."""
         return 1.001 * float(np.abs(self.point.image).max()) + self.gram.product_rounding(*self._sizes)
-
-    @functools.cached_property
-    def loss_rounding(self) -> LogError:
-        """As for REMOVE."""
-        top = float(self.gram.diagonal.max())
-        size = self.farthest + 0.5 * top
-        each = 2.0 * UNIT * size + 0.5 * self.gram.entry_rounding * top
-        return mean_rounding(self.gram.bins, size, each)
 
     @functools.cached_property
     def part_rounding(self) -> LogError:

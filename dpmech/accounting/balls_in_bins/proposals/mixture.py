@@ -58,10 +58,16 @@ class Proposal(abc.ABC):
     def log_weight_bound(self) -> float:
         """Log of a proved upper bound on every weight."""
 
-    @property
-    @abc.abstractmethod
+    @functools.cached_property
     def loss_rounding(self) -> LogError:
-        """Of the losses, and how large one is at most, where no |y| is above `farthest`."""
+        """Of the losses, and how large one is at most, where no |y| is above `farthest`.
+
+        Here of the mean of `e^(y_l - K_ll / 2)`: its exponents are rounded once, and K_ll is.
+        """
+        top = float(self.gram.diagonal.max())
+        size = self.farthest + 0.5 * top
+        each = 2.0 * UNIT * size + 0.5 * self.gram.entry_rounding * top
+        return mean_rounding(self.gram.bins, size, each)
 
     @property
     @abc.abstractmethod

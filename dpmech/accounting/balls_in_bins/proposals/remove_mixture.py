@@ -24,7 +24,7 @@ from dpmech.accounting.balls_in_bins.proposals.mixture import (
     log_largest_weight,
     row_batches,
 )
-from dpmech.accounting.balls_in_bins.proposals.rounding import LogError, farthest_normal, mean_rounding
+from dpmech.accounting.balls_in_bins.proposals.rounding import LogError, farthest_normal
 from dpmech.accounting.balls_in_bins.proposals.tuples import (
     FreeTuples,
     TupleProposal,
@@ -33,7 +33,7 @@ from dpmech.accounting.balls_in_bins.proposals.tuples import (
     tuple_proposal,
 )
 from dpmech.accounting.balls_in_bins.streams import RemoveDraw, generator
-from dpmech.numerics import UNIT, FloatArray, IntArray
+from dpmech.numerics import FloatArray, IntArray
 
 __all__ = ["RemoveProposal"]
 
@@ -208,14 +208,6 @@ class RemoveProposal(Proposal):
         reach = max(top, *(law.reach(self.gram) for law in laws))
         together = 0.0 if self.collective is None else self.collective.reach
         return max(reach + farthest_normal * math.sqrt(top), together)
-
-    @functools.cached_property
-    def loss_rounding(self) -> LogError:
-        """Of the mean of `e^(y_l - K_ll / 2)`: its exponents are rounded once, and K_ll is."""
-        top = float(self.gram.diagonal.max())
-        size = self.farthest + 0.5 * top
-        each = 2.0 * UNIT * size + 0.5 * self.gram.entry_rounding * top
-        return mean_rounding(self.gram.bins, size, each)
 
     @functools.cached_property
     def part_rounding(self) -> LogError:
