@@ -47,7 +47,7 @@ def plain_scale(mechanism: Mechanism, sigma: float, beside: str) -> Iterator[Non
         ratio = sigma / mechanism.sensitivity.upper
     # Without sampling eps is a formula, which goes as far as floats do.
     if mechanism.participation.random and not _LEAST <= ratio <= _MOST:
-        raise NumericalError(_absurd(sigma, ratio))
+        raise NumericalError(_absurd(mechanism, sigma, ratio))
     fair = _LITTLE <= ratio <= _MUCH
     try:
         with within_float64(what):
@@ -55,13 +55,16 @@ def plain_scale(mechanism: Mechanism, sigma: float, beside: str) -> Iterator[Non
     except NumericalError as error:
         if fair:
             raise
-        raise NumericalError(_absurd(sigma, ratio)) from error
+        raise NumericalError(_absurd(mechanism, sigma, ratio)) from error
 
 
-def _absurd(sigma: float, ratio: float) -> str:
+def _absurd(mechanism: Mechanism, sigma: float, ratio: float) -> str:
     times = f"sigma {typed(sigma)} is {short(ratio)} times the sensitivity"
     if ratio < 1.0:
-        return f"{times}: with so little noise a release protects nobody, and no bound can be computed"
+        own = mechanism.participation
+        moments = own.allocation_bins is not None or own.user_bins is not None
+        what = "only Rdp() has a bound" if moments else "no bound can be computed"
+        return f"{times}: with so little noise a release protects nobody, and {what}"
     return f"{times}: with so much noise eps or delta leaves the range of float64"
 
 

@@ -91,7 +91,7 @@ def test_the_readme_runs_from_the_wheel_without_any_extra(python, tmp_path):
     number = r"\d+\.?\d*(?:e-\d+)?"
     printed = done(python, "-W", "error", "-c", code, cwd=tmp_path)
     assert re.sub(number, "#", printed) == re.sub(number, "#", expected)
-    assert printed.splitlines()[4:] == expected.splitlines()[4:]
+    assert printed.splitlines()[5:] == expected.splitlines()[5:]
 
 
 @pytest.mark.slow
