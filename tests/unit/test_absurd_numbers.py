@@ -63,7 +63,7 @@ def test_a_scale_without_noise_is_said_in_words_of_a_user(sampling):
         )
     )
     assert line.startswith("dpmech epsilon: sigma 1e-09 is ")
-    what = "only Rdp() has a bound" if sampling == "balls-in-bins" else "no bound can be computed"
+    what = "only --method rdp has a bound" if sampling == "balls-in-bins" else "no bound can be computed"
     assert line.endswith(f"with so little noise a release protects nobody, and {what}")
 
 
