@@ -38,14 +38,14 @@ class Interrupt:
     def __init__(self, line=None):
         self.left, self.seen, self.place = line, 0, None
         self.first = {}  # by line of the source, when it was first met
+        self._before = sys.gettrace()  # a measurement of coverage, which goes on afterwards
 
     def on(self):
         if self.place is None:
             sys.settrace(self._entered)
 
-    @staticmethod
-    def off():
-        sys.settrace(None)
+    def off(self):
+        sys.settrace(self._before)
 
     def _entered(self, frame, event, arg):
         return self._line if frame.f_code.co_filename.endswith(WATCHED) else None
@@ -54,7 +54,7 @@ class Interrupt:
         if event == "line":
             if self.seen == self.left and self.place is None:
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                sys.settrace(None)
+                self.off()
                 raise KeyboardInterrupt
             self.first.setdefault((frame.f_code.co_filename, frame.f_lineno), self.seen)
             self.seen += 1
