@@ -3,23 +3,59 @@
 import copy
 import dataclasses
 import random
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.runs.collated import Alone, compare_rows
 
-__all__ = ["Collation", "check_dataset"]
+__all__ = ["Collation", "OneByOne", "check_dataset"]
 
 
 _OFTEN = 64  # one batch in so many is compared
 _PARTS = (Tensor, np.ndarray, Mapping, tuple, list)
+
+
+class OneByOne(Dataset[Any]):
+    """A dataset whose examples are read one at a time, so that none follows from those that are read with it.
+
+    `__getitems__` would be asked for a whole batch, and of Hugging Face's datasets a transform gets what is
+    read at once: it may pad to the longest, centre or mix. Attributes are those of the dataset itself, as a
+    `worker_init_fn` may use and set them.
+
+    Args:
+        dataset: with a length and indices.
+    """
+
+    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
+        vars(self)["_read_from"] = dataset
+
+    def __len__(self) -> int:
+        return len(self._read_from)
+
+    def __getitem__(self, index: int) -> Any:  # noqa: ANN401 - any example
+        return self._read_from[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The examples of these indices; fewer where there are gaps."""
+        several = getattr(self._read_from, "__getitems__", None)
+        if several is None:
+            return [self._read_from[index] for index in indices]
+        return [one for index in indices for one in several([index])]
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
+        if name == "_read_from":  # before a copy in a worker has its own
+            raise AttributeError(name)
+        return getattr(self._read_from, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._read_from, name, value)
 
 
 class Collation:
@@ -29,7 +65,7 @@ class Collation:
     several examples, and at call k with probability 1/k, at least 1/64, some are collated alone and compared.
     """
 
-    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Any) -> None:  # noqa: ANN401 - any dataset
+    def __init__(self, collate: Callable[[list[Any]], Any], dataset: OneByOne) -> None:
         self._collate = collate
         self._dataset = dataset
         self._calls = 0  # on several examples
@@ -57,11 +93,10 @@ class Collation:
 
     def _some(self) -> list[Any]:
         """The first example that is not a gap: which one it is must not end the run."""
-        several = getattr(self._dataset, "__getitems__", None)
         failed: Exception | None = None
         for index in range(len(self._dataset)):
             try:
-                found = [self._dataset[index]] if several is None else list(several([index]))
+                found = self._dataset.__getitems__([index])
             except Exception as error:  # noqa: BLE001 - whatever a dataset raises at a gap
                 failed = error
                 continue

@@ -10,7 +10,7 @@ pytest.importorskip("opacus")
 import numpy as np
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from tests.support.training import private_run
 
@@ -146,6 +146,60 @@ def test_packed_examples():
 
     with pytest.raises(dm.UnsupportedCombinationError, match=r"other values in a batch than alone"):
         train(nn.Linear(8, 2), vectors(), packed, functional=True)
+
+
+class TransformedTogether(Dataset):
+    """Hands what is read at once to a transform, as Hugging Face's datasets do."""
+
+    def __init__(self, data, transform):
+        self.data, self.transform = data, transform
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices):
+        x, y = self.transform([self.data[index] for index in indices])
+        return list(zip(x, y, strict=True))
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_examples_are_read_one_at_a_time(functional):
+    """A transform of the dataset's own meets one example, and can mix it with no other."""
+    met = []
+
+    def shifted(examples):
+        met.append(len(examples))
+        x, y = default_collate(examples)
+        return x - x.mean(0), y
+
+    data = TransformedTogether(vectors(), shifted)
+    assert train(nn.Linear(8, 2), data, None, functional=functional) == 2
+    assert set(met) == {1}
+
+
+@pytest.mark.slow
+def test_workers_know_the_dataset_itself():
+    """A worker_init_fn opens files for it, and finds what it has."""
+
+    class Opened(Dataset):
+        opened = None
+
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, index):
+            return self.opened[index], index % 2
+
+    def open_it(_):
+        dataset = torch.utils.data.get_worker_info().dataset
+        dataset.opened = torch.ones(len(dataset), 8)
+
+    loader = DataLoader(Opened(), batch_size=12, num_workers=1, worker_init_fn=open_it)
+    _, _, batches = private_run(CAL, nn.Linear(8, 2), loader, generator=1, rng=2)
+    assert next(iter(batches))[0].sum() == 12 * 8
 
 
 def noisy(examples):
