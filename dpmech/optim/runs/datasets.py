@@ -1,9 +1,7 @@
 """Datasets of a private run: examples under indices, one each, and batches that may be empty."""
 
-import copy
-import dataclasses
 import random
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.runs.collated import Alone, compare_rows
+from dpmech.optim.runs.containers import copied, fields_of, with_fields, with_items
 
 __all__ = ["Collation", "OneByOne", "check_dataset"]
 
@@ -84,10 +83,7 @@ class Collation:
         coin = random.Random(self._calls)  # public, and the same in every run: data must not choose
         if coin.random() >= max(1.0 / self._calls, 1.0 / _OFTEN):
             return len(examples), self._collate(examples), None
-        try:
-            before = copy.deepcopy(examples)
-        except Exception:  # noqa: BLE001 - of examples that cannot be copied, and so not collated twice
-            return len(examples), self._collate(examples), None
+        before = [copied(one) for one in examples]
         batch = self._collate(examples)
         return len(examples), batch, compare_rows(self._collate, before, batch, coin)
 
@@ -105,28 +101,29 @@ class Collation:
         raise failed or IndexError("no example of the dataset can be loaded")
 
 
-def _emptied(batch: Any) -> Any:  # noqa: ANN401 - any batch
+def _emptied(batch: Any, inside: tuple[int, ...] = ()) -> Any:  # noqa: ANN401 - any batch
+    if id(batch) in inside:
+        return batch
+
+    def again(one: Any) -> Any:  # noqa: ANN401 - the same
+        return _emptied(one, (*inside, id(batch)))
+
     match batch:
         case Tensor() | np.ndarray():
             return batch[:0] if batch.ndim else batch
-        case dict():
-            return {key: _emptied(value) for key, value in batch.items()}
-        case MutableMapping():  # a BatchEncoding, which keeps its kind
-            other = copy.copy(batch)
-            other.update({key: _emptied(value) for key, value in batch.items()})
-            return other
+        case Mapping():  # a BatchEncoding keeps its kind
+            return with_items(batch, {key: again(value) for key, value in batch.items()})
         case tuple() if hasattr(batch, "_fields"):
-            return type(batch)(*(_emptied(value) for value in batch))
+            return type(batch)(*(again(value) for value in batch))
         case tuple() | list() if any(isinstance(value, _PARTS) for value in batch):
-            return type(batch)(_emptied(value) for value in batch)
+            return type(batch)(again(value) for value in batch)
         case list():
             return []
-        case _ if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-            fields = [field.name for field in dataclasses.fields(batch) if field.init]
-            return dataclasses.replace(batch, **{name: _emptied(getattr(batch, name)) for name in fields})
-        case _:
-            # Of one example that is in no lot. With a loss nothing looks at it; gradients of it are refused.
-            return batch
+    held = fields_of(batch)
+    if held:
+        return with_fields(batch, {name: again(value) for name, value in held.items()})
+    # Of one example that is in no lot. With a loss nothing looks at it; gradients of it are refused.
+    return batch
 
 
 def check_dataset(loader: DataLoader[Any]) -> int:
