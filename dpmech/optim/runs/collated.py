@@ -4,7 +4,7 @@ import dataclasses
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.runs.containers import copied, fields_of
+from dpmech.optim.runs.precision import HALF, widened
 from dpmech.optim.runs.same_draws import repeatable
 
 __all__ = ["Alone", "Padded", "check_padding", "compare_rows", "padded_row"]
@@ -20,7 +21,9 @@ __all__ = ["Alone", "Padded", "check_padding", "compare_rows", "padded_row"]
 _TRIED = 8  # examples of a batch that are collated alone
 _AGAIN = 32  # times that one is, to see whether it comes out at random
 _SAME = 1e-4  # relative, of the values of a row
-_SAME_GRADIENT, _HALF = 1e-2, 0.1  # relative, of the gradient of an example; where precision is half
+# Relative, of the gradient of an example: in double precision, and where a model cannot run in it. Each
+# example of a lot may be off by so much, all in one direction.
+_EXACT, _SAME_GRADIENT = 1e-5, 1e-2
 
 # (row, what stands alone in place of leaf k of the batch)
 Alone = tuple[int, dict[int, Tensor]]
@@ -136,33 +139,57 @@ def check_padding(
     at_end = all(
         _first(one[0], other[0]) for one, other in zip(longer, changed, strict=True) if other is not None
     )
-    with repeatable(model, tensors) as begin, torch.enable_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Full backward hook")  # of hooks that are off meanwhile
-        try:
-            alone = _called(model, shorter, call, begin, 0)
-            shapes = [one.shape for one in alone]
-            without = _gradient(trained, alone)
-            with_padding, again = (
-                _gradient(
-                    trained,
-                    [
-                        _cut(one, shape, at_end=at_end)
-                        for one, shape in zip(_called(model, longer, call, begin, seed), shapes, strict=True)
-                    ],
-                )
-                for seed in (0, 1)
-            )
-        except Exception:  # noqa: BLE001 - whatever a model or a loss raises on what it is not made for
-            return
     half = torch.is_autocast_enabled(longer[0].device.type) or any(one.itemsize < 4 for one in trained)
-    limit = _HALF if half else _SAME_GRADIENT
-    if _far(with_padding, without, limit) and not _far(with_padding, again, limit):
-        raise UnsupportedCombinationError(
-            "the gradient of an example differs with the padding that its batch gives it: it depends on how "
-            "long the others are, and clipping it does not bound what one of them moves",
-            supported="padding to a fixed length; or padding that the model cannot see: on the right, with a "
-            "mask in attention, means and losses (ignore_index)",
-        )
+    for wide in (True, False):
+        try:
+            found = _padded_gradients(model, tensors, (longer, shorter), call, at_end=at_end, wide=wide)
+        except Exception:  # noqa: BLE001 - whatever a model or a loss raises on what it is not made for
+            continue
+        without, with_padding, again = found
+        limit = _EXACT if wide else HALF if half else _SAME_GRADIENT
+        if _far(with_padding, without, limit) and not _far(with_padding, again, limit):
+            raise UnsupportedCombinationError(
+                "the gradient of an example differs with the padding that its batch gives it: it depends on "
+                "how long the others are, and clipping it does not bound what one of them moves",
+                supported="padding to a fixed length; or padding that the model cannot see: on the right, "
+                "with a mask in attention, means and losses (ignore_index)",
+            )
+        return
+
+
+def _padded_gradients(
+    model: nn.Module,
+    tensors: Sequence[Tensor],
+    examples: tuple[Sequence[Tensor], Sequence[Tensor]],
+    call: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    *,
+    at_end: bool,
+    wide: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of an example, given with padding and without: without, with it, and once more with it."""
+    longer, shorter = (
+        [one.double() if wide and one.is_floating_point() else one for one in given] for given in examples
+    )
+    trained = [param for param in model.parameters() if param.requires_grad]
+    with (
+        repeatable(model, tensors) as begin,
+        widened(model) if wide else nullcontext(),
+        torch.autocast(longer[0].device.type, enabled=False) if wide else nullcontext(),
+        torch.enable_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Full backward hook")  # of hooks that are off meanwhile
+        alone = _called(model, shorter, call, begin, 0)
+        shapes = [one.shape for one in alone]
+        padded = [
+            [
+                _cut(one, shape, at_end=at_end)
+                for one, shape in zip(_called(model, longer, call, begin, seed), shapes, strict=True)
+            ]
+            for seed in (0, 1)
+        ]
+        without, with_padding, again = (_gradient(trained, outputs) for outputs in (alone, *padded))
+    return without, with_padding, again
 
 
 def _called(

@@ -94,6 +94,15 @@ def test_padding_that_the_model_sees(collate, functional):
     assert train(Pooled(masked=True), texts(), collate, functional=functional) == 2
 
 
+@pytest.mark.parametrize("functional", [True, False])
+def test_padding_that_the_model_hardly_sees(functional):
+    """A third of a percent, which all examples of a lot may add in one direction."""
+    data = [(torch.arange(300 + i // 2 % 2) % 19 + 1, y) for i, (_, y) in enumerate(texts())]
+    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+        train(Pooled(masked=False), data, to_longest, functional=functional)
+    assert train(Pooled(masked=True), data, to_longest, functional=functional) == 2
+
+
 def test_padding_that_is_seen_in_outputs_of_tokens():
     with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
         train(Pooled(masked=False, tokens=True), texts(), to_longest, functional=False)
