@@ -9,22 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Attributes", "fields_of"]
+__all__ = ["Attributes"]
 
 # What torch keeps in every module, and Opacus in those that it has hooks on.
 _NOT_OWN = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
 _SIMPLE = (int, str, type(None), nn.Parameter, nn.Module)
 _LONGEST = 1000  # vocabularies and the like are not walked through
-
-
-def fields_of(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - anything
-    """What an object that only holds things holds, by name; None for any other."""
-    if isinstance(value, type | types.ModuleType | nn.Module | Tensor) or callable(value):
-        return None
-    if dataclasses.is_dataclass(value):
-        return {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
-    held = getattr(value, "__dict__", None)
-    return dict(held) if isinstance(held, dict) else None
 
 
 class Attributes:

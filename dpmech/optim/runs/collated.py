@@ -1,11 +1,10 @@
 """Whether a row of a batch is its example's own: examples collated alone, and the model on them unpadded."""
 
-import copy
 import dataclasses
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.runs.containers import copied, fields_of
+from dpmech.optim.runs.precision import HALF, widened
 from dpmech.optim.runs.same_draws import repeatable
 
 __all__ = ["Alone", "Padded", "check_padding", "compare_rows", "padded_row"]
@@ -20,7 +21,9 @@ __all__ = ["Alone", "Padded", "check_padding", "compare_rows", "padded_row"]
 _TRIED = 8  # examples of a batch that are collated alone
 _AGAIN = 32  # times that one is, to see whether it comes out at random
 _SAME = 1e-4  # relative, of the values of a row
-_SAME_GRADIENT, _HALF = 1e-2, 0.1  # relative, of the gradient of an example; where precision is half
+# Relative, of the gradient of an example: in double precision, and where a model cannot run in it. Each
+# example of a lot may be off by so much, all in one direction.
+_EXACT, _SAME_GRADIENT = 1e-5, 1e-2
 
 # (row, what stands alone in place of leaf k of the batch)
 Alone = tuple[int, dict[int, Tensor]]
@@ -72,19 +75,24 @@ def compare_rows(
     found: Alone | None = None
 
     def collated(some: list[Any]) -> Any:  # noqa: ANN401 - any batch
-        return collate(copy.deepcopy(some))  # a collate function may take its examples apart
+        return collate([copied(one) for one in some])  # a collate function may take its examples apart
 
     with _spared():
         for row in sorted(coin.sample(range(len(examples)), min(len(examples), _TRIED))):
-            try:
-                single = collated([examples[row]])
-                mixes, pairs = _compared(batch, single, row, len(examples))
-                refused = mixes and not _at_random(collated, examples, row, single)
-            except Exception:  # noqa: BLE001 - of a collate function that is not made for one example
+            # Where a partner is looked for among the others, copies of an example have its own values.
+            for copies in (1, len(examples)):
+                try:
+                    single = collated([examples[row]] * copies)
+                    mixes, pairs = _compared(batch, single, row, len(examples), copies)
+                    refused = mixes and _is_mixed(collated, examples, row, single, copies)
+                except Exception:  # noqa: BLE001 - of a collate function that is not made for one example
+                    continue
+                break
+            else:
                 continue
             if refused:
                 raise _mixed()
-            if pairs and not mixes and found is None:
+            if pairs and not mixes and found is None and copies == 1:
                 number = {id(leaf): place for place, leaf in enumerate(_leaves(batch))}
                 found = (row, {number[id(whole)]: _tensor(one) for whole, one in pairs})
     return found
@@ -131,33 +139,57 @@ def check_padding(
     at_end = all(
         _first(one[0], other[0]) for one, other in zip(longer, changed, strict=True) if other is not None
     )
-    with repeatable(model, tensors) as begin, torch.enable_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Full backward hook")  # of hooks that are off meanwhile
-        try:
-            alone = _called(model, shorter, call, begin, 0)
-            shapes = [one.shape for one in alone]
-            without = _gradient(trained, alone)
-            with_padding, again = (
-                _gradient(
-                    trained,
-                    [
-                        _cut(one, shape, at_end=at_end)
-                        for one, shape in zip(_called(model, longer, call, begin, seed), shapes, strict=True)
-                    ],
-                )
-                for seed in (0, 1)
-            )
-        except Exception:  # noqa: BLE001 - whatever a model or a loss raises on what it is not made for
-            return
     half = torch.is_autocast_enabled(longer[0].device.type) or any(one.itemsize < 4 for one in trained)
-    limit = _HALF if half else _SAME_GRADIENT
-    if _far(with_padding, without, limit) and not _far(with_padding, again, limit):
-        raise UnsupportedCombinationError(
-            "the gradient of an example differs with the padding that its batch gives it: it depends on how "
-            "long the others are, and clipping it does not bound what one of them moves",
-            supported="padding to a fixed length; or padding that the model cannot see: on the right, with a "
-            "mask in attention, means and losses (ignore_index)",
-        )
+    for wide in (True, False):
+        try:
+            found = _padded_gradients(model, tensors, (longer, shorter), call, at_end=at_end, wide=wide)
+        except Exception:  # noqa: BLE001 - whatever a model or a loss raises on what it is not made for
+            continue
+        without, with_padding, again = found
+        limit = _EXACT if wide else HALF if half else _SAME_GRADIENT
+        if _far(with_padding, without, limit) and not _far(with_padding, again, limit):
+            raise UnsupportedCombinationError(
+                "the gradient of an example differs with the padding that its batch gives it: it depends on "
+                "how long the others are, and clipping it does not bound what one of them moves",
+                supported="padding to a fixed length; or padding that the model cannot see: on the right, "
+                "with a mask in attention, means and losses (ignore_index)",
+            )
+        return
+
+
+def _padded_gradients(
+    model: nn.Module,
+    tensors: Sequence[Tensor],
+    examples: tuple[Sequence[Tensor], Sequence[Tensor]],
+    call: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    *,
+    at_end: bool,
+    wide: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of an example, given with padding and without: without, with it, and once more with it."""
+    longer, shorter = (
+        [one.double() if wide and one.is_floating_point() else one for one in given] for given in examples
+    )
+    trained = [param for param in model.parameters() if param.requires_grad]
+    with (
+        repeatable(model, tensors) as begin,
+        widened(model) if wide else nullcontext(),
+        torch.autocast(longer[0].device.type, enabled=False) if wide else nullcontext(),
+        torch.enable_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Full backward hook")  # of hooks that are off meanwhile
+        alone = _called(model, shorter, call, begin, 0)
+        shapes = [one.shape for one in alone]
+        padded = [
+            [
+                _cut(one, shape, at_end=at_end)
+                for one, shape in zip(_called(model, longer, call, begin, seed), shapes, strict=True)
+            ]
+            for seed in (0, 1)
+        ]
+        without, with_padding, again = (_gradient(trained, outputs) for outputs in (alone, *padded))
+    return without, with_padding, again
 
 
 def _called(
@@ -197,22 +229,29 @@ def _far(one: Tensor, other: Tensor, limit: float) -> bool:
 
 def _mixed() -> UnsupportedCombinationError:
     return UnsupportedCombinationError(
-        "the collate function gives an example other values in a batch than alone (packing, mixup, "
-        "statistics of the batch): clipping a row does not bound what one example moves",
-        supported="a collate function that makes every row of its own example: padding to a fixed length, "
-        "mixing within one example, statistics that are public constants",
+        "the collate function gives an example other values in a batch than alone (packing, mixup, sorting, "
+        "statistics of the batch, numbers of rows): clipping a row does not bound what one example moves",
+        supported="a collate function that makes row i of example i alone, in the order that it gets: "
+        "padding to a fixed length, mixing within one example, statistics that are public constants; for "
+        "packed sequences pack_padded_sequence(..., enforce_sorted=False)",
     )
 
 
-def _compared(whole: Any, single: Any, row: int, count: int) -> tuple[bool, list[tuple[Any, Any]]]:  # noqa: ANN401 - parts of a batch
+def _compared(
+    whole: Any,  # noqa: ANN401 - parts of a batch
+    single: Any,  # noqa: ANN401 - the same
+    row: int,
+    count: int,
+    copies: int = 1,
+) -> tuple[bool, list[tuple[Any, Any]]]:
     """(whether a row is not the example's, tensors of the batch in which it is padded, with it alone)."""
     mixes, pairs = False, []
-    for one, other, number in _matched(whole, single, row, count):
+    for one, other, number in _matched(whole, single, row, (count, copies)):
         mine, alone = _tensor(one), _tensor(other)
         time_first = False
         if number is None:
-            if mine.ndim < 1 or alone.ndim < 1 or len(mine) != count or len(alone) != 1:
-                if not (mine.ndim > 1 and alone.ndim > 1 and mine.shape[1] == count and alone.shape[1] == 1):
+            if not _has_rows(mine, alone, 0, (count, copies)):
+                if not _has_rows(mine, alone, 1, (count, copies)):
                     continue  # not by examples, as far as anybody can tell
                 mine, alone, time_first = mine.transpose(0, 1), alone.transpose(0, 1), True
             mine, alone = mine[row], alone[0]
@@ -223,37 +262,51 @@ def _compared(whole: Any, single: Any, row: int, count: int) -> tuple[bool, list
     return mixes, pairs
 
 
-def _matched(whole: Any, single: Any, row: int, count: int) -> Iterator[tuple[Any, Any, int | None]]:  # noqa: ANN401 - parts of a batch
+def _has_rows(mine: Tensor, alone: Tensor, dim: int, sizes: tuple[int, int]) -> bool:
+    return min(mine.ndim, alone.ndim) > dim and (mine.shape[dim], alone.shape[dim]) == sizes
+
+
+def _matched(
+    whole: Any,  # noqa: ANN401 - parts of a batch
+    single: Any,  # noqa: ANN401 - the same
+    row: int,
+    sizes: tuple[int, int],
+    inside: tuple[int, ...] = (),
+) -> Iterator[tuple[Any, Any, int | None]]:
     """Tensors of a batch with those of an example alone; with 0 where they are those of the example."""
-    if isinstance(whole, Tensor | np.ndarray) and isinstance(single, Tensor | np.ndarray):
+    if isinstance(whole, Tensor | np.ndarray) or isinstance(single, Tensor | np.ndarray):
         if _leaves(whole) and _leaves(single):
             yield whole, single, None
-    elif isinstance(whole, Mapping) and isinstance(single, Mapping):
-        for key in whole:
-            if key in single:
-                yield from _matched(whole[key], single[key], row, count)
+        return
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(whole, Mapping) and isinstance(single, Mapping):
+        inner = [(whole[key], single[key]) for key in whole if key in single]
     elif isinstance(whole, tuple | list) and isinstance(single, tuple | list):
         if len(whole) == len(single):
-            for one, other in zip(whole, single, strict=True):
-                yield from _matched(one, other, row, count)
-        elif len(whole) == count and len(single) == 1:  # a list with a part for every example
+            inner = list(zip(whole, single, strict=True))
+        elif (len(whole), len(single)) == sizes:  # a list with a part for every example
             for one, other in zip(_leaves(whole[row]), _leaves(single[0]), strict=False):
                 yield one, other, 0
-    elif dataclasses.is_dataclass(whole) and type(whole) is type(single):
-        yield from _matched(vars(whole), vars(single), row, count)
+    elif type(whole) is type(single) and id(whole) not in inside:
+        mine, theirs = fields_of(whole) or {}, fields_of(single) or {}
+        inner = [(mine[name], theirs[name]) for name in mine if name in theirs]
+    for one, other in inner:
+        yield from _matched(one, other, row, sizes, (*inside, id(whole)))
 
 
-def _leaves(value: Any) -> list[Any]:  # noqa: ANN401 - any batch
+def _leaves(value: Any, inside: tuple[int, ...] = ()) -> list[Any]:  # noqa: ANN401 - any batch
     """Tensors and arrays of a batch, in their order."""
     if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc"):
         return [value]
+    if isinstance(value, np.ndarray | str) or id(value) in inside:
+        return []
     if isinstance(value, Mapping):
-        return [one for inner in value.values() for one in _leaves(inner)]
-    if isinstance(value, tuple | list):
-        return [one for inner in value for one in _leaves(inner)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _leaves(vars(value))
-    return []
+        held: Any = value.values()
+    elif isinstance(value, tuple | list):
+        held = value
+    else:
+        held = (fields_of(value) or {}).values()
+    return [one for inner in held for one in _leaves(inner, (*inside, id(value)))]
 
 
 def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - a tensor or an array
@@ -284,20 +337,66 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=_SAME, atol=1e-6, equal_nan=True)
 
 
-def _at_random(collate: Callable[[list[Any]], Any], examples: list[Any], row: int, single: Any) -> bool:  # noqa: ANN401 - a batch
+def _is_mixed(
+    collate: Callable[[list[Any]], Any],
+    examples: list[Any],
+    row: int,
+    single: Any,  # noqa: ANN401 - a batch
+    copies: int,
+) -> bool:
+    """Whether a row that is not the example's follows from the others, not from random numbers alone."""
+    if not _at_random(collate, examples, row, single, copies):
+        return True
+    # With the same draws, for batches of one shape, other examples must change nothing. They only change
+    # places, as what is drawn may depend on them, or are all copies of the first.
+    example, others = examples[row], [one for place, one in enumerate(examples) if place != row]
+    if len(others) < 2:
+        return False
+    found = []
+    for seed in (0, 1):
+        batches = []
+        for some in (others, others[1:] + others[:1], [example] * len(others), others):
+            _seed(seed)
+            batches.append([_tensor(one) for one in _leaves(collate([example, *some]))])
+        first, moved, same, again = batches
+        found.append(
+            not _other_row(first, again, len(examples))
+            and (_other_row(first, moved, len(examples)) or _other_row(first, same, len(examples)))
+        )
+    return all(found)
+
+
+def _other_row(mine: Sequence[Tensor], theirs: Sequence[Tensor], count: int) -> bool:
+    """Whether the first rows differ in batches of the same shapes."""
+    if [one.shape for one in mine] != [one.shape for one in theirs]:
+        return False
+    return any(
+        not _close(one[0], other[0])
+        for one, other in zip(mine, theirs, strict=True)
+        if one.ndim and len(one) == count
+    )
+
+
+def _at_random(
+    collate: Callable[[list[Any]], Any],
+    examples: list[Any],
+    row: int,
+    single: Any,  # noqa: ANN401 - a batch
+    copies: int,
+) -> bool:
     """Whether an example comes out at random, so that a row that differs says nothing."""
     # The same draws, the same row: the example stands first, as a collate function may draw in order.
     others = [one for place, one in enumerate(examples) if place != row]
     _seed(0)
     before = _states()
-    first = collate([examples[row]])
+    first = collate([examples[row]] * copies)
     if _states() != before:
         _seed(0)
-        if not _compared(collate([examples[row], *others]), first, 0, len(examples))[0]:
+        if not _compared(collate([examples[row], *others]), first, 0, len(examples), copies)[0]:
             return True
     for seed in range(1, _AGAIN):
         _seed(seed)
-        again = collate([examples[row]])
+        again = collate([examples[row]] * copies)
         pairs = zip(_leaves(single), _leaves(again), strict=True)
         if any(
             _tensor(one).shape != _tensor(other).shape or not _close(_tensor(one), _tensor(other))

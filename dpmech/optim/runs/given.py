@@ -1,13 +1,12 @@
 """Given: the arguments of a call on a batch, of which some examples can be picked."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpmech.optim.runs.attributes import fields_of
+from dpmech.optim.runs.containers import fields_of, with_fields, with_items
 
 __all__ = ["Given", "tensors_of"]
 
@@ -65,7 +64,7 @@ class Given:
         if id(value) in inside:
             return value
         if isinstance(value, Mapping):
-            return {key: again(one) for key, one in value.items()}
+            return with_items(value, {key: again(one) for key, one in value.items()})
         if top:  # arguments are no examples, however many there are
             args, kwargs = value
             return tuple(again(one) for one in args), again(kwargs)
@@ -79,12 +78,7 @@ class Given:
         held = fields_of(value)
         if not held:
             return value
-        twin = copy.copy(value)
-        for name, one in held.items():
-            mapped = again(one)
-            if mapped is not one:
-                object.__setattr__(twin, name, mapped)
-        return twin
+        return with_fields(value, {name: again(one) for name, one in held.items()})
 
     def _picked(self, tensor: Tensor, examples: Sequence[int] | None, *, wide: bool) -> Tensor:
         one = tensor.detach()
@@ -107,7 +101,9 @@ class Given:
             one = value.detach()
             return one.double() if wide and one.is_floating_point() else one.clone()
         if isinstance(value, Mapping):
-            return {key: self._alone(one, wide=wide, found=found) for key, one in value.items()}
+            return with_items(
+                value, {key: self._alone(one, wide=wide, found=found) for key, one in value.items()}
+            )
         if type(value) in {list, tuple}:
             return type(value)(self._alone(one, wide=wide, found=found) for one in value)
         return value

@@ -22,7 +22,7 @@ from dpmech.guards import check_integer
 from dpmech.optim.noise import Uncopied
 from dpmech.optim.processes import Group, check_agreement, processes
 from dpmech.optim.runs.collated import Padded, padded_row
-from dpmech.optim.runs.datasets import Collation, check_dataset
+from dpmech.optim.runs.datasets import Collation, OneByOne, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.same_data import SameData, check_same_length
@@ -154,7 +154,7 @@ class PrivateLoader(Uncopied):
         self.progress = LotProgress()
         self.randomness = StepRandomness()
         self._place = "before the first batch"
-        self._dataset = loader.dataset
+        self._dataset = OneByOne(loader.dataset)
         self._most = most
         self._cut_at = None if whole_lots else most
         self._group = process_group
@@ -163,7 +163,7 @@ class PrivateLoader(Uncopied):
         owners = owners_of(loader.dataset, sampler.participation)
         self._tracker = ParticipationTracker(sampler.participation, sampler.n, size, user_ids=owners)
         self._collate = Collation(loader.collate_fn, self._dataset)
-        self.set_up = SetUp(self._dataset, loader.collate_fn, self._settings)
+        self.set_up = SetUp(loader.dataset, loader.collate_fn, self._settings)
         self._iterations = 0
         self._padded: Padded | None = None
         self._check_agreement()

@@ -1,10 +1,11 @@
 """Whether a model mixes the examples of a batch: what layers get for one, in batches of other examples."""
 
 import dataclasses
+import functools
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,12 +15,11 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.runs.attributes import Attributes
 from dpmech.optim.runs.collated import Padded, check_padding
 from dpmech.optim.runs.given import Given, tensors_of
+from dpmech.optim.runs.precision import HALF, TOLERANCES, UntoldError, coarsest, widened
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
 
 __all__ = ["MixingWatch"]
 
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
-_HALF = 0.1  # for less
 _FLOORS = {torch.float64: 1e-10}  # absolute
 _FLOOR = 1e-6  # for less
 _SMALL = 1e-5  # gradients that are this much less than the largest are roundings
@@ -84,6 +84,7 @@ class MixingWatch:
         self._most: dict[nn.Module, int] = {}
         self._joint: dict[nn.Module, set[str]] = {}
         self._sizes: dict[tuple[Any, ...], list[int]] = {}
+        self._dimensions: dict[nn.Module, dict[str, int]] = {}  # of outputs, that follow the examples
         self._blind: UnsupportedCombinationError | None = None
         self._earlier: dict[nn.Module, int] = {}
         self._then: Attributes | None = None  # before the newest call
@@ -195,7 +196,7 @@ class MixingWatch:
                 if Attributes(self._model).same_values(now, written):
                     return
                 new, again = run(before=False), run(before=False)
-            except _UntoldError:
+            except UntoldError:
                 return  # the call itself will show it
             finally:
                 now.put_back(written)
@@ -213,11 +214,13 @@ class MixingWatch:
     ) -> UnsupportedCombinationError | None:
         """What is wrong with a call, as far as anybody can tell."""
         every = list(range(given.count))
+        moved = random.Random(seed).choices(every, k=given.count)  # in other places, with others or without
+        moved = moved if moved != every else every[::-1]
         with repeatable(self._model, given.tensors) as begin:
 
             def compared(one: Sequence[int], other: Sequence[int], *, wide: bool, alone: int = 0) -> None:
-                with _widened(self._model, given) if wide else nullcontext():
-                    trials = _Trials(self, part, given, begin, wide=wide)
+                with widened(self._model) if wide else nullcontext():
+                    trials = _Trials(self, part, given, begin, wide=wide, in_place=other is moved)
                     trials.compare(one, other, some[:alone], seed)
                     if alone:  # what hangs on a draw may not show with another
                         trials.compare(one, other, (), seed + 1)
@@ -226,8 +229,8 @@ class MixingWatch:
             try:
                 if shapes not in self._sizes:
                     self._sizes[shapes] = _Trials(self, part, given, begin, wide=False).free_sizes()
-            except _UntoldError:
-                return _first([lambda: compared(every, every[::-1], wide=False)], untold=self._note_blind)
+            except UntoldError:
+                return _first([lambda: compared(every, moved, wide=False)], untold=self._note_blind)
             sizes = self._sizes[shapes]
             small, other = sizes[:2]
             whole = next((size for size in sizes if size >= given.count), 0)
@@ -239,15 +242,15 @@ class MixingWatch:
                         lambda: compared(one, two[::-1], wide=True, alone=_ALONE),
                         lambda: compared(one, two[::-1], wide=False, alone=_ALONE),
                         lambda: compared(one, two, wide=False, alone=_ALONE),
-                        lambda: compared(every, every[::-1], wide=False),
+                        lambda: compared(every, moved, wide=False),
                     ],
                     untold=self._note_blind,
                 )
+            if fully and found is None and self._blind is None:  # some mix full batches, or even ones
+                found = _confirmed(functools.partial(compared, every, moved))
             if found is None and whole > other:
                 all_of_it = _spread(every, whole)
-                found = _first([lambda: compared(one, all_of_it, wide=False)])
-                if found is not None:  # roundings may look alike
-                    found = _first([lambda: compared(one, all_of_it, wide=True)], otherwise=found)
+                found = _confirmed(functools.partial(compared, one, all_of_it))
             return found
 
     def _note_joint(self, part: nn.Module, name: str) -> None:
@@ -260,10 +263,6 @@ class MixingWatch:
             self._blind = _untold(" ".join(shown.split())[:110])
 
 
-class _UntoldError(Exception):
-    """Nothing can be told: the model failed on a batch of ours, or does not repeat itself."""
-
-
 def _first(
     tries: Sequence[Callable[[], None]],
     otherwise: UnsupportedCombinationError | None = None,
@@ -274,7 +273,7 @@ def _first(
     for one in tries:
         try:
             one()
-        except _UntoldError as error:
+        except UntoldError as error:
             why = error
             continue
         except UnsupportedCombinationError as error:
@@ -283,6 +282,12 @@ def _first(
     if untold is not None and why is not None and not isinstance(why.__cause__, UnsupportedCombinationError):
         untold(why)  # what is refused by name, the call itself will show
     return otherwise
+
+
+def _confirmed(compared: Callable[..., None]) -> UnsupportedCombinationError | None:
+    """What a comparison says, in double precision too where that can be had: roundings may look alike."""
+    found = _first([lambda: compared(wide=False)])
+    return None if found is None else _first([lambda: compared(wide=True)], otherwise=found)
 
 
 def _untold(why: str) -> UnsupportedCombinationError:
@@ -357,7 +362,7 @@ class _Run:
                     [end for end, _ in ends], inner, upstream, retain_graph=True, allow_unused=True
                 )
             except Exception as error:  # whatever a backward pass raises
-                raise _UntoldError from error
+                raise UntoldError from error
         known = {id(one): grad for one, grad in zip(inner, found, strict=True) if grad is not None}
         return {
             layer: [[known.get(id(one), torch.zeros_like(one)) for one in call] for call in calls]
@@ -376,13 +381,15 @@ class _Trials:
         begin: Callable[[int], None],
         *,
         wide: bool,
+        in_place: bool = False,
     ) -> None:
+        self._of = None if in_place else given.count
         self._watch = watch
         self._part = part
         self._given = given
         self._begin = begin
         self._wide = wide
-        self._coarsest = 1e-6 if wide else _coarsest(watch._model, given.tensors)
+        self._coarsest = 1e-6 if wide else coarsest(watch._model, given.tensors)
         self._jumps = self._coarsest if wide else min(_JUMPS * self._coarsest, _MOST)
 
     def free_sizes(self) -> list[int]:
@@ -398,7 +405,7 @@ class _Trials:
 
         Raises:
             UnsupportedCombinationError: if they differ.
-            _UntoldError: if the model cannot be called so, or differs from itself.
+            UntoldError: if the model cannot be called so, or differs from itself.
         """
         first, second = self.run(one, seed), self.run(other, seed)
         try:
@@ -406,7 +413,7 @@ class _Trials:
             for example in alone:
                 try:
                     single = self.run([example], seed, first.draws.shapes)
-                except _UntoldError:
+                except UntoldError:
                     break  # batches of one are none of its business
                 self._compare(first, single, strict=False)
         except UnsupportedCombinationError:
@@ -417,7 +424,7 @@ class _Trials:
                 for mine, theirs in zip(first.outputs.values(), again.outputs.values(), strict=False)
                 if mine.ndim and mine.shape == theirs.shape and len(mine) == len(one)
             ):
-                raise _UntoldError("called twice with the same, it gives something else") from None
+                raise UntoldError("called twice with the same, it gives something else") from None
             raise
 
     def run(
@@ -429,7 +436,7 @@ class _Trials:
     ) -> _Run:
         """A call on some examples, after `first`."""
         layers = self._watch._layers
-        run = _Run(examples, {}, {}, {}, SameDraws(len(examples), shapes))
+        run = _Run(examples, {}, {}, {}, SameDraws(examples, seed, self._of, shapes))
 
         def hook(layer: nn.Module, args: Any, output: Any) -> None:  # noqa: ANN401 - torch's signature
             made = tensors_of(output)
@@ -448,7 +455,7 @@ class _Trials:
             found = _outputs(output, Attributes(self._watch._model))
             run.outputs.update({name: one for name, one in found.items() if id(one) not in stood})
         except Exception as error:  # whatever a model raises on batches that it is not made for
-            raise _UntoldError from error
+            raise UntoldError from error
         finally:
             for handle in handles:
                 handle.remove()
@@ -461,14 +468,20 @@ class _Trials:
             self._check_rows(first, second)
         strange = self._differing(first.calls, second.calls, pairs, self._coarsest, strict=strict)
         back: tuple[list[tuple[str, Tensor]], ...] = ([], [])
+        # In batches of one size other dimensions may be as large.
+        known = self._watch._dimensions.get(self._part, {}) if self._of is None else {}
         names = [name for name in first.outputs if name in second.outputs]
         if not names:
-            raise _UntoldError("what it gives holds no tensors")
+            raise UntoldError("what it gives holds no tensors")
         for number, name in enumerate(names):
             mine, theirs = first.outputs[name], second.outputs[name]
-            dim = _row_dimension(mine, theirs, len(first.examples), len(second.examples))
+            dim = known.get(name)
+            if not known:
+                dim = _row_dimension(mine, theirs, len(first.examples), len(second.examples))
             if dim is None or not mine.is_floating_point():
                 continue
+            if strict and self._of is not None:
+                self._watch._dimensions.setdefault(self._part, {})[name] = dim
             major = _layout(mine, theirs, dim, first, second, self._coarsest)
             if major is None and not name.isdecimal():
                 self._watch._note_joint(self._part, name)  # nobody may want it
@@ -482,7 +495,7 @@ class _Trials:
             with self._watch._trial(len(first.examples)):
                 ours, others = first.gradients(back[0]), second.gradients(back[1])
                 strange = self._differing(ours, others, pairs, self._jumps, _SMALL, strict=strict)
-                if strict and strange is None:
+                if strict and strange is None and not known:
                     self._note_joint(first, second, {name for name, _ in back[0]})
         if strange is not None:
             raise UnsupportedCombinationError(
@@ -607,7 +620,7 @@ def _differ(mine: Tensor, theirs: Tensor, pairs: Pairs, tolerance: float) -> boo
         _distance(mine[row].detach().flatten().double(), theirs[other].detach().flatten().double())
         for row, other in pairs
     ]
-    limit = max(tolerance, _TOLERANCES.get(mine.dtype, _HALF))
+    limit = max(tolerance, TOLERANCES.get(mine.dtype, HALF))
     return any(off > limit * size + floor for size, off in found)
 
 
@@ -651,39 +664,7 @@ def _row_dimension(mine: Tensor, theirs: Tensor, count: int, other: int) -> int 
     return dims[0] if size % count == 0 and size * other == theirs_size * count else None
 
 
-def _coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
-    """The roundings that may stand in what a model gives, whatever type that has; relative."""
-    dtypes = {one.dtype for one in (*model.parameters(), *tensors) if one.is_floating_point()}
-    device = next(iter((*tensors, *model.parameters()))).device.type
-    if torch.is_autocast_enabled(device):
-        return _HALF
-    found = max((_TOLERANCES.get(dtype, _HALF) for dtype in dtypes), default=_TOLERANCES[torch.float32])
-    # Products on tensor cores may keep ten bits of float32.
-    return found if device == "cpu" else max(found, 1e-2)
-
-
 def _plainly(given: Given, *, wide: bool) -> AbstractContextManager[object]:
     """Gradients, and in double precision no automatic casts to less."""
     device = given.tensors[0].device.type if given.tensors else "meta"
     return torch.autocast(device, enabled=False) if wide and device != "meta" else nullcontext()
-
-
-@contextmanager
-def _widened(model: nn.Module, given: Given) -> Iterator[None]:
-    """The weights and buffers of a model in double precision, for a while."""
-    held = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()}
-    if any(type(one.data) is not Tensor for one in held.values()) or "mps" in {
-        one.device.type for one in held.values()
-    }:
-        raise _UntoldError
-    before = [(one, one.data) for one in held.values()]
-    try:
-        try:
-            for one, data in before:
-                one.data = data.double()
-        except (RuntimeError, TypeError) as error:  # no memory left; a kind of tensor that cannot
-            raise _UntoldError from error
-        yield
-    finally:
-        for one, data in before:
-            one.data = data

@@ -20,7 +20,7 @@ from dpmech.optim.clipping import (
 )
 from dpmech.optim.local_parts import is_sharded
 from dpmech.optim.private_optimizer import PrivateOptimizer
-from dpmech.optim.runs.attributes import Attributes
+from dpmech.optim.runs.afresh import Afresh
 from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_asked, choose
 from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
@@ -64,6 +64,7 @@ class PerExampleModel(nn.Module):
         super().__init__()
         self.module = model
         self._loss = ExampleLoss(loss, loss_takes)
+        self._afresh = Afresh(self._loss, model)
         self._optimizer = optimizer
         self._microbatch_size = microbatch_size
         self._unchanged = unchanged
@@ -124,13 +125,10 @@ class PerExampleModel(nn.Module):
         with self._drawing():
             gradients = self.prepare(taken)
             self._check_padding(taken)
-            before = Attributes(self.module)
-            try:
+            with self._afresh.batch():
                 total, losses = gradients.clipped(
                     taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
                 )
-            finally:  # no step sees what examples of earlier ones left in attributes
-                before.put_back(Attributes(self.module).changed(before, numbers=False))
         self._check_written()
         self._optimizer.accumulate(total)
         return losses.mean() if return_loss else None
@@ -155,9 +153,9 @@ class PerExampleModel(nn.Module):
         """
         if self._gradients is None:
             fixed = self._fixed_mode()
-            formed = ExampleGradients(self.module, self._loss, ghost=False)
-            factored = ExampleGradients(self.module, self._loss, ghost=True)
-            with repeatable(self.module, batch.tensors):
+            formed = ExampleGradients(self.module, self._afresh, ghost=False)
+            factored = ExampleGradients(self.module, self._afresh, ghost=True)
+            with repeatable(self.module, batch.tensors), self._afresh.batch():
                 self._loss.resolve(self.module, batch)
                 choice = choose(fixed or self._asked, formed, factored, batch)
                 if fixed is not None and self._asked == "auto":

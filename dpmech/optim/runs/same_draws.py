@@ -1,4 +1,4 @@
-"""SameDraws: random numbers that are the same for every example, in whatever batch it stands."""
+"""SameDraws: random numbers that an example has in whatever batch it stands."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,24 +19,37 @@ _DROPOUT = torch.ops.aten.native_dropout.default
 
 
 class SameDraws(TorchDispatchMode):
-    """Gives the examples of a batch equal random numbers, so that models in training mode can be compared.
+    """Gives an example of a batch the same random numbers in every batch, so that models can be compared.
 
-    The k-th draw of a call is the same in every call. Along dimensions that follow the batch it is constant;
-    permutations shift by one, so that what a model takes from other examples is never its own.
+    The k-th draw of a call is the same in every call under one seed. Where its first dimension is the
+    examples, each has numbers of its own: what a model does by differences of them (sorting, centring) is
+    seen too. Along other dimensions that follow the batch a draw is constant; permutations shift by one, so
+    that what a model takes from other examples is never its own.
 
     Args:
-        examples: of the batch; a number that divides no other dimension of the model.
+        examples: which ones are in the batch; their number divides no other dimension of the model.
+        seed: of all draws; what hangs on one may not show under another.
+        of: how many examples there are; None where their number may be another dimension too: then draws are
+            constant along the first dimension as well.
         shapes: of the draws of one example, from a call with another batch; None to find them here. A single
             example does not show which dimensions follow the batch.
 
     Attributes:
-        shapes: of the draws so far, for one example.
+        shapes: of the draws so far, for one example; 0 along the examples.
         dims: sizes of the dimensions of what was drawn.
     """
 
-    def __init__(self, examples: int, shapes: Sequence[Sequence[int]] | None = None) -> None:
+    def __init__(
+        self,
+        examples: Sequence[int],
+        seed: int,
+        of: int | None = None,
+        shapes: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._examples = examples
+        self._of = of
+        self._begin = seed
         self._known = shapes
         self.shapes: list[list[int]] = []
         self.dims: set[int] = set()
@@ -82,27 +95,33 @@ class SameDraws(TorchDispatchMode):
         return self._by_rows(func, args, kwargs, tensors)
 
     def _shaped(self, whole: Sequence[int], draw: Callable[[list[int]], Tensor]) -> Tensor:
-        """A draw that is constant along the dimensions that follow the batch."""
-        number, count = len(self.shapes), self._examples
+        """A draw of every example's own, constant along other dimensions that follow the batch."""
+        number, count = len(self.shapes), len(self._examples)
         self.dims.update(size for size in whole if size)
         if self._known is not None and number < len(self._known) and len(self._known[number]) == len(whole):
             shape = list(self._known[number])
         else:
             shape = [1 if size and size % count == 0 else size for size in whole]
-        self._seed()
+            if self._of is not None and whole and whole[0] == count:
+                shape[0] = 0
         self.shapes.append(shape)
-        return draw(shape).expand(tuple(whole)).contiguous()
+        self._seed()
+        if self._of is None or not shape or shape[0] != 0 or whole[0] != count:
+            return draw(shape).expand(tuple(whole)).contiguous()
+        drawn = draw([self._of, *shape[1:]])
+        chosen = torch.tensor(self._examples, device=drawn.device)
+        return drawn.index_select(0, chosen).expand(tuple(whole)).contiguous()
 
     def _by_rows(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:  # noqa: ANN401 - as above
-        """What is drawn from a law that the data give: one example at a time, with the same numbers."""
-        number, count = len(self.shapes), self._examples
+        """What is drawn from a law that the data give: one example at a time, with its own numbers."""
+        count = len(self._examples)
         self.shapes.append([])
         if not tensors or any(one.ndim == 0 or len(one) != count for one in tensors):
-            self._seed(number)
+            self._seed()
             return func(*args, **kwargs)
         found, given = [], []
-        for index in range(count):
-            self._seed(number)
+        for index, example in enumerate(self._examples):
+            self._seed(None if self._of is None else example)
             given.append([one[index : index + 1].clone() if isinstance(one, Tensor) else one for one in args])
             named = {
                 name: one[index : index + 1].clone() if _has_rows(one, count) else one
@@ -121,8 +140,9 @@ class SameDraws(TorchDispatchMode):
             for parts in zip(*found, strict=True)
         )
 
-    def _seed(self, number: int | None = None) -> None:
-        seed = len(self.shapes) if number is None else number
+    def _seed(self, example: int | None = None) -> None:
+        """Begin the newest draw, for one example or for all."""
+        seed = random.Random(f"{self._begin} {len(self.shapes)} {example}").getrandbits(63)
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed(seed)

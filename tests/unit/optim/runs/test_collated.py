@@ -1,5 +1,8 @@
 """Collate functions that make an example depend on the others of its batch."""
 
+import random
+import threading
+
 import pytest
 import torch
 
@@ -10,7 +13,7 @@ pytest.importorskip("opacus")
 import numpy as np
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from tests.support.training import private_run
 
@@ -91,6 +94,15 @@ def test_padding_that_the_model_sees(collate, functional):
     assert train(Pooled(masked=True), texts(), collate, functional=functional) == 2
 
 
+@pytest.mark.parametrize("functional", [True, False])
+def test_padding_that_the_model_hardly_sees(functional):
+    """A third of a percent, which all examples of a lot may add in one direction."""
+    data = [(torch.arange(300 + i // 2 % 2) % 19 + 1, y) for i, (_, y) in enumerate(texts())]
+    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+        train(Pooled(masked=False), data, to_longest, functional=functional)
+    assert train(Pooled(masked=True), data, to_longest, functional=functional) == 2
+
+
 def test_padding_that_is_seen_in_outputs_of_tokens():
     with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
         train(Pooled(masked=False, tokens=True), texts(), to_longest, functional=False)
@@ -132,11 +144,74 @@ def upside_down(examples):
     return x[torch.arange(len(x)).flip(0)], y
 
 
-@pytest.mark.parametrize("collate", [mixup, cutmix, standardised, upside_down])
+def with_a_partner(examples):
+    """One among the others, so that nothing can be made of an example alone."""
+    x, y = default_collate(examples)
+    partners = [random.choice([other for other in range(len(x)) if other != row]) for row in range(len(x))]
+    return (x + x[partners]) / 2, y
+
+
+def noisy_mixup(examples):
+    x, y = mixup(examples)
+    return x + 0.1 * torch.randn_like(x), y
+
+
+def noisy_centred(examples):
+    x, y = default_collate(examples)
+    return x - x.mean(0) + 0.1 * torch.randn_like(x), y
+
+
+class Centred:
+    """A batch of a class of its own."""
+
+    def __init__(self, examples):
+        x, self.y = default_collate(examples)
+        self.x = x - x.mean(0)
+
+    def __iter__(self):
+        return iter((self.x, self.y))
+
+
+class CentredInSlots:
+    __slots__ = ("x", "y")
+    __init__, __iter__ = Centred.__init__, Centred.__iter__
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        mixup,
+        cutmix,
+        standardised,
+        upside_down,
+        with_a_partner,
+        noisy_mixup,
+        noisy_centred,
+        Centred,
+        CentredInSlots,
+    ],
+)
 @pytest.mark.parametrize("functional", [True, False])
 def test_rows_of_other_examples(collate, functional):
     with pytest.raises(dm.UnsupportedCombinationError, match=r"other values in a batch than alone"):
         train(nn.Linear(8, 2), vectors(), collate, functional=functional)
+
+
+def test_rows_of_other_examples_where_an_example_cannot_be_copied():
+    """Tensors with a graph are none that deepcopy takes, and a lock is not either."""
+    scale, lock = torch.ones(8, requires_grad=True), threading.Lock()
+    data = [(x * scale, y, lock) for x, y in vectors()]
+
+    def centred(examples):
+        x = torch.stack([x.detach() for x, _, _ in examples])
+        return x - x.mean(0), torch.stack([y for _, y, _ in examples])
+
+    def own(examples):
+        return torch.stack([x.detach() for x, _, _ in examples]), torch.stack([y for _, y, _ in examples])
+
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"other values in a batch than alone"):
+        train(nn.Linear(8, 2), data, centred, functional=True)
+    assert train(nn.Linear(8, 2), data, own, functional=True) == 2
 
 
 def test_packed_examples():
@@ -146,6 +221,60 @@ def test_packed_examples():
 
     with pytest.raises(dm.UnsupportedCombinationError, match=r"other values in a batch than alone"):
         train(nn.Linear(8, 2), vectors(), packed, functional=True)
+
+
+class TransformedTogether(Dataset):
+    """Hands what is read at once to a transform, as Hugging Face's datasets do."""
+
+    def __init__(self, data, transform):
+        self.data, self.transform = data, transform
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices):
+        x, y = self.transform([self.data[index] for index in indices])
+        return list(zip(x, y, strict=True))
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_examples_are_read_one_at_a_time(functional):
+    """A transform of the dataset's own meets one example, and can mix it with no other."""
+    met = []
+
+    def shifted(examples):
+        met.append(len(examples))
+        x, y = default_collate(examples)
+        return x - x.mean(0), y
+
+    data = TransformedTogether(vectors(), shifted)
+    assert train(nn.Linear(8, 2), data, None, functional=functional) == 2
+    assert set(met) == {1}
+
+
+@pytest.mark.slow
+def test_workers_know_the_dataset_itself():
+    """A worker_init_fn opens files for it, and finds what it has."""
+
+    class Opened(Dataset):
+        opened = None
+
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, index):
+            return self.opened[index], index % 2
+
+    def open_it(_):
+        dataset = torch.utils.data.get_worker_info().dataset
+        dataset.opened = torch.ones(len(dataset), 8)
+
+    loader = DataLoader(Opened(), batch_size=12, num_workers=1, worker_init_fn=open_it)
+    _, _, batches = private_run(CAL, nn.Linear(8, 2), loader, generator=1, rng=2)
+    assert next(iter(batches))[0].sum() == 12 * 8
 
 
 def noisy(examples):
@@ -162,7 +291,16 @@ def in_turn(examples):
     return default_collate([(x + np.float32(np.random.rand()), y) for x, y in examples])  # noqa: NPY002 - the same
 
 
-@pytest.mark.parametrize("collate", [noisy, flipped, in_turn])
+def in_two_passes(examples):
+    """How many numbers the first pass draws depends on the examples; the second draws for all at once."""
+    kept = [random.sample(range(8), 2 + int(x[0] > 0)) for x, _ in examples]
+    x, y = default_collate(examples)
+    for row, places in enumerate(kept):
+        x[row, places] = 0.0
+    return x + torch.randn_like(x), y
+
+
+@pytest.mark.parametrize("collate", [noisy, flipped, in_turn, in_two_passes])
 def test_random_numbers_for_every_example_are_no_mixing(collate):
     assert train(nn.Linear(8, 2), vectors(), collate, functional=True) == 2
 

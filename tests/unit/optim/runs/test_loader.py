@@ -15,7 +15,7 @@ from torch.utils.data import (
 
 import dpmech as dm
 from dpmech.optim import CanaryData, LotSampler, PrivateLoader
-from dpmech.optim.runs.datasets import Collation
+from dpmech.optim.runs.datasets import Collation, OneByOne
 from dpmech.optim.runs.uniqueness import check_unique
 from dpmech.samplers import BallsInBinsSampler, CyclicPoissonSampler, PoissonSampler, SequentialSampler
 
@@ -472,9 +472,9 @@ class InLists(WithoutFirst):
 @pytest.mark.parametrize("kind", [WithoutFirst, InLists])
 def test_an_empty_batch_has_the_shape_of_any_example_that_is_there(kind):
     """A run must not end at its first empty batch because of who is absent."""
-    collate = Collation(torch.utils.data.default_collate, kind())
+    collate = Collation(torch.utils.data.default_collate, OneByOne(kind()))
     count, batch, _ = collate([])
     assert (count, batch.shape) == (0, (0, 2))
     assert collate([torch.ones(2)])[0] == 1
     with pytest.raises((KeyError, IndexError), match=r"a gap|no example"):
-        Collation(torch.utils.data.default_collate, Subset(kind(), [0]))([])
+        Collation(torch.utils.data.default_collate, OneByOne(Subset(kind(), [0])))([])

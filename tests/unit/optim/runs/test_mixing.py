@@ -119,6 +119,25 @@ class Mixup(nn.Module):
         return share * x + (1 - share) * x[torch.randperm(len(x))]
 
 
+class ByDraws(nn.Module):
+    """Mixes in ways that equal draws for all examples, or the same draws in every trial, would not show."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, x):
+        draws, mean = torch.rand(len(x), 1), x.mean(0)
+        shift = {
+            "in the order of draws": lambda: x[draws[:, 0].argsort()],
+            "by centred draws": lambda: (draws - draws.mean()) * mean,
+            "mostly": lambda: mean if abs(float(torch.rand(1)) - 0.7576) > 0.05 else 0.0,  # of seed 1
+            "in even batches": lambda: mean if len(x) % 2 == 0 else 0.0,
+            "in pairs": lambda: x.roll(6, 0) if len(x) == 12 else 0.0,
+        }
+        return x + shift[self.way]()
+
+
 class Noisy(nn.Module):
     """Random numbers in many ways, for each example by itself."""
 
@@ -198,6 +217,14 @@ def test_mixing_in_training_alone_is_seen_beside_dropout(body):
     torch.manual_seed(1)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"mixes examples.*loss=\.\.\."):
         first_batches(Around(body), TensorDataset(*vectors(48)), 12)
+
+
+@pytest.mark.parametrize(
+    "way", ["in the order of draws", "by centred draws", "mostly", "in even batches", "in pairs"]
+)
+def test_mixing_by_draws_or_sizes_is_seen(way):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"mixes examples"):
+        first_batches(Around(ByDraws(way)), TensorDataset(*vectors(48)), 12, steps=4)
 
 
 class Head(nn.Module):
