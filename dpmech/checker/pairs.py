@@ -50,9 +50,14 @@ def user_curve(q: arb, mu: arb, examples: int, spare: float) -> tuple[Curve, Cur
 
 def _root(poly: arb_poly, slope: arb_poly, value: arb) -> arb:
     """A ball that contains the v >= 0 with poly(v) = value; poly has coefficients > 0, poly(0) < value."""
-    high = arb(1)
-    while not poly(high) > value:
-        high *= 2
+    # Where one term alone is above the value, so is the sum; the least such v is near the root.
+    high = value / poly[1]
+    for j in range(2, poly.degree() + 1):
+        other = (value / poly[j]).root(j)
+        high = other if other < high else high
+    high = high.upper() * (1 + arb(2) ** -30)
+    if not poly(high) > value:
+        raise ArithmeticError("the likelihood ratio of a user's examples is not known well enough")
     v = high
     for _ in range(200):  # Newton's steps from the right of the root of a convex function decrease to it
         v = v.mid()
