@@ -4,12 +4,14 @@ mu is the largest norm of what one example adds over the noise, q a sampling pro
 section 5, proves that each pair dominates, and says where its curve is attained.
 """
 
-from flint import arb, arb_poly
+from flint import arb, arb_poly, ctx
 
 from .gaussian import gaussian_delta, normal_cdf
 from .losses import Curve, reverse
 
 __all__ = ["Truncation", "fixed_size_curve", "sampled_curve", "truncated_curve", "user_curve"]
+
+_FEW_EXAMPLES, _FEW_BITS = 1000, 512
 
 
 def sampled_curve(q: arb, mu: arb) -> Curve:
@@ -85,9 +87,11 @@ class Truncation:
         if q == 1:
             self.full, over = arb(1), arb(1)
         else:
-            # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q.
-            self.full = q.beta_lower(most, size - most, 1)
-            over = q.beta_lower(most + 1, size - most, 1)
+            # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q. Its series
+            # are long for many bits and examples; fewer bits make the balls wider, and nothing else.
+            with ctx.workprec(ctx.prec if size <= _FEW_EXAMPLES else min(ctx.prec, _FEW_BITS)):
+                self.full = q.beta_lower(most, size - most, 1)
+                over = q.beta_lower(most + 1, size - most, 1)
         share = over * most / size
         self.kept = share / self.full
         self.joined = q * (1 - self.full) + share

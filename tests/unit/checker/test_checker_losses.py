@@ -221,6 +221,15 @@ def test_a_root_that_is_not_found_is_a_wide_ball(monkeypatch):
     assert root(poly, wrong.derivative(), arb(3)).contains(arb(2))
 
 
+def test_truncation_of_many_examples_at_many_bits_ends():
+    size = 100_001
+    with ctx.workprec(2000):
+        full = Truncation(arb(0.5), 50_001, size).full
+        expected = (1 - arb(math.comb(size - 1, 50_000)) / arb(2) ** (size - 1)) / 2
+        assert full.overlaps(expected)
+        assert full.rad() < arb(2) ** -400
+
+
 @pytest.mark.parametrize(("q", "most", "size"), [(0.3, 2, 5), (1.0, 2, 5), (0.5, 1, 2)])
 def test_truncation_is_what_enumeration_finds(q, most, size):
     full = kept = joined = 0.0
