@@ -20,7 +20,8 @@ __all__ = ["pair_of"]
 _MOST_NUMBERS = 20_000_000
 _MOST_COMPONENTS = 20_000
 _MOST_WORK = 3_000_000
-_ROUNDING = 1e-10  # above all rounding of sums of up to 100,000 columns, relative
+_MOST_STEPS = 100_000  # whose columns are added up in time that grows with their square
+_ROUNDING = 1e-10  # above all rounding of sums of up to so many columns, relative
 
 
 def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
@@ -69,7 +70,7 @@ def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
 
 
 def _check_size(components: int, n: int) -> None:
-    if components * n > _MOST_NUMBERS:
+    if n > _MOST_STEPS or components * n > _MOST_NUMBERS:
         raise NotChecked(f"{components} sums of columns of length {n}")
 
 

@@ -30,6 +30,8 @@ class Bet:
     """
 
     def __init__(self, level: float, bound: float, failure: float, *, upper: bool) -> None:
+        if not (level > 0.0 and bound >= 0.0):  # so that NaN bounds nothing
+            raise ArithmeticError(f"a bet at {level!r} with draws of at most {bound!r}")
         self.level, self.goal = level, -math.log(failure)
         self._sign = 1.0 if upper else -1.0
         self._most = 1.0 / level if not upper else 1.0 / (bound - level) if bound > level else math.inf

@@ -6,6 +6,7 @@ file may hold (NaN, infinities, an entry that occurs twice, a float in one spell
 place of a file) is refused with one sentence, so that no two readers can take one file for two claims.
 """
 
+import collections
 import hashlib
 import json
 import math
@@ -103,9 +104,8 @@ def _short_integer(text: str) -> int:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for index, name in enumerate(names) if name in names[:index])
-        raise BadDocument(f"the entry {shown(twice)} occurs twice in one object")
+        counts = collections.Counter(name for name, _ in pairs)
+        raise BadDocument(f"the entry {shown(counts.most_common(1)[0][0])} occurs twice in one object")
     return record
 
 

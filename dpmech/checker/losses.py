@@ -107,7 +107,9 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
 
     A chord is above the curve by at most a b / (a + b) times its width, a and b the bends at its ends. Dots
     that are lowered by that much of both neighbouring chords make a polygon below the curve, and the greatest
-    convex polygon below that one has masses >= 0. On the left it goes on with the slope of the first chord.
+    convex polygon below that one has masses >= 0. On the left it goes on with the slope of the first chord,
+    on the right it ends at 0: a chord from a lowered dot to there is below the curve if it is where the chord
+    before, prolonged, falls to the value of the last dot.
     """
     first, alphas, values = _nodes(curve, spacing, losses)
     slopes = _slopes(alphas, values)
@@ -116,7 +118,11 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
     start, end = 1, len(bends) - 2
     while start < end and not 0 < bends[start + 1] < _STEEP * bends[start]:
         start += 1
-    while start < end and not 0 < bends[end - 1] < _STEEP * bends[end]:
+    # On the right also where the last dot is so low that hardly a chord to 0 is below the curve.
+    while start < end and not (
+        0 < bends[end - 1] < _STEEP * bends[end]
+        and bends[end] * (alphas[end + 1] - alphas[end]) < 8 * values[end + 1]
+    ):
         end -= 1
     if end - start < 2:
         return None
@@ -127,8 +133,10 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
     gaps = []
     for k in range(count - 1):
         left, right, width = bends[k], bends[k + 1], alphas[k + 1] - alphas[k]
-        if k == 0 or k == count - 2:
-            gaps.append(width * (right if k == 0 else left))
+        if k == 0:
+            gaps.append(width * right)
+        elif k == count - 2:  # the last dot goes to 0, further than by a gap, if not far enough alone
+            gaps.append((values[k] + values[k + 1] * slopes[k - 1] / left).max(arb(0)))
         else:
             gaps.append(width * left * right / (left + right))
     lowered = [values[k] - gaps[k - 1].max(gaps[k]) for k in range(1, count - 1)] + [arb(0)]

@@ -4,12 +4,14 @@ mu is the largest norm of what one example adds over the noise, q a sampling pro
 section 5, proves that each pair dominates, and says where its curve is attained.
 """
 
-from flint import arb, arb_poly
+from flint import arb, arb_poly, ctx
 
 from .gaussian import gaussian_delta, normal_cdf
 from .losses import Curve, reverse
 
 __all__ = ["Truncation", "fixed_size_curve", "sampled_curve", "truncated_curve", "user_curve"]
+
+_FEW_EXAMPLES, _FEW_BITS = 1000, 512
 
 
 def sampled_curve(q: arb, mu: arb) -> Curve:
@@ -50,9 +52,14 @@ def user_curve(q: arb, mu: arb, examples: int, spare: float) -> tuple[Curve, Cur
 
 def _root(poly: arb_poly, slope: arb_poly, value: arb) -> arb:
     """A ball that contains the v >= 0 with poly(v) = value; poly has coefficients > 0, poly(0) < value."""
-    high = arb(1)
-    while not poly(high) > value:
-        high *= 2
+    # Where one term alone is above the value, so is the sum; the least such v is near the root.
+    high = value / poly[1]
+    for j in range(2, poly.degree() + 1):
+        other = (value / poly[j]).root(j)
+        high = other if other < high else high
+    high = high.upper() * (1 + arb(2) ** -30)
+    if not poly(high) > value:
+        raise ArithmeticError("the likelihood ratio of a user's examples is not known well enough")
     v = high
     for _ in range(200):  # Newton's steps from the right of the root of a convex function decrease to it
         v = v.mid()
@@ -80,9 +87,11 @@ class Truncation:
         if q == 1:
             self.full, over = arb(1), arb(1)
         else:
-            # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q.
-            self.full = q.beta_lower(most, size - most, 1)
-            over = q.beta_lower(most + 1, size - most, 1)
+            # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q. Its series
+            # are long for many bits and examples; fewer bits make the balls wider, and nothing else.
+            with ctx.workprec(ctx.prec if size <= _FEW_EXAMPLES else min(ctx.prec, _FEW_BITS)):
+                self.full = q.beta_lower(most, size - most, 1)
+                over = q.beta_lower(most + 1, size - most, 1)
         share = over * most / size
         self.kept = share / self.full
         self.joined = q * (1 - self.full) + share

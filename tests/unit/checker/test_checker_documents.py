@@ -219,3 +219,9 @@ def test_a_declared_size_is_an_integer_and_that_of_the_participation():
     assert read(40, sized).participation == sized
     with pytest.raises(BadDocument, match="not that of its participation"):
         read(41, sized)
+
+
+def test_the_entry_that_occurs_twice_is_found_among_many():
+    entries = ", ".join(f'"a{i}": 0' for i in range(200_000))  # comparing each with all others would not end
+    with pytest.raises(BadDocument, match="'a199999' occurs twice"):
+        parse(("{" + entries + ', "a199999": 0}').encode())

@@ -146,7 +146,7 @@ def test_cutting_moves_mass_to_the_safe_side():
 def test_laws_from_below_are_none_where_nothing_is_known():
     straight = lambda alpha: (1 - alpha).max(arb(0))  # noqa: E731 - equal laws: r = 1
     assert law_below(straight, 0.1, (-1.0, 1.0)) is None
-    blurred = lambda alpha: sampled_curve(arb(Q), arb(MU))(alpha) + arb(0, 1e-6)  # noqa: E731
+    blurred = lambda alpha: sampled_curve(arb(Q), arb(MU))(alpha) + arb(0, 1e-2)  # noqa: E731
     assert law_below(blurred, 0.01, (-0.2, 1.0)) is None
     # Bends that change from dot to dot: the lowered dots are no convex polygon, corners are left out.
     corner = sampled_curve(arb(0.01), arb(3.0))
@@ -154,8 +154,26 @@ def test_laws_from_below_are_none_where_nothing_is_known():
     assert found is None or found.delta(arb(1.2)) <= corner(arb(1.2))
 
 
+@pytest.mark.parametrize(("q", "mu"), [(0.5, 3.0), (0.1, 4.0), (0.7, 8.0)])
+def test_laws_from_below_stay_below_the_last_points(q, mu):
+    """ADD of a large mu ends abruptly, at a loss of -log(1 - q): there no chord may lie above the curve."""
+    curve = reverse(sampled_curve(arb(q), arb(mu)))
+    found = 0
+    for allowance, cells in itertools.product((1e-4, 1e-9), (20, 60, 500)):
+        losses = lattice_range(curve, allowance)
+        spacing = 2.0 ** math.floor(math.log2((losses[1] - losses[0]) / cells))
+        law = law_below(curve, spacing, losses)
+        if law is not None:
+            found += 1
+            last = law.first + len(law.masses.coeffs()) - 1
+            for point in np.linspace(last - 5.0, last + 1.0, 61):
+                alpha = (arb(spacing) * float(point)).exp()
+                assert law.delta(alpha) <= curve(alpha) + arb(1e-40)
+    assert found >= 2
+
+
 def test_a_lowered_last_corner_below_zero_gives_no_law():
-    heights = [1.0, 0.8989, 0.7431, 0.5028, 0.3795, 0.1829, 0.0779, 0.0006]
+    heights = [0.0532, 0.04605, 0.03792, 0.02893, 0.01934, 0.00976, 0.00186, 0.00186]
     curve = lambda alpha: arb(heights[round(float(alpha.log()) / 0.5)])  # noqa: E731
     assert law_below(curve, 0.5, (0.0, 3.5)) is None
 
@@ -182,6 +200,14 @@ def test_users_and_binomial_numbers():
         assert float(above(arb(alpha)) - below(arb(alpha))) < 1e-6
 
 
+@pytest.mark.parametrize("mu", [30.0, 1e4, 1e10])
+def test_users_with_hardly_any_noise_end_at_once(mu):
+    """Whether any example joined can then be seen: H is the probability of that."""
+    curve = user_curve(arb(Q), arb(mu), 3, 0.0)[0]
+    for alpha in (0.9, 40.0):
+        assert float(curve(arb(alpha))) == pytest.approx(1.0 - (1.0 - Q) ** 3, rel=1e-12)
+
+
 def test_a_root_that_is_not_found_is_a_wide_ball(monkeypatch):
     poly = arb_poly([arb(1), arb(1)])
     assert root(poly, poly.derivative(), arb(3)).overlaps(arb(2))
@@ -189,8 +215,19 @@ def test_a_root_that_is_not_found_is_a_wide_ball(monkeypatch):
     found = root(blurred, blurred.derivative(), arb(3))
     assert found.contains(arb(2))
     assert found.contains(arb(1.999))
+    with pytest.raises(ArithmeticError, match="not known well enough"):
+        root(arb_poly([arb(1), arb(0, 1e-3)]), poly.derivative(), arb(3))
     wrong = arb_poly([arb(1), arb(1e9)])  # a slope that is far off: Newton's steps end before they arrive
     assert root(poly, wrong.derivative(), arb(3)).contains(arb(2))
+
+
+def test_truncation_of_many_examples_at_many_bits_ends():
+    size = 100_001
+    with ctx.workprec(2000):
+        full = Truncation(arb(0.5), 50_001, size).full
+        expected = (1 - arb(math.comb(size - 1, 50_000)) / arb(2) ** (size - 1)) / 2
+        assert full.overlaps(expected)
+        assert full.rad() < arb(2) ** -400
 
 
 @pytest.mark.parametrize(("q", "most", "size"), [(0.3, 2, 5), (1.0, 2, 5), (0.5, 1, 2)])

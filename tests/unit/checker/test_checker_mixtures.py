@@ -238,6 +238,13 @@ def test_bets_refuse_what_is_no_weight(value):
         Bet(0.5, 1.0, 1e-9, upper=True).add(np.array([value]))
 
 
+@pytest.mark.parametrize(("level", "bound"), [(0.5, math.nan), (math.nan, 1.0), (0.0, 1.0), (0.5, -1.0)])
+def test_bets_refuse_what_bounds_nothing(level, bound):
+    """Else a stake would have no limit, and draws below the level win with any mean."""
+    with pytest.raises(ArithmeticError):
+        Bet(level, bound, 1e-9, upper=True)
+
+
 # ---- components
 
 
@@ -389,3 +396,8 @@ def test_entries_near_the_ends_of_float64_are_not_checked(strategy):
 def test_participations_that_are_none_are_refused(participation):
     with pytest.raises(BadDocument):
         mixtures_of(LAMBDA, participation)
+
+
+def test_columns_of_many_steps_are_not_added_up():
+    with pytest.raises(NotChecked, match="of length 100002"):
+        mixtures_of({"type": "Identity", "n": 100_002}, {"type": "BallsInBins", "bins": 2})
