@@ -7,6 +7,7 @@ nothing any more. A run of all of them writes the page of the docs, and the numb
 """
 
 import argparse
+import itertools
 import random
 import sys
 import time
@@ -20,6 +21,7 @@ from verification.faults._corpus import (
     Change,
     Fault,
     NotThereError,
+    alterations,
     by_hand,
     load,
     modules,
@@ -28,13 +30,13 @@ from verification.faults._corpus import (
 from verification.faults._page import PAGE, write_page
 from verification.faults._plans import PLANS
 from verification.faults._trials import Run, fault_of, run_plans
-from verification.mutation._modules import COMPILED, all_mutants
+from verification.mutation._modules import COMPILED
 from verification.mutation._mutants import Mutant
 
 PROVED = "PROVED"
-# Plans that one alteration meets in a search: so many seconds of them, the fastest first. Alterations that
-# one in closed form executes are tried first. How many faults of one function are looked for.
-_SECONDS, _CLOSED_FORM, _MOST_OF_FUNCTION = 1.5, 0.03, 5
+# Plans that one alteration meets in a search, the fastest first, take so many seconds together at most; those
+# in closed form, which are tried first, so few. How many faults of one function are looked for.
+_SECONDS, _CLOSED_FORM, _MOST_OF_FUNCTION = 1.2, 0.05, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,26 +136,26 @@ def _order(runs: Mapping[str, Run], seed: int) -> Iterable[tuple[Change, list[st
     """Changes with the plans that they meet; functions that numba compiles cannot be altered in place."""
     for change in by_hand():
         yield change, _met(change.module, change.lines(), runs, 10.0 * _SECONDS)
-    drawn: list[tuple[Mutant, list[str]]] = []
+    drawn: list[tuple[tuple[bool, bool, str], Mutant, list[str]]] = []
     for module in modules():
-        if module not in COMPILED:
-            pairs = ((one, _met(module, one.lines, runs, _SECONDS)) for one in all_mutants(module))
-            drawn += [(one, names) for one, names in pairs if names]
-    drawn.sort(key=lambda pair: (runs[pair[1][0]].seconds > _CLOSED_FORM, pair[0].rank(seed)))
-    for one, names in drawn:
+        if module in COMPILED:
+            continue
+        for coarse, several in enumerate(alterations(module)):
+            for one in several:
+                few = _met(module, one.lines, runs, _CLOSED_FORM)
+                if names := few or _met(module, one.lines, runs, _SECONDS):
+                    drawn.append(((coarse > 0, not few, one.rank(seed)), one, names))
+    drawn.sort(key=lambda entry: entry[0])
+    for _, one, names in drawn:
         yield Change(*one.key), names
 
 
 def _met(module: str, lines: range, runs: Mapping[str, Run], seconds: float) -> list[str]:
     """Plans that execute one of the lines, the fastest first, up to so many seconds of them."""
     names = [name for name, run in runs.items() if run.executes(module, lines)]
-    total, met = 0.0, []
-    for name in sorted(names, key=lambda name: runs[name].seconds):
-        total += runs[name].seconds
-        if total > seconds:
-            break
-        met.append(name)
-    return met
+    names.sort(key=lambda name: runs[name].seconds)
+    totals = itertools.accumulate(runs[name].seconds for name in names)
+    return [name for name, total in zip(names, totals, strict=True) if total <= seconds]
 
 
 def _say(line: str) -> None:

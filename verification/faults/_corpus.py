@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
+from verification.faults._factors import scaled
 from verification.mutation._modules import PACKAGE, ROOT, all_mutants, source_of
 from verification.mutation._mutants import Key, Mutant
 
@@ -18,6 +19,7 @@ __all__ = [
     "Change",
     "Fault",
     "NotThereError",
+    "alterations",
     "by_hand",
     "load",
     "modules",
@@ -43,10 +45,11 @@ class Change:
     Attributes:
         module: its name below dpmech, dotted.
         function: the function it stands in, dotted; "" for the body of the module.
-        before: the expression, as `ast.unparse` writes it; of a change by hand the text of the source.
+        before: the expression, as `ast.unparse` writes it, or the statement that gets a factor; of a change
+            by hand the text of the source.
         after: what stands there instead.
         count: how many equal alterations stand before it in the same function; 0 for one by hand.
-        by_hand: what it is, in a few words; "" for one of those that `verification.mutation` makes.
+        by_hand: what it is, in a few words; "" for one that `alterations` makes.
     """
 
     module: str
@@ -133,7 +136,14 @@ class Fault:
 
 @functools.cache
 def _mutants(module: str) -> dict[Key, Mutant]:
-    return {one.key: one for one in all_mutants(module)} if source_of(module).exists() else {}
+    if not source_of(module).exists():
+        return {}
+    return {one.key: one for several in alterations(module) for one in several}
+
+
+def alterations(module: str) -> tuple[list[Mutant], list[Mutant]]:
+    """All alterations of a module that are made: factors, and those of `verification.mutation`."""
+    return list(scaled(module, source_of(module).read_text(encoding="utf-8"))), all_mutants(module)
 
 
 def modules() -> list[str]:

@@ -5,6 +5,7 @@ methods (`Rdp`, `Deterministic`) are here because other code issues them.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 import dpmech as dm
 from dpmech.accounting import Method
+from dpmech.checker.documents import decode
 
 __all__ = ["PLANS", "Plan"]
 
@@ -39,6 +41,19 @@ class Plan:
         return dm.calibrate_sigma(
             self.mechanism(), self.eps, self.delta, method=self.method, rtol=self.rtol, rng=5
         )
+
+    def is_of(self, certificate: str) -> bool:
+        """Whether a certificate is about this plan, whatever its sigma."""
+        claim = decode(json.loads(certificate))["claim"]
+        mechanism = self.mechanism()
+        asked = {
+            "eps": self.eps,
+            "delta": self.delta,
+            "adjacency": mechanism.adjacency.value,
+            "strategy": mechanism.strategy.to_dict(),
+            "participation": mechanism.participation.to_dict(),
+        }
+        return asked == {name: claim[name] for name in asked}
 
     def delta_at(self, sigma: float) -> dm.Bounds:
         """Delta at a sigma by the default method, which is not looser than another."""

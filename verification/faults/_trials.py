@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import math
 import os
 import resource
 import signal
@@ -31,9 +32,9 @@ from verification.mutation._trials import forget, plant
 
 __all__ = ["NO_DOCUMENT", "Run", "fault_of", "run_plans"]
 
-# Processor seconds that a child may take beside five times those of its plans; the clock stands for a child
+# Processor seconds that a plan may take in a child beside a multiple of its own; the clock stands for a child
 # that waits. Then, memory beyond that of the parent, in bytes.
-_SECONDS, _FACTOR, _PATIENCE = 3.0, 5.0, 10
+_SECONDS, _FACTOR, _PATIENCE = 1.0, 4.0, 20.0
 _MEMORY = 4 << 30
 # Of the checker, for draws.
 _CHECKER_SECONDS = 10.0
@@ -111,38 +112,41 @@ def fault_of(change: Change, tree: ast.Module, names: Sequence[str], runs: Mappi
     best = None
     left = list(names)
     while left:
-        claim = _claim(change.module, tree, left, runs)
-        if claim is None:
-            break
+        reached, claim = _claim(change.module, tree, left, runs)
+        left = left[left.index(reached) + 1 :] if reached else []
+        # One that states another strategy than was asked for says what it is about.
+        if claim is None or not PLANS[reached].is_of(claim.certificate):
+            continue
         verdict = _verdict(claim.certificate)
-        said = _of_library(PLANS[claim.plan], claim.sigma)
-        fault = Fault(change, claim.plan, runs[claim.plan].sigma, claim.sigma, verdict, said)
+        said = _of_library(PLANS[reached], claim.sigma)
+        fault = Fault(change, reached, runs[reached].sigma, claim.sigma, verdict, said)
         if verdict == Kind.REFUTED.value:
             return fault
         if best is None or (best.verdict == Kind.PROVED.value and verdict != Kind.PROVED.value):
             best = fault
-        left = left[left.index(claim.plan) + 1 :]
     return best
 
 
 @dataclasses.dataclass(frozen=True)
 class _Claim:
-    plan: str
     sigma: float
     certificate: str
 
 
-def _claim(module: str, tree: ast.Module, names: Sequence[str], runs: Mapping[str, Run]) -> _Claim | None:
-    """The first claim whose sigma falls under the alteration."""
+def _claim(
+    module: str, tree: ast.Module, names: Sequence[str], runs: Mapping[str, Run]
+) -> tuple[str, _Claim | None]:
+    """The plan that a child ended in ("" before the first), and its claim if its sigma fell."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         process = os.fork()
         if process == 0:
             _child(module, tree, names, runs, out)
         os.waitpid(process, 0)
         out.seek(0)
-        text = out.read()
-    # A child that was stopped while it wrote has no claim.
-    return _Claim(**json.loads(text)) if text.endswith("}") else None
+        *reached, last = out.read().split("\n")
+    # A child that was stopped, in a plan or while it wrote, has no claim.
+    claim = _Claim(**json.loads(last)) if last.endswith("}") else None
+    return (reached[-1] if reached else ""), claim
 
 
 def _child(
@@ -156,27 +160,29 @@ def _child(
         warnings.simplefilter("ignore")
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
-        limit = _SECONDS + _FACTOR * sum(runs[name].seconds for name in names)
-        signal.setitimer(signal.ITIMER_PROF, limit)
-        signal.alarm(int(_PATIENCE * limit))
-        if plant(importlib.import_module(f"{PACKAGE}.{module}"), tree):
-            for name in names:
-                # What an altered library raises is no claim, whatever it is.
-                with contextlib.suppress(Exception):
-                    found = PLANS[name].calibrate()
-                    if found.sigma <= (1.0 - LEAST_FALL) * runs[name].sigma:
-                        json.dump(
-                            {
-                                "plan": name,
-                                "sigma": found.sigma,
-                                "certificate": found.certificate().to_json(),
-                            },
-                            out,
-                        )
-                        break
+        _limit(0.0)
+        planted = plant(importlib.import_module(f"{PACKAGE}.{module}"), tree)
+        for name in names if planted else ():
+            out.write(f"{name}\n")
+            out.flush()
+            _limit(runs[name].seconds)
+            # What an altered library raises is no claim, whatever it is.
+            with contextlib.suppress(Exception):
+                found = PLANS[name].calibrate()
+                if found.sigma <= (1.0 - LEAST_FALL) * runs[name].sigma:
+                    claim = _Claim(found.sigma, found.certificate().to_json())
+                    out.write(json.dumps(dataclasses.asdict(claim)))
+                    break
     finally:
         out.flush()
         os._exit(0)
+
+
+def _limit(seconds: float) -> None:
+    """Have this process ended if it takes far longer than so many seconds."""
+    limit = _SECONDS + _FACTOR * seconds
+    signal.setitimer(signal.ITIMER_PROF, limit)
+    signal.alarm(math.ceil(_PATIENCE * limit))
 
 
 def _verdict(certificate: str) -> str:
