@@ -36,7 +36,7 @@ from verification.mutation._mutants import Mutant
 PROVED = "PROVED"
 # Plans that one alteration meets in a search, the fastest first, take so many seconds together at most; those
 # in closed form, which are tried first, so few. How many faults of one function are looked for.
-_SECONDS, _CLOSED_FORM, _MOST_OF_FUNCTION = 1.2, 0.05, 5
+_SECONDS, _CLOSED_FORM, _MOST_OF_FUNCTION = 1.2, 0.05, 6
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,7 +135,7 @@ def find(path: Path, seconds: float, seed: int) -> int:
 def _order(runs: Mapping[str, Run], seed: int) -> Iterable[tuple[Change, list[str]]]:
     """Changes with the plans that they meet; functions that numba compiles cannot be altered in place."""
     for change in by_hand():
-        yield change, _met(change.module, change.lines(), runs, 10.0 * _SECONDS)
+        yield change, _met(change.module, change.lines(), runs, 4.0 * _SECONDS)
     drawn: list[tuple[tuple[bool, bool, str], Mutant, list[str]]] = []
     for module in modules():
         if module in COMPILED:
@@ -144,7 +144,7 @@ def _order(runs: Mapping[str, Run], seed: int) -> Iterable[tuple[Change, list[st
             for one in several:
                 few = _met(module, one.lines, runs, _CLOSED_FORM)
                 if names := few or _met(module, one.lines, runs, _SECONDS):
-                    drawn.append(((coarse > 0, not few, one.rank(seed)), one, names))
+                    drawn.append(((not few, coarse > 0, one.rank(seed)), one, names))
     drawn.sort(key=lambda entry: entry[0])
     for _, one, names in drawn:
         yield Change(*one.key), names

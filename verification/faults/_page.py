@@ -4,28 +4,29 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from verification.faults._corpus import LEAST_FALL, Fault, of_packages
-from verification.faults._trials import NO_DOCUMENT
+from verification.faults._corpus import Fault, of_packages
 from verification.mutation._modules import ROOT
 
 __all__ = ["PAGE", "write_page"]
 
 PAGE = ROOT / "docs" / "faults.md"
-HEAD = f"""# Planted faults
+HEAD = """# Planted faults
 
-Does [the checker](checker.md) refuse what a fault of the library would have it accept? `python -m
-verification.faults` alters the code that issues claims (`accounting`, `mechanism` and `numerics`), one
-place at a time: a sign, a factor, an exponent, a number, a comparison, as on the page on
-[mutations](mutation.md), or by hand: importance weights that are halved, a Gram matrix 1 % too small, a
-sensitivity that misses the last participation. With each it calibrates a plan. Where sigma falls by {
-    100 * LEAST_FALL:g} % or more, the altered library writes the certificate, and the checker, which is not
-altered, decides it.
+Does [the checker](checker.md) refuse what a fault of the library would have it accept?
+`python -m verification.faults` alters the code that issues claims (`accounting`, `mechanism` and
+`numerics`), one place at a time: a sign, a number, a comparison, as on the page on
+[mutations](mutation.md); the result of a statement by 3 %; or by hand: importance weights that are
+halved, a Gram matrix 1 % too small, a sensitivity that misses the last participation. With each it
+calibrates a plan. Where sigma falls by half a per cent or more, the altered library writes the
+certificate, and the checker, which is not altered, decides it.
 
-Plans are small, of every scheme and method, and most sigmas are close to the smallest true ones, so that
-so much less noise is a false claim; the library as it is gives a second opinion, by its own bounds on
-delta at that sigma. The checker draws from a seed here, so that a run repeats. A claim that it does not
-refute is marked: NOT CHECKED, where its own bounds leave a gap, as for batches of one size, truncated
-batches, and negative entries of C; or {NO_DOCUMENT}, where the file contradicts itself.
+Plans are small, of every scheme and method, and most sigmas are close to the smallest true ones, so
+that half a per cent less is a false claim; the library as it is gives a second opinion, by its own
+bounds on delta at that sigma. The checker draws from a seed here, so that a run repeats. A claim that
+it does not refute is marked: NOT CHECKED, where its own bounds leave a gap (batches of one size,
+negative entries of C), or NO DOCUMENT, where the file states another C than its parameters are those
+of. An alteration that changes the parameters that the file states, so that it is about another plan, is
+none.
 
 A run of the whole list fails if one of these claims is PROVED, and writes this page; `--sample N` draws
 from it, and `--find MINUTES` looks for more. Functions that numba compiles are not altered.

@@ -138,6 +138,7 @@ PLANS: dict[str, Plan] = {
     "poisson, often": _of(lambda: dm.Identity(60), lambda: dm.Poisson(0.05), eps=1.0, delta=1e-6),
     "poisson, by moments": _of(lambda: dm.Identity(40), lambda: dm.Poisson(0.1), dm.Rdp()),
     "poisson, PRV": _of(lambda: dm.Identity(12), lambda: dm.Poisson(0.2), dm.Prv()),
+    "poisson, once": _of(lambda: dm.Identity(1), lambda: dm.Poisson(0.2)),
     "poisson, all": _of(lambda: dm.Identity(12), lambda: dm.Poisson(1.0)),
     "users, poisson": _of(
         lambda: dm.Identity(12), lambda: dm.Poisson(0.2, max_examples_per_user=3)
