@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dpmech.mechanism import participation, unsampled_participation
 from verification.mutation import __main__ as runner
 from verification.mutation import _modules, _recording, _results
 from verification.mutation._modules import GROUPS, MODULES, all_mutants, drawn, named
@@ -120,6 +121,13 @@ def test_every_alteration_can_be_planted(sample, one):
         assert by_name(4.0) == -4.0 + 3.0 * 4.0
     if (one.before, one.after) == ("3.0", "6.0"):
         assert box.half == 3.0
+
+
+def test_participations_that_register_themselves_can_be_altered():
+    before = participation.kinds()
+    path = _modules.source_of("mechanism.unsampled_participation")
+    assert not plant(unsampled_participation, ast.parse(path.read_text(encoding="utf-8")))
+    assert participation.kinds() == before
 
 
 def test_nothing_altered_is_told(sample):

@@ -16,6 +16,7 @@ from typing import TextIO
 import numpy as np
 import pytest
 
+from dpmech.mechanism import participation
 from verification.mutation._modules import PACKAGE
 from verification.mutation._mutants import Key, Mutant
 from verification.mutation._recording import Recording
@@ -43,12 +44,16 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
     """
     altered = types.ModuleType(module.__name__)
     altered.__file__ = module.__file__
+    # Participations register themselves by names that are taken by those of the library as it is.
+    registered = participation._KINDS[:]
+    participation._KINDS.clear()
     # Dataclasses look their module up by its name.
     sys.modules[module.__name__] = altered
     try:
         exec(compile(tree, str(module.__file__), "exec"), altered.__dict__)
     finally:
         sys.modules[module.__name__] = module
+        participation._KINDS[:] = registered
     before = dict(_functions(module))
     changed = False
     for name, function in _functions(altered):
@@ -58,11 +63,11 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
         old.__defaults__ = function.__defaults__
         old.__kwdefaults__ = function.__kwdefaults__
     changed |= _constants(module, altered)
-    _forget()
+    forget()
     return changed
 
 
-def _forget() -> None:
+def forget() -> None:
     """Clear what the library has computed once for all: the altered source would have computed it anew."""
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{PACKAGE}."):

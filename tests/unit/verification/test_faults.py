@@ -1,0 +1,97 @@
+"""Planted faults: what the list and its page hold, and that a rerun sees what fails."""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from verification.faults._corpus import LEAST_FALL, STILL_TRUE, Change, Fault, by_hand, load, modules, save
+from verification.faults._page import PAGE, score, write_page
+from verification.faults._plans import PLANS
+
+ROOT = pathlib.Path(__file__).parents[3]
+CLOSED_FORM = ("every step", "single", "min-sep", "epochs", "users, min-sep")
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "verification.faults", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_corpus_holds_faults_that_the_checker_does_not_prove():
+    faults = load()
+    assert len(faults) >= 200
+    assert len({fault.change for fault in faults}) == len(faults)
+    assert all(fault.fall >= LEAST_FALL for fault in faults)
+    assert {fault.verdict for fault in faults} <= {"REFUTED", "NOT CHECKED", "NO DOCUMENT"}
+    assert sum(fault.verdict == "REFUTED" for fault in faults) >= 0.9 * len(faults)
+    assert {fault.plan for fault in faults} <= PLANS.keys()
+    assert {fault.change.module for fault in faults} <= set(modules())
+
+
+def test_lower_claims_that_are_proved_are_true_by_the_library_or_open():
+    for fault in load(STILL_TRUE):
+        assert fault.verdict == "PROVED"
+        assert fault.library in {"true", "open"}
+
+
+def test_faults_that_were_thought_of_are_in_the_corpus():
+    assert {one for one in by_hand()} <= {fault.change for fault in load()}
+
+
+def test_the_page_lists_the_corpus(tmp_path):
+    page = tmp_path / "faults.md"
+    write_page(page, load(), load(STILL_TRUE), 0.0)
+    own, written = PAGE.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
+    differing = [
+        pair for pair in zip(own.splitlines(), written.splitlines(), strict=True) if len(set(pair)) > 1
+    ]
+    assert all(line.startswith("Of ") and "seconds" in line for line, _ in differing), differing
+    assert score(load()) in own
+
+
+@pytest.mark.parametrize("by", ["the tool", "hand"])
+def test_a_change_that_is_gone_is_said_to_be_gone(by):
+    change = Change(
+        "accounting.gaussian",
+        "gaussian_sigma",
+        "no_such * expression",
+        "1",
+        0,
+        "" if by == "the tool" else by,
+    )
+    with pytest.raises(LookupError, match="no_such"):
+        change.tree()
+
+
+def test_a_rerun_refutes_faults_and_sees_those_that_lower_nothing_or_are_gone(tmp_path):
+    corpus = [fault for fault in load() if fault.plan.startswith(CLOSED_FORM)]
+    some = [*corpus[:: len(corpus) // 4], next(f for f in load() if f.plan == "poisson")]
+    save(some, tmp_path / "some.json")
+    done = run("--corpus", tmp_path / "some.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(some)} faults: " in done.stdout
+
+    harmless = Change("mechanism.sensitivities", "_chain", "1.01 * k * UNIT", "2.0 * (1.01 * k * UNIT)")
+    gone = dataclasses.replace(harmless, before="nothing * like * it")
+    faults = [Fault(change, "min-sep, apart", 1.0, 0.9, "REFUTED", "false") for change in (harmless, gone)]
+    save(faults, tmp_path / "bad.json")
+    done = run("--corpus", tmp_path / "bad.json")
+    assert done.returncode == 1
+    assert "LOWERS NOTHING: mechanism.sensitivities._chain" in done.stdout
+    assert "GONE: mechanism.sensitivities._chain" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_corpus_is_refused_again():
+    done = run("--sample", 25)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,1 @@
+"""Planted faults: changes of the code that issues claims, which lower a sigma, and the checker's verdict."""
