@@ -76,10 +76,9 @@ from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
-from dpmech.accounting.user_bins import MOST_TUPLES, UserGram, tuple_gram
+from dpmech.accounting.user_bins import UserGram, tuple_gram
 
 __all__ = [
-    "MOST_TUPLES",
     "SCHEMES",
     "Accountant",
     "AddPoint",

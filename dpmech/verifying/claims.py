@@ -3,8 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from dpmech.certificates import Certificate, RunRecord
-from dpmech.certificates.document import seal_of, to_plain, to_text
+from dpmech.certificates import Certificate, RunRecord, seal_of, to_plain
 from dpmech.checker import BadDocument, Kind, Verdict, check_text
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.numerics import EXACT, typed
@@ -101,7 +100,7 @@ def _end(text: str, eps: float, due: Kind, stated: str, seconds: float, *, neede
     document = json.loads(text)
     document["claim"]["eps"] = to_plain(eps)
     try:
-        verdict = check_text(to_text(document | {"seal": seal_of(document)}), seconds=seconds)
+        verdict = check_text(json.dumps(document | {"seal": seal_of(document)}), seconds=seconds)
     except BadDocument as error:
         return Check("achieved", ok=False, detail=f"{stated}: the checker refuses the file: {error}")
     if verdict.kind is Kind.NOT_CHECKED:

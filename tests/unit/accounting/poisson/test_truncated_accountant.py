@@ -430,7 +430,7 @@ def test_a_profile_bounds_the_curve():
         whole = dm.delta(cal.mechanism, cal.sigma, eps)
         assert whole.lower <= found.delta(eps).upper
         assert 0.99 * whole.upper <= found.delta(eps).upper <= 1.2 * whole.upper
-    with pytest.raises(dm.UnsupportedCombinationError, match="which no second route checks"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="which nothing checks"):
         cal.certificate(profile=found)
 
 
