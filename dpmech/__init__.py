@@ -109,7 +109,7 @@ from dpmech.risk_targets import (
     calibrate_sigma_to,
 )
 from dpmech.signing import new_key, sign
-from dpmech.verifying import Check, OwnDraw, Policy, Verification, verify
+from dpmech.verifying import Check, Policy, Verification, verify
 
 __all__ = [
     "BLT",
@@ -166,7 +166,6 @@ __all__ = [
     "MissingDependencyError",
     "NegativeBinomialRuns",
     "NumericalError",
-    "OwnDraw",
     "Participation",
     "Pld",
     "Poisson",

@@ -94,7 +94,7 @@ class Calibration(Claim):
         dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> Certificate:
-        """The calibration as a certificate: to save, to verify by a second route, to hand to an optimizer.
+        """The calibration as a certificate: to save, to verify, to hand to an optimizer.
 
         Args:
             clip_norm: the clip norm that the trainer must use, > 0; or an AdaptiveClip, by which it changes;

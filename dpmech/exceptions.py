@@ -141,7 +141,7 @@ class CertificateError(DpmechError, ValueError):
 
     Attributes:
         claimed: what the certificate says.
-        recomputed: what a second route finds.
+        recomputed: what follows from the rest.
 
     Example:
         >>> import dpmech as dm

@@ -14,7 +14,6 @@ from dpmech.accounting.balls_in_bins import (
     CurveEstimate,
     FreshEpochsAccountant,
     IndependentAccountant,
-    Judgement,
     LiftedGroup,
     PointGroup,
     RemoveProposal,
@@ -26,7 +25,6 @@ from dpmech.accounting.balls_in_bins import (
     draw_entropy,
     estimate_curve,
     folded,
-    judge_delta,
     log_mean_exp,
     pilot_size,
     remove_mixture,
@@ -78,10 +76,9 @@ from dpmech.accounting.renyi import RenyiAccountant
 from dpmech.accounting.renyi_composition import Divergence, RenyiComposition
 from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.accounting.sigma_search import gaussian_scale
-from dpmech.accounting.user_bins import MOST_TUPLES, UserGram, tuple_gram
+from dpmech.accounting.user_bins import UserGram, tuple_gram
 
 __all__ = [
-    "MOST_TUPLES",
     "SCHEMES",
     "Accountant",
     "AddPoint",
@@ -103,7 +100,6 @@ __all__ = [
     "GaussianAccountant",
     "Importance",
     "IndependentAccountant",
-    "Judgement",
     "LatticeRoute",
     "LiftedGroup",
     "Loss",
@@ -150,7 +146,6 @@ __all__ = [
     "gaussian_log_sigma",
     "gaussian_scale",
     "gaussian_sigma",
-    "judge_delta",
     "log_mean_exp",
     "method_among",
     "nodes_label",

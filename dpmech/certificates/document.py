@@ -138,7 +138,7 @@ def seal_of(document: dict[str, Any]) -> str:
     """SHA-256 (hex) of the document without its seal, in a canonical spelling.
 
     It shows damage and careless edits. It is no signature: whoever edits a file can compute it again, which
-    is why `verify` recomputes the claim.
+    is why `verify` has the claim decided.
 
     Raises:
         CertificateError: if a number is not finite.

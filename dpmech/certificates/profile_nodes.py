@@ -76,7 +76,7 @@ class ProfileNodes:
         if bins is not None and not mechanism.certain:
             return ""
         several = participation.random and participation.release_prob is None and not mechanism.certain
-        return "which no second route checks" if several else "whose profile is known everywhere at once"
+        return "which nothing checks" if several else "whose profile is known everywhere at once"
 
     def profile(self, mechanism: Mechanism, sigma: float, unit: Unit) -> PrivacyProfile:
         """The profile that they are of."""

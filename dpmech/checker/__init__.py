@@ -14,7 +14,7 @@ has the theorems and their proofs:
 Of every line ask: what wrong claim would this accept?
 """
 
-from .decide import Kind, Verdict, check_file
+from .decide import Kind, Verdict, check_file, check_text
 from .documents import BadDocument
 
-__all__ = ["BadDocument", "Kind", "Verdict", "check_file"]
+__all__ = ["BadDocument", "Kind", "Verdict", "check_file", "check_text"]

@@ -25,7 +25,7 @@ from .pairs import Truncation, fixed_size_curve, sampled_curve, truncated_curve,
 from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
-__all__ = ["FAILURE", "Kind", "Verdict", "check_file"]
+__all__ = ["FAILURE", "Kind", "Verdict", "check_file", "check_text"]
 
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time of one direction
@@ -70,17 +70,25 @@ class Verdict:
 def check_file(
     path: str | os.PathLike[str], *, seconds: float = SECONDS, rng: np.random.Generator | None = None
 ) -> Verdict:
-    """The verdict on the certificate in a file.
+    """The verdict on the certificate in a file; the same as `check_text` of its content."""
+    return check_text(read_bytes(path), seconds=seconds, rng=rng)
+
+
+def check_text(
+    text: str | bytes, *, seconds: float = SECONDS, rng: np.random.Generator | None = None
+) -> Verdict:
+    """The verdict on a certificate.
 
     Args:
-        path: of the file.
+        text: the content of its file, of any size: whoever has it in memory has bounded it.
         seconds: CPU time that draws may take, in each direction.
         rng: where draws come from; None is the operating system's entropy, and only then does `failure` hold.
 
     Raises:
-        BadDocument: if the file is no certificate that can be read.
+        BadDocument: if it is no certificate that can be read.
     """
-    document = decode(parse(read_bytes(path)))
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    document = decode(parse(content))
     if "claim" not in document:
         kinds = [
             kind for kind, entry in (("a run record", "run"), ("a ledger", "releases")) if entry in document

@@ -1,17 +1,16 @@
-"""`dpmech verify`: are these certificates, run records and ledgers true?"""
+"""`dpmech verify`: are these certificates, run records and ledgers true? The independent checker decides."""
 
 import click
 
 from dpmech.certificates import LARGEST_FILE
 from dpmech.cli.commands import Command, Refusal
 from dpmech.cli.documents import document
-from dpmech.cli.formats import Verdicts, github, junit, sarif
-from dpmech.cli.options import output_options, seed_option
+from dpmech.cli.formats import Verdicts, exit_code, github, junit, sarif
+from dpmech.cli.options import output_options
 from dpmech.cli.parameters import OneOf, Real
 from dpmech.cli.printing import emit, progress_bar
 from dpmech.cli.trust import key_options, trusted_keys
 from dpmech.cli.words import told
-from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.free_text import on_one_line
 from dpmech.plans import read_policy
@@ -33,7 +32,7 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
 
 @click.command(
     cls=Command,
-    short_help="Recompute what certificates, runs and ledgers claim.",
+    short_help="Decide whether certificates, runs and ledgers are true.",
     examples=[
         "dpmech verify certificate.json",
         "dpmech verify --rigorous run.json ledger.json --details",
@@ -56,20 +55,19 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
     help="TOML file of what is allowed besides: max_eps, forbidden_guarantees, ...",
 )
 @key_options
-@seed_option
 @click.option(
     "--max-seconds",
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_SECONDS,
     show_default=True,
-    help="Budget of work of each file, in seconds of one core, estimated on the high side.",
+    help="CPU seconds that the checker may take for each direction of a claim.",
 )
 @click.option(
     "--max-memory",
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_MEMORY / 1e9,
     show_default=True,
-    help="The same, in GB at the peak.",
+    help="GB that reading a file may take at the peak, estimated on the high side.",
 )
 @click.option(
     "--max-file-size",
@@ -78,7 +76,6 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
     show_default=True,
     help="Larger files, in MB, are not read.",
 )
-@worker_options
 @click.option("--details", is_flag=True, help="Print every check, not only the verdict.")
 @click.option(
     "--format",
@@ -96,22 +93,21 @@ def verify(
     policy: str | None,
     keys: tuple[str, ...],
     require_signature: bool,
-    seed: int | None,
     max_seconds: float,
     max_memory: float,
     max_file_size: float,
-    workers: int | None,
-    dask: str | None,
     details: bool,
     form: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Recompute certificates, and check run records and ledgers against the certificates inside them.
+    """Decide whether claims are true, by the independent checker; then look at the rest of each file.
 
-    Exit code 0 if every file holds, 1 if one does not (one line for every failure), 2 if a file
-    is missing, may not be read, is too large, or would cost more work than the budget allows; the verdicts
-    on the other files are printed all the same. Every broken rule of a policy is a failure of its own.
+    That a run follows its claim is stated by its record and printed as such: no file can prove it.
+    Exit code 0 if every file holds; 1 if one is refused (one line for every failure); 2 if a file is missing,
+    may not be read, is too large, or would cost more work than the budget allows; 3 if nothing was found
+    wrong, but a claim was NOT CHECKED. The verdicts on the other files are printed all the same. Every broken
+    rule of a policy is a failure of its own.
     """
     if as_json and form not in (None, "json"):
         raise InvalidParameterError("format", form, "left out, or json, with --json")
@@ -122,21 +118,16 @@ def verify(
     signers = trusted_keys(keys, needed=require_signature or (rules is not None and rules.needs_key))
     found: list[Verification] = []
     unread: dict[str, DpmechError] = {}
-    with (
-        chosen_executor(workers, dask) as executor,
-        progress_bar("verifying", total=len(files), quiet=quiet) as report,
-    ):
+    with progress_bar("verifying", total=len(files), quiet=quiet) as report:
         for file in files:
             try:
                 verification = verify_certificate(
                     file,
                     rigorous=rigorous,
-                    rng=seed,
                     progress=report,
                     max_seconds=max_seconds,
                     max_memory=1e9 * max_memory,
                     max_file_size=round(1e6 * max_file_size),
-                    executor=executor,
                     keys=signers,
                     require_signature=require_signature,
                     policy=rules,
@@ -159,7 +150,8 @@ def verify(
             emit(str(verification))
             if details:
                 for check in verification.checks:
-                    emit(f"  {'ok  ' if check.ok else 'FAIL'} {on_one_line(str(check))}")
+                    mark = "ok  " if check.ok else "open" if check.undecided else "FAIL"
+                    emit(f"  {mark} {on_one_line(str(check))}")
     for message in messages.values():
         Refusal(message, ctx).show()
-    ctx.exit(2 if unread else 0 if all(found) else 1)
+    ctx.exit(2 if unread else exit_code(found))

@@ -12,6 +12,7 @@ from dpmech.certificates import Certificate, Document, read_text
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document, in_a_log
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
+from dpmech.cli.formats import exit_code
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import emit, progress_bar
@@ -71,14 +72,14 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_SECONDS,
     show_default=True,
-    help="Budget of work of verifying each file, and of a profile, in seconds of one core.",
+    help="CPU seconds of the checker for each direction of a claim, and of a profile.",
 )
 @click.option(
     "--max-memory",
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_MEMORY / 1e9,
     show_default=True,
-    help="The same, in GB at the peak.",
+    help="GB at the peak that reading a file may take, and a profile.",
 )
 @worker_options
 @output_options
@@ -107,7 +108,7 @@ def report(
     FILES are a certificate or a run record, and a ledger that it stands in, in any order. The page needs no
     network and no script. Under Balls-in-Bins the rates of attacks take a minute or more, see --claim-only.
     Exit code 1 if a check fails, and the page says so; 2 if a file cannot be read, or would cost more work
-    than the budget allows.
+    than the budget allows; 3 if nothing was found wrong, but the claim was NOT CHECKED.
     """
     _check_target(out, form)
     check_no_document(out, force=force)
@@ -127,11 +128,9 @@ def report(
                 verify_document(
                     file,
                     rigorous=rigorous,
-                    rng=seed,
                     progress=progress,
                     max_seconds=max_seconds,
                     max_memory=1e9 * max_memory,
-                    executor=executor,
                     keys=signers,
                     require_signature=require_signature,
                 )
@@ -165,7 +164,7 @@ def report(
             emit(on_one_line(f"report: {out}"))
     if failed is not None:
         raise failed
-    ctx.exit(0 if review.ok else 1)
+    ctx.exit(exit_code(review.verifications))
 
 
 def _with_signatures(
@@ -217,6 +216,7 @@ def _record(review: Review, form: str, out: Path | None) -> dict[str, Any]:
         "out": None if out is None else str(out),
         "format": form,
         "ok": review.ok,
+        "answers": dict(review.answers),
         "failures": [line for one in review.verifications for line in one.failures],
         "attack_rates": None if attacks is None else attacks.basis,
         "reason": None if attacks is None or attacks.basis == "profile" else attacks.reason,

@@ -122,7 +122,7 @@ def risk(
     else:
         _print_sentences(file, certificate, known, found)
     if not quiet:
-        warn([f"read, not recomputed: dpmech verify {shlex.quote(file)}"])
+        warn([f"read, not verified: dpmech verify {shlex.quote(file)}"])
     if failed is not None:
         raise failed
 

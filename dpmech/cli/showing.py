@@ -51,7 +51,7 @@ def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json:
             emit(f"{chr(10) if number else ''}{on_one_line(file)}: {_kind(one)}")
             emit(*(Text(line) if isinstance(line, str) else line for line in _text(one)))
     if read and not quiet:
-        warn([f"read, not recomputed: dpmech verify {shlex.join(read)}"])
+        warn([f"read, not verified: dpmech verify {shlex.join(read)}"])
     for refusal in refused:
         Refusal(told(refusal, ctx), ctx).show()
     unread = any(not isinstance(refusal, CertificateError) for refusal in refused)

@@ -83,7 +83,7 @@ def sign(
             emit(on_one_line(f"{one['source']}: signed by key {key_id[:16]}: {one['envelope']}"))
     if signed and not quiet:
         names = shlex.join(one["source"] for one in signed)
-        warn([f"signed, not recomputed: dpmech verify {names}"])
+        warn([f"signed, not verified: dpmech verify {names}"])
     for refusal in refused:
         Refusal(told(refusal, ctx), ctx).show()
     bad_input = any(not isinstance(refusal, CertificateError) for refusal in refused)

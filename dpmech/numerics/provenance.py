@@ -127,18 +127,6 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "sensitivity.evenly_spaced": "evenly spaced sets, absolute inner products",
     "sensitivity.best_rows": "row-wise best separated sets of |C^T C|",
     "sensitivity.of_multiplier": "1 / (sigma / sensitivity)",
-    "second.none": "no second route at this size",
-    "second.all_sets": "brute force over {sets} sets",
-    "second.largest_column": "largest norm of the explicit columns",
-    "second.orthogonal_columns": "orthogonal columns, programme over the steps",
-    "second.all_columns": "all columns added up, C >= 0",
-    "second.leftmost": "leftmost columns added up (Theorem 1)",
-    "second.geometric": "leftmost columns of equal norm, geometric (Lemma 8)",
-    "second.evenly_spaced": "explicit columns of the {sets} evenly spaced sets",
-    "second.dense_gram": "dense Gram matrix, programme over the steps",
-    "second.agreeing": "the first route again, inside the bracket of a second one",
-    "second.two_ends": "the ends by two routes",
-    "second.integral": "integral",
     "gaussian.analytic": "analytic Gaussian",
     "rdp.releases": "RDP, q={q}, {releases} releases",
     "rdp.fixed": "RDP, lots of {lot} out of {size} without replacement, {releases} releases",
@@ -162,8 +150,6 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
         "Balls-in-Bins certified sampling, {bins} bins, {examples} examples of a user, beta {beta}"
     ),
     "users.importance": _importance,
-    "second.users": "draws of its own, by how many examples each bin has",
-    "second.chains": "draws of its own, forward over the rest counter",
     "bins.unamplified": "bounded without sampling",
     "claims.basic": "basic composition of (eps, delta) claims",
     "claims.composed": "(eps, delta) claims, composed optimally",
@@ -185,4 +171,4 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "audit.many_runs": "likelihood-ratio test, {runs} runs in each world, {direction}, Clopper-Pearson",
 }
 # What stands before the words of what a route rests on.
-_UNDER = {"gaussian.analytic": "sensitivity: ", "second.two_ends": "one: "}
+_UNDER = {"gaussian.analytic": "sensitivity: "}

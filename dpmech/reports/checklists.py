@@ -173,8 +173,8 @@ def _software(review: Review) -> _Answered:
     found = dict(review.certificate.versions)
     named = f"dpmech {found['dpmech']}, " if "dpmech" in found else ""
     return (
-        f"{named}open source; the claim was recomputed by a second route when this report was made, and "
-        f"{'holds' if review.ok else 'was REFUSED'}.",
+        f"{named}open source; an independent checker decided the claim when this report was made. "
+        f"{' '.join(review.answers[0])}.",
         "verification",
     )
 
@@ -206,8 +206,7 @@ def _mechanism(review: Review) -> _Answered:
 
 
 def _vetted(review: Review) -> _Answered:
-    routes = list(dict.fromkeys(route for one in review.verifications for route in one.routes))
-    return f"Recomputed by: {'; '.join(routes) or 'nothing'}.", "verification"
+    return f"{' '.join(review.answers[0])}.", "verification"
 
 
 def _randomness(review: Review) -> _Answered:

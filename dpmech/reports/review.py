@@ -8,7 +8,7 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.numerics import Kind, typed, up
 from dpmech.reports.attacks import Attacks
 from dpmech.reports.subject import Subject
-from dpmech.verifying import Check, Verification
+from dpmech.verifying import Check, Question, Verification
 
 __all__ = ["Review"]
 
@@ -61,8 +61,32 @@ class Review:
         return all(self.verifications)
 
     @property
+    def undecided(self) -> bool:
+        """Whether nothing was found wrong, but a claim was not checked."""
+        failed = [one for one in self.verifications if not one.ok]
+        return bool(failed) and all(one.undecided for one in failed)
+
+    @property
+    def answers(self) -> tuple[tuple[str, str], ...]:
+        """The two questions with their answers: whether the claim is true, and whether the run follows it."""
+        found = self.verifications[0]
+        verdict = "not decided: the file could not be read" if found.claim is None else found.claim.value
+        if found.failure:
+            verdict += f" except with probability {typed(found.failure)}"
+        if self.subject.run is None:
+            followed = "nothing is said: there is no run record"
+        elif any(check.question is Question.RUN and not check.ok for check in found.checks):
+            followed = "its record states what was refused"
+        else:
+            followed = "its record says so; only the process that trained can vouch for it, no file proves it"
+        return (
+            ("Is the claim true?", f"{verdict}, by the independent checker (dpmech.checker)"),
+            ("Does the run follow the claim?", followed),
+        )
+
+    @property
     def estimate(self) -> bool:
-        """Whether the claim is no bound."""
+        """Whether the claim was issued on an estimate."""
         return self.certificate.guarantee.kind is Kind.ESTIMATE
 
     @property
@@ -94,6 +118,7 @@ class Review:
         return {
             "files": dict(self.subject.names),
             "verified": self.ok,
+            "answers": dict(self.answers),
             "guarantee": own.headline,
             "rigorous": own.guarantee.rigorous,
             "claim": {
@@ -124,10 +149,7 @@ class Review:
                 "reason": attacks.reason,
                 "findings": [one.to_dict() for one in attacks.findings],
             },
-            "checks": [
-                {"source": source, "name": one.name, "ok": one.ok, "detail": one.detail, "route": one.route}
-                for source, one in self.checks
-            ],
+            "checks": [{"source": source, **one.to_dict()} for source, one in self.checks],
             "signatures": {
                 one.source: None if one.signed is None else one.signed.to_dict() for one in self.verifications
             },

@@ -269,8 +269,8 @@ LIMITS = (
     "and not the same.",
     "The seal of a file is a checksum and no signature. Who issued it is known only from where it is kept, "
     "or from a signature beside it.",
-    "Verification recomputes the claim by other mathematics and other code, in the same package. It refuses "
-    "false claims up to the resolution of its second routes.",
+    "The claim is decided by a checker that shares no code with what issued it. It rests on Python, numpy "
+    "and FLINT, and on the theorems that its page states and proves.",
     "Nothing is said here about how useful the model is, or whether it treats people fairly: noise can cost "
     "small groups more than others.",
 )

@@ -26,7 +26,6 @@ _LARGE_SCALE = 2e4  # above it sums of integers are integrals up to 1e-7 of them
 _REACH = 39.0  # standard deviations
 _AGREEMENT = 1e-6
 _DELTA = 1e-6  # where eps is compared
-_ROUTE = "sums over the integers"
 
 
 def spend_on_counts(sigma: Fraction, sensitivity: int, releases: int) -> None:
@@ -73,7 +72,7 @@ def counts_checks(ledger: Ledger) -> Iterator[Check]:
             f"{one.name!r}: {one.counts.releases} integers, at eps {up(eps)} delta {up(stated.upper)}, "
             f"recomputed {found!r}"
         )
-        yield Check("counts", ok=ok, detail=detail, route=_ROUTE)
+        yield Check("counts", ok=ok, detail=detail)
 
 
 def _convolved(sigma: float, times: int) -> FloatArray:

@@ -15,12 +15,12 @@ from dpmech.accounting import (
     nodes_label,
 )
 from dpmech.certificates import Certificate, ProfileNodes
-from dpmech.exceptions import DpmechError, InvalidParameterError
+from dpmech.exceptions import DpmechError, InvalidParameterError, WorkLimitError
 from dpmech.mechanism import Participation
-from dpmech.numerics import BOUND, Bounds, Fact, Provenance
+from dpmech.numerics import BOUND, Bounds, Fact, Provenance, between
 from dpmech.verifying.report import Check
 
-__all__ = ["by_allocation", "label_checks", "nodes_method"]
+__all__ = ["by_allocation", "label_checks", "nodes_method", "sensitivity_check"]
 
 # What a calibration takes.
 _RTOL = (1e-6, 0.5)
@@ -37,31 +37,52 @@ _FOUND_BY: dict[str, Method] = {
     "bins.independent": Exact(),
     "bins.fresh": Exact(),
 }
+_UNFIT = (DpmechError, ArithmeticError, MemoryError, ValueError)
+# What a stated number may differ by, relative: platforms round differently.
+_ROUNDING = 1e-9
 # Rounding of what a run says about itself, on which nothing rests.
 _SHARES = 1e-9
 
 
 def label_checks(certificate: Certificate) -> Iterator[Check]:
-    """One failed check for every label that does not hold; none where all do.
+    """One failed check for every label that does not hold; none where all do."""
+    try:
+        if problem := _of_accountant(certificate):
+            yield Check("evidence", ok=False, detail=problem)
+            return
+        accountant = accountant_for(certificate.mechanism, certificate.evidence.accountant)
+        problems = (
+            _of_sensitivity(certificate),
+            _of_guarantee(certificate, accountant),
+            _of_randomness(certificate),
+            _of_routes(certificate, accountant),
+            _of_tolerance(certificate),
+            _of_achieved(certificate, accountant),
+            _of_nodes(certificate),
+        )
+        for detail in filter(None, problems):
+            yield Check("evidence", ok=False, detail=detail)
+    except WorkLimitError:
+        raise
+    except _UNFIT as error:
+        yield Check("evidence", ok=False, detail=f"its labels could not be compared: {error}")
 
-    Raises:
-        UnsupportedCombinationError: where no theorem covers the claim.
-    """
-    if problem := _of_accountant(certificate):
-        yield Check("evidence", ok=False, detail=problem)
-        return
-    accountant = accountant_for(certificate.mechanism, certificate.evidence.accountant)
-    problems = (
-        _of_sensitivity(certificate),
-        _of_guarantee(certificate, accountant),
-        _of_randomness(certificate),
-        _of_routes(certificate, accountant),
-        _of_tolerance(certificate),
-        _of_achieved(certificate, accountant),
-        _of_nodes(certificate),
+
+def sensitivity_check(certificate: Certificate) -> Check:
+    """The stated bounds, which nothing rests on, against those that follow from the mechanism."""
+    stated = certificate.sensitivity
+    try:
+        due = accountant_for(certificate.mechanism, certificate.evidence.accountant).sensitivity
+    except WorkLimitError:
+        raise
+    except _UNFIT as error:
+        return Check("sensitivity", ok=False, detail=f"it could not be formed: {error}")
+    ok = all(
+        abs(one - other) <= _ROUNDING * abs(other)
+        for one, other in ((stated.lower, due.lower), (stated.upper, due.upper))
     )
-    for detail in filter(None, problems):
-        yield Check("evidence", ok=False, detail=detail)
+    detail = f"stated {between(stated.lower, stated.upper, 10)}, it is {between(due.lower, due.upper, 10)}"
+    return Check("sensitivity", ok=ok, detail=detail)
 
 
 def by_allocation(participation: Participation) -> bool:

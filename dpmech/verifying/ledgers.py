@@ -52,7 +52,7 @@ def verify_ledger(
             spend_on_counts(Fraction(entry["sigma"]), entry["sensitivity"], entry["releases"])
         ledger = Ledger.from_json(text)
     except CertificateError as error:
-        return Verification(source, None, (Check("file", ok=False, detail=str(error)),), None)
+        return Verification(source, None, (Check("file", ok=False, detail=str(error)),))
     checks = [Check("file", ok=True, detail="schema, seal and derived entries hold")]
     done: list[Certificate] = []
     for release in ledger.releases:
@@ -69,7 +69,7 @@ def verify_ledger(
         raise
     except (DpmechError, ArithmeticError, ValueError) as error:
         checks.append(Check("total", ok=False, detail=f"could not be recomputed: {error}"))
-    return Verification(source, None, tuple(checks), None, ledger=ledger)
+    return Verification(source, None, tuple(checks), ledger=ledger)
 
 
 def renyi_integral(sampling_prob: float, multiplier: float, order: int) -> float:
@@ -105,11 +105,11 @@ def _total_checks(ledger: Ledger) -> Iterator[Check]:
         found = _price(ledger, release)
         if found is None:
             continue
-        route, value = found
+        value = found[1]
         ok = abs(value - release.price[0]) <= _AGREEMENT * value
         detail = f"{release.name!r} was charged {release.price[0]!r}, recomputed {value!r}"
         if not ok:
-            yield Check("price", ok=False, detail=detail, route=route)
+            yield Check("price", ok=False, detail=detail)
             return
     yield Check("price", ok=True, detail=f"{len(ledger.releases)} prices, and their sums within the limits")
     yield _limit_check(ledger)
@@ -147,12 +147,11 @@ def _limit_check(ledger: Ledger) -> Check:
     budget, currency, limits = ledger.filter.budget, ledger.filter.currency, ledger.filter.limits
     allowed = budget.delta
     if isinstance(currency, GdpCurrency):
-        route, delta = "integral", gaussian_integral(1.0 / math.sqrt(limits[0]), budget.eps)
+        delta = gaussian_integral(1.0 / math.sqrt(limits[0]), budget.eps)
     elif isinstance(currency, RenyiCurrency) and currency.order is not None:
-        route = "search for the worst likelihood ratio"
         delta = math.exp(_log_delta(float(currency.order), limits[0], budget.eps))
     elif isinstance(currency, ClaimCurrency) and currency.slack > 0.0:
-        route, allowed = "search for the best order", budget.delta - limits[1]
+        allowed = budget.delta - limits[1]
 
         def log_delta(log_excess: float) -> float:
             order = 1.0 + math.exp(log_excess)
@@ -162,10 +161,10 @@ def _limit_check(ledger: Ledger) -> Check:
         best = scipy.optimize.minimize_scalar(log_delta, bounds=(grid - 0.05, grid + 0.05), method="bounded")
         delta = math.exp(float(best.fun))
     else:
-        route, delta = "the claim", limits[1] if limits[0] <= budget.eps else 1.0
+        delta = limits[1] if limits[0] <= budget.eps else 1.0
     ok = delta <= allowed * (1.0 + _AGREEMENT)
     detail = f"limits {limits} give delta {delta!r} at eps {budget.eps!r}, of the {allowed!r} there"
-    return Check("limit", ok=ok, detail=detail, route=route)
+    return Check("limit", ok=ok, detail=detail)
 
 
 def _log_delta(order: float, divergence: float, eps: float) -> float:

@@ -45,7 +45,6 @@ __all__ = ["profile_checks"]
 
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_ROUTE = "means of draws of its own, six standard errors"
 # An honest node is refused by chance about once in 1e9 times; there are some hundred.
 _ERRORS = 6.0
 # What a sample has to show: a standard error, and a largest weight, that are at most this part of the mean.
@@ -140,16 +139,16 @@ def profile_checks(certificate: Certificate, rng: np.random.Generator | None) ->
         for add in (False, True):
             found = _checked(part, rng, add=add)
             if found.problem:
-                yield Check("profile", ok=False, detail=found.problem, route=_ROUTE)
+                yield Check("profile", ok=False, detail=found.problem)
                 return
             every = every.with_also(found)
         if part.curve.larger is not None and (problem := _larger(part, part.curve.larger, rng)):
-            yield Check("profile", ok=False, detail=problem, route=_ROUTE)
+            yield Check("profile", ok=False, detail=problem)
             return
     if problem := _unproved(certificate, certificate.nodes, rng):
         yield Check("profile", ok=False, detail=problem)
         return
-    yield Check("profile", ok=True, detail=str(every), route=_ROUTE)
+    yield Check("profile", ok=True, detail=str(every))
 
 
 def _parts(own: Certificate, nodes: ProfileNodes) -> list[_Part] | str:

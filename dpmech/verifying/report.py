@@ -1,17 +1,30 @@
 """What a verification found: one line a check, and what follows from them."""
 
 import dataclasses
+import enum
 import math
 from typing import Any
 
-from dpmech.accounting import Judgement
 from dpmech.certificates import Certificate, RunRecord
+from dpmech.checker import Kind, Verdict
 from dpmech.composition import Ledger
 from dpmech.free_text import on_one_line
-from dpmech.numerics import next_up, product_up, short, typed
+from dpmech.numerics import typed
 from dpmech.signing import Statement
 
-__all__ = ["Check", "OwnDraw", "Verification"]
+__all__ = ["Check", "Question", "Verification"]
+
+_ABOUT_RUNS = ("run", "randomness", "examples", "checkpoints")
+_ABOUT_FILES = ("file", "sensitivity", "evidence", "signature")
+
+
+class Question(enum.Enum):
+    """What a check is about; the answers to two of these questions are never mixed."""
+
+    FILE = "file"  # Does the file hold together, and who signed it?
+    CLAIM = "claim"  # Is the claim true? The checker decides.
+    RUN = "run"  # Does the run follow the claim? Only the process that trained can vouch for it.
+    RULES = "rules"  # Is it what the caller allows?
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,12 +32,13 @@ class Check:
     """One check.
 
     Attributes:
-        name: what was checked: "file", "sensitivity", "clip norm", "privacy", "evidence", "rigour", "run",
-            "randomness", "examples" or "checkpoints", of ledgers "mode", "price", "limit" or "total",
-            "signature", and of a policy its rule, such as "policy max_eps".
+        name: what was checked: "file", "sensitivity", "evidence" or "signature"; "claim", "achieved" (stated
+            bounds on eps), "executed" (the eps of the steps executed) or "profile"; of ledgers "mode",
+            "price", "limit", "total", "tuning" or "counts"; "run", "randomness", "examples" or
+            "checkpoints"; "rigour", and of a policy its rule, such as "policy max_eps".
         ok: whether it held.
-        detail: claimed against recomputed, in one line.
-        route: how it was recomputed; empty where nothing was.
+        detail: what was found, in one line.
+        verdict: the checker's, where it decided; else None.
 
     Example:
         >>> import dpmech as dm
@@ -37,101 +51,113 @@ class Check:
     name: str
     ok: bool
     detail: str
-    route: str = ""
-
-    def __str__(self) -> str:
-        by = f" [{self.route}]" if self.route else ""
-        return f"{self.name}: {self.detail}{by}"
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnDraw:
-    """What draws of the verifier's own say about a sampled claim; printed, the statement that they prove.
-
-    Attributes:
-        judgement: whether they prove delta(eps) <= (1 + m) delta, at which beta and with how many draws.
-        seeded: whether the caller of `verify` chose the random numbers: whoever made the file may know them.
-
-    Example:
-        >>> import dpmech as dm
-        >>> bins = dm.BallsInBins(4)
-        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-3, participation=bins, rng=1)
-        >>> dm.verify(cal.certificate(), rng=2).draw.claim
-        'delta(2) <= (1 + 0.1) 0.001'
-    """
-
-    judgement: Judgement
-    seeded: bool
+    verdict: Verdict | None = None
 
     @property
-    def claim(self) -> str:
-        """delta(eps) <= (1 + m) delta, in numbers; m is rounded up."""
-        found = self.judgement
-        return f"delta({typed(found.eps)}) <= (1 + {short(found.slack)}) {typed(found.delta)}"
+    def question(self) -> Question:
+        """Which question it is a part of the answer to."""
+        if self.name in _ABOUT_RUNS:
+            return Question.RUN
+        if self.name in _ABOUT_FILES:
+            return Question.FILE
+        if self.name == "rigour" or self.name.startswith("policy"):
+            return Question.RULES
+        return Question.CLAIM
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it does not hold because the checker showed nothing, not because it found something."""
+        return not self.ok and self.verdict is not None and self.verdict.kind is Kind.NOT_CHECKED
+
+    @property
+    def left_open(self) -> bool:
+        """Whether it holds as far as it has to, though the checker showed nothing."""
+        return self.ok and self.verdict is not None and self.verdict.kind is Kind.NOT_CHECKED
 
     def __str__(self) -> str:
-        beta = short(self.judgement.beta)
-        return f"{self.claim} except with probability {beta} of this check's own draw"
+        return f"{self.name}: {self.detail}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `upper` is (1 + m) delta, rounded up."""
-        found = self.judgement
-        upper = product_up(next_up(1.0 + found.slack), found.delta)
+        """Plain data."""
         return {
-            "holds": found.holds,
-            "eps": found.eps,
-            "delta": found.delta,
-            "m": found.slack,
-            "upper": upper,
-            "beta": found.beta,
-            "samples": found.samples,
-            "seeded": self.seeded,
+            "name": self.name,
+            "question": self.question.value,
+            "ok": self.ok,
+            "verdict": None if self.verdict is None else self.verdict.kind.value,
+            "detail": self.detail,
         }
-
-
-def _percent(margin: float) -> str:
-    """In per cent, rounded down; what is below zero by less than the last digit is the route's rounding."""
-    rounding = -1e-5 <= margin < 0.0
-    return f"{0.0 if rounding else math.floor(1e5 * margin) / 1e3:+.3f} %"
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
     """The result of `dm.verify`; it is true in a condition exactly if every check held.
 
+    Two questions are answered, each by itself. *Is the claim true?* The independent checker proves it,
+    refutes it, or shows nothing. *Does the run follow the claim?* A run record states so; no file can prove
+    it.
+
     Attributes:
         source: the file, or "certificate" for an object.
         certificate: what was verified; None of a ledger, and where the file could not be read.
         checks: in the order in which they were made.
-        margin: by how much, relative, sigma exceeds what the tightest second route needs, to first order;
-            negative where it falls short; None where nothing was recomputed.
         run: the run record whose certificate it is; None where a certificate was verified.
         ledger: what was verified, where it was a ledger.
-        draw: what draws of the verifier's own prove, where the claim of a certificate rests on a certified
-            sample; else None.
         signed: who issued the file, where a trusted key signed that; else None.
 
     Example:
         >>> import dpmech as dm
         >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.8), 2.0, 1e-5, participation=dm.MinSep(4))
         >>> found = dm.verify(cal.certificate())
-        >>> found.ok, found.failures
-        (True, ())
+        >>> found.ok, found.claim.value, found.failures
+        (True, 'PROVED', ())
     """
 
     source: str
     certificate: Certificate | None
     checks: tuple[Check, ...]
-    margin: float | None
     run: RunRecord | None = None
     ledger: Ledger | None = None
-    draw: OwnDraw | None = None
     signed: Statement | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every check held."""
+        """Whether the claim is proved, and every other check held."""
         return bool(self.checks) and all(check.ok for check in self.checks)
+
+    @property
+    def claim(self) -> Kind | None:
+        """The checker's verdict on the claim, of a ledger on all of its claims; None where there is none."""
+        found = {check.verdict.kind for check in self.checks if check.name == "claim" and check.verdict}
+        return next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED, Kind.PROVED) if kind in found), None)
+
+    @property
+    def failure(self) -> float:
+        """Probability, over the checker's own draws, that something PROVED here is false: a union bound."""
+        return math.fsum(verdict.failure for verdict in self._verdicts(Kind.PROVED))
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing was found wrong, but something could not be shown."""
+        failed = [check for check in self.checks if not check.ok]
+        return bool(failed) and all(check.undecided for check in failed)
+
+    @property
+    def proved(self) -> tuple[str, ...]:
+        """One line for everything that the checker proved."""
+        return self._said(Kind.PROVED)
+
+    @property
+    def refuted(self) -> tuple[str, ...]:
+        """One line for everything that the checker refuted."""
+        return self._said(Kind.REFUTED)
+
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """One line for everything that it showed nothing about, and for every part of the file left out."""
+        parts = (
+            part for check in self.checks if check.verdict is not None for part in check.verdict.unchecked
+        )
+        return (*self._said(Kind.NOT_CHECKED), *dict.fromkeys(parts))
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -139,43 +165,79 @@ class Verification:
         return tuple(str(check) for check in self.checks if not check.ok)
 
     @property
-    def routes(self) -> tuple[str, ...]:
-        """The routes by which something was recomputed, each once."""
-        return tuple(dict.fromkeys(check.route for check in self.checks if check.route))
+    def statements(self) -> tuple[str, ...]:
+        """What a run record states of its run, one line each; nothing proves them but the trainer's word."""
+        return tuple(str(check) for check in self.checks if check.question is Question.RUN)
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
         if not self.ok:
-            return "\n".join(on_one_line(f"{self.source}: REFUSED: {line}") for line in self.failures)
-        certificate = self.certificate
-        headline = "" if certificate is None else certificate.headline
-        headline = headline if self.run is None else str(self.run)
-        headline = headline if self.ledger is None else self.ledger.headline
-        margin = "" if self.margin is None else f"; sigma margin {_percent(self.margin)}"
-        proved = "" if self.draw is None else f"; {self.draw}"
-        signed = "" if self.signed is None else f"; {self.signed}"
-        if self.signed is None and any(check.name == "signature" for check in self.checks):
-            signed = "; not signed"  # whoever named a key should not take silence for a signature
-        return on_one_line(f"{self.source}: VERIFIED: {headline}{margin}{proved}{signed}")
+            return "\n".join(
+                on_one_line(f"{self.source}: {'NOT CHECKED' if check.undecided else 'REFUSED'}: {check}")
+                for check in self.checks
+                if not check.ok
+            )
+        said = [self._headline()]
+        if self.claim is not None:
+            chance = f" except with probability {typed(self.failure)}" if self.failure else ""
+            said.append(f"claim {self.claim.value}{chance}")
+        if self.run is not None:
+            said.append("that the run follows it is stated by its record, not proved")
+        said += [f"{check.name} {check.detail}" for check in self.checks if check.left_open]
+        if self.signed is not None:
+            said.append(str(self.signed))
+        elif any(check.name == "signature" for check in self.checks):
+            said.append("not signed")  # whoever named a key should not take silence for a signature
+        return on_one_line(f"{self.source}: VERIFIED: {'; '.join(said)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data, for JSON; `claim` and `run_follows` answer one question each."""
+        statements = [check for check in self.checks if check.question is Question.RUN]
         return {
             "source": self.source,
             "ok": self.ok,
             "guarantee": self._guarantee(),
             "fingerprint": None if self.certificate is None else self.certificate.fingerprint(),
-            "margin": self.margin,
+            "claim": {
+                "question": "is the claim true?",
+                "verdict": None if self.claim is None else self.claim.value,
+                "failure": self.failure,
+                "proved": list(self.proved),
+                "refuted": list(self.refuted),
+                "not_checked": list(self.not_checked),
+            },
+            "run_follows": None
+            if self.run is None
+            else {
+                "question": "does the run follow the claim?",
+                "verdict": "STATED" if all(check.ok for check in statements) else "REFUSED",
+                "statements": list(self.statements),
+            },
             "run": None if self.run is None else self.run.to_dict()["run"],
             "ledger": None if self.ledger is None else self.ledger.to_dict()["ledger"],
-            "draw": None if self.draw is None else self.draw.to_dict(),
             "signed": None if self.signed is None else self.signed.to_dict(),
-            "routes": list(self.routes),
             "failures": list(self.failures),
-            "checks": [dataclasses.asdict(check) for check in self.checks],
+            "checks": [check.to_dict() for check in self.checks],
         }
+
+    def _verdicts(self, kind: Kind) -> list[Verdict]:
+        return [
+            check.verdict for check in self.checks if check.verdict is not None and check.verdict.kind is kind
+        ]
+
+    def _said(self, kind: Kind) -> tuple[str, ...]:
+        return tuple(
+            str(check) for check in self.checks if check.verdict is not None and check.verdict.kind is kind
+        )
+
+    def _headline(self) -> str:
+        if self.ledger is not None:
+            return self.ledger.headline
+        if self.run is not None:
+            return str(self.run)
+        return "" if self.certificate is None else self.certificate.headline
 
     def _guarantee(self) -> str | None:
         if self.ledger is not None:

@@ -9,8 +9,6 @@ from dpmech.verifying.report import Check
 
 __all__ = ["signature_check", "trusted"]
 
-_ROUTE = "Ed25519 over the statement in the envelope"
-
 
 def trusted(
     keys: Sequence[PublicKey | str | os.PathLike[str]], more: Sequence[PublicKey], *, needed: bool
@@ -53,6 +51,4 @@ def signature_check(
         statement, signer = check_signature(text, envelope, keys)
     except CertificateError as error:
         return Check("signature", ok=False, detail=str(error)), None
-    return Check(
-        "signature", ok=True, detail=f"{statement}, key {signer.key_id[:16]}", route=_ROUTE
-    ), statement
+    return Check("signature", ok=True, detail=f"{statement}, key {signer.key_id[:16]}"), statement

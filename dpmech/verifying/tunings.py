@@ -17,7 +17,6 @@ from dpmech.verifying.report import Check
 
 __all__ = ["one_shift", "tuning_checks"]
 
-_ROUTE = "one shift of the claim"
 # What the hulls of the first route leave open beside a curve with a kink: factors of delta and of eps.
 _DELTA, _EPS = 1.05, 1.1
 _HALVINGS = 200
@@ -35,12 +34,12 @@ def tuning_checks(ledger: Ledger) -> Iterator[Check]:
         alone = PrivacyProfile(parts, BOUND, Provenance("claims.basic"))
         stated = f"{release.name!r}, the best of {release.runs!r}, by the claim of one run alone"
         if delta * _DELTA >= 1.0:
-            yield Check("tuning", ok=False, detail=f"{stated}: nothing is private", route=_ROUTE)
+            yield Check("tuning", ok=False, detail=f"{stated}: nothing is private")
             continue
         found = alone.private_selection(release.runs).epsilon(delta * _DELTA).upper
         ok = min(eps, budget.eps) * (1.0 - 1e-6) <= found <= eps * _EPS + 1e-3
         detail = f"{stated}: eps {up(eps)} at delta {up(delta)}; the first route has {up(found)}"
-        yield Check("tuning", ok=ok, detail=detail, route=_ROUTE)
+        yield Check("tuning", ok=ok, detail=detail)
 
 
 def one_shift(eps: float, delta: float, runs: RunCount) -> tuple[float, float]:

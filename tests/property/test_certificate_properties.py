@@ -223,7 +223,7 @@ def test_a_mangled_file_is_refused_within_the_budget_and_never_breaks_verify(doc
     with monkeypatch.context() as patch:
         patch.setattr(metering._Meter, "spend", counted)
         try:
-            found = dm.verify(path, rng=1, max_seconds=20.0, max_memory=1e9)
+            found = dm.verify(path, max_seconds=20.0, max_memory=1e9)
         except dm.DpmechError:
             found = None
     assert sum(work.seconds for work in spent) <= 20.0 * (1.0 + 1e-9)

@@ -103,8 +103,6 @@ TOO_DEAR = {
     "1e8 steps of a banded inverse": lambda: claimed(dm.BandedInverse(10**8, [1.0, -0.5, 0.1])),
     "1e8 steps of a square root": lambda: claimed(dm.InverseSquareRoot(10**8, 10**8)),
     "normalised columns without bands": lambda: claimed(dm.ColumnNormalized(dm.SquareRoot(10**6))),
-    "no grid is that fine": lambda: claimed(dm.LambdaCGD(24, 0.5), BINS, dm.Deterministic(1e-9)),
-    "ten million bins": lambda: claimed(dm.Identity(10**7), dm.BallsInBins(10**7), dm.Importance()),
 }
 
 

@@ -34,9 +34,7 @@ def review_of(*documents, claim_only=True):
     """The review of some documents, verified, under the names 0.json, 1.json."""
     named = {f"{number}.json": one for number, one in enumerate(documents)}
     subject = Subject.of(named)
-    found = tuple(
-        dataclasses.replace(dm.verify(named[name], rng=1), source=name) for name in subject.to_verify
-    )
+    found = tuple(dataclasses.replace(dm.verify(named[name]), source=name) for name in subject.to_verify)
     attacks = None
     if all(found):
         attacks = attacks_of(subject.certificate, claim_only=claim_only, rng=1, progress=lambda line: None)

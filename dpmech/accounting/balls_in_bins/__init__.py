@@ -49,12 +49,10 @@ from dpmech.accounting.balls_in_bins.sampling import (
     CertifiedAccountant,
     CurveEstimate,
     ImportanceAccountant,
-    Judgement,
     RoughSample,
     RoughSigma,
     draw_entropy,
     estimate_curve,
-    judge_delta,
     pilot_size,
 )
 from dpmech.accounting.balls_in_bins.streams import RemoveDraw, Stage, generator, stage_seed
@@ -73,7 +71,6 @@ __all__ = [
     "ImportanceAccountant",
     "InTurnAccountant",
     "IndependentAccountant",
-    "Judgement",
     "LiftedGroup",
     "LogError",
     "PointGroup",
@@ -97,7 +94,6 @@ __all__ = [
     "folded",
     "generator",
     "half_space_add",
-    "judge_delta",
     "log_largest_weight",
     "log_mean_exp",
     "log_tail_factor",

@@ -1,4 +1,4 @@
-"""Delta under Poisson sampling by lattices and convolution: the second route to what the transform gives."""
+"""Delta under Poisson sampling by lattices and convolution: another way to what the transform gives."""
 
 import math
 from collections.abc import Callable

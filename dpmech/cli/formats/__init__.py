@@ -3,6 +3,6 @@
 from dpmech.cli.formats.github import github
 from dpmech.cli.formats.junit import junit
 from dpmech.cli.formats.sarif import sarif
-from dpmech.cli.formats.verdicts import Verdicts
+from dpmech.cli.formats.verdicts import Verdicts, exit_code
 
-__all__ = ["Verdicts", "github", "junit", "sarif"]
+__all__ = ["Verdicts", "exit_code", "github", "junit", "sarif"]

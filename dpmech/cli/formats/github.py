@@ -1,6 +1,6 @@
 """Commands of GitHub workflows: one annotation for every failure."""
 
-from dpmech.cli.formats.verdicts import UNREAD, Verdicts, shown
+from dpmech.cli.formats.verdicts import UNREAD, Verdicts, name_of, shown
 from dpmech.free_text import printable
 from dpmech.verifying import Verification
 
@@ -20,7 +20,7 @@ def github(verdicts: Verdicts) -> str:
         if one.ok:
             lines.append(_command("notice", one.source, "dpmech verify", _verified(one)))
         lines += [
-            _command("error", one.source, f"dpmech verify: {check.name}", str(check))
+            _command("error", one.source, f"dpmech verify: {name_of(check)}", str(check))
             for check in verdicts.failures(one)
         ]
     lines += [

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
 
-from dpmech.cli.formats.verdicts import UNREAD, Verdicts, shown
+from dpmech.cli.formats.verdicts import UNREAD, Verdicts, name_of, shown
 from dpmech.verifying import Check
 
 __all__ = ["junit"]
@@ -14,7 +14,7 @@ __all__ = ["junit"]
 def junit(verdicts: Verdicts) -> str:
     """The XML that CI servers read: elements and attributes that all of them take, and no others.
 
-    A failed check is a failure; a file that could not be verified is an error.
+    A failed check is a failure; a claim that was not checked, and a file that could not be read, is an error.
     """
     suites = [_suite(one.source, one.checks) for one in verdicts.found]
     suites += [_unread(source, reason) for source, reason in verdicts.unread.items()]
@@ -31,17 +31,19 @@ def junit(verdicts: Verdicts) -> str:
 
 
 def _suite(source: str, checks: Sequence[Check]) -> ET.Element:
-    failures = sum(not check.ok for check in checks)
-    suite = _empty(source, tests=len(checks), failures=failures, errors=0)
+    errors = sum(check.undecided for check in checks)
+    failures = sum(not check.ok for check in checks) - errors
+    suite = _empty(source, tests=len(checks), failures=failures, errors=errors)
     seen: Counter[str] = Counter()
     for check in checks:
-        name = shown(f"{check.name} [{check.route}]" if check.route else check.name)
+        name = shown(name_of(check))
         # Servers tell tests apart by suite and name alone.
         seen[name] += 1
         repeated = f" ({seen[name]})" if seen[name] > 1 else ""
         case = _case(suite, source, name + repeated)
         if not check.ok:
-            failure = ET.SubElement(case, "failure", type=shown(check.name), message=shown(check.detail))
+            kind = "error" if check.undecided else "failure"
+            failure = ET.SubElement(case, kind, type=shown(check.name), message=shown(check.detail))
             failure.text = shown(str(check))
     return suite
 

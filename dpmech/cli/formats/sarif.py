@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dpmech.cli.documents import in_a_log
-from dpmech.cli.formats.verdicts import UNREAD, Verdicts, shown
+from dpmech.cli.formats.verdicts import UNREAD, Verdicts, name_of, shown
 
 __all__ = ["sarif"]
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_OF_POLICY = "policy "
 
 
 def sarif(verdicts: Verdicts) -> str:
@@ -28,7 +29,9 @@ def sarif(verdicts: Verdicts) -> str:
         OASIS, Static Analysis Results Interchange Format 2.1.0.
     """
     faults = [
-        (one.source, check.name, check.detail) for one in verdicts.found for check in verdicts.failures(one)
+        (one.source, name_of(check), check.detail)
+        for one in verdicts.found
+        for check in verdicts.failures(one)
     ]
     faults += [(source, UNREAD, reason) for source, reason in verdicts.unread.items()]
     names = list(dict.fromkeys(name for _, name, _ in faults))
@@ -62,8 +65,10 @@ def _rule(name: str) -> dict[str, Any]:
         UNREAD: "A file is missing, may not be read, or would cost more work than the budget allows.",
     }
     default = f"The check '{shown(name)}' of dpmech verify does not hold."
-    if name.startswith("policy "):
-        default = f"The rule {shown(name.removeprefix('policy '))} of the policy is broken."
+    if name.startswith(_OF_POLICY):
+        default = f"The rule {shown(name.removeprefix(_OF_POLICY))} of the policy is broken."
+    if name.endswith(" not checked"):
+        default = "The independent checker showed nothing about it, neither that it holds nor the opposite."
     return {
         "id": _id(name),
         "shortDescription": {"text": words.get(name, default)},
@@ -72,7 +77,7 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _id(name: str) -> str:
-    return "dpmech/" + shown(name).replace(" ", "-")
+    return "dpmech/" + shown(name).replace(": ", "/").replace(" ", "-")
 
 
 def _results(faults: Sequence[tuple[str, str, str]], names: Sequence[str]) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def test_a_node_on_the_wrong_side_is_refused(kind, direction, factor, end):
 def test_verify_says_it_beside_the_claim(tmp_path):
     for own, ok in ((run(), True), (with_checksum(moved(run(), "remove", 0.5)), False)):
         own.save(tmp_path / "certificate.json")
-        found = dm.verify(tmp_path / "certificate.json", rng=1)
+        found = dm.verify(tmp_path / "certificate.json")
         assert found.ok is ok, found
         assert [check.ok for check in found.checks if check.name == "profile"] == [ok]
 
@@ -301,7 +301,7 @@ def test_nodes_from_samples_may_say_so():
 def test_nodes_are_no_surer_than_what_they_come_from(by, guarantee, said, tmp_path):
     forged = with_nodes(saved.certificate("bins inside"), by=by, guarantee=guarantee)
     (tmp_path / "forged.json").write_text(forged.to_json())
-    found = dm.verify(tmp_path / "forged.json", rng=1)
+    found = dm.verify(tmp_path / "forged.json")
     assert not found.ok
     (failure,) = found.failures
     assert "nodes of the profile" in failure

@@ -104,7 +104,7 @@ def test_show_says_what_python_prints(folder):
     assert "lambda-cgd (n=36, lam=0.5)\nmin-sep (min_sep=12, max_participations=3)\n" in first
     assert first.splitlines()[7:] == str(own).splitlines()[6:]
     assert second.startswith("sampled.json: certificate\ndeterministic upper bound\n")
-    assert "not recomputed" in result.stderr
+    assert "not verified" in result.stderr
     assert done("show", "plain.json", "--quiet").stderr == ""
     claim = told("show", "plain.json")["files"][0]["certificate"]
     assert (claim["sigma"], claim["fingerprint"]) == (own.sigma, own.fingerprint())
@@ -150,7 +150,7 @@ def test_show_tells_what_it_can_read(folder):
     assert result.exit_code == 2
     assert result.stdout.startswith("plain.json: certificate\nexact\n")
     note, first, second = result.stderr.splitlines()
-    assert note == "dpmech: note: read, not recomputed: dpmech verify plain.json"
+    assert note == "dpmech: note: read, not verified: dpmech verify plain.json"
     assert first.startswith("dpmech show: missing.json must be a readable file")
     assert second.startswith("dpmech show: edited.json: ")
     assert run("show", "plain.json", "edited.json").exit_code == 1

@@ -115,9 +115,9 @@ def test_what_was_found_is_printed_though_it_cannot_be_written(folder, monkeypat
 
 
 def test_too_much_work_is_told_as_by_verify(folder):
-    result = run("report", "certificate.json", "--out", "x.html", "--max-seconds", "1e-9")
+    result = run("report", "certificate.json", "--out", "x.html", "--max-memory", "1e-9")
     assert result.exit_code == 2
-    assert "--max-seconds" in result.stderr
+    assert "--max-memory" in result.stderr
 
 
 def test_rigour_is_asked_for(folder):

@@ -70,7 +70,7 @@ def test_a_run_record_stands_for_its_certificate_and_a_ledger_for_none(tmp_path)
     assert [one.exit_code for one in told] == [0, 0]
     first, second = (" ".join(one.stdout.split()).partition("sigma ")[2] for one in told)
     assert first == second
-    assert "read, not recomputed: dpmech verify" in told[0].stderr
+    assert "read, not verified: dpmech verify" in told[0].stderr
     assert "note" not in run("risk", tmp_path / "run.json", "--quiet").stderr
     ledger = dm.Ledger()
     ledger.add("first", claim)

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 import dpmech as dm
 from dpmech import cli
 from dpmech.cli.workers import in_order, silent
-from tests.support.saved import path_of
 
 PLAN = ["--dataset-size", "40", "--batch-size", "10", "--epochs", "2", "--eps", "2", "--delta", "1e-3"]
 BINS = ["--sampling", "balls-in-bins", "--seed", "3"]
@@ -51,7 +50,6 @@ def told(*arguments):
             ["optimize", *PLAN, "--sampling", "epochs", "--families", "lambda-cgd,blt:buffers=1"],
             marks=pytest.mark.slow,
         ),
-        ["verify", str(path_of("bins")), "--seed", "3"],
     ],
     ids=lambda command: command[0],
 )

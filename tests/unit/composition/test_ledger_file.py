@@ -214,7 +214,7 @@ def test_blocks_bear_any_name():
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_an_honest_ledger_is_verified(name):
-    found = dm.verify(ALL[name], rng=3)
+    found = dm.verify(ALL[name])
     assert found.ok, found.failures
     assert found.ledger.to_dict() == ALL[name].to_dict()
     assert found.certificate is None
@@ -224,7 +224,7 @@ def test_an_honest_ledger_is_verified(name):
         {one.certificate.fingerprint() for one in ALL[name].releases}
     )
     named = {check.name for check in found.checks}
-    assert {"file", "privacy", "mode"} <= named
+    assert {"file", "claim", "mode"} <= named
     assert ("limit" in named) == (name != "announced")
     data = json.loads(json.dumps(found.to_dict()))
     assert data["ok"] is True
@@ -258,7 +258,7 @@ def test_a_price_or_a_limit_that_is_off_is_found(name, monkeypatch):
                "slack": lambda: chosen(dm.ClaimCurrency(5e-6))}[name]  # fmt: skip
     with monkeypatch.context() as patched:
         patched.setattr(kind, "price", low)
-        assert [check.name for check in dm.verify(rebuilt(), rng=3).checks if not check.ok] == ["price"]
+        assert [check.name for check in dm.verify(rebuilt()).checks if not check.ok] == ["price"]
     make = type(ALL[name].currency).filter
 
     def generous(self, budget):
@@ -267,7 +267,7 @@ def test_a_price_or_a_limit_that_is_off_is_found(name, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(type(ALL[name].currency), "filter", generous)
-        assert [check.name for check in dm.verify(rebuilt(), rng=3).checks if not check.ok] == ["limit"]
+        assert [check.name for check in dm.verify(rebuilt()).checks if not check.ok] == ["limit"]
 
 
 def test_the_command_checks_ledgers(tmp_path):

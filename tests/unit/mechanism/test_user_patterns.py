@@ -8,7 +8,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
-from dpmech.verifying.sensitivity_routes import second_bracket
+from dpmech.checker import Kind
 
 
 def placements(n, min_sep, most):
@@ -69,11 +69,17 @@ def test_replaced_users_may_differ_by_twice_as_much():
 
 
 @pytest.mark.parametrize("adjacency", list(dm.Adjacency))
-def test_the_second_route_counts_examples_too(adjacency):
-    mechanism = dm.Mechanism(dm.LambdaCGD(20, 0.7), dm.MinSep(5, max_examples_per_user=3), adjacency)
-    found = second_bracket(mechanism)
-    assert found.upper == pytest.approx(mechanism.sensitivity.upper, rel=1e-9)
-    assert found.lower == pytest.approx(mechanism.sensitivity.lower, rel=1e-9)
+def test_the_checker_counts_examples_too(adjacency):
+    cal = dm.calibrate_sigma(
+        dm.LambdaCGD(20, 0.7),
+        2.0,
+        1e-5,
+        participation=dm.MinSep(5, max_examples_per_user=3),
+        adjacency=adjacency,
+    )
+    assert dm.verify(cal.certificate()).claim is Kind.PROVED
+    less = with_checksum(dataclasses.replace(cal, sigma=cal.sigma * (1.0 - 1e-6)))
+    assert dm.verify(less.certificate()).claim is Kind.REFUTED
 
 
 def test_one_example_is_the_claim_about_examples_and_others_do_not_change():

@@ -14,7 +14,6 @@ import dpmech as dm
 from dpmech.mechanism.strategies import banded_inverse, toeplitz
 from dpmech.numerics import integer_convolution, series
 from dpmech.numerics import toeplitz as linalg
-from dpmech.verifying.series_recursion import recursive_inverse
 
 pytestmark = pytest.mark.usefixtures("longdouble")
 PACKAGE = pathlib.Path(dm.__file__).parent
@@ -151,8 +150,6 @@ def test_random_inverses_are_within_their_error(coefs, n, method):
             return
     exact = exact_inverse(coefs[:n], n)
     assert column_error(found, exact) <= error
-    again = recursive_inverse(coefs, n)
-    assert column_error(again, exact) <= 1e-12
     bounds = dm.sensitivity(dm.BandedInverse(n, coefs[:n]), dm.SingleParticipation())
     assert mp.mpf(bounds.lower) <= largest_norm(exact) <= mp.mpf(bounds.upper)
 

@@ -118,8 +118,8 @@ def test_a_refused_claim_and_an_estimate_cannot_be_overlooked():
     assert "VERIFIED" not in text
     assert as_markdown(review_of(weak)).count("**REFUSED: this claim did not hold") == 1
     estimate = review_of(small("bins 8"))
-    assert "≈ ESTIMATE, and no proof" in as_html(estimate, made=MADE)
-    assert "**ESTIMATE, and no proof.**" in as_markdown(estimate)
+    assert "≈ VERIFIED, and issued on an estimate" in as_html(estimate, made=MADE)
+    assert "**Issued on an estimate.**" in as_markdown(estimate)
 
 
 def test_markdown_has_the_tags_and_stays_a_section(plain, hostile):

@@ -32,17 +32,17 @@ def accounted(own, method, samples=None):
     )
 
 
-@pytest.mark.parametrize("own", [FEW, SOME], ids=["no sample", "a sample"])
-def test_where_only_moments_decide_they_give_the_stated_eps(own):
-    assert dm.verify(own, rng=1).ok
-    found = dm.verify(told(own, upper=0.5 * own.budget.eps), rng=1)
+def test_where_only_moments_decide_they_give_the_stated_eps():
+    assert dm.verify(SOME).ok
+    found = dm.verify(told(SOME, upper=0.5 * SOME.budget.eps))
     assert not found.ok
     assert any("achieved eps" in line for line in found.failures)
 
 
-def test_a_lower_end_that_nothing_confirms_is_refused():
-    found = dm.verify(told(FEW, lower=0.9 * FEW.achieved.upper), rng=1)
-    assert any("no other route confirms that eps is at least" in line for line in found.failures)
+def test_a_lower_end_is_not_looked_at_where_it_is_no_exact_one():
+    found = dm.verify(told(SOME, lower=0.9 * SOME.achieved.upper))
+    assert found.ok, found.failures
+    assert any(line.startswith("lower ends") for line in found.not_checked)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_numbers_come_from_where_they_are_said_to_come_from(own):
     for other in others:
         (check,) = label_checks(told(own, by=other))
         assert check.detail.startswith("achieved eps is that of ")
-        assert not dm.verify(told(own, by=other), rng=1).ok
+        assert not dm.verify(told(own, by=other)).ok
     forged = dataclasses.replace(
         own, sensitivity=dataclasses.replace(own.sensitivity, by=dataclasses.replace(less, route="cgd.lem8"))
     )

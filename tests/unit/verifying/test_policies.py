@@ -126,7 +126,7 @@ def test_a_broken_policy_and_a_false_claim_are_both_told():
 
     forged = with_checksum(dataclasses.replace(PLAIN, sigma=0.9 * PLAIN.sigma))
     found = dm.verify(forged, policy=dm.Policy(max_eps=1.0))
-    assert [failure.split(":")[0] for failure in found.failures] == ["privacy", "policy max_eps"]
+    assert [failure.split(":")[0] for failure in found.failures] == ["claim", "policy max_eps"]
 
 
 def test_a_file_that_cannot_be_read_has_no_rules(tmp_path):

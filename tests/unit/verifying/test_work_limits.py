@@ -9,26 +9,22 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.accounting import LatticeRoute, accountant_for
 from dpmech.accounting.balls_in_bins.ring import programme as ring_programme
 from dpmech.accounting.balls_in_bins.sampling import blocks as sampling
 from dpmech.cli import main
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
-from dpmech.numerics import metering, series
+from dpmech.numerics import series
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.verifying import limits
-from tests.support import saved
 from tests.support.forged_files import (
     BASE,
-    BINS,
     CONTRADICTORY,
     DECAYS,
     LARGE,
     SCALES,
     TOO_DEAR,
     changed,
-    consistent,
     nested,
 )
 
@@ -62,8 +58,6 @@ def test_forged_claims_are_refused_before_anything_of_their_size_is_formed(name,
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "--max-" in result.stderr
-    if name == "no grid is that fine":
-        return  # its 24 steps are soon formed
     # Loading it checks all but the numbers that take this work.
     assert dm.Certificate.load(path).sigma == BASE.sigma
 
@@ -126,14 +120,11 @@ def test_larger_files_are_not_read(tmp_path):
 def test_the_budget_can_be_raised_and_lowered(tmp_path):
     path = tmp_path / "certificate.json"
     BASE.save(path)
-    with pytest.raises(dm.WorkLimitError, match=r"above the allowed 1e-06 s .* raise max_seconds \(--max"):
-        dm.verify(path, max_seconds=1e-6)
     with pytest.raises(dm.WorkLimitError, match=r"and 1e-06 GB; raise max_memory \(--max-memory\)"):
         dm.verify(path, max_memory=1e3)
-    for option in ("--max-seconds", "--max-memory"):
-        result = CliRunner().invoke(main, ["verify", str(path), option, "1e-6"])
-        assert result.exit_code == 2
-        assert option in result.stderr
+    result = CliRunner().invoke(main, ["verify", str(path), "--max-memory", "1e-6"])
+    assert result.exit_code == 2
+    assert "--max-memory" in result.stderr
     assert dm.verify(path, max_seconds=30.0, max_memory=5e8).ok
     for name in ("max_seconds", "max_memory"):
         for value in (0.0, -1.0, float("nan"), "1"):
@@ -143,68 +134,19 @@ def test_the_budget_can_be_raised_and_lowered(tmp_path):
         dm.verify(path, max_file_size=0)
 
 
+@pytest.mark.parametrize(("seconds", "allowed"), [(1.0, 300.0), (1e6, 1e6)])
+def test_reading_has_a_budget_that_the_checkers_raises(seconds, allowed, tmp_path, tripwires):
+    path = tmp_path / "forged.json"
+    path.write_text(TOO_DEAR["1e8 independent steps"]())
+    with pytest.raises(dm.WorkLimitError) as refusal:
+        dm.verify(path, max_seconds=seconds)
+    assert refusal.value.allowed == (allowed, 4e9)
+
+
 def test_objects_have_the_same_budget(tripwires):
     dear = changed(BASE, strategy=dm.BLT(10**7, DECAYS, SCALES))
     with pytest.raises(dm.WorkLimitError):
         dm.verify(dear)
-
-
-BOUND, EXACT = dm.Kind.BOUND, dm.Kind.EXACT
-MIDDLING = {
-    "many bins": (
-        dm.LambdaCGD(1500, 0.5), dm.BallsInBins(1500), dm.Importance(), dm.Kind.ESTIMATE, 100.0, 1e8,
-    ),
-    "the programme": (dm.LambdaCGD(24, 0.5), BINS, dm.Deterministic(2e-4), BOUND, 0.6, 4e9),
-    "certified sampling": (
-        dm.LambdaCGD(24, 0.5), BINS, dm.Certified(1e-300), dm.Kind.PROBABLE, 0.6, 4e9,
-    ),
-    "every step": (dm.LambdaCGD(10**5, 0.5), dm.EveryStep(), dm.Exact(), EXACT, 20.0, 4e9),
-    "signed columns": (
-        dm.BandedToeplitz(1500, [1.0, -0.5, 0.4]), dm.MinSep(2, 700), dm.Exact(), BOUND, 300.0, 1e7,
-    ),
-    "a matrix": (dm.Dense(np.eye(100)), dm.EveryStep(), dm.Exact(), EXACT, 300.0, 1e5),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(MIDDLING))
-def test_what_depends_on_more_than_the_fields_is_counted_before_it_begins(name, tmp_path, monkeypatch):
-    """Whatever happens, no more than the budget is spent; and nothing that is not refused exceeds it."""
-    strategy, schema, method, guarantee, seconds, memory = MIDDLING[name]
-    path = tmp_path / "forged.json"
-    path.write_text(consistent(strategy, schema, method, guarantee))
-    # The forged errors would be found out first.
-    monkeypatch.setattr(dm.Certificate, "check_derived", lambda *_: None)
-    started = []
-    honest = metering._Meter.spend
-
-    def counted(self, work, what):
-        honest(self, work, what)
-        started.append(work)
-
-    monkeypatch.setattr(metering._Meter, "spend", counted)
-    with pytest.raises(dm.WorkLimitError) as refusal:
-        dm.verify(path, rng=1, max_seconds=seconds, max_memory=memory)
-    assert refusal.value.estimate[0] > seconds or refusal.value.estimate[1] > memory
-    assert refusal.value.allowed == (seconds, memory)
-    assert sum(work.seconds for work in started) <= seconds * (1.0 + 1e-9)
-    assert all(work.memory <= memory for work in started)
-
-
-def test_every_part_of_a_check_under_poisson_sampling_is_counted():
-    poisson = saved.certificate("poisson 40")
-    for seconds, words in ((0.01, "contour"), (3.0, "by PRV")):
-        with pytest.raises(dm.WorkLimitError, match=words):
-            dm.verify(poisson, max_seconds=seconds)
-    moments = dataclasses.replace(poisson.evidence, accountant=dm.Rdp())
-    by = accountant_for(poisson.mechanism, dm.Rdp()).by
-    achieved = dataclasses.replace(poisson.achieved, by=by)
-    forged = dataclasses.replace(poisson, evidence=moments, sigma=2.0 * poisson.sigma, achieved=achieved)
-    with pytest.raises(dm.WorkLimitError, match="Renyi"):
-        dm.verify(forged, max_seconds=7.0)
-    with metered(1e-4, 1e9), pytest.raises(dm.WorkLimitError, match="a transform at"):
-        dm.delta(dm.Identity(40), 3.0, 2.0, participation=dm.Poisson(0.1))
-    with metered(1e-4, 1e9), pytest.raises(dm.WorkLimitError, match="a lattice of"):
-        LatticeRoute(accountant_for(poisson.mechanism, dm.Pld()).release).delta(3.0, 2.0, tolerance=1e-3)
 
 
 def test_a_meter_counts_inside_its_block_only():
@@ -308,21 +250,3 @@ def test_the_steps_of_a_run_count_as_vectors_or_as_a_matrix(dense, monkeypatch):
         # 64 bytes an entry: of the block as a matrix, or of its first column.
         assert memory == 64.0 * (40.0**2 if dense else steps)
         assert seconds >= 2e-8 * memory
-
-
-def test_samples_of_bins_come_in_blocks_of_sixteen_at_least(monkeypatch):
-    certificate = changed(BASE, strategy=dm.Identity(200_000), participation=dm.BallsInBins(100_000))
-    assert counted_of(monkeypatch, certificate)["drawing samples of 100000 bins"][1] == 64.0 * 1_600_000
-    certificate = changed(BASE, strategy=dm.Identity(20), participation=dm.BallsInBins(10))
-    assert counted_of(monkeypatch, certificate)["drawing samples of 10 bins"][1] == 64.0 * 2**20
-    for schema in (dm.BallsInBins(1), dm.MinSep(3)):
-        certificate = changed(BASE, strategy=dm.Identity(20), participation=schema)
-        assert len(counted_of(monkeypatch, certificate)) == 1
-
-
-@pytest.mark.parametrize(("rel_error", "refused"), [(1e-4, False), (0.99e-4, True)])
-def test_no_grid_is_finer_than_a_ten_thousandth(rel_error, refused, monkeypatch):
-    certificate = changed(BASE, strategy=dm.Identity(20), participation=dm.BallsInBins(10))
-    evidence = dataclasses.replace(certificate.evidence, accountant=dm.Deterministic(rel_error))
-    found = counted_of(monkeypatch, dataclasses.replace(certificate, evidence=evidence))
-    assert (float("inf") in {seconds for seconds, _ in found.values()}) is refused

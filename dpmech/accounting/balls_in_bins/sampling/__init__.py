@@ -6,7 +6,6 @@ from dpmech.accounting.balls_in_bins.sampling.blocks import draw_entropy
 from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant
 from dpmech.accounting.balls_in_bins.sampling.curve_estimate import CurveEstimate, estimate_curve
 from dpmech.accounting.balls_in_bins.sampling.estimate_accountant import ImportanceAccountant
-from dpmech.accounting.balls_in_bins.sampling.judgement import Judgement, judge_delta
 from dpmech.accounting.balls_in_bins.sampling.rough_sigma import RoughSample, RoughSigma
 
 __all__ = [
@@ -14,11 +13,9 @@ __all__ = [
     "CurveEstimate",
     "FarAimError",
     "ImportanceAccountant",
-    "Judgement",
     "RoughSample",
     "RoughSigma",
     "draw_entropy",
     "estimate_curve",
-    "judge_delta",
     "pilot_size",
 ]

@@ -93,7 +93,7 @@ def test_the_schema_of_sarif_can_fail(folder):
 def test_workflow_commands_are_one_a_line(folder):
     lines = done("verify", *FILES, "--format", "github", code=2).stdout.splitlines()
     assert lines[0].startswith(
-        "::notice file=good one.json,line=1,title=dpmech verify::VERIFIED: exact; sigma margin +"
+        "::notice file=good one.json,line=1,title=dpmech verify::VERIFIED: exact; claim PROVED"
     )
     assert lines[1].startswith(
         "::error file=edited.json,line=1,title=dpmech verify%3A file::file: the seal is"
@@ -143,8 +143,8 @@ def test_json_is_a_format_under_two_names(folder):
 
 def hostile():
     """A verification in which everything that a file may say is hostile, twice over."""
-    bad = Check(HOSTILE, ok=False, detail=HOSTILE, route=HOSTILE)
-    found = Verification(HOSTILE, None, (bad, bad, Check("fine", ok=True, detail=HOSTILE)), None)
+    bad = Check(HOSTILE, ok=False, detail=HOSTILE)
+    found = Verification(HOSTILE, None, (bad, bad, Check("fine", ok=True, detail=HOSTILE)))
     return Verdicts([found], {f"{HOSTILE}2": HOSTILE})
 
 

@@ -1,0 +1,112 @@
+"""Is the claim of a certificate true? The independent checker decides, and nothing else does."""
+
+import json
+from collections.abc import Iterator
+
+from dpmech.certificates import Certificate, RunRecord, seal_of, to_plain
+from dpmech.checker import BadDocument, Kind, Verdict, check_text
+from dpmech.exceptions import DpmechError, WorkLimitError
+from dpmech.numerics import EXACT, typed
+from dpmech.verifying.labels import label_checks
+from dpmech.verifying.report import Check
+from dpmech.verifying.run_checks import stopped_certificate
+
+__all__ = ["claim_check", "end_checks", "executed_checks"]
+
+_WAY_OUT = (
+    "nothing is shown, neither that it holds nor the opposite: allow more CPU time (max_seconds), calibrate "
+    "with a little more noise, or use a scheme that docs/checker.md covers"
+)
+# CPU seconds of a stated end of eps, which nothing rests on where it is not decided.
+_SECONDS_OF_ENDS = 5.0
+# A lower end is looked at from just below: an exact eps is stated to a millionth.
+_BELOW = 1.0 - 1e-6
+_UNFIT = (DpmechError, ArithmeticError, MemoryError, ValueError)
+
+
+def claim_check(text: str, *, seconds: float) -> Check:
+    """The checker's verdict on the certificate in a text.
+
+    Args:
+        text: of the file.
+        seconds: CPU time that each direction of a claim may take.
+    """
+    return _check("claim", text, seconds)
+
+
+def end_checks(certificate: Certificate, text: str, *, seconds: float) -> Iterator[Check]:
+    """Whether the stated bounds on eps are no better than the truth.
+
+    Without sampling an upper end has to be shown, and an exact one from below: a lower end is true if the
+    claim of a smaller eps is refuted. With sampling an upper end that is not decided is named among what is
+    not checked: it may be too close to the truth for draws and lattices, and the claim itself does not rest
+    on it; lower ends are not looked at.
+
+    Args:
+        certificate: what the text says.
+        text: of the file.
+        seconds: CPU time that each direction of a claim may take; 5 at most are used for an end.
+    """
+    own, limit, certain = certificate, min(seconds, _SECONDS_OF_ENDS), certificate.participation.certain
+    upper, lower = own.achieved.upper, own.achieved.lower
+    if upper < own.budget.eps:
+        stated = f"achieved eps is at most {typed(upper)}"
+        yield _end(text, upper, Kind.PROVED, stated, limit, needed=certain)
+    if lower > 0.0 and certain:
+        stated = f"achieved eps is at least {typed(lower)}"
+        yield _end(text, lower * _BELOW, Kind.REFUTED, stated, limit, needed=certificate.guarantee == EXACT)
+
+
+def executed_checks(record: RunRecord, *, seconds: float) -> Iterator[Check]:
+    """The labels of the eps of the steps executed, and the checker's verdict on it.
+
+    Nothing where the certificate says it all.
+    """
+    try:
+        stopped = stopped_certificate(record)
+        text = None if stopped is None else stopped.to_json()
+    except WorkLimitError:
+        raise
+    except _UNFIT as error:
+        detail = f"eps of the steps executed could not be formed as a claim: {error}"
+        yield Check("executed", ok=False, detail=detail)
+        return
+    if stopped is not None and text is not None:
+        yield from label_checks(stopped)
+        yield _check("executed", text, seconds)
+
+
+def _check(name: str, text: str, seconds: float) -> Check:
+    try:
+        verdict = check_text(text, seconds=seconds)
+    except BadDocument as error:
+        return Check(name, ok=False, detail=f"the checker refuses the file: {error}")
+    return Check(name, verdict.kind is Kind.PROVED, _told(verdict), verdict)
+
+
+def _told(verdict: Verdict) -> str:
+    words = f"{_kind(verdict)}: {verdict.claim}; {verdict.reason}"
+    return f"{words}; {_WAY_OUT}" if verdict.kind is Kind.NOT_CHECKED else words
+
+
+def _kind(verdict: Verdict) -> str:
+    if verdict.failure and verdict.kind is not Kind.NOT_CHECKED:
+        return f"{verdict.kind.value} except with probability {verdict.failure:g}"
+    return verdict.kind.value
+
+
+def _end(text: str, eps: float, due: Kind, stated: str, seconds: float, *, needed: bool) -> Check:
+    """Whether the claim of another eps is decided as it should be."""
+    document = json.loads(text)
+    document["claim"]["eps"] = to_plain(eps)
+    try:
+        verdict = check_text(json.dumps(document | {"seal": seal_of(document)}), seconds=seconds)
+    except BadDocument as error:
+        return Check("achieved", ok=False, detail=f"{stated}: the checker refuses the file: {error}")
+    if verdict.kind is Kind.NOT_CHECKED:
+        detail = f"NOT CHECKED: {stated}; {verdict.reason}"
+        return Check("achieved", ok=not needed, detail=detail, verdict=verdict)
+    ok = verdict.kind is due
+    found = "so the checker finds" if ok else "the checker finds the opposite"
+    detail = f"{stated}: {found}; {verdict.reason}"
+    return Check("achieved", ok, detail, verdict if due is Kind.PROVED else None)
