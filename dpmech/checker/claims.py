@@ -22,6 +22,7 @@ _ADAPTIVE = {
 }  # fmt: skip
 _LARGEST = 2**53
 COEFFICIENTS = ("C", "C^-1")
+_MOST_COEFFICIENTS = 100_000
 _LARGEST_EPS, _LEAST_DELTA = 1e5, 1e-300
 
 
@@ -111,15 +112,24 @@ def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN40
     if not isinstance(stated, dict) or stated.get("of") not in COEFFICIENTS:
         return
     leading = stated.get("leading")
-    if strategy.coefs is None or not isinstance(leading, list) or not 0 < len(leading) <= strategy.n:
+    if (
+        strategy.coefs is None
+        or not isinstance(leading, list)
+        or not (0 < len(leading) <= min(strategy.n, _MOST_COEFFICIENTS))
+    ):
         raise BadDocument(f"the coefficients are {shown(leading)}")
     if stated.get("columns_scaled") is not (strategy.scale is not None):
         raise BadDocument("the coefficients say otherwise whether columns are scaled")
-    own = strategy.coefs[: len(leading)]
+    total = stated.get("total")
+    if type(total) is not int or not len(leading) <= total <= strategy.n:
+        raise BadDocument(f"the number of coefficients is {shown(total)}")
+    own = strategy.coefs[:_MOST_COEFFICIENTS]
     if stated["of"] == "C^-1":
         own = reciprocal(own, len(own))
-    largest = max(float(c.abs_upper()) for c in own)
-    for t, (value, c) in enumerate(zip(leading, own, strict=True)):
+    largest = max(float(c.abs_upper()) for c in own[: len(leading)])
+    if any(c.abs_lower() > 1e-9 * largest for c in own[total:]):
+        raise BadDocument(f"{stated['of']} has more than the {total} coefficients that are stated")
+    for t, (value, c) in enumerate(zip(leading, own, strict=False)):
         if type(value) is not float or not abs(value - float(c)) <= 1e-9 * largest:
             raise BadDocument(
                 f"coefficient {t} of {stated['of']} is stated as {shown(value)}, not {float(c)!r}"

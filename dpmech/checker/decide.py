@@ -20,7 +20,7 @@ from . import components, mixtures
 from .claims import COEFFICIENTS, Claim, claim_of
 from .documents import BadDocument, decode, parse, read_bytes, shown
 from .gaussian import gaussian_delta, rounded_down, rounded_up
-from .losses import Curve, compose, lattice_range, law_above, law_below, reverse
+from .losses import Curve, TimeIsUp, compose, lattice_range, law_above, law_below, reverse, until
 from .pairs import Truncation, fixed_size_curve, sampled_curve, truncated_curve, user_curve
 from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
@@ -300,25 +300,33 @@ def _composed(claim: Claim, directions: list[_Direction], seconds: float) -> Ver
 def _one_direction(
     direction: _Direction, eps: float, delta: float, seconds: float
 ) -> tuple[bool | None, str]:
-    """Ever finer lattices until one of them decides, or the work is too much; the number that was found."""
+    """Ever finer lattices until one of them decides, or the work is too much; the number that was found.
+
+    The last one is left unfinished when it takes as long as all were given.
+    """
     ratio, allowance, start = arb(eps).exp(), delta * 1e-5, time.process_time()
-    losses = lattice_range(direction.above, allowance / direction.times)
-    spacing = 2.0 ** math.floor(math.log2((losses[1] - losses[0]) / 500))
+    end = start + 2.0 * seconds
     best, before = "1", (math.inf, math.inf)
-    while (losses[1] - losses[0]) / spacing < _MOST_NODES and time.process_time() - start < seconds:
-        upper = compose(law_above(direction.above, spacing, losses), direction.times, allowance).delta(ratio)
-        best = rounded_up(upper)
-        if upper <= arb(delta):
-            return True, best
-        law = law_below(direction.below, spacing, losses)
-        if law is not None:
-            lower = compose(law, direction.below_times, allowance).delta(ratio)
-            if lower > arb(delta):
-                return False, rounded_down(lower)
-        ends = (float(upper), float(lower) if law is not None else 0.0)
-        if all(abs(now - then) <= 1e-3 * delta for now, then in zip(ends, before, strict=True)):
-            break  # finer lattices will not tell more
-        spacing, before = spacing / 2.0, ends
+    try:
+        losses = lattice_range(until(end, direction.above), allowance / direction.times)
+        spacing = 2.0 ** math.floor(math.log2((losses[1] - losses[0]) / 500))
+        while (losses[1] - losses[0]) / spacing < _MOST_NODES and time.process_time() - start < seconds:
+            law = law_above(until(end, direction.above), spacing, losses)
+            upper = compose(law, direction.times, allowance, end).delta(ratio)
+            best = rounded_up(upper)
+            if upper <= arb(delta):
+                return True, best
+            lowest = law_below(until(end, direction.below), spacing, losses)
+            if lowest is not None:
+                lower = compose(lowest, direction.below_times, allowance, end).delta(ratio)
+                if lower > arb(delta):
+                    return False, rounded_down(lower)
+            ends = (float(upper), float(lower) if lowest is not None else 0.0)
+            if all(abs(now - then) <= 1e-3 * delta for now, then in zip(ends, before, strict=True)):
+                break  # finer lattices will not tell more
+            spacing, before = spacing / 2.0, ends
+    except TimeIsUp:
+        pass
     return None, best
 
 

@@ -14,15 +14,41 @@ coefficients.
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 
 from flint import arb, arb_poly
 
-__all__ = ["Curve", "Law", "compose", "lattice_range", "law_above", "law_below", "reverse"]
+__all__ = [
+    "Curve",
+    "Law",
+    "TimeIsUp",
+    "compose",
+    "lattice_range",
+    "law_above",
+    "law_below",
+    "reverse",
+    "until",
+]
 
 Curve = Callable[[arb], arb]
 # Where bends grow by more than this from dot to dot, lowered dots are not convex.
 _STEEP = 1.4
+
+
+class TimeIsUp(Exception):
+    """The CPU time that there was for one direction is used up."""
+
+
+def until(end: float, curve: Curve) -> Curve:
+    """The same curve, which raises `TimeIsUp` when the process has used `end` seconds of CPU time."""
+
+    def timed(alpha: arb) -> arb:
+        if time.process_time() > end:
+            raise TimeIsUp
+        return curve(alpha)
+
+    return timed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,14 +186,16 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
     return Law(spacing, first, arb_poly(masses), arb(0), above=False)
 
 
-def compose(law: Law, times: int, allowance: float) -> Law:
-    """The law of the product of so many copies, by repeated squaring.
+def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> Law:
+    """The law of the product of so many copies, by repeated squaring, within `end` seconds of CPU time.
 
     Masses at the ends, of at most `allowance` in all, are moved to the safe side: from above upwards, to
     infinity at the upper end; from below to the highest loss that is kept, and dropped at the lower end.
     """
     found, done = law, 1
     for digit in bin(times)[3:]:
+        if time.process_time() > end:
+            raise TimeIsUp
         found, done = _trimmed(_product(found, found), allowance * 2 * done / times), 2 * done
         if digit == "1":
             found, done = _trimmed(_product(found, law), allowance * (done + 1) / times), done + 1

@@ -174,6 +174,14 @@ def test_stated_coefficients_are_those_of_the_strategy():
     ):
         with pytest.raises(BadDocument, match="coefficient"):
             read(stated)
+    # A reader who takes all that is stated for all there is would not correlate the noise.
+    for stated in (coefficients("C^-1", [1.0]) | {"total": 1}, coefficients("C", [1.0, 0.5]) | {"total": 2}):
+        with pytest.raises(BadDocument, match=r"more than the \d coefficients"):
+            read(stated)
+    assert read(coefficients("C^-1", [1.0, -0.5]) | {"total": 2}).strategy.n == 4
+    for total in (None, 1, 5, 2.0):
+        with pytest.raises(BadDocument, match="number of coefficients"):
+            read(coefficients("C^-1", [1.0, -0.5]) | {"total": total})
     with pytest.raises(BadDocument, match="scaled"):
         read(coefficients("C", [1.0, 0.5]) | {"columns_scaled": True})
     dense = {"type": "Dense", "matrix": [[1.0]]}

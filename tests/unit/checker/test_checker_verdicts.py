@@ -1,3 +1,4 @@
+import itertools
 import json
 import pathlib
 
@@ -6,7 +7,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates import AdaptiveClip
-from dpmech.checker import BadDocument, Kind, check_file, decide
+from dpmech.checker import BadDocument, Kind, check_file, decide, losses
 from dpmech.checker.__main__ import main
 from tests.support.checker_files import certificate, plain, sealed, write
 
@@ -229,6 +230,17 @@ def test_time_that_is_up_is_not_checked(tmp_path, monkeypatch):
     # And without a law from below nothing is refuted.
     monkeypatch.setattr(decide, "law_below", lambda *arguments: None)
     assert verdict_of(tmp_path, *plan, 2.0, 1e-5, 1.7).kind is Kind.NOT_CHECKED
+
+
+@pytest.mark.parametrize("seconds", [20, 200, 335, 400])  # in the range, the chords, a power, the lower law
+def test_time_ends_also_within_a_lattice(tmp_path, monkeypatch, seconds):
+    """One lattice takes minutes where curves are costly; here the clock counts how often it is asked."""
+    clock = itertools.count()
+    monkeypatch.setattr(losses.time, "process_time", lambda: float(next(clock)))
+    plan = IDENTITY, {"type": "Poisson", "sampling_prob": 0.2}
+    verdict = verdict_of(tmp_path, *plan, 2.0, 1e-5, 1.7, seconds=seconds)
+    assert verdict.kind is Kind.NOT_CHECKED
+    assert next(clock) <= 2 * (2 * seconds + 6)
 
 
 def test_other_documents(tmp_path):
