@@ -100,8 +100,8 @@ def check_text(
     try:
         with ctx.workprec(PRECISION):
             claim = claim_of(document)
-    except NotChecked as error:
-        return Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", str(error))
+    except (NotChecked, ArithmeticError, MemoryError) as error:
+        return Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", str(error) or type(error).__name__)
     try:
         precision = max(PRECISION, 128 + 2 * math.ceil(-math.log2(claim.delta)))
         with ctx.workprec(precision), np.errstate(all="ignore"):  # NaN and infinities prove nothing

@@ -263,6 +263,15 @@ def test_trouble_with_numbers_is_not_checked(tmp_path, monkeypatch):
         assert verdict.reason in ("MemoryError", "too large", "singular")
 
 
+def test_trouble_with_the_numbers_of_a_claim_is_not_checked(tmp_path, monkeypatch):
+    def fail(document):
+        raise MemoryError
+
+    monkeypatch.setattr(decide, "claim_of", fail)
+    verdict = verdict_of(tmp_path, IDENTITY, {"type": "EveryStep"}, 8.0, 1e-5, 1e6)
+    assert (verdict.kind, verdict.reason) == (Kind.NOT_CHECKED, "MemoryError")
+
+
 def test_the_command(tmp_path, capsys):
     def file(name, sigma, participation):
         return str(write(tmp_path / name, certificate(IDENTITY, participation, 8.0, 1e-5, sigma)))
