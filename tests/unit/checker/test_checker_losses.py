@@ -8,7 +8,16 @@ from flint import arb, arb_poly, ctx
 from scipy import integrate, stats
 
 from dpmech.checker.gaussian import gaussian_delta, normal_cdf, rounded_down, rounded_up
-from dpmech.checker.losses import Law, compose, lattice_range, law_above, law_below, reverse
+from dpmech.checker.losses import (
+    Law,
+    TimeIsUp,
+    compose,
+    lattice_range,
+    law_above,
+    law_below,
+    reverse,
+    until,
+)
 from dpmech.checker.pairs import Truncation, fixed_size_curve, sampled_curve, truncated_curve, user_curve
 from dpmech.checker.pairs import _root as root
 
@@ -128,6 +137,16 @@ def test_curves_of_laws_are_above_and_below_at_every_point():
     total = sum(above.masses.coeffs(), above.infinite)
     assert abs(float(total) - 1.0) < 1e-30
     assert float(compose(above, 1, 0.0).delta(arb(2))) == float(above.delta(arb(2)))
+
+
+def test_curves_and_powers_end_with_the_time():
+    curve = sampled_curve(arb(Q), arb(MU))
+    assert until(math.inf, curve)(arb(2)).overlaps(curve(arb(2)))
+    with pytest.raises(TimeIsUp):
+        until(-1.0, curve)(arb(2))
+    law = law_above(curve, 0.05, lattice_range(curve, 1e-9))
+    with pytest.raises(TimeIsUp):
+        compose(law, 4, 0.0, -1.0)
 
 
 def test_cutting_moves_mass_to_the_safe_side():
