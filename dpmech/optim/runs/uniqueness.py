@@ -2,7 +2,7 @@
 
 import hashlib
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -94,14 +94,14 @@ class ExamplePlaces:
     def changed(self) -> bool:
         """Whether indices, tensors or elements were replaced since."""
         try:
-            now = _walked(self._dataset)
+            now = _walked(self._dataset, compared=False)
         except DpmechError:
             return True  # it could be followed before
         return (now.outline.digest(), now.places.digest()) != (self.outline, self._places)
 
 
-def _walked(dataset: Any) -> "_Walk":  # noqa: ANN401 - any dataset
-    walk = _Walk()
+def _walked(dataset: Any, *, compared: bool = True) -> "_Walk":  # noqa: ANN401 - any dataset
+    walk = _Walk(compared=compared)
     rows: Picks = range(len(dataset))
     walk.follow(dataset, rows, rows)
     return walk
@@ -128,8 +128,9 @@ class _Walk:
     objects, under which addresses, and how often they were written to.
     """
 
-    def __init__(self, *, largest: bool = False) -> None:
+    def __init__(self, *, largest: bool = False, compared: bool = True) -> None:
         self.found = Occurrences()
+        self._compared = compared
         self.kinds: set[Uniqueness] = set()
         self.outline, self.places = hashlib.blake2b(), hashlib.blake2b()
         self.held: list[object] = []
@@ -289,7 +290,7 @@ class _Walk:
         return True
 
     def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - a sequence or an array
-        """Elements by the object; plain values by their place."""
+        """Elements by the object, and by the memory of their tensors; plain values by their place."""
         places, owners = as_array(picks), as_array(rows)
         named = np.zeros(len(places), dtype=np.bool_)
         if isinstance(dataset, list | tuple | np.ndarray):
@@ -302,6 +303,9 @@ class _Walk:
         if named.any():
             self.held.append([dataset[place] for place in places[named].tolist()])
             self.found.add_objects(ids, owners[named])
+            if self._compared:  # another tuple of the same rows of a tensor is the same example
+                made = [_number_of(dataset[place]) for place in places[named].tolist()]
+                self.found.add_objects(made, owners[named])
         if not named.all():
             self.found.add_places(id(dataset), len(dataset), places[~named], owners[~named])
 
@@ -338,6 +342,29 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, _PLAIN)
+
+
+def _number_of(element: object) -> int:
+    """64 bits that elements have in common which hold the same memory, plain values and objects."""
+    return hash(_made_of(element)) % (1 << 64)
+
+
+def _made_of(value: Any) -> Hashable:  # noqa: ANN401 - anything
+    if isinstance(value, np.ndarray) and value.size:
+        return value.__array_interface__["data"][0], value.shape, value.strides
+    if isinstance(value, Tensor):
+        try:
+            place = value.data_ptr(), value.shape, value.stride()
+        except (RuntimeError, NotImplementedError):
+            return id(value)  # sparse tensors, or tensors that only look like one
+        return (str(value.device), *place) if place[0] else id(value)
+    if isinstance(value, np.generic):
+        return value.tobytes()
+    if isinstance(value, tuple | list):
+        return tuple(map(_made_of, value))
+    if isinstance(value, dict):
+        return tuple((key, _made_of(one)) for key, one in value.items())
+    return value if isinstance(value, _PLAIN) else id(value)
 
 
 def _rows_of(value: Any) -> tuple[str, int, int] | None:  # noqa: ANN401 - a tensor or an array

@@ -437,6 +437,20 @@ def test_many_examples_need_few_bytes_each():
         assert peak < most * size
 
 
+@pytest.mark.parametrize("labels", [torch.arange(9), range(9), np.arange(9), [str(i) for i in range(9)]])
+@pytest.mark.parametrize("kind", [lambda x, y: (x, y), lambda x, y: {"x": x, "y": y}, lambda x, y: [[x], y]])
+@pytest.mark.parametrize("inputs", [torch.ones(9, 2), np.ones((9, 2))])
+def test_elements_of_lists_are_known_by_the_memory_of_their_tensors(inputs, kind, labels):
+    """Every element is an object of its own here."""
+    again = [kind(inputs[i], labels[i]) for i in (0, 1, 2, 3, 4, 5, 6, 7, 1)]
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"twice, one of them under the indices 1 and 8"):
+        check_unique(again)
+    # Neither equal values of other tensors, nor parts in common, make two examples one.
+    equal = inputs + 0.0
+    assert check_unique([*again[:8], kind(equal[1], labels[1])]) == "flattened"
+    assert check_unique([kind(inputs[0], labels[i]) for i in range(9)]) == "flattened"
+
+
 def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
     examples = [(torch.ones(1), number) for number in range(5)]
     held = np.empty(7, dtype=object)
