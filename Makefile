@@ -50,7 +50,7 @@ test: $(VENV)/.dev
 quick: lint types layers
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $$($(BIN)/python tests/support/changed.py)
 
-# Everything but the mutations, whose page says how they are run.
+# Everything but the mutations and the planted faults, whose pages say how they are run.
 check: test slow docs-all verification-full
 
 lint: $(VENV)/.dev

@@ -80,7 +80,7 @@ def rerun(faults: Sequence[Fault]) -> list[Fault] | None:
     again, failed = [], False
     for fault in sorted(faults):
         try:
-            found = fault_of(fault.change, fault.change.tree(), [fault.plan], runs)
+            found = fault_of(fault.change, fault.change.tree(), [fault.plan], runs, fault.library)
         except NotThereError as error:
             _say(f"GONE: {fault.change}: {error}")
             failed = True

@@ -96,7 +96,13 @@ def _lines_of(plan: Plan) -> dict[str, frozenset[int]]:
     return found
 
 
-def fault_of(change: Change, tree: ast.Module, names: Sequence[str], runs: Mapping[str, Run]) -> Fault | None:
+def fault_of(
+    change: Change,
+    tree: ast.Module,
+    names: Sequence[str],
+    runs: Mapping[str, Run],
+    library: str | None = None,
+) -> Fault | None:
     """What a change does to the claims of plans, as the checker decides.
 
     Args:
@@ -104,6 +110,7 @@ def fault_of(change: Change, tree: ast.Module, names: Sequence[str], runs: Mappi
         tree: the altered module.
         names: of plans, in the order in which they are run.
         runs: those plans on the library as it is.
+        library: what the library as it is says of the claim, where that is known; None to ask it.
 
     Returns:
         The first fault that is REFUTED; else the first that is not PROVED, or PROVED; None if no sigma falls
@@ -118,7 +125,7 @@ def fault_of(change: Change, tree: ast.Module, names: Sequence[str], runs: Mappi
         if claim is None or not PLANS[reached].is_of(claim.certificate):
             continue
         verdict = _verdict(claim.certificate)
-        said = _of_library(PLANS[reached], claim.sigma)
+        said = library or _of_library(PLANS[reached], claim.sigma)
         fault = Fault(change, reached, runs[reached].sigma, claim.sigma, verdict, said)
         if verdict == Kind.REFUTED.value:
             return fault

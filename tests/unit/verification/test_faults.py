@@ -1,5 +1,6 @@
 """Planted faults: what the list and its page hold, and that a rerun sees what fails."""
 
+import ast
 import dataclasses
 import os
 import pathlib
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from verification.faults._corpus import LEAST_FALL, STILL_TRUE, Change, Fault, by_hand, load, modules, save
+from verification.faults._factors import scaled
 from verification.faults._page import PAGE, score, write_page
 from verification.faults._plans import PLANS
 
@@ -59,6 +61,27 @@ def test_the_page_lists_the_corpus(tmp_path):
     assert score(load()) in own
 
 
+def test_results_of_statements_get_a_factor_either_way():
+    source = """
+LIMIT = 2 + 1
+def area(x):
+    y = x + 1
+    if y > 3:
+        return area(y) * LIMIT
+    y, z = x, "word"
+    return x > 2
+"""
+    found = list(scaled("sample", source))
+    assert [(one.function, one.before, one.after) for one in found] == [
+        ("area", "y = x + 1", "y = 0.97 * (x + 1)"),
+        ("area", "y = x + 1", "y = 1.03 * (x + 1)"),
+        ("area", "return area(y) * LIMIT", "return 0.97 * (area(y) * LIMIT)"),
+        ("area", "return area(y) * LIMIT", "return 1.03 * (area(y) * LIMIT)"),
+    ]
+    assert [list(one.lines) for one in found] == [[4], [4], [6], [6]]
+    assert "return 1.03 * (area(y) * LIMIT)" in ast.unparse(found[3].tree)
+
+
 @pytest.mark.parametrize("by", ["the tool", "hand"])
 def test_a_change_that_is_gone_is_said_to_be_gone(by):
     change = Change(
@@ -75,7 +98,7 @@ def test_a_change_that_is_gone_is_said_to_be_gone(by):
 
 def test_a_rerun_refutes_faults_and_sees_those_that_lower_nothing_or_are_gone(tmp_path):
     corpus = [fault for fault in load() if fault.plan.startswith(CLOSED_FORM)]
-    some = [*corpus[:: len(corpus) // 4], next(f for f in load() if f.plan == "poisson")]
+    some = [*corpus[:: len(corpus) // 4], next(fault for fault in load() if fault.plan == "users, cyclic")]
     save(some, tmp_path / "some.json")
     done = run("--corpus", tmp_path / "some.json")
     assert done.returncode == 0, done.stdout + done.stderr
