@@ -10,35 +10,37 @@ import math
 import numpy as np
 from flint import arb
 
+from .chains import Chain
 from .claims import Claim
 from .documents import BadDocument
-from .mixtures import WIDEST, Mixture
+from .mixtures import WIDEST, Mixture, Pair
 from .strategies import NotChecked, Strategy
 
 __all__ = ["pair_of"]
 
 _MOST_NUMBERS = 20_000_000
 _MOST_COMPONENTS = 20_000
-_MOST_WORK = 3_000_000
 _MOST_STEPS = 100_000  # whose columns are added up in time that grows with their square
 _ROUNDING = 1e-10  # above all rounding of sums of up to so many columns, relative
 
 
-def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
-    """The mixture with K rounded up, and down if it is small enough; None where chance leaves no choice."""
+def pair_of(claim: Claim) -> tuple[Pair, Pair | None] | int | None:
+    """The mixture with K rounded up, and down if it is small enough; None where chance leaves no choice.
+
+    For bins with orthogonal columns their number.
+    """
     kind, n = claim.participation["type"], claim.strategy.n
     if kind == "MinSepSampling":
         claim.only("min_sep", "sampling_prob")
         apart, prob = claim.integer("min_sep", 1, n), claim.probability("sampling_prob")
         if apart == 1 and prob == 1.0:
             return None
-        _check_size(n, n)
-        sets = _sets_apart(n, apart, prob)
-        _check_size(len(sets), n)
-        indicators = np.zeros((len(sets), n))
-        for row, steps in zip(indicators, sets, strict=True):
-            row[list(steps)] = 1.0
-        return _rounded(claim, indicators, n, np.log(np.array(list(sets.values()))))
+        bands = claim.strategy.bands()
+        if bands > apart:
+            raise NotChecked(f"steps that are {apart} apart, with {bands} bands")
+        _check_size(n, bands)
+        above, below = (Chain(_diagonals(claim, bands, upper=upper), apart, prob) for upper in (True, False))
+        return above, below
     users = kind == "UserBallsInBins"
     claim.only("bins", *["max_examples_per_user"] * users)
     bins = claim.integer("bins", 1, n)
@@ -47,18 +49,10 @@ def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
     examples = claim.integer("max_examples_per_user", 1, 1000) if users else 1
     if bins == 1:
         return None
+    if not users and claim.strategy.bands() == 1:
+        return bins
     if kind == "FreshBallsInBins":
-        epochs = n // bins
-        if epochs > 64 or bins**epochs > _MOST_COMPONENTS:
-            raise NotChecked(
-                f"{bins} bins anew in each of {epochs} epochs: more than {_MOST_COMPONENTS} allocations"
-            )
-        chosen = list(itertools.product(range(bins), repeat=epochs))
-        _check_size(len(chosen), n)
-        indicators = np.zeros((len(chosen), n))
-        for epoch in range(epochs):
-            indicators[np.arange(len(chosen)), [one[epoch] + epoch * bins for one in chosen]] = 1.0
-        return _rounded(claim, indicators, n, np.full(len(chosen), -math.log(len(chosen))))
+        raise NotChecked("columns that are not orthogonal in bins that are chosen anew")
     if math.comb(bins + examples - 1, examples) > _MOST_COMPONENTS:
         raise NotChecked(f"{examples} examples in {bins} bins: more than {_MOST_COMPONENTS} allocations")
     # Which examples are where does not matter, only how many of them: multinomial weights.
@@ -67,6 +61,23 @@ def pair_of(claim: Claim) -> tuple[Mixture, Mixture | None] | None:
     counts = np.array([np.bincount(one, minlength=bins) for one in together], dtype=np.float64)
     orders = [math.lgamma(examples + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in counts]
     return _rounded(claim, counts, bins, np.array(orders) - examples * math.log(bins))
+
+
+def _diagonals(claim: Claim, bands: int, *, upper: bool) -> np.ndarray:
+    """Columns of C over sigma from the diagonal downwards, shape (n, bands), rounded up or down."""
+    strategy, n, matrix = claim.strategy, claim.strategy.n, np.array(claim.strategy.matrix)
+    found = np.zeros((n, bands))
+    for k in range(bands):
+        if strategy.coefs is None:
+            found[: n - k, k] = np.diagonal(matrix, -k)
+        else:
+            found[: n - k, k] = _end(strategy.coefs[k], upper=upper)
+    if strategy.scale is not None:
+        found *= np.array([_end(s, upper=upper) for s in strategy.scale])[:, None]
+    if not np.all((found == 0.0) | ((found > 1e-100) & (found < 1e100))):
+        raise NotChecked("entries of C that are below 1e-100 or above 1e100")
+    rounding = (1.0 + _ROUNDING) if upper else (1.0 - _ROUNDING)
+    return np.asarray(found * rounding / _end(claim.sigma, upper=not upper))
 
 
 def _check_size(components: int, n: int) -> None:
@@ -125,36 +136,3 @@ def _narrowed(root: np.ndarray) -> np.ndarray:
     if np.all(factor @ factor.T - 2.0 * slack >= gram):
         return np.asarray(factor)
     raise ArithmeticError("the products of the means could not be rounded up")
-
-
-def _sets_apart(n: int, apart: int, prob: float) -> dict[tuple[int, ...], float]:
-    """Which steps an example joins, with probabilities.
-
-    After each it waits apart - 1 steps, and joins every other step with probability prob. Before step 0 it
-    waits for 0 steps with probability 1 / (1 + prob (apart - 1)), and for each of 1, ..., apart - 1 with prob
-    times that.
-    """
-    first = 1.0 / (1.0 + prob * (apart - 1))
-    # State: (steps joined, first step at which it is free).
-    states: dict[tuple[tuple[int, ...], int], float] = {
-        ((), wait): first * (prob if wait else 1.0) for wait in range(apart)
-    }
-    work = 0
-    for step in range(n):
-        work += len(states)
-        after: dict[tuple[tuple[int, ...], int], float] = {}
-        for (joined, free), weight in states.items():
-            moves = {(joined, free): 1.0}
-            if free <= step:
-                moves = {((*joined, step), step + apart): prob, (joined, free): 1.0 - prob}
-            for state, chance in moves.items():
-                if chance > 0.0:
-                    after[state] = after.get(state, 0.0) + weight * chance
-        states = after
-        # Steps joined tell when it is free, but for none joined; and there are never fewer of them later.
-        if len(states) > _MOST_COMPONENTS + apart or work > _MOST_WORK:
-            raise NotChecked(f"{n} steps at least {apart} apart: more than {_MOST_COMPONENTS} sets")
-    sets: dict[tuple[int, ...], float] = {}
-    for (joined, _), weight in states.items():
-        sets[joined] = sets.get(joined, 0.0) + weight
-    return sets

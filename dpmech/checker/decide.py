@@ -7,6 +7,7 @@ NOT CHECKED: neither was shown; the reason is given.
 
 import dataclasses
 import enum
+import functools
 import math
 import os
 import time
@@ -21,7 +22,7 @@ from .claims import COEFFICIENTS, Claim, claim_of
 from .documents import BadDocument, decode, parse, read_bytes, shown
 from .gaussian import gaussian_delta, rounded_down, rounded_up
 from .losses import Curve, TimeIsUp, compose, lattice_range, law_above, law_below, reverse, until
-from .pairs import Truncation, fixed_size_curve, sampled_curve, truncated_curve, user_curve
+from .pairs import Truncation, bin_laws, fixed_size_curve, sampled_curve, truncated_curve, user_curve
 from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
@@ -31,6 +32,8 @@ FAILURE = 1e-9
 SECONDS = 60.0  # CPU time of one direction
 _MOST_NODES = 60_000
 _MOST_EXAMPLES = 1000
+_CELLS = (500, 1000, 2000, 4000)
+_ROUNDING = 1e-9  # of the ratios of as many rounds as a strategy has, and more
 
 
 class Kind(enum.Enum):
@@ -333,6 +336,36 @@ def _one_direction(
 # ---- Chance decides in which noise the gradients end up: mixtures of Gaussians.
 
 
+def _independent(claim: Claim, bins: int, seconds: float) -> Verdict:
+    """Bins whose columns are orthogonal, chosen once or anew in every round: section 5.5."""
+    norms, rounds = claim.strategy.squared_norms(), claim.strategy.n // bins
+    if claim.participation["type"] == "BallsInBins":
+        norms, rounds = [sum(norms[i::bins], arb(0)) for i in range(bins)], 1
+    spare, start, ratio = 1e-6 * claim.delta / rounds, time.process_time(), arb(claim.eps).exp()
+    best = dict.fromkeys(("REMOVE", "ADD"), "1")
+    for cells in _CELLS:
+        proved = []
+        for above in (True, False):
+            norm = largest_of(norms) if above else functools.reduce(arb.min, norms)
+            laws = bin_laws(bins, norm / claim.sigma**2, cells, spare, rounds, above=above)
+            for name, law in zip(best, laws, strict=True):
+                moved = 1 + arb(_ROUNDING if above else -_ROUNDING)
+                found = compose(law, rounds, 1e-5 * claim.delta).delta(ratio / moved) * moved
+                if above:
+                    proved.append(found <= arb(claim.delta))
+                    best[name] = rounded_up(found)
+                elif found > arb(claim.delta):
+                    reason = f"delta is at least {rounded_down(found)} ({name})"
+                    return Verdict(Kind.REFUTED, str(claim), reason)
+            if above and all(proved):
+                break
+        if all(proved) or time.process_time() - start > seconds:
+            break
+    reason = ", ".join(f"{number} ({name})" for name, number in best.items())
+    kind = Kind.PROVED if all(proved) else Kind.NOT_CHECKED
+    return Verdict(kind, str(claim), f"delta is at most {reason} by sums on a grid")
+
+
 def _mixed(claim: Claim, seconds: float, rng: np.random.Generator) -> Verdict:
     if claim.adjacency == "replace_one":
         return _not_covered(claim, "replace_one under a random allocation")
@@ -343,10 +376,12 @@ def _mixed(claim: Claim, seconds: float, rng: np.random.Generator) -> Verdict:
         n = claim.strategy.n
         examples = claim.participation.get("max_examples_per_user", 1)
         return _gaussian(claim, Pattern(1, n, evenly=True), examples)
+    if isinstance(pair, int):
+        return _independent(claim, pair, seconds)
     above, below = pair
     answers = []
     for name, check in (("REMOVE", mixtures.check_remove), ("ADD", mixtures.check_add)):
-        answer = check(above, below, claim.eps, claim.delta, FAILURE / 2, seconds, rng)
+        answer = check(mixtures.Question(above, below, claim.eps, claim.delta, FAILURE / 2, seconds, rng))
         if answer.verdict is False:
             return Verdict(Kind.REFUTED, str(claim), f"delta is {answer.number} ({name})", FAILURE)
         answers.append((name, answer))

@@ -14,12 +14,13 @@ Which parts are taken decides how many draws that takes, and nothing else. docs/
 proofs.
 """
 
+import abc
 import dataclasses
 import functools
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 from flint import arb
@@ -28,37 +29,115 @@ from .confidence import Bet
 from .gaussian import gaussian_delta, rounded_up
 from .strategies import NotChecked
 
-__all__ = ["WIDEST", "Answer", "Mixture", "check_add", "check_remove"]
+__all__ = ["WIDEST", "Answer", "Mixture", "Pair", "Part", "Question", "check_add", "check_remove", "log_sum"]
 
 _LARGEST_K = 400.0
 WIDEST = 20_000
-_MOST_TUPLES = 400_000
-_HIGHEST_POWER = 40  # of parts: `Mixture.slack` counts on it
 _BATCH_NUMBERS = 4_000_000
+_HIGHEST_POWER = 40  # of parts
+_FARTHEST = 40.0  # the shift of all components together
+_MOST_PAIRS = (1000, 4000)  # components of which two more, or one more, are drawn besides a tilted one
+_TILTS = (0.3, 0.5, 0.65, 0.8, 0.95)
+_LIFTS = (0.0, 0.1, 0.25, 0.5)
 
 
-@dataclasses.dataclass(frozen=True)
-class Mixture:
+class Part(Protocol):
+    """A law of x. If `bounds`, its density is at least r^power exp(log_scale)."""
+
+    power: float
+    log_scale: float
+    bounds: bool
+
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Draws of x, shape (size, width)."""
+
+    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """The density over Q, log rho, shape (draws,)."""
+
+
+def log_sum(values: np.ndarray) -> np.ndarray:
+    """Log of the sum of exp over each row."""
+    top = values.max(axis=1)
+    return np.asarray(top + np.log(np.exp(values - top[:, None]).sum(axis=1)))
+
+
+def _log_supremum(power: float, eps: float) -> float:
+    """Log of the largest (r - A) / r^power over r > A: at r = A power / (power - 1)."""
+    if power == 1.0:
+        return 0.0
+    return eps - math.log(power - 1.0) - power * (eps + math.log(power / (power - 1.0)))
+
+
+def picked(logs: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Indices drawn in proportion to exp of each row of `logs`, shape (rows, count), by inversion."""
+    sums = np.cumsum(np.exp(logs - logs.max(axis=1, keepdims=True)), axis=1)
+    aim = rng.random((len(sums), count)) * sums[:, -1:]
+    rows, size = np.arange(len(sums))[:, None], sums.shape[1]
+    found = np.zeros(aim.shape, dtype=np.int64)
+    for step in 2 ** np.arange(size.bit_length())[::-1]:  # how many sums are at most the aim
+        ahead = found + step
+        found = np.where((ahead < size) & (sums[rows, np.minimum(ahead, size) - 1] <= aim), ahead, found)
+    return found
+
+
+class Pair(abc.ABC):
+    """P and Q.
+
+    Attributes:
+        width: of x.
+        mean: mean of x under P.
+        mean_square: mean of K_ss under P.
+        slack: more than float64 may do to log r and to log rho at any x that is drawn: section 6.5.
+        inexact: more than the distance of the law of any part's indices from the stated one: the same.
+        batch: how many draws are made at once.
+    """
+
+    def __init__(
+        self, mean: np.ndarray, squares: tuple[float, float], *, steps: int, inexact: float, cost: int
+    ) -> None:
+        """Of K_ss the mean and the largest; `steps` is how much log r rounds besides."""
+        self.mean, self.width, self.mean_square = mean, len(mean), squares[0]
+        if not squares[1] <= _LARGEST_K:
+            raise NotChecked(f"a mixture whose means are more than {_LARGEST_K**0.5:g} noise scales long")
+        if self.width > WIDEST:
+            raise NotChecked(f"a mixture in more than {WIDEST} dimensions")
+        far = _HIGHEST_POWER * math.sqrt(squares[1]) + _FARTHEST
+        sums = 1e-10 + 2e-10 * squares[1]  # of logarithms, and of at most 780 products that scale a power
+        reach = math.sqrt(self.width) + far + 90.0
+        self.slack = sums + 4.0 * (self.width + steps + 8.0) * 2.0**-53 * far * reach
+        self.inexact = inexact * 2.0**-53
+        self.batch = max(200, min(50_000, _BATCH_NUMBERS // (cost + 1)))
+
+    @abc.abstractmethod
+    def terms(self, x: np.ndarray) -> np.ndarray:
+        """Of x, shape (draws, width), what `log_r` and densities take."""
+
+    @abc.abstractmethod
+    def log_r(self, terms: np.ndarray) -> np.ndarray:
+        """Log r from the terms."""
+
+    @abc.abstractmethod
+    def parts(self, eps: float) -> "tuple[Star | None, list[Part]]":
+        """Parts that draws may come from; of at least one a bound is known."""
+
+
+class Mixture(Pair):
     """The pair, by its components.
 
     Attributes:
         root: shape (components, r).
         log_weights: logarithms of p, shape (components,).
+        diagonal: K_ss.
     """
 
-    root: np.ndarray
-    log_weights: np.ndarray
-
-    def __post_init__(self) -> None:
-        if not (np.all(np.isfinite(self.root)) and self.diagonal.max() <= _LARGEST_K):
-            raise NotChecked(f"a mixture whose means are more than {_LARGEST_K**0.5:g} noise scales long")
-        if self.root.shape[1] > WIDEST:
-            raise NotChecked(f"a mixture in more than {WIDEST} dimensions")
-
-    @functools.cached_property
-    def diagonal(self) -> np.ndarray:
-        """K_ss."""
-        return np.asarray(np.einsum("sr,sr->s", self.root, self.root))
+    def __init__(self, root: np.ndarray, log_weights: np.ndarray) -> None:
+        self.root, self.log_weights = root, log_weights
+        self.diagonal = np.asarray(np.einsum("sr,sr->s", root, root))
+        p = np.exp(log_weights)
+        p /= p.sum()
+        squares = float(p @ self.diagonal), float(self.diagonal.max())
+        inexact = 50.0 * (len(root) + 2.0) ** 2
+        super().__init__(p @ root, squares, steps=0, inexact=inexact, cost=sum(root.shape))
 
     @functools.cached_property
     def gram(self) -> np.ndarray:
@@ -66,16 +145,172 @@ class Mixture:
         return np.asarray(self.root @ self.root.T)
 
     @functools.cached_property
-    def slack(self) -> float:
-        """More than float64 may do to log r and to log rho at any x that is drawn: section 6.5."""
-        width, size = int(self.root.shape[1]), math.sqrt(self.diagonal.max())
-        reach = math.sqrt(width) + _HIGHEST_POWER * size + 90.0
-        sums = 1e-10 + 2e-10 * size**2  # of logarithms, and of at most 780 products that scale a power
-        return sums + 4.0 * _HIGHEST_POWER * (width + 8.0) * 2.0**-53 * size * reach
+    def exponentials(self) -> np.ndarray:
+        """Exp of K."""
+        return np.asarray(np.exp(self.gram))
 
     def terms(self, x: np.ndarray) -> np.ndarray:
         """Terms log z_s at x, shape (draws, components)."""
         return np.asarray(x @ self.root.T - 0.5 * self.diagonal)
+
+    def log_r(self, terms: np.ndarray) -> np.ndarray:
+        """Log r from the terms."""
+        return log_sum(self.log_weights + terms)
+
+    def parts(self, eps: float) -> "tuple[Star | None, list[Part]]":
+        """A part with a small proved bound, and others where the mass of REMOVE may be."""
+        count = len(self.root)
+        heavy = int(np.argmax(self.diagonal))
+        size = max(float(self.diagonal[heavy]), 1e-9)
+        moved = max(1.0, (eps - float(self.log_weights[heavy])) / size + 0.5)  # one component: where r is A
+        most = _HIGHEST_POWER - 2.0
+        more = 2 if count <= _MOST_PAIRS[0] else 1 if count <= _MOST_PAIRS[1] else 0
+        length = max(math.sqrt(float(np.square(self.mean).sum())), 1e-9)
+        tilts: list[Part] = [Tilt(self, 1.0, more, 0.0)]
+        tilts += [
+            Tilt(self, min(tilt * moved, most), more, min(lift * eps / length, _FARTHEST) / length)
+            for tilt in _TILTS
+            for lift in _LIFTS
+        ]
+        return Star.best(self, eps), tilts
+
+
+class Star:
+    """Tuples t of m components around a centre; x around the sum of their means. Theorem 6.2, stars.
+
+    The centre c is drawn with probability over p_c C_c^(m-1), C_c = sum_s p_s exp(m K_cs / 2), and the m - 1
+    others with probability over p_s exp(m K_cs / 2). Where parts without tuples draw x, a tuple is drawn with
+    probability over the product of p z. Over Q and such tuples the density is r^m / ratio(t), at least
+    r^m / B.
+    """
+
+    bounds = True
+
+    def __init__(self, mixture: Mixture, power: int) -> None:
+        self._mixture, self._order = mixture, power
+        self._centres = mixture.log_weights + (power - 1) * _row_sums(mixture, power, mixture.root)
+        self.power = float(power)
+        self.log_scale = -float(log_sum(self._centres[None, :])[0])  # -log B
+
+    @staticmethod
+    def best(mixture: Mixture, eps: float) -> "Star":
+        """The one with the least bound, as some rows of K say."""
+        some = np.unique(np.linspace(0, len(mixture.root) - 1, 64).astype(int))
+        weights = mixture.log_weights[some] - log_sum(mixture.log_weights[None, some])
+        bounds: list[float] = []
+        for power in range(2, _HIGHEST_POWER + 1):
+            means = weights + (power - 1) * _row_sums(mixture, power, mixture.root[some])
+            bounds.append(_log_supremum(power, eps) + float(log_sum(means[None, :])[0]))
+            if bounds[-1] > min(bounds) + 1.0:
+                break
+        return Star(mixture, 2 + int(np.argmin(bounds)))
+
+    def draw(self, rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of x, and tuples, shape (size, m)."""
+        mixture = self._mixture
+        centres = picked(self._centres[None, :], rng, size).T
+        pull = mixture.log_weights + 0.5 * self._order * (mixture.root[centres[:, 0]] @ mixture.root.T)
+        tuples = np.concatenate([centres, picked(pull, rng, self._order - 1)], axis=1)
+        return rng.standard_normal((size, mixture.root.shape[1])) + self._means(tuples), tuples
+
+    def complete(self, terms: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Tuples for x of other parts."""
+        return picked(self._mixture.log_weights + terms, rng, self._order)
+
+    def log_density(self, tuples: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """The density over Q and tuples."""
+        products = self._means(tuples) @ self._mixture.root.T
+        others = np.take_along_axis(products, tuples, axis=1) - self._mixture.diagonal[tuples]
+        centred = log_sum(0.5 * self._order * others) - math.log(self._order)
+        ratio = np.minimum(0.5 * others.sum(axis=1) - centred, 0.0) - self.log_scale
+        return np.asarray(self._order * log_r - ratio)
+
+    def _means(self, tuples: np.ndarray) -> np.ndarray:
+        means = np.zeros((len(tuples), self._mixture.root.shape[1]))
+        for column in tuples.T:
+            means += self._mixture.root[column]
+        return means
+
+
+def _row_sums(mixture: Mixture, power: int, rows: np.ndarray) -> np.ndarray:
+    """Log sum_s p_s exp(power K_cs / 2) for components c with these rows of `root`."""
+    step = max(1, _BATCH_NUMBERS // len(mixture.root))
+    parts = [
+        log_sum(mixture.log_weights + 0.5 * power * (rows[i : i + step] @ mixture.root.T))
+        for i in range(0, len(rows), step)
+    ]
+    return np.concatenate(parts)
+
+
+class Tilt:
+    """Density over r^k sum_s p_s z_s^a exp(h u), u = sum_s p_s y_s, k = 0, 1 or 2. Theorem 6.2, tilts.
+
+    It is a mixture of Gaussians with the means a m_s + (the means of k more components) + h sum p m. Without
+    h its density is at least r^(a + k) / Z for a >= 1.
+    """
+
+    def __init__(self, mixture: Mixture, power: float, more: int, lift: float) -> None:
+        self._mixture, self._power, self._more = mixture, power, more
+        p = np.exp(mixture.log_weights)
+        self._shift = lift * (p @ mixture.root)
+        along = mixture.root @ self._shift
+        self._field = mixture.log_weights + along  # of each component drawn besides
+        logs = self._field + (power - 1.0) * (0.5 * power * mixture.diagonal + along)
+        if more:
+            pull = self._field + power * mixture.gram
+            top = pull.max(axis=1)
+            weights = np.exp(pull - top[:, None])
+            again = 1.0 if more == 1 else weights @ mixture.exponentials
+            logs += more * top + np.log((weights * again).sum(axis=1))
+        self._logs = logs
+        self._log_total = float(log_sum(logs[None, :])[0]) + 0.5 * float(self._shift @ self._shift)
+        self.power, self.log_scale = power + more, -self._log_total
+        self.bounds = lift == 0.0 and power >= 1.0
+
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Draws of x."""
+        mixture, root = self._mixture, self._mixture.root
+        first = picked(self._logs[None, :], rng, size)[0]
+        x = rng.standard_normal((size, root.shape[1])) + self._power * root[first] + self._shift
+        if self._more:
+            pull = self._field + self._power * mixture.gram[first]
+            again = pull
+            if self._more == 2:
+                top = pull.max(axis=1, keepdims=True)
+                again = pull + np.log(np.exp(pull - top) @ mixture.exponentials)
+            second = picked(again, rng, 1)[:, 0]
+            x += root[second]
+            if self._more == 2:
+                x += root[picked(pull + mixture.gram[second], rng, 1)[:, 0]]
+        return np.asarray(x)
+
+    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """The density over Q, log rho."""
+        tilted = log_sum(self._mixture.log_weights + self._power * terms)
+        return np.asarray(tilted + self._more * log_r + x @ self._shift - self._log_total)
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Whether delta is at most a number.
+
+    Attributes:
+        above: the mixture with a K that is nowhere smaller.
+        below: with one that is nowhere larger; None if nothing is to be refuted.
+        eps: of the claim.
+        delta: of the claim.
+        failure: probability with which an answer may be wrong.
+        seconds: CPU time that draws may take.
+        rng: where they come from.
+    """
+
+    above: Pair
+    below: Pair | None
+    eps: float
+    delta: float
+    failure: float
+    seconds: float
+    rng: np.random.Generator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,207 +328,103 @@ class Answer:
     failure: float = 0.0
 
 
-def _log_sum(values: np.ndarray) -> np.ndarray:
-    top = values.max(axis=1)
-    return np.asarray(top + np.log(np.exp(values - top[:, None]).sum(axis=1)))
+class _Removal:
+    """The mixture R of parts for REMOVE, with their shares: the first for the star, if there is one."""
 
+    def __init__(self, mixture: Pair, eps: float, rng: np.random.Generator) -> None:
+        self._mixture, self._eps = mixture, eps
+        self._star, self._tilts = mixture.parts(eps)
+        self._share(rng)
 
-class _Power:
-    """The law r^m dQ / E_Q r^m: m components at once, with probability over the product of p that K says.
-
-    E_Q of a product of z over a tuple is exp(sum of K over its pairs), so that r^m dQ is a mixture of the
-    Gaussians whose mean is the sum of a tuple's means.
-    """
-
-    def __init__(self, mixture: Mixture, power: int) -> None:
-        count = len(mixture.root)
-        self._root = mixture.root
-        self._tuples = np.array(
-            list(itertools.combinations_with_replacement(range(count), power)), dtype=np.int64
+    def _log_bounds(self) -> np.ndarray:
+        """Logs of bounds on (r - A)_+ / rho for each part alone; infinite for those without one."""
+        parts: list[Star | Part] = [*([] if self._star is None else [self._star]), *self._tilts]
+        return np.array(
+            [_log_supremum(p.power, self._eps) - p.log_scale if p.bounds else math.inf for p in parts]
         )
-        logs = np.full(len(self._tuples), math.lgamma(power + 1.0))
-        same = np.ones(len(self._tuples))
-        for j, column in enumerate(self._tuples.T):
-            if j:
-                same = np.where(column == self._tuples[:, j - 1], same + 1.0, 1.0)
-            logs += mixture.log_weights[column] - np.log(
-                same
-            )  # orders: power! over the factorials of repeats
-            for earlier in self._tuples.T[:j]:
-                logs += mixture.gram[earlier, column]
-        self.power = float(power)
-        self.log_scale = -float(_log_sum(logs[None, :])[0])  # rho = r^m exp(log_scale), exactly
-        self._chances = np.exp(logs + self.log_scale)
-        self._chances /= self._chances.sum()
 
-    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Draws of x."""
-        chosen = rng.choice(len(self._chances), size, p=self._chances)
-        x = rng.standard_normal((size, self._root.shape[1]))
-        for column in self._tuples[chosen].T:
-            x += self._root[column]
-        return np.asarray(x)
+    def log_bound(self) -> float:
+        """Log of a bound on (r - A)_+ / rho: rho is at least a part's density times its share."""
+        return float((self._log_bounds() - np.log(self._shares)).min())
 
-    def log_density(self, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density over Q, log rho."""
-        del terms
-        return np.asarray(self.power * log_r + self.log_scale)
-
-
-class _Tilt:
-    """Component s with its mean times a >= 1, chosen with probability over p_s exp(a (a - 1) K_ss / 2).
-
-    Its density is sum_s p_s z_s^a / Z, which is at least r^a / Z by the convexity of the a-th power.
-    """
-
-    def __init__(self, mixture: Mixture, power: float) -> None:
-        logs = mixture.log_weights + 0.5 * power * (power - 1.0) * mixture.diagonal
-        self.power = power
-        self.log_scale = -float(_log_sum(logs[None, :])[0])
-        self._root, self._log_weights = mixture.root, mixture.log_weights
-        self._chances = np.exp(logs + self.log_scale)
-        self._chances /= self._chances.sum()
-
-    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Draws of x."""
-        chosen = rng.choice(len(self._chances), size, p=self._chances)
-        return np.asarray(rng.standard_normal((size, self._root.shape[1])) + self.power * self._root[chosen])
-
-    def log_density(self, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density over Q, log rho."""
-        del log_r
-        return _log_sum(self._log_weights + self.power * terms) + self.log_scale
-
-
-_Part = _Power | _Tilt
-
-
-def _log_supremum(power: float, eps: float) -> float:
-    """Log of the largest (r - A) / r^power over r > A: at r = A power / (power - 1)."""
-    if power == 1.0:
-        return 0.0
-    return eps - math.log(power - 1.0) - power * (eps + math.log(power / (power - 1.0)))
-
-
-def _parts(mixture: Mixture, eps: float) -> list[_Part]:
-    """Parts with small proved bounds: powers as high as can be listed, tilts where that is not enough."""
-    count = len(mixture.root)
-    powers = [_Power(mixture, 1)]
-    for power in range(2, _HIGHEST_POWER + 1):
-        if math.comb(count + power - 1, power) > _MOST_TUPLES:
-            break
-        powers.append(_Power(mixture, power))
-        bounds = [_log_supremum(one.power, eps) - one.log_scale for one in powers]
-        if len(bounds) > 2 and bounds[-1] > bounds[-2] > bounds[-3]:
-            break
-    best = int(np.argmin([_log_supremum(one.power, eps) - one.log_scale for one in powers]))
-    chosen: list[_Part] = [powers[0], *powers[max(1, best - 1) : best + 2]]
-    if best == len(powers) - 1:  # higher powers would be better: one component alone, moved to where r is A
-        heavy = int(np.argmax(mixture.diagonal))
-        size = max(float(mixture.diagonal[heavy]), 1e-9)
-        moved = max(1.0, (eps - float(mixture.log_weights[heavy])) / size + 0.5)
-        chosen += [
-            _Tilt(mixture, min(max(1.0, share * moved), float(_HIGHEST_POWER))) for share in (0.8, 0.9, 1.0)
-        ]
-    return chosen
-
-
-def _log_bound(parts: list[_Part], shares: np.ndarray, eps: float) -> float:
-    """Log of a bound on (r - A)_+ / rho, rho >= sum of share r^power exp(log_scale) over the parts.
-
-    Where r is between two points 1 % apart, the numerator is taken at the upper and the denominator at the
-    lower one; beyond the last point the bound of a single part, which falls there, serves.
-    """
-    single = min(
-        _log_supremum(part.power, eps) - part.log_scale - math.log(share)
-        for part, share in zip(parts, shares, strict=True)
-    )
-    steepest = max(range(len(parts)), key=lambda index: parts[index].power)
-    part, share = parts[steepest], shares[steepest]
-    points = eps + 0.01 * np.arange(2001)
-    rho = _log_sum(
-        np.stack(
-            [one.power * points + one.log_scale + math.log(s) for one, s in zip(parts, shares, strict=True)],
-            1,
+    def drawn(self, rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Log r of so many draws where it is above eps, shape (m,), and log rho of every part, (m, parts)."""
+        mixture, star = self._mixture, self._star
+        counts = rng.multinomial(size, self._shares).tolist()
+        drawn = [] if star is None else [star.draw(rng, counts.pop(0))]
+        own = drawn[0][1] if drawn else np.zeros((0, 0))
+        x = np.concatenate(
+            [
+                *(one for one, _ in drawn),
+                *(tilt.draw(rng, k) for tilt, k in zip(self._tilts, counts, strict=True)),
+            ]
         )
-    )
-    with np.errstate(divide="ignore"):
-        inside = np.log(np.exp(points[1:] - eps) - 1.0) + eps - rho[:-1]
-    peak = eps + math.log(part.power / (part.power - 1.0)) if part.power > 1.0 else math.inf
-    if points[-1] <= peak:
-        return float(single)
-    end = (
-        math.log(math.exp(points[-1] - eps) - 1.0)
-        + eps
-        - part.power * points[-1]
-        - part.log_scale
-        - math.log(share)
-    )
-    return float(min(single, max(inside.max(), end)))
+        terms = mixture.terms(x)
+        log_r = mixture.log_r(terms)
+        paid = np.flatnonzero(log_r > self._eps - 4.0 * mixture.slack)
+        x, terms, log_r = x[paid], terms[paid], log_r[paid]
+        logs = [tilt.log_density(x, terms, log_r) for tilt in self._tilts]
+        if star is not None:
+            own = own[paid[paid < len(own)]]
+            tuples = np.concatenate([own, star.complete(terms[len(own) :], rng)])
+            logs.insert(0, star.log_density(tuples, log_r))
+        return log_r, np.stack(logs, axis=1)
 
+    def _share(self, rng: np.random.Generator) -> None:
+        """Shares under which weights vary little, from draws that serve nothing else; few parts are left.
 
-def _drawn(
-    mixture: Mixture, parts: list[_Part], shares: np.ndarray, rng: np.random.Generator, size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draws from the parts: log r, shape (size,), and log rho of every part, shape (size, parts)."""
-    counts = rng.multinomial(size, shares)
-    x = np.concatenate([part.draw(rng, int(k)) for part, k in zip(parts, counts, strict=True)])
-    terms = mixture.terms(x)
-    log_r = _log_sum(mixture.log_weights + terms)
-    return log_r, np.stack([part.log_density(terms, log_r) for part in parts], axis=1)
+        The part with the best bound gets a quarter at least, because stakes are limited by the bound.
+        """
+        first = 0 if self._star is None else 1
+        count = first + len(self._tilts)
+        self._shares = np.full(count, 1.0 / count)
+        log_r, logs = self.drawn(rng, min(10_000, max(4000, 2 * self._mixture.batch)))
+        densities = np.exp(np.minimum(logs - log_r[:, None], 300.0))  # over P, and in range
+        payoff = np.maximum(0.0, -np.expm1(self._eps - log_r))
+        squares = payoff**2 / (densities @ self._shares)
+        least, shares = np.zeros(count), self._shares
+        least[int(np.argmin(self._log_bounds()))] = 0.25
+        for turn in range(80):
+            gradient = (squares / (densities @ shares) ** 2) @ densities
+            shares = shares * np.sqrt(gradient)
+            shares = np.maximum(shares / max(shares.sum(), 1e-300), least)
+            shares /= shares.sum()
+            if turn == 40:
+                shares = np.where(shares < min(0.05, shares.max()), least, shares)
+        kept = shares > 0.0
+        if first and not kept[0]:
+            self._star = None
+        self._tilts = [tilt for tilt, keep in zip(self._tilts, kept[first:], strict=True) if keep]
+        self._shares = shares[kept]
 
-
-def _batch(mixture: Mixture) -> int:
-    return max(200, min(200_000, _BATCH_NUMBERS // (sum(mixture.root.shape) + 1)))
-
-
-def _shares(mixture: Mixture, parts: list[_Part], eps: float, rng: np.random.Generator) -> np.ndarray:
-    """Shares of the parts under which weights vary little, from draws that serve nothing else.
-
-    The part with the best bound gets a quarter at least, because stakes are limited by the bound.
-    """
-    least = np.full(len(parts), 0.01)
-    least[int(np.argmin([_log_supremum(part.power, eps) - part.log_scale for part in parts]))] = 0.25
-    shares = np.full(len(parts), 1.0 / len(parts))
-    log_r, logs = _drawn(mixture, parts, shares, rng, 2 * _batch(mixture))
-    densities = np.exp(logs - log_r[:, None])  # over P, which keeps them in range
-    payoff = np.maximum(0.0, -np.expm1(eps - log_r))
-    squares = payoff**2 / (densities @ shares)
-    for _ in range(40):
-        gradient = (squares / (densities @ shares) ** 2) @ densities
-        shares = shares * np.sqrt(gradient)
-        shares = np.maximum(shares / max(shares.sum(), 1e-300), least)
-        shares /= shares.sum()
-    return np.asarray(shares)
+    def weights(self, rng: np.random.Generator, sign: float) -> Iterator[np.ndarray]:
+        """Batches of weights: their mean is REMOVE or more (sign 1), or less (sign -1)."""
+        slack, size = sign * self._mixture.slack, self._mixture.batch
+        while True:
+            log_r, logs = self.drawn(rng, size)
+            weights = np.zeros(size)
+            if log_r.size:
+                gain = np.maximum(0.0, -np.expm1(self._eps - log_r - slack))
+                paid = np.exp(log_r - log_sum(logs + np.log(self._shares)) + 2.0 * slack) * gain
+                weights[: log_r.size] = paid
+            yield weights
 
 
 def _remove_weights(
-    mixture: Mixture, eps: float, rng: np.random.Generator, sign: float
+    mixture: Pair, eps: float, rng: np.random.Generator, sign: float
 ) -> tuple[float, Iterator[np.ndarray]]:
     """A bound on weights, and batches of them; their mean is REMOVE or more (sign 1), or less (sign -1)."""
-    parts = _parts(mixture, eps)
-    shares = _shares(mixture, parts, eps, rng)
-    bound = math.exp(_log_bound(parts, shares, eps)) * 1.001
-
-    def batches() -> Iterator[np.ndarray]:
-        while True:
-            log_r, logs = _drawn(mixture, parts, shares, rng, _batch(mixture))
-            log_rho = _log_sum(logs + np.log(shares))
-            gain = np.maximum(0.0, -np.expm1(eps - log_r - sign * mixture.slack))
-            yield np.exp(log_r - log_rho + 2.0 * sign * mixture.slack) * gain
-
-    return bound, batches()
+    removal = _Removal(mixture, eps, rng)
+    return math.exp(removal.log_bound()) * 1.001, removal.weights(rng, sign)
 
 
-def _half_space(mixture: Mixture, eps: float) -> tuple[float, np.ndarray]:
+def _half_space(mixture: Pair, eps: float) -> tuple[float, np.ndarray]:
     """(c, tau) so that log r <= -eps only where tau . x <= -c: by Jensen with the weights p themselves."""
-    p = np.exp(mixture.log_weights)
-    p /= p.sum()
-    return eps - 0.5 * float(p @ mixture.diagonal) - 1e-9, p @ mixture.root
+    return eps - 0.5 * mixture.mean_square - 1e-9, mixture.mean
 
 
 def _add_weights(
-    mixture: Mixture, eps: float, rng: np.random.Generator, sign: float
+    mixture: Pair, eps: float, rng: np.random.Generator, sign: float
 ) -> tuple[float, Iterator[np.ndarray]]:
     """The same for ADD: draws around the nearest point of the half-space, where weights are largest."""
     c, tau = _half_space(mixture, eps)
@@ -302,8 +433,8 @@ def _add_weights(
 
     def batches() -> Iterator[np.ndarray]:
         while True:
-            x = rng.standard_normal((_batch(mixture), tau.size)) - shift
-            log_r = _log_sum(mixture.log_weights + mixture.terms(x))
+            x = rng.standard_normal((mixture.batch, tau.size)) - shift
+            log_r = mixture.log_r(mixture.terms(x))
             log_rho = -(x @ shift) - 0.5 * float(shift @ shift)
             gain = np.maximum(0.0, -np.expm1(eps + log_r - sign * mixture.slack))
             yield np.exp(np.minimum(-log_rho + sign * mixture.slack, 700.0)) * gain
@@ -311,54 +442,31 @@ def _add_weights(
     return math.exp(-0.5 * max(0.0, c) ** 2 / square) * 1.001, batches()
 
 
-def check_remove(
-    above: Mixture,
-    below: Mixture | None,
-    eps: float,
-    delta: float,
-    failure: float,
-    seconds: float,
-    rng: np.random.Generator,
-) -> Answer:
-    """Whether REMOVE is at most delta; `above` has a K that is nowhere smaller, `below` nowhere larger."""
-    return _decide(_remove_weights, above, below, eps, delta, failure, seconds, rng)
+def check_remove(question: Question) -> Answer:
+    """Whether REMOVE is at most delta."""
+    return _decide(_remove_weights, question)
 
 
-def check_add(
-    above: Mixture,
-    below: Mixture | None,
-    eps: float,
-    delta: float,
-    failure: float,
-    seconds: float,
-    rng: np.random.Generator,
-) -> Answer:
+def check_add(question: Question) -> Answer:
     """Whether ADD is at most delta: in closed form where that is enough, else by draws."""
-    c, tau = _half_space(above, eps)
+    above = question.above
+    c, tau = _half_space(above, question.eps)
     if c > above.slack:
         s = arb(float(np.sqrt(tau @ tau)) * (1.0 + 1e-9))
         closed = gaussian_delta(s, (arb(c - above.slack) + s * s / 2).exp())
-        if closed <= arb(delta):
+        if closed <= arb(question.delta):
             return Answer(verdict=True, number=f"at most {rounded_up(closed)} in closed form")
-    return _decide(_add_weights, above, below, eps, delta, failure, seconds, rng)
+    return _decide(_add_weights, question)
 
 
-_Weights = Callable[[Mixture, float, np.random.Generator, float], tuple[float, Iterator[np.ndarray]]]
+_Weights = Callable[[Pair, float, np.random.Generator, float], tuple[float, Iterator[np.ndarray]]]
 
 
-def _decide(
-    weights: _Weights,
-    above: Mixture,
-    below: Mixture | None,
-    eps: float,
-    delta: float,
-    failure: float,
-    seconds: float,
-    rng: np.random.Generator,
-) -> Answer:
+def _decide(weights: _Weights, question: Question) -> Answer:
+    delta, failure, seconds, rng = question.delta, question.failure, question.seconds, question.rng
     start = time.process_time()
-    bound, batches = weights(above, eps, rng, 1.0)
-    bet = Bet(delta, bound, failure, upper=True)
+    bound, batches = weights(question.above, question.eps, rng, 1.0)
+    bet = Bet(delta - bound * question.above.inexact, bound, failure, upper=True)
     while True:
         batch = next(batches)
         if batch.max() > bound:
@@ -370,9 +478,9 @@ def _decide(
         far = bet.batches > 4 and bet.draws_needed * used > 2.0 * bet.draws * seconds
         if used > seconds or bet.hopeless or far:
             break
-    if bet.mean > delta and below is not None:
-        _, batches = weights(below, eps, rng, -1.0)
-        bet = Bet(delta, math.inf, failure, upper=False)
+    if bet.mean > delta and question.below is not None:
+        bound, batches = weights(question.below, question.eps, rng, -1.0)
+        bet = Bet(delta + bound * question.below.inexact, math.inf, failure, upper=False)
         start = time.process_time()
         while True:
             bet.add(next(batches))

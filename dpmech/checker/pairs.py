@@ -4,12 +4,18 @@ mu is the largest norm of what one example adds over the noise, q a sampling pro
 section 5, proves that each pair dominates, and says where its curve is attained.
 """
 
+import math
+
+import numpy as np
 from flint import arb, arb_poly, ctx
 
 from .gaussian import gaussian_delta, normal_cdf
-from .losses import Curve, reverse
+from .losses import Curve, Law, reverse
+from .strategies import NotChecked
 
-__all__ = ["Truncation", "fixed_size_curve", "sampled_curve", "truncated_curve", "user_curve"]
+__all__ = ["Truncation", "bin_laws", "fixed_size_curve", "sampled_curve", "truncated_curve", "user_curve"]
+
+_ROWS = 64
 
 _FEW_EXAMPLES, _FEW_BITS = 1000, 512
 
@@ -132,3 +138,106 @@ def _joined(from_one: Curve, below_one: Curve) -> Curve:
         return below_one(alpha) if alpha < 1 else from_one(alpha).union(below_one(alpha))
 
     return curve
+
+
+# ---- One of b orthogonal means of one length, each with the same probability: laws by sums on a grid.
+#
+# r = (z_1 + ... + z_b) / b with independent log-normal z. A law of z that is larger in convex order makes the
+# mean of every convex function of r larger, and a smaller one smaller. So numbers within a cell of a grid may
+# be moved to its two ends, with the same mean (from above), or all to their mean (from below), after each
+# addition. All is sums and products of numbers >= 0, in float64: section 5.5.
+
+
+class _Sum:
+    """Masses at values >= 0, and what they lack in the mean, which is at infinity."""
+
+    def __init__(self, masses: np.ndarray, values: np.ndarray, infinite: float) -> None:
+        self.masses, self.values, self.infinite = masses, values, infinite
+
+
+def bin_laws(
+    bins: int, square: arb, cells: int, spare: float, rounds: int, *, above: bool
+) -> tuple[Law, Law]:
+    """Laws of (P, Q) and of (Q, P) from above, or from below, of which `rounds` are composed.
+
+    Args:
+        bins: b.
+        square: squared length of the means over the noise.
+        cells: of the grid.
+        spare: about what P may have beyond the grid.
+        rounds: as above.
+        above: which.
+
+    Raises:
+        NotChecked: if rounding may do too much to the masses.
+    """
+    relative = 8.0 * bins * (cells + 3.0) ** 2 * 2.0**-53  # of masses that are sums of so many terms
+    if relative * rounds > 1e-3:
+        raise NotChecked(f"{rounds} rounds of {bins} bins")
+    size = float(square)
+    low = math.log(0.01 * math.sqrt(math.expm1(size)) / bins)
+    reach = math.sqrt(2.0 * size * math.log(bins / spare)) + 0.5 * size - math.log(bins)
+    spacing = (max(reach, 0.0) + 3.0 - low) / cells
+    first = math.floor(low / spacing)
+    # Values e^(k spacing) bins, so that those of r are on the lattice of `losses`.
+    losses = first + np.arange(cells + 2)
+    edges = np.concatenate([[0.0], bins * np.exp(losses * spacing)])
+    found = total = _start(square, edges, above=above)
+    for digit in bin(bins)[3:]:
+        total = _added(total, total, edges, spacing, above=above)
+        if digit == "1":
+            total = _added(total, found, edges, spacing, above=above)
+    factor = arb(1.0 + relative if above else 1.0 - relative)
+    masses, count = [factor * arb(m) for m in total.masses.tolist()], len(edges) - 1
+    ratios = [(arb(spacing) * k).exp() for k in range(first, first + count)]
+    shares = [mass * ratio for mass, ratio in zip(masses[1:], ratios, strict=True)]
+    # Of the total at infinity, more than the masses are above 1: so their products are covered. From below
+    # all goes down to the lattice, and what has nowhere to go is dropped.
+    more = arb(1.01)
+    remove = Law(spacing, first, arb_poly(shares), more * arb(total.infinite) / bins, above)
+    back = (masses[1:] if above else masses[:-1])[::-1]
+    return remove, Law(
+        spacing, 1 - first - count, arb_poly(back), more * masses[0] if above else arb(0), above
+    )
+
+
+def _start(square: arb, edges: np.ndarray, *, above: bool) -> _Sum:
+    """The law of z: probabilities of the cells, and the means of z there, which are those under P."""
+    length, columns = square.sqrt(), []
+    points = [arb(x).log() / length for x in edges[1:].tolist()]
+    for sign in (1, -1):
+        low = [arb(0), *(normal_cdf(p + sign * length / 2) for p in points), arb(1)]
+        high = [arb(1), *(normal_cdf(-p - sign * length / 2) for p in points), arb(0)]
+        columns.append(
+            [
+                max(0.0, float(low[k + 1] - low[k] if low[k + 1] < 0.5 else high[k] - high[k + 1]))
+                for k in range(len(edges))
+            ]
+        )
+    return _gathered(np.array(columns[0]), np.array(columns[1]), edges, above=above)
+
+
+def _gathered(masses: np.ndarray, moments: np.ndarray, edges: np.ndarray, *, above: bool) -> _Sum:
+    """Cells [edge, next edge), the last one without end, by their masses and first moments."""
+    means = np.divide(moments, masses, out=edges.copy(), where=masses > 0.0)
+    if not above:
+        return _Sum(masses, means, 0.0)
+    share = np.clip((means[:-1] - edges[:-1]) / np.diff(edges), 0.0, 1.0)
+    moved = np.append(masses[:-1] * (1.0 - share), masses[-1])
+    moved[1:] += masses[:-1] * share
+    return _Sum(moved, edges, float(masses[-1] * max(0.0, means[-1] - edges[-1])))
+
+
+def _added(one: _Sum, other: _Sum, edges: np.ndarray, spacing: float, *, above: bool) -> _Sum:
+    """The sum of two independent ones."""
+    masses, moments = np.zeros((2, len(edges)))
+    for start in range(0, len(edges), _ROWS):
+        rows = slice(start, start + _ROWS)
+        values = (one.values[rows, None] + other.values).ravel()
+        weights = (one.masses[rows, None] * other.masses).ravel()
+        places = np.log(np.maximum(values, 0.5 * edges[1] * math.exp(-spacing)) / edges[1]) / spacing + 1.0
+        cells = np.clip(np.floor(places), 0, len(edges) - 1).astype(np.int64)
+        masses += np.bincount(cells, weights, len(edges))
+        moments += np.bincount(cells, weights * values, len(edges))
+    found = _gathered(masses, moments, edges, above=above)
+    return _Sum(found.masses, found.values, found.infinite + one.infinite + other.infinite)

@@ -11,9 +11,10 @@ from dpmech.checker import components, mixtures
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Bet
 from dpmech.checker.documents import BadDocument, decode
-from dpmech.checker.mixtures import Mixture, check_add, check_remove
+from dpmech.checker.mixtures import Mixture, Question, Star, Tilt, check_add, check_remove, log_sum
 from dpmech.checker.strategies import PRECISION, NotChecked
 from tests.support.checker_files import certificate
+from tests.support.sets_apart import sets_apart
 
 
 @pytest.fixture(autouse=True)
@@ -50,20 +51,24 @@ def test_weights_have_the_mean_of_quadrature_and_keep_their_bound():
 
 
 @pytest.mark.parametrize(("check", "true"), CHECKS)
+def ask(check, above, below, eps, delta, seconds=20.0, seed=2):
+    return check(Question(above, below, eps, delta, 1e-9, seconds, np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize(("check", "true"), CHECKS)
 def test_what_is_true_is_proved_and_what_is_not_is_refuted(check, true):
-    rng = np.random.default_rng(2)
-    above = check(PAIR, PAIR, EPS, 1.01 * true, 1e-9, 20.0, rng)
+    above = ask(check, PAIR, PAIR, EPS, 1.01 * true)
     assert above.verdict is True
     assert above.failure in (0.0, 1e-9)
-    below = check(PAIR, PAIR, EPS, 0.99 * true, 1e-9, 20.0, rng)
+    below = ask(check, PAIR, PAIR, EPS, 0.99 * true)
     assert (below.verdict, below.failure) == (False, 1e-9)
-    assert check(PAIR, None, EPS, 0.99 * true, 1e-9, 20.0, rng).verdict is None
-    assert check(PAIR, PAIR, EPS, true * (1 + 1e-7), 1e-9, 0.1, rng).verdict is None
-    assert check(PAIR, PAIR, EPS, true * (1 - 1e-7), 1e-9, 0.1, rng).verdict is None
+    assert ask(check, PAIR, None, EPS, 0.99 * true).verdict is None
+    assert ask(check, PAIR, PAIR, EPS, true * (1 + 1e-7), seconds=0.1).verdict is None
+    assert ask(check, PAIR, PAIR, EPS, true * (1 - 1e-7), seconds=0.1).verdict is None
 
 
 def test_add_in_closed_form():
-    found = check_add(PAIR, PAIR, 4.0, 1e-3, 1e-9, 1.0, np.random.default_rng(1))
+    found = ask(check_add, PAIR, PAIR, 4.0, 1e-3)
     assert (found.verdict, found.failure) == (True, 0.0)
     assert "closed form" in found.number
     closed = float(found.number.split()[2])
@@ -75,71 +80,154 @@ def test_add_with_noise_so_small_that_no_half_space_helps():
     value, _ = integrate.quad(
         lambda x: stats.norm.pdf(x) * max(0.0, 1 - math.exp(0.1 + near_ratio(near, x))), -12, 12, limit=400
     )
-    found = check_add(near, near, 0.1, value * 1.02, 1e-9, 10.0, np.random.default_rng(3))
-    assert found.verdict is True
+    assert ask(check_add, near, near, 0.1, value * 1.02, seconds=10.0).verdict is True
 
 
 def near_ratio(mixture, x):
     return math.log(np.exp(mixture.log_weights + mixture.terms(np.array([[x]]))).sum())
 
 
-@pytest.mark.parametrize("power", [1, 2, 3, 4])
-def test_powers_are_the_laws_that_they_say(power):
-    part = mixtures._Power(PAIR, power)
-    # rho = r^m / E r^m, and E r^m by enumeration of all ordered tuples.
-    moment = 0.0
-    for chosen in itertools.product(range(2), repeat=power):
-        pairs = sum(PAIR.gram[a, b] for a, b in itertools.combinations(chosen, 2))
-        moment += math.exp(sum(PAIR.log_weights[list(chosen)]) + pairs)
-    assert math.exp(-part.log_scale) == pytest.approx(moment, rel=1e-12)
-    rng = np.random.default_rng(power)
-    x = part.draw(rng, 200_000)
-    # Means of a function under the part, and under Q with weights rho.
-    plain = rng.standard_normal((400_000, 2))
-    terms = PAIR.terms(plain)
-    rho = np.exp(part.log_density(terms, mixtures._log_sum(PAIR.log_weights + terms)))
-    for values, under in (
-        (np.tanh(x[:, 0]), np.tanh(plain[:, 0]) * rho),
-        (np.tanh(x[:, 1]), np.tanh(plain[:, 1]) * rho),
-    ):
-        error = values.std() / values.size**0.5 + under.std() / under.size**0.5
-        assert abs(values.mean() - under.mean()) < 6.0 * error
+GRID = np.linspace(-8.0, 14.0, 881)
+POINTS = np.stack(np.meshgrid(GRID, GRID), axis=-1).reshape(-1, 2)
+BASE = stats.norm.pdf(POINTS).prod(axis=1) * (GRID[1] - GRID[0]) ** 2
 
 
-@pytest.mark.parametrize("power", [1.0, 1.7, 4.2])
-def test_tilts_are_the_laws_that_they_say(power):
-    part = mixtures._Tilt(PAIR, power)
-    grid = np.linspace(-8.0, 12.0, 801)
-    x = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    terms = PAIR.terms(x)
-    log_r = mixtures._log_sum(PAIR.log_weights + terms)
-    logs = part.log_density(terms, log_r)
-    base = stats.norm.pdf(x).prod(axis=1) * (grid[1] - grid[0]) ** 2
-    assert base @ np.exp(logs) == pytest.approx(1.0, rel=1e-6)
-    assert np.all(logs >= power * log_r + part.log_scale - 1e-9)
+@pytest.mark.parametrize(
+    ("power", "more", "lift"),
+    [(1.0, 0, 0.0), (1.7, 0, 0.0), (4.2, 0, 0.0), (1.0, 1, 0.0), (1.3, 1, 0.4), (1.0, 2, 0.0), (0.6, 2, 0.7)],
+)
+def test_tilts_are_the_laws_that_they_say(power, more, lift):
+    part = Tilt(PAIR, power, more, lift)
+    terms = PAIR.terms(POINTS)
+    log_r = PAIR.log_r(terms)
+    logs = part.log_density(POINTS, terms, log_r)
+    assert BASE @ np.exp(logs) == pytest.approx(1.0, rel=1e-6)
+    assert part.bounds is (lift == 0.0)
+    if part.bounds:
+        assert part.power == power + more
+        assert np.all(logs >= part.power * log_r + part.log_scale - 1e-9)
+    # The density says what it is made of.
+    u = POINTS @ (np.exp(PAIR.log_weights) @ PAIR.root)
+    plain = more * log_r + log_sum(PAIR.log_weights + power * terms) + lift * u
+    np.testing.assert_allclose(logs - plain, logs[0] - plain[0], atol=1e-9)
     drawn = part.draw(np.random.default_rng(4), 200_000)
-    expected = base @ (np.exp(logs)[:, None] * x)
-    np.testing.assert_allclose(drawn.mean(axis=0), expected, atol=0.02)
+    np.testing.assert_allclose(drawn.mean(axis=0), BASE @ (np.exp(logs)[:, None] * POINTS), atol=0.02)
+    np.testing.assert_allclose((drawn**2).mean(axis=0), BASE @ (np.exp(logs)[:, None] * POINTS**2), rtol=0.02)
+
+
+THREE = Mixture(np.array([[1.1, 0.0], [0.5, 0.9], [0.2, 0.3]]), np.log([0.3, 0.5, 0.2]))
+
+
+@pytest.mark.parametrize("power", [2, 3, 4])
+def test_stars_are_the_laws_that_they_say(power):
+    star = Star(THREE, power)
+    tuples = np.array(list(itertools.product(range(3), repeat=power)))
+    # By definition: the centre in any place, and each tuple's part of r^m / E r^m.
+    pairs = THREE.gram[tuples[:, :, None], tuples[:, None, :]].sum(axis=2) - THREE.diagonal[tuples]
+    p, weights = np.exp(THREE.log_weights), np.exp(THREE.log_weights[tuples].sum(axis=1))
+    means = np.exp(0.5 * power * THREE.gram) @ p
+    bound = p @ means ** (power - 1)
+    assert math.exp(-star.log_scale) == pytest.approx(bound, rel=1e-12)
+    law = weights / bound * np.exp(0.5 * power * pairs).mean(axis=1)
+    assert law.sum() == pytest.approx(1.0, rel=1e-12)
+    exact = weights * np.exp(0.5 * pairs.sum(axis=1))
+    assert np.all(exact <= law * bound * (1 + 1e-12))
+    # Density over Q and tuples, and over Q alone by the sum over tuples: a law.
+    x = POINTS[::997]
+    terms = THREE.terms(x)
+    log_r = THREE.log_r(terms)
+    over_q = np.zeros(len(x))
+    for tuple_, chance, whole in zip(tuples, law, exact, strict=True):
+        logs = star.log_density(np.tile(tuple_, (len(x), 1)), log_r)
+        kernel = np.exp((THREE.log_weights[tuple_] + terms[:, tuple_]).sum(axis=1) - power * log_r)
+        mean = THREE.root[tuple_].sum(axis=0)
+        np.testing.assert_allclose(logs, power * log_r - math.log(whole / chance), atol=1e-9)
+        assert np.all(logs >= power * log_r + star.log_scale - 1e-9)
+        over_q += np.exp(logs) * kernel
+        np.testing.assert_allclose(
+            np.exp(logs) * kernel, chance * np.exp(x @ mean - mean @ mean / 2), rtol=1e-9
+        )
+    assert np.all(over_q > 0.0)
+    # What is drawn: tuples, and x around their means.
+    drawn, chosen = star.draw(np.random.default_rng(1), 100_000)
+    for symmetric in (lambda t: (t == 0).sum(axis=1), lambda t: (t[:, 0] == t[:, -1]) + 0.0):
+        if symmetric(tuples).max() > 1 or power == 2:
+            assert symmetric(chosen).mean() == pytest.approx(law @ symmetric(tuples), abs=0.02)
+    means = np.stack([THREE.root[t].sum(axis=0) for t in chosen])
+    np.testing.assert_allclose((drawn - means).mean(axis=0), 0.0, atol=0.02)
+    np.testing.assert_allclose((drawn - means).var(axis=0), 1.0, atol=0.02)
+
+
+def test_tuples_are_completed_in_proportion():
+    star, rng = Star(THREE, 3), np.random.default_rng(5)
+    x = np.array([[0.3, -0.4], [2.0, 1.0]])
+    terms = np.repeat(THREE.terms(x), 50_000, axis=0)
+    drawn = star.complete(terms, rng)
+    assert drawn.shape == (100_000, 3)
+    for half, point in zip((drawn[:50_000], drawn[50_000:]), x, strict=True):
+        chances = np.exp(THREE.log_weights + THREE.terms(point[None])[0])
+        counts = np.bincount(half.ravel(), minlength=3)
+        assert stats.chisquare(counts, 150_000 * chances / chances.sum()).pvalue > 1e-9
+
+
+def test_rows_are_read_in_blocks(monkeypatch):
+    whole = Star(THREE, 3)
+    monkeypatch.setattr("dpmech.checker.mixtures._BATCH_NUMBERS", 4)
+    assert Star(THREE, 3).log_scale == whole.log_scale
+
+
+def test_the_best_star_has_the_least_bound():
+    rng = np.random.default_rng(7)
+    mixture = Mixture(0.2 * rng.random((100, 5)), np.full(100, -math.log(100)))
+    for eps in (0.5, 1.0):
+        found = Star.best(mixture, eps)
+        bounds = [mixtures._log_supremum(m, eps) - Star(mixture, m).log_scale for m in range(2, 41)]
+        assert mixtures._log_supremum(found.power, eps) - found.log_scale < min(bounds) + 0.1
+
+
+class Plain:
+    """A mixture with given parts."""
+
+    def __init__(self, parts):
+        self.chosen = parts
+        self.slack, self.batch = PAIR.slack, 1000
+        self.terms, self.log_r = PAIR.terms, PAIR.log_r
+
+    def parts(self, eps):
+        return None, self.chosen
 
 
 @pytest.mark.parametrize("powers", [(1.0, 2.0), (1.0, 1.0), (3.0, 1.5), (2.0, 9.0)])
 @pytest.mark.parametrize("eps", [0.0, 0.5, 3.0])
 def test_the_bound_on_weights_is_one(powers, eps):
-    parts = [mixtures._Tilt(PAIR, power) for power in powers]
-    shares = np.array([0.3, 0.7])
-    bound = mixtures._log_bound(parts, shares, eps)
+    parts = [Tilt(PAIR, power, 0, 0.0) for power in powers]
+    removal = mixtures._Removal(Plain(parts), eps, np.random.default_rng(1))
+    removal._tilts, removal._shares = parts, np.array([0.3, 0.7])
+    bound = removal.log_bound()
     logs = eps + np.concatenate([np.logspace(-8, 1, 4000), np.linspace(10, 60, 500)])
-    rho = sum(s * np.exp(p.power * logs + p.log_scale) for s, p in zip(shares, parts, strict=True))
+    rho = sum(s * np.exp(p.power * logs + p.log_scale) for s, p in zip((0.3, 0.7), parts, strict=True))
     largest = ((np.exp(logs) - math.exp(eps)) / rho).max()
     assert largest <= math.exp(bound) * (1 + 1e-9)
-    if max(powers) > 1.0:
-        assert math.exp(bound) <= 1.05 * largest
+    # No more than the best part alone makes of it, whose supremum is attained.
+    alone = [((np.exp(logs) - math.exp(eps)) / np.exp(p.power * logs + p.log_scale)).max() for p in parts]
+    assert bound <= math.log(min(alone[0] / 0.3, alone[1] / 0.7)) + 1e-4
+
+
+def test_shares_that_are_left_have_a_part_that_bounds():
+    removal = mixtures._Removal(PAIR, EPS, np.random.default_rng(1))
+    assert removal._shares.sum() == pytest.approx(1.0)
+    assert len(removal._tilts) + 1 == len(removal._shares) <= 12
+    assert removal._shares[np.argmin(removal._log_bounds())] >= 0.1
+    # Without draws that are paid, too.
+    far = mixtures._Removal(PAIR, 60.0, np.random.default_rng(1))
+    assert far._shares.sum() == pytest.approx(1.0)
+    assert np.all(next(far.weights(np.random.default_rng(2), 1.0)) >= 0.0)
 
 
 def test_a_weight_above_its_bound_ends_in_no_answer(monkeypatch):
-    monkeypatch.setattr(mixtures, "_log_bound", lambda parts, shares, eps: -30.0)
+    monkeypatch.setattr(mixtures._Removal, "log_bound", lambda self: -30.0)
     with pytest.raises(ArithmeticError, match="proved bound"):
-        check_remove(PAIR, PAIR, EPS, REMOVE, 1e-9, 1.0, np.random.default_rng(1))
+        ask(check_remove, PAIR, PAIR, EPS, REMOVE)
 
 
 def test_mixtures_beyond_the_limits():
@@ -148,15 +236,23 @@ def test_mixtures_beyond_the_limits():
             Mixture(np.array(root), np.zeros(1))
 
 
+def test_indices_that_are_too_inexact_prove_nothing():
+    for inexact, verdicts in ((0.0, [True, False]), (3e-2, [None, None])):
+        mixture = Mixture(PAIR.root, PAIR.log_weights)
+        mixture.inexact = inexact
+        for share, verdict in zip((1.03, 0.97), verdicts, strict=True):
+            assert ask(check_remove, mixture, mixture, EPS, share * REMOVE, seconds=1.0).verdict is verdict
+
+
 def test_slack_is_more_than_the_rounding_of_a_long_sum():
     rng = np.random.default_rng(11)
     mixture = Mixture(0.02 * rng.random((3, 3000)), np.log([0.2, 0.3, 0.5]))
-    parts = [mixtures._Power(mixture, 3), mixtures._Tilt(mixture, 7.5)]
+    parts = [Tilt(mixture, 1.0, 2, 0.0), Tilt(mixture, 7.5, 0, 0.0)]
     for part in parts:
         x = part.draw(rng, 4)
         terms = mixture.terms(x)
-        log_r = mixtures._log_sum(mixture.log_weights + terms)
-        log_rho = part.log_density(terms, log_r)
+        log_r = mixture.log_r(terms)
+        log_rho = part.log_density(x, terms, log_r)
         for index in range(4):
             exact = []
             for row in mixture.root:
@@ -165,25 +261,19 @@ def test_slack_is_more_than_the_rounding_of_a_long_sum():
             weights = [arb(w) for w in mixture.log_weights]
             r = sum(((w + t).exp() for w, t in zip(weights, exact, strict=True)), arb(0)).log()
             assert abs(float(r - arb(log_r[index]))) < 1e-2 * mixture.slack
-            if isinstance(part, mixtures._Power):
+            if part.power == 3.0:
                 rho = 3 * r + arb(part.log_scale)
             else:
                 terms_of_part = [(w + arb(7.5) * t).exp() for w, t in zip(weights, exact, strict=True)]
                 rho = sum(terms_of_part, arb(0)).log() + arb(part.log_scale)
             assert abs(float(rho - arb(log_rho[index]))) < 1e-2 * mixture.slack
     assert mixture.slack < 1e-7
-    assert Mixture(10.0 * mixture.root, mixture.log_weights).slack > 20.0 * mixture.slack
+    assert Mixture(10.0 * mixture.root, mixture.log_weights).slack > 5.0 * mixture.slack
     narrow = Mixture(np.sqrt(mixture.diagonal)[:, None], mixture.log_weights)
     assert mixture.slack > 20.0 * narrow.slack
 
 
-@pytest.mark.parametrize("weights", [mixtures._remove_weights, mixtures._add_weights])
-def test_slack_moves_weights_to_the_safe_side(weights):
-    batches = []
-    for sign, slack in ((1.0, 0.01), (1.0, 0.0), (-1.0, 0.01)):
-        mixture = Mixture(PAIR.root, PAIR.log_weights)
-        mixture.__dict__["slack"] = slack  # in place of the cached one
-        batches.append(next(weights(mixture, EPS, np.random.default_rng(9), sign)[1]))
+def check_sides(batches):
     more, exact, less = batches
     paid = exact > 1e-3
     # A step of the density, and one of what is paid.
@@ -191,6 +281,51 @@ def test_slack_moves_weights_to_the_safe_side(weights):
     assert np.all(less[paid] < exact[paid] * 0.99)
     assert np.all(more >= exact)
     assert np.all(exact >= less)
+
+
+SIDES = ((1.0, 0.01), (1.0, 0.0), (-1.0, 0.01))
+
+
+def slackened(slack):
+    mixture = Mixture(PAIR.root, PAIR.log_weights)
+    mixture.slack = slack
+    return mixture
+
+
+def test_slack_moves_weights_of_remove_to_the_safe_side(monkeypatch):
+    removal = mixtures._Removal(slackened(0.01), EPS, np.random.default_rng(9))
+    drawn = removal.drawn(np.random.default_rng(8), 5000)
+    assert drawn[0].min() < EPS - 0.01  # with what only rounding may pay
+    monkeypatch.setattr(removal, "drawn", lambda rng, size: drawn)
+    batches = []
+    for sign, slack in SIDES:
+        removal._mixture = slackened(slack)
+        batches.append(next(removal.weights(np.random.default_rng(9), sign)))
+    check_sides(batches)
+
+
+def test_slack_moves_weights_of_add_to_the_safe_side():
+    check_sides(
+        [
+            next(mixtures._add_weights(slackened(slack), EPS, np.random.default_rng(9), sign)[1])
+            for sign, slack in SIDES
+        ]
+    )
+
+
+PLAN = {"type": "LambdaCGD", "n": 3900, "lam": 0.9}
+HARD = [(8.0, 1e-12, 4.25588), (2.0, 1e-5, 5.50506), (1.0, 1e-5, 7.50244), (0.5, 1e-5, 11.9559)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("eps", "delta", "sigma"), HARD)
+def test_hundreds_of_bins_are_decided_where_many_components_count(eps, delta, sigma):
+    for factor, verdict in ((1.0, True), (0.98, False)):
+        claim = claim_of(
+            decode(certificate(PLAN, {"type": "BallsInBins", "bins": 390}, eps, delta, factor * sigma))
+        )
+        pair = components.pair_of(claim)
+        assert ask(check_remove, *pair, eps, delta, seconds=120.0).verdict is verdict
 
 
 # ---- bets
@@ -285,14 +420,10 @@ def test_bins_add_up_the_columns_of_their_steps(strategy, matrix):
     users = np.stack([2 * means[0], means[0] + means[1], 2 * means[1]])
     record = {"type": "UserBallsInBins", "bins": 2, "max_examples_per_user": 2}
     check_gram(mixtures_of(strategy, record), users, [0.25, 0.5, 0.25])
-    fresh = np.stack(
-        [matrix[:, list(steps)].sum(axis=1) for steps in itertools.product((0, 1), (2, 3), (4, 5))]
-    )
-    check_gram(mixtures_of(strategy, {"type": "FreshBallsInBins", "bins": 2}), fresh, [1 / 8] * 8)
 
 
 def test_waiting_examples_join_as_a_simulation_does():
-    sets = components._sets_apart(6, 3, 0.3)
+    sets = sets_apart(6, 3, 0.3)
     assert sum(sets.values()) == pytest.approx(1.0, abs=1e-14)
     assert all(b - a >= 3 for steps in sets for a, b in itertools.pairwise(steps))
     # At every step with the same probability, which is stationary.
@@ -310,10 +441,7 @@ def test_waiting_examples_join_as_a_simulation_does():
     assert set(seen) <= set(sets)
     chi = sum((seen[one] - 20_000 * w) ** 2 / (20_000 * w) for one, w in sets.items())
     assert stats.chi2.sf(chi, len(sets) - 1) > 1e-9
-    assert components._sets_apart(4, 2, 1.0).keys() == {(0, 2), (1, 3)}
-    found = mixtures_of(LAMBDA, {"type": "MinSepSampling", "min_sep": 3, "sampling_prob": 0.3})
-    means = np.stack([MATRIX[:, list(steps)].sum(axis=1) for steps in sets])
-    check_gram(found, means, list(sets.values()))
+    assert sets_apart(4, 2, 1.0).keys() == {(0, 2), (1, 3)}
 
 
 def test_where_chance_leaves_no_choice_there_is_no_mixture():
@@ -346,14 +474,13 @@ def test_wide_mixtures_have_no_lower_one(monkeypatch):
 @pytest.mark.parametrize(
     ("strategy", "participation"),
     [
-        ({"type": "Identity", "n": 20_000}, {"type": "BallsInBins", "bins": 10_000}),
+        ({**LAMBDA, "n": 20_000}, {"type": "BallsInBins", "bins": 10_000}),
         (
             {"type": "Identity", "n": 400},
             {"type": "UserBallsInBins", "bins": 200, "max_examples_per_user": 9},
         ),
-        ({"type": "Identity", "n": 400}, {"type": "FreshBallsInBins", "bins": 20}),
-        ({"type": "Identity", "n": 40}, {"type": "MinSepSampling", "min_sep": 2, "sampling_prob": 0.5}),
-        ({"type": "Identity", "n": 22}, {"type": "MinSepSampling", "min_sep": 2, "sampling_prob": 0.5}),
+        (LAMBDA, {"type": "FreshBallsInBins", "bins": 2}),
+        ({**LAMBDA, "n": 40}, {"type": "MinSepSampling", "min_sep": 2, "sampling_prob": 0.5}),
     ],
 )
 def test_too_many_components_are_not_begun(strategy, participation):
@@ -361,11 +488,13 @@ def test_too_many_components_are_not_begun(strategy, participation):
         mixtures_of(strategy, participation)
 
 
-def test_powers_end_where_they_are_told_to(monkeypatch):
-    monkeypatch.setattr(mixtures, "_HIGHEST_POWER", 2)
-    parts = mixtures._parts(PAIR, 3.0)
-    assert [type(part).__name__ for part in parts] == ["_Power", "_Power", "_Tilt", "_Tilt", "_Tilt"]
-    assert [part.power for part in parts[:2]] == [1.0, 2.0]
+def test_larger_mixtures_have_fewer_components_at_once(monkeypatch):
+    for limits, more in (((2, 2), 2), ((1, 2), 1), ((1, 1), 0)):
+        monkeypatch.setattr(mixtures, "_MOST_PAIRS", limits)
+        star, tilts = PAIR.parts(3.0)
+        assert {tilt._more for tilt in tilts} == {more}
+        assert star.power >= 2.0
+        assert ask(check_remove, PAIR, PAIR, EPS, 1.02 * REMOVE).verdict is True
 
 
 @pytest.mark.parametrize(
@@ -378,7 +507,7 @@ def test_powers_end_where_they_are_told_to(monkeypatch):
 )
 def test_entries_near_the_ends_of_float64_are_not_checked(strategy):
     with pytest.raises(NotChecked, match="1e-100"):
-        mixtures_of(strategy, {"type": "BallsInBins", "bins": 2})
+        mixtures_of(strategy, {"type": "UserBallsInBins", "bins": 2, "max_examples_per_user": 1})
 
 
 @pytest.mark.parametrize(
@@ -400,4 +529,4 @@ def test_participations_that_are_none_are_refused(participation):
 
 def test_columns_of_many_steps_are_not_added_up():
     with pytest.raises(NotChecked, match="of length 100002"):
-        mixtures_of({"type": "Identity", "n": 100_002}, {"type": "BallsInBins", "bins": 2})
+        mixtures_of({**LAMBDA, "n": 100_002}, {"type": "BallsInBins", "bins": 2})

@@ -1,0 +1,167 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from flint import arb, ctx
+
+from dpmech.checker import chains, components
+from dpmech.checker.chains import Chain
+from dpmech.checker.claims import claim_of
+from dpmech.checker.documents import decode
+from dpmech.checker.mixtures import Mixture, Question, check_add, check_remove
+from dpmech.checker.strategies import PRECISION, NotChecked
+from tests.support.checker_files import certificate
+from tests.support.sets_apart import sets_apart
+
+
+@pytest.fixture(autouse=True)
+def precision():
+    with ctx.workprec(PRECISION):
+        yield
+
+
+def banded(n, bands, rng):
+    columns = rng.uniform(0.2, 0.9, (n, bands))
+    for k in range(1, bands):
+        columns[n - k :, k] = 0.0
+    return columns
+
+
+def listed(chain):
+    """The same pair by all sets of steps."""
+    n, bands = chain.columns.shape
+    sets = sets_apart(n, chain.apart, chain.prob)
+    matrix = np.zeros((n + bands, n))
+    for t in range(n):
+        matrix[t : t + bands, t] = chain.columns[t]
+    root = np.stack([matrix[:, list(steps)].sum(axis=1) for steps in sets])
+    return Mixture(root, np.log(np.array(list(sets.values()))))
+
+
+CASES = [(6, 2, 2, 0.3), (5, 1, 1, 0.4), (7, 2, 3, 0.6), (6, 3, 3, 1.0)]
+CHAINS = [
+    Chain(banded(n, bands, np.random.default_rng(k)), apart, prob)
+    for k, (n, bands, apart, prob) in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_recursion_is_the_sum_over_all_sets(chain):
+    mixture = listed(chain)
+    x = 2.0 * np.random.default_rng(1).standard_normal((50, chain.width))
+    np.testing.assert_allclose(chain.log_r(chain.terms(x)), mixture.log_r(mixture.terms(x)), atol=1e-11)
+    np.testing.assert_allclose(chain.mean, mixture.mean, atol=1e-12)
+    assert chain.mean_square == pytest.approx(mixture.mean_square, rel=1e-12)
+    assert chain.slack > mixture.slack
+    assert chain.width == mixture.width
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_powers_are_the_laws_that_they_say(chain, power):
+    part, mixture = chains._Power(chain, power), listed(chain)
+    # E r^m by all tuples of sets.
+    count = len(mixture.root)
+    tuples = np.array(list(itertools.product(range(count), repeat=power)))
+    logs = mixture.log_weights[tuples].sum(axis=1)
+    for u, v in itertools.combinations(range(power), 2):
+        logs += mixture.gram[tuples[:, u], tuples[:, v]]
+    total = np.exp(logs).sum()
+    assert math.exp(-part.log_scale) == pytest.approx(total, rel=1e-11)
+    assert part.bounds
+    log_r = np.array([-1.0, 0.5, 3.0])
+    np.testing.assert_allclose(
+        part.log_density(None, None, log_r), power * log_r - math.log(total), rtol=0.0, atol=1e-10
+    )
+    # What is drawn has the means of the tuples: first and second moments.
+    chances = np.exp(logs) / total
+    means = sum(mixture.root[tuples[:, u]] for u in range(power))
+    drawn = part.draw(np.random.default_rng(3), 40_000)
+    first, second = chances @ means, (means * chances[:, None]).T @ means
+    error = 6.0 * drawn.std(axis=0) / 200.0
+    assert np.all(np.abs(drawn.mean(axis=0) - first) < error)
+    products = drawn[:, :, None] * drawn[:, None, :]
+    error = 6.0 * products.std(axis=0) / 200.0
+    assert np.all(np.abs(products.mean(axis=0) - second - np.eye(chain.width)) < error)
+
+
+@pytest.mark.parametrize("direction", [check_remove, check_add])
+def test_verdicts_are_those_of_the_list(direction):
+    chain, eps = CHAINS[0], 0.5
+    mixture, rng = listed(chain), np.random.default_rng(4)
+    x = rng.standard_normal((400_000, chain.width))
+    r = np.exp(mixture.log_r(mixture.terms(x)))
+    drawn = np.maximum(r - math.exp(eps) if direction is check_remove else 1 - math.exp(eps) * r, 0.0)
+    value, error = drawn.mean(), drawn.std() / drawn.size**0.5
+    assert error < 0.01 * value
+    for factor, verdict in ((1.06, True), (0.94, False)):
+        for pair in (chain, mixture):
+            question = Question(pair, pair, eps, factor * value, 1e-9, 20.0, rng)
+            assert direction(question).verdict is verdict
+
+
+def claimed(strategy, apart, prob, sigma=1.0):
+    participation = {"type": "MinSepSampling", "min_sep": apart, "sampling_prob": prob}
+    return components.pair_of(claim_of(decode(certificate(strategy, participation, 2.0, 1e-5, sigma))))
+
+
+TOEPLITZ = {"type": "BandedToeplitz", "n": 60, "coefs": [1.0, 0.5, 0.25]}
+DENSE = [[{0: 1.0, 1: 0.5, 2: 0.25}.get(i - j, 0.0) for j in range(60)] for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "norms"),
+    [
+        (TOEPLITZ, 1.0),
+        ({"type": "Dense", "matrix": DENSE}, 1.0),
+        ({"type": "ColumnNormalized", "strategy": TOEPLITZ}, 1.3125**0.5),
+    ],
+)
+def test_columns_are_those_of_the_claim_rounded_outwards(strategy, norms):
+    above, below = claimed(strategy, 4, 0.3, sigma=1.7)
+    assert isinstance(above, Chain)
+    true = np.array([1.0, 0.5, 0.25]) / norms / 1.7
+    for t in range(58):
+        assert np.all(above.columns[t] > true)
+        assert np.all(below.columns[t] < true)
+    np.testing.assert_allclose(above.columns[:58], np.tile(true, (58, 1)), rtol=1e-9)
+    assert np.all(above.columns[59, 1:] == 0.0)
+    assert (above.apart, above.prob) == (4, 0.3)
+
+
+def test_what_no_theorem_covers_is_not_checked():
+    for strategy, apart in ((TOEPLITZ, 2), ({"type": "BandedToeplitz", "n": 60, "coefs": [1e-120]}, 2)):
+        with pytest.raises(NotChecked):
+            claimed(strategy, apart, 0.5)
+    with pytest.raises(NotChecked, match="dimensions"):
+        Chain(np.full((20_000, 1), 1e-3), 2, 0.5)
+    with pytest.raises(NotChecked, match="noise scales long"):
+        Chain(np.full((200, 1), 2.0), 2, 0.5)
+    with pytest.raises(NotChecked, match="steps 4000 apart"):
+        Chain(np.full((4000, 1), 0.1), 4000, 0.5).parts(1.0)
+
+
+def test_copies_are_as_many_as_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(chains, "_MOST_STATES", 6 * 2**3)
+    star, parts = CHAINS[0].parts(1.0)
+    assert star is None
+    assert [part.power for part in parts] == [1.0, 2.0, 3.0]
+
+
+def test_slack_is_more_than_the_rounding_of_the_recursion():
+    chain = Chain(banded(300, 2, np.random.default_rng(5)), 3, 0.2)
+    x = chains._Power(chain, 2).draw(np.random.default_rng(6), 3)
+    found = chain.log_r(chain.terms(x))
+    for row, value in zip(x, found, strict=True):
+        tails = [arb(1)] * 303
+        p = arb(0.2)
+        for t in range(299, -1, -1):
+            c = [arb(a) for a in chain.columns[t]]
+            exponent = sum((a * arb(b) for a, b in zip(c, row[t : t + 2], strict=True)), arb(0))
+            exponent -= sum((a * a for a in c), arb(0)) / 2
+            tails[t] = (1 - p) * tails[t + 1] + p * exponent.exp() * tails[t + 3]
+        exact = ((tails[0] + p * (tails[1] + tails[2])) / (1 + 2 * p)).log()
+        assert abs(float(exact - arb(value))) < 1e-2 * chain.slack
+    assert chain.slack < 1e-6
+    assert chain.inexact < 1e-9
