@@ -23,14 +23,7 @@ def verdict_of(tmp_path, *arguments, seconds=10.0, **changes):
     return check_file(path, seconds=seconds, rng=np.random.default_rng(1))
 
 
-SLOW = {"bins_exact", "bins_fresh"}  # claims that leave little room take millions of draws
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(one, marks=pytest.mark.slow if one.stem in SLOW else ()) for one in SAVED],
-    ids=[one.stem for one in SAVED],
-)
+@pytest.mark.parametrize("path", SAVED, ids=[one.stem for one in SAVED])
 def test_saved_certificates_are_proved(path):
     # Each of these has a draw that proves it; an honest claim is refused once in a million at most.
     verdict = check_file(path, seconds=20.0, rng=np.random.default_rng(1))
