@@ -170,6 +170,11 @@ def test_time_ends_the_search(tmp_path, monkeypatch):
     assert verdict(tmp_path, IDENTITY, ONCE, 1.4, value * 0.999).kind is Kind.NOT_CHECKED
 
 
+def test_a_delta_of_more_than_a_half_is_not_checked(tmp_path):
+    assert verdict(tmp_path, IDENTITY, ONCE, 1.4, 0.5).kind is Kind.PROVED
+    assert "above 0.5" in verdict(tmp_path, IDENTITY, ONCE, 1.4, 0.51).reason
+
+
 def test_so_many_rounds_that_rounding_shows_are_not_checked():
     with pytest.raises(NotChecked, match="rounds of"):
         bin_laws(20_000, arb(1), 4000, 1e-10, 1000, above=True)
