@@ -46,7 +46,7 @@ def write_page(path: Path, faults: Sequence[Fault], still_true: Sequence[Fault],
     text += "| package | faults | refuted | not proved | false by the library too |\n|---|---|---|---|---|\n"
     for name, several in of_packages(faults):
         text += f"| {name} | {_counts(several)} |\n"
-    text += f"| all | {_counts(faults)} |\n"
+    text += f"| all | {_counts(faults)} |\n\n## The faults\n"
     text += _listed(faults)
     if still_true:
         text += (

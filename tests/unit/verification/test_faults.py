@@ -35,7 +35,7 @@ def test_the_corpus_holds_faults_that_the_checker_does_not_prove():
     assert len({fault.change for fault in faults}) == len(faults)
     assert all(fault.fall >= LEAST_FALL for fault in faults)
     assert {fault.verdict for fault in faults} <= {"REFUTED", "NOT CHECKED", "NO DOCUMENT"}
-    assert sum(fault.verdict == "REFUTED" for fault in faults) >= 0.9 * len(faults)
+    assert sum(fault.verdict == "REFUTED" for fault in faults) >= 0.85 * len(faults)
     assert {fault.plan for fault in faults} <= PLANS.keys()
     assert {fault.change.module for fault in faults} <= set(modules())
 
