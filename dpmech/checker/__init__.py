@@ -9,12 +9,80 @@ has the theorems and their proofs:
 4. `gaussian`: what is not sampled, in closed form.
 5. `losses`, `pairs`: sampling release by release; lattices and powers of polynomials.
 6. `components`, `mixtures`, `confidence`: random allocations; draws and bets.
-7. `decide`: which of these covers a claim, and the verdict. `__main__`: the command.
+7. `decide`: which of these covers a claim, and the verdict.
+8. `records`, `ledgers`: what else files hold. This file: from a file to a verdict. `__main__`: the command.
 
 Of every line ask: what wrong claim would this accept?
 """
 
-from .decide import Kind, Verdict, check_file, check_text
-from .documents import BadDocument
+import os
+from typing import Any
+
+import numpy as np
+
+from .decide import SECONDS, Kind, Verdict
+from .documents import BadDocument, check_seal, decode, parse, read_bytes, shown
+from .ledgers import check_ledger
+from .records import Certifier, check_record
 
 __all__ = ["BadDocument", "Kind", "Verdict", "check_file", "check_text"]
+
+
+def check_file(
+    path: str | os.PathLike[str],
+    *,
+    seconds: float = SECONDS,
+    rng: np.random.Generator | None = None,
+    total: tuple[float, float] | None = None,
+) -> Verdict:
+    """The verdict on a file; the same as `check_text` of its content."""
+    return check_text(read_bytes(path), seconds=seconds, rng=rng, total=total)
+
+
+def check_text(
+    content: str | bytes,
+    *,
+    seconds: float = SECONDS,
+    rng: np.random.Generator | None = None,
+    total: tuple[float, float] | None = None,
+) -> Verdict:
+    """The verdict on a certificate, a run record or a ledger.
+
+    Args:
+        content: of the file, of any size: whoever has it in memory has bounded it.
+        seconds: CPU time that draws may take, in each direction of each certificate, and that a total may.
+        rng: where draws come from; None is the operating system's entropy, and only then does `failure` hold.
+        total: (eps, delta) that the releases of a ledger are to have together; None for its budget, or for
+            an eps that is found.
+
+    Raises:
+        BadDocument: if it is none of these, contradicts itself, or is no ledger though `total` is given.
+        ValueError: on a total without eps in [0, 1e5] and delta in (0, 1).
+    """
+    if total is not None and not (0.0 <= total[0] <= 1e5 and 0.0 < total[1] < 1.0):
+        raise ValueError(f"total has to be eps in [0, 1e5] and delta in (0, 1), got {total!r}")
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    written = parse(data)
+    document = decode(written)
+    certifier = Certifier(seconds, np.random.default_rng() if rng is None else rng)
+    if "releases" in document:
+        entries = written["releases"]
+        for entry in entries if isinstance(entries, list) else ():
+            _check_inner(entry)
+        return check_ledger(document, certifier, total)
+    if total is not None:
+        raise BadDocument("it is no ledger, which alone has a total")
+    if "run" in document:
+        _check_inner(written)
+        return check_record(document, certifier)
+    if "claim" in document:
+        return certifier.of(document).verdict
+    raise BadDocument("it is not a certificate, a run record or a ledger: no claim, no run, no releases")
+
+
+def _check_inner(holder: Any) -> None:  # noqa: ANN401 - JSON data
+    """The seal of a certificate inside another document."""
+    inner = holder.get("certificate") if isinstance(holder, dict) else None
+    if not isinstance(inner, dict):
+        raise BadDocument(f"there is no certificate where one should be: {shown(inner)}")
+    check_seal(inner)

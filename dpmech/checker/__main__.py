@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from .decide import SECONDS, Kind, check_file
+from . import Kind, check_file
+from .decide import SECONDS
 from .documents import BadDocument, shown
 
 _CODES = {Kind.PROVED: 0, Kind.REFUTED: 1, Kind.NOT_CHECKED: 3}
@@ -23,8 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="checker",
-        description="Decide certificates of dpmech, with nothing but numpy and python-flint.",
-        epilog="Exit code: 0 all PROVED, 1 one REFUTED, 2 one is no certificate, 3 one NOT CHECKED.",
+        description="Decide certificates, run records and ledgers, with numpy and python-flint alone.",
+        epilog="Exit code: 0 all PROVED, 1 one REFUTED, 2 one cannot be read, 3 one NOT CHECKED.",
     )
     parser.add_argument("files", nargs="+", metavar="certificate.json")
     parser.add_argument(
@@ -33,11 +34,21 @@ def main(arguments: list[str] | None = None) -> int:
         default=SECONDS,
         help="CPU time that one direction may take (default %(default)g)",
     )
+    parser.add_argument(
+        "--total",
+        type=float,
+        nargs=2,
+        metavar=("EPS", "DELTA"),
+        help="of all releases of a ledger together (default: its budget, or an eps that is found)",
+    )
     options = parser.parse_args(arguments)
+    total = None if options.total is None else (options.total[0], options.total[1])
+    if total is not None and not (0.0 <= total[0] <= 1e5 and 0.0 < total[1] < 1.0):
+        parser.error("--total takes eps in [0, 1e5] and delta in (0, 1)")
     codes = set()
     for path in options.files:
         try:
-            verdict = check_file(path, seconds=options.seconds)
+            verdict = check_file(path, seconds=options.seconds, total=total)
         except BadDocument as error:
             print(f"{shown(path)}: not a certificate: {error}", file=sys.stderr)
             codes.add(2)

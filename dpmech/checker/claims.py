@@ -48,7 +48,7 @@ class Claim:
 
     def integer(self, name: str, least: int, most: int = _LARGEST) -> int:
         """An entry of the participation that is an integer in [least, most]."""
-        value = self.participation[name]
+        value = self.participation.get(name)
         if type(value) is not int or not least <= value <= most:
             raise BadDocument(
                 f"{name} of the participation is {shown(value)}, not an integer in [{least}, {most}]"
@@ -57,7 +57,7 @@ class Claim:
 
     def probability(self, name: str) -> float:
         """An entry of the participation that is a float in (0, 1]."""
-        value = self.participation[name]
+        value = self.participation.get(name)
         if type(value) is not float or not 0.0 < value <= 1.0:
             raise BadDocument(f"{name} of the participation is {shown(value)}, not a float in (0, 1]")
         return value

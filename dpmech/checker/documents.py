@@ -12,13 +12,19 @@ import json
 import math
 import os
 import stat
+import typing
+from collections.abc import Collection
 from typing import Any, NoReturn
 
-__all__ = ["BadDocument", "decode", "parse", "read_bytes", "shown"]
+__all__ = [
+    "LARGEST_FILE", "BadDocument", "check_seal", "decode", "entries", "floats", "parse", "read_bytes",
+    "shown",
+]  # fmt: skip
 
 LARGEST_FILE = 10_000_000
 DEEPEST = 64
 LONGEST_INTEGER = 20
+MOST_ENTRIES = 1000
 
 
 class BadDocument(Exception):
@@ -44,6 +50,24 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     return content
 
 
+def entries(data: Any, what: str, optional: Collection[str] = (), /, **kinds: Any) -> dict[str, Any]:  # noqa: ANN401
+    """An object with exactly these entries, each of its type or types; the optional ones may be absent."""
+    if not isinstance(data, dict) or not set(kinds) - set(optional) <= set(data) <= set(kinds):
+        raise BadDocument(f"{what} has other entries than it should: {shown(data)}")
+    for name, value in data.items():
+        if kinds[name] is not Any and type(value) not in (*typing.get_args(kinds[name]), kinds[name]):
+            raise BadDocument(f"{name} of {what} is {shown(value)}")
+    return data
+
+
+def floats(value: Any, what: str, count: int | None = None) -> list[float]:  # noqa: ANN401 - JSON data
+    """A list of at most MOST_ENTRIES finite floats >= 0; `count` of them if that is given."""
+    numbers = isinstance(value, list) and all(type(x) is float and 0.0 <= x < math.inf for x in value)
+    if not numbers or len(value) > MOST_ENTRIES or (count is not None and len(value) != count):
+        raise BadDocument(f"{what} has {shown(value)}, not {'' if count is None else count} floats >= 0")
+    return list(value)
+
+
 def parse(content: bytes) -> dict[str, Any]:
     """The JSON object of a file, as written: its nesting, its numbers and its checksum are checked."""
     try:
@@ -61,7 +85,7 @@ def parse(content: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise BadDocument("it is not a JSON object")
     _check_depth(document)
-    _check_seal(document)
+    check_seal(document)
     return document
 
 
@@ -122,8 +146,8 @@ def _check_depth(document: dict[str, Any]) -> None:
         raise BadDocument(f"it is nested more than {DEEPEST} levels deep")
 
 
-def _check_seal(document: dict[str, Any]) -> None:
-    """Whether `seal` is the SHA-256 of everything else, keys sorted, without spaces, in ASCII."""
+def check_seal(document: dict[str, Any]) -> None:
+    """Refuse it unless `seal` is the SHA-256 of everything else, keys sorted, without spaces, in ASCII."""
     content = {key: value for key, value in document.items() if key != "seal"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     if document.get("seal") != hashlib.sha256(text.encode()).hexdigest():

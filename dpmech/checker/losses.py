@@ -12,24 +12,20 @@ A law keeps the masses of P, so that a product of laws is a product of polynomia
 coefficients.
 """
 
+import bisect
 import dataclasses
+import functools
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flint import arb, arb_poly
 
 __all__ = [
-    "Curve",
-    "Law",
-    "TimeIsUp",
-    "compose",
-    "lattice_range",
-    "law_above",
-    "law_below",
-    "reverse",
-    "until",
-]
+    "Curve", "Law", "TimeIsUp", "compose", "hull", "joined", "lattice_range", "law_above", "law_below",
+    "reverse", "until",
+]  # fmt: skip
 
 Curve = Callable[[arb], arb]
 # Where bends grow by more than this from dot to dot, lowered dots are not convex.
@@ -45,7 +41,7 @@ def until(end: float, curve: Curve) -> Curve:
 
     def timed(alpha: arb) -> arb:
         if time.process_time() > end:
-            raise TimeIsUp
+            raise TimeIsUp("the time is up")
         return curve(alpha)
 
     return timed
@@ -84,6 +80,50 @@ class Law:
 def reverse(curve: Curve) -> Curve:
     """The curve of (Q, P): 1 - alpha + alpha H(1 / alpha)."""
     return lambda alpha: 1 - alpha + alpha * curve(1 / alpha)
+
+
+def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) -> Curve:
+    """The greatest convex curve through (0, 1) and below what is known of both directions.
+
+    Args:
+        forth: losses >= 0, and delta of (P, Q) there, or more.
+        back: the same of (Q, P), which is known of (P, Q) at minus these losses.
+
+    Returns:
+        A curve that is nowhere below that of (P, Q): section 4.5.
+    """
+    known = {loss: value for loss, value in sorted(forth, key=lambda one: -float(one[1].mid()))}
+    for loss, value in back:
+        shrink = (-arb(loss)).exp()
+        mirrored = 1 - shrink + shrink * value
+        known[-loss] = mirrored.min(known.get(-loss, mirrored))
+    losses = sorted(known)
+    # Losses that float64 tells apart at the places of their ratios.
+    losses = [b for a, b in zip([-math.inf, *losses], losses, strict=False) if b - a > 1e-12]
+    corners: list[tuple[arb, arb]] = [(arb(0), arb(1))]
+    for loss in losses:
+        point = (arb(loss).exp(), known[loss].min(corners[-1][1]))  # a curve does not rise
+        while len(corners) > 1 and not _slope(corners[-1], point) > _slope(corners[-2], corners[-1]):
+            corners.pop()
+        corners.append(point)
+    places = [float(alpha.mid()) for alpha, _ in corners]
+    slopes = [_slope(one, other) for one, other in itertools.pairwise(corners)]
+
+    def curve(alpha: arb) -> arb:
+        """The largest of the lines next to alpha; the curve is the largest of all."""
+        at = bisect.bisect(places, float(alpha.mid())) - 1
+        lines = [corners[-1][1]] if at >= len(slopes) - 1 else []
+        for (start, height), slope in zip(
+            corners[max(0, at - 1) : at + 2], slopes[max(0, at - 1) : at + 2], strict=False
+        ):
+            lines.append(height + slope * (alpha - start))
+        return functools.reduce(arb.max, lines)
+
+    return curve
+
+
+def _slope(one: tuple[arb, arb], other: tuple[arb, arb]) -> arb:
+    return (other[1] - one[1]) / (other[0] - one[0])
 
 
 def lattice_range(curve: Curve, allowance: float) -> tuple[float, float]:
@@ -195,10 +235,18 @@ def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> La
     found, done = law, 1
     for digit in bin(times)[3:]:
         if time.process_time() > end:
-            raise TimeIsUp
+            raise TimeIsUp("the time is up")
         found, done = _trimmed(_product(found, found), allowance * 2 * done / times), 2 * done
         if digit == "1":
             found, done = _trimmed(_product(found, law), allowance * (done + 1) / times), done + 1
+    return found
+
+
+def joined(laws: Sequence[Law], allowance: float) -> Law:
+    """The law of the product of laws with one spacing; masses are moved as in `compose`."""
+    found = laws[0]
+    for law in laws[1:]:
+        found = _trimmed(_product(found, law), allowance)
     return found
 
 

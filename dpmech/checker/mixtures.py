@@ -87,6 +87,7 @@ class Pair(abc.ABC):
         width: of x.
         mean: mean of x under P.
         mean_square: mean of K_ss under P.
+        largest: K_ss.
         slack: more than float64 may do to log r and to log rho at any x that is drawn: section 6.5.
         inexact: more than the distance of the law of any part's indices from the stated one: the same.
         batch: how many draws are made at once.
@@ -96,7 +97,8 @@ class Pair(abc.ABC):
         self, mean: np.ndarray, squares: tuple[float, float], *, steps: int, inexact: float, cost: int
     ) -> None:
         """Of K_ss the mean and the largest; `steps` is how much log r rounds besides."""
-        self.mean, self.width, self.mean_square = mean, len(mean), squares[0]
+        self.mean, self.width = mean, len(mean)
+        self.mean_square, self.largest = squares
         if not squares[1] <= _LARGEST_K:
             raise NotChecked(f"a mixture whose means are more than {_LARGEST_K**0.5:g} noise scales long")
         if self.width > WIDEST:

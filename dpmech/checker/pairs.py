@@ -4,7 +4,9 @@ mu is the largest norm of what one example adds over the noise, q a sampling pro
 section 5, proves that each pair dominates, and says where its curve is attained.
 """
 
+import functools
 import math
+from fractions import Fraction
 
 import numpy as np
 from flint import arb, arb_poly, ctx
@@ -13,7 +15,10 @@ from .gaussian import gaussian_delta, normal_cdf
 from .losses import Curve, Law, reverse
 from .strategies import NotChecked
 
-__all__ = ["Truncation", "bin_laws", "fixed_size_curve", "sampled_curve", "truncated_curve", "user_curve"]
+__all__ = [
+    "Truncation", "bin_laws", "counts_curve", "fixed_size_curve", "sampled_curve", "truncated_curve",
+    "user_curve",
+]  # fmt: skip
 
 _ROWS = 64
 
@@ -80,6 +85,9 @@ def _root(poly: arb_poly, slope: arb_poly, value: arb) -> arb:
     return arb(0).union(high)
 
 
+_LARGEST_SIGMA = 5000
+
+
 class Truncation:
     """What cutting batches of more than `most` examples down to `most` does to one of `size` examples.
 
@@ -127,6 +135,40 @@ def fixed_size_curve(q: arb, mu: arb) -> Curve:
     """Batches of one size, one example replaced: sampling at 2 mu for alpha >= 1, its reverse below."""
     forward = sampled_curve(q, 2 * mu)
     return _joined(forward, reverse(forward))
+
+
+@functools.lru_cache(maxsize=8)
+def counts_curve(sigma: Fraction, shift: int) -> Curve:
+    """Y + shift against Y, integers with P(y) proportional to e^(-y^2 / (2 sigma^2)); both directions.
+
+    The ratio at y is e^((2 y - shift) shift / (2 sigma^2)) and rises with y, so that H is the largest of
+    P(Y >= m - shift) - alpha P(Y >= m) over thresholds m, and rises with the shift: section 7.2.
+    """
+    if sigma > _LARGEST_SIGMA or shift > 100 * sigma:
+        raise NotChecked(f"counts of noise {float(sigma):g} and sensitivity {shift}")
+    square = arb(sigma.numerator) ** 2 / arb(sigma.denominator) ** 2
+    reach = math.ceil(40 * sigma) + 1
+    weights, ratio, step = [arb(1)], (-1 / (2 * square)).exp(), (-1 / square).exp()
+    for _ in range(reach):
+        weights.append(weights[-1] * ratio)
+        ratio *= step
+    # Beyond `reach` every weight is at most `ratio` times the one before.
+    tail = arb(0).union(weights[-1] * ratio / (1 - ratio))
+    sums = [tail]  # of weights from reach, reach - 1, ..., -reach on
+    for y in range(reach, -reach - 1, -1):
+        sums.append(sums[-1] + weights[abs(y)])
+    whole = sums[-1] + tail
+
+    def at_least(m: int) -> arb:
+        """P(Y >= m)."""
+        return sums[min(reach - m + 1, len(sums) - 1)] / whole if m <= reach else tail / whole
+
+    def curve(alpha: arb) -> arb:
+        about = math.floor(float(sigma) ** 2 * float(alpha.log().mid()) / shift + shift / 2.0)
+        gains = (at_least(m - shift) - alpha * at_least(m) for m in range(about - 1, about + 4))
+        return functools.reduce(arb.max, gains, arb(0))
+
+    return curve
 
 
 def _joined(from_one: Curve, below_one: Curve) -> Curve:

@@ -54,6 +54,17 @@ class Strategy:
         assert self.matrix is not None  # noqa: S101 - one of the two is there
         return max(i - j + 1 for i, row in enumerate(self.matrix) for j in range(i + 1) if row[j] != 0.0)
 
+    def leading(self, steps: int) -> "Strategy":
+        """The first rows and columns of C: what was released of a run that stopped there."""
+        return Strategy(
+            steps,
+            None if self.coefs is None else self.coefs[:steps],
+            None if self.scale is None else self.scale[:steps],
+            None if self.matrix is None else [row[:steps] for row in self.matrix[:steps]],
+            self.unit_columns and steps == self.n,
+            self.ratio,
+        )
+
     def nonnegative(self) -> bool:
         """Whether every entry of C is >= 0 for certain."""
         if self.coefs is not None:

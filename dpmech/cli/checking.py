@@ -152,6 +152,8 @@ def verify(
                 for check in verification.checks:
                     mark = "ok  " if check.ok else "open" if check.undecided else "FAIL"
                     emit(f"  {mark} {on_one_line(str(check))}")
+                for part in verification.left_out:
+                    emit(f"  not checked: {on_one_line(part)}")
     for message in messages.values():
         Refusal(message, ctx).show()
     ctx.exit(2 if unread else exit_code(found))

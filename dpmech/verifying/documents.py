@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Sequence
 
@@ -15,7 +14,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.numerics import metered
 from dpmech.signing import PublicKey, Statement
-from dpmech.verifying.claims import claim_check, end_checks, executed_checks
+from dpmech.verifying.claims import claim_checks, end_checks, executed_labels, total_check
 from dpmech.verifying.labels import label_checks, sensitivity_check
 from dpmech.verifying.ledgers import verify_ledger
 from dpmech.verifying.limits import (
@@ -27,7 +26,6 @@ from dpmech.verifying.limits import (
 )
 from dpmech.verifying.policy import Policy
 from dpmech.verifying.policy_checks import policy_checks
-from dpmech.verifying.profile_checks import profile_checks
 from dpmech.verifying.report import Check, Verification
 from dpmech.verifying.rigour import rigour_checks
 from dpmech.verifying.run_checks import run_checks
@@ -121,12 +119,13 @@ def verify(
             path = None if isinstance(certificate, Document) else certificate
             signed = signature_check(text, path, signers, required=required)
             if is_ledger(text):
-                entry = functools.partial(_entry, seconds=seconds, report=report, rigorous=rigorous)
-                found = verify_ledger(text, source, entry, rigorous=rigorous)
+                found = verify_ledger(text, source, seconds, report, rigorous=rigorous)
             else:
                 found = _verified(text, source, seconds, report, rigorous=rigorous)
             found = _with_signature(found, *signed)
-            return dataclasses.replace(found, checks=(*found.checks, *policy_checks(rules, found)))
+            total = functools.partial(total_check, text=text, seconds=seconds)
+            more = policy_checks(rules, found, decide_total=total)
+            return dataclasses.replace(found, checks=(*found.checks, *more))
     except CertificateError as error:
         failed = Verification(source, None, (Check("file", ok=False, detail=str(error)),))
         return _with_signature(failed, *signed)
@@ -137,21 +136,12 @@ def _with_signature(found: Verification, check: Check | None, signed: Statement 
     return dataclasses.replace(found, checks=checks, signed=signed)
 
 
-def _entry(certificate: Certificate, *, seconds: float, report: Progress, rigorous: bool) -> Verification:
-    """One certificate of a ledger."""
-    spend_on_reading(certificate)
-    try:
-        return _verified(certificate.to_json(), "certificate", seconds, report, rigorous=rigorous)
-    except CertificateError as error:
-        return Verification("certificate", None, (Check("file", ok=False, detail=str(error)),))
-
-
 def _verified(text: str, source: str, seconds: float, report: Progress, *, rigorous: bool) -> Verification:
     run: RunRecord | None = None
+    names: tuple[str, ...] = ()
     if is_run_record(text):
         run, derived = RunRecord.read(text)
-        read = run.certificate
-        text = json.dumps(json.loads(text)["certificate"])
+        read, names = run.certificate, ("executed",)
     else:
         read, derived = Certificate.read(text)
     spend_on_claim(read if run is None else run)
@@ -161,14 +151,12 @@ def _verified(text: str, source: str, seconds: float, report: Progress, *, rigor
         checks = [Check("file", ok=True, detail="schema, seal and derived entries hold")]
         checks += [sensitivity_check(read), *label_checks(read)]
         report(f"{source}: checker")
-        checks.append(claim_check(text, seconds=seconds))
-        if checks[-1].ok:
-            checks += end_checks(read, text, seconds=seconds)
-        if all(check.ok for check in checks):
-            checks += profile_checks(read, None)
+        claims = claim_checks(text, names, seconds=seconds)
+        checks += claims
         if run is not None:
-            checks += run_checks(run, rigorous=rigorous)
-            checks += executed_checks(run, seconds=seconds)
+            checks += [*executed_labels(run), *run_checks(run, rigorous=rigorous)]
+        elif all(check.ok for check in claims):
+            checks += end_checks(read, text, seconds=seconds)
     if rigorous:
         checks += rigour_checks(read)
     return Verification(source, read, tuple(checks), run)

@@ -7,6 +7,7 @@ from dpmech.accounting import (
     Certified,
     Deterministic,
     Exact,
+    FreshEpochsAccountant,
     IndependentAccountant,
     Method,
     Rdp,
@@ -208,6 +209,13 @@ def _of_nodes(own: Certificate) -> str:
     if own.nodes is None:
         return ""
     stated, by = own.nodes.guarantee, own.nodes.by
+    times = [count for _, count in own.nodes.curves]
+    accountant = accountant_for(own.mechanism, None)
+    epochs = (
+        [count for _, count in accountant.epochs] if isinstance(accountant, FreshEpochsAccountant) else [1]
+    )
+    if times != epochs:
+        return f"the nodes of the profile are of {epochs} epochs, not of {times}"
     count = len(own.nodes.curves[0][0].remove.eps)
     try:
         due, source = nodes_label(accountant_for(own.mechanism, nodes_method(own.nodes)), count)

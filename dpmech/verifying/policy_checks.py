@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 
 from dpmech.certificates import Certificate
@@ -23,13 +23,19 @@ _DAY = datetime.timedelta(days=1)
 
 
 def policy_checks(
-    policy: Policy, found: Verification, *, now: datetime.datetime | None = None
+    policy: Policy,
+    found: Verification,
+    *,
+    decide_total: Callable[..., Check] | None = None,
+    now: datetime.datetime | None = None,
 ) -> Iterator[Check]:
     """One check for every rule that the policy has, of a file that could be read.
 
     Args:
         policy: the rules.
         found: what was verified, with its signature.
+        decide_total: called with the name of a check, eps and delta; whether a ledger keeps them, by the
+            checker.
         now: an aware time; None for the clock.
     """
     try:
@@ -41,6 +47,16 @@ def policy_checks(
         return
     if subject is None:
         return
+    announced = found.ledger is not None and found.ledger.budget is None
+    if (
+        announced
+        and decide_total is not None
+        and policy.max_eps is not None
+        and subject.eps <= policy.max_eps
+    ):
+        # The total that was found here is no verdict.
+        yield decide_total("policy max_eps", eps=policy.max_eps, delta=subject.delta)
+        policy = dataclasses.replace(policy, max_eps=None)
     for rule in (_eps, _delta, _delta_of_size, _guarantee, _adjacency, _units):
         check = rule(policy, subject)
         if check is not None:

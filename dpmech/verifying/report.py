@@ -33,9 +33,9 @@ class Check:
 
     Attributes:
         name: what was checked: "file", "sensitivity", "evidence" or "signature"; "claim", "achieved" (stated
-            bounds on eps), "executed" (the eps of the steps executed) or "profile"; of ledgers "mode",
-            "price", "limit", "total", "tuning" or "counts"; "run", "randomness", "examples" or
-            "checkpoints"; "rigour", and of a policy its rule, such as "policy max_eps".
+            bounds on eps) or "executed" (the eps of the steps executed); of ledgers "mode" or "total";
+            "run", "randomness", "examples" or "checkpoints"; "rigour", and of a policy its rule, such as
+            "policy max_eps".
         ok: whether it held.
         detail: what was found, in one line.
         verdict: the checker's, where it decided; else None.
@@ -127,7 +127,8 @@ class Verification:
     @property
     def claim(self) -> Kind | None:
         """The checker's verdict on the claim, of a ledger on all of its claims; None where there is none."""
-        found = {check.verdict.kind for check in self.checks if check.name == "claim" and check.verdict}
+        decided = [check.verdict for check in self.checks if check.name in ("claim", "total")]
+        found = {verdict.kind for verdict in decided if verdict is not None}
         return next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED, Kind.PROVED) if kind in found), None)
 
     @property
@@ -154,10 +155,13 @@ class Verification:
     @property
     def not_checked(self) -> tuple[str, ...]:
         """One line for everything that it showed nothing about, and for every part of the file left out."""
-        parts = (
-            part for check in self.checks if check.verdict is not None for part in check.verdict.unchecked
-        )
-        return (*self._said(Kind.NOT_CHECKED), *dict.fromkeys(parts))
+        return (*self._said(Kind.NOT_CHECKED), *self.left_out)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Parts of the file that the checker's verdict says nothing about."""
+        verdicts = [check.verdict for check in self.checks if check.verdict is not None]
+        return tuple(dict.fromkeys(part for verdict in verdicts for part in verdict.unchecked))
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def test_load(benchmark, honest):
 
 
 def test_verify(benchmark, honest):
-    assert benchmark.pedantic(dm.verify, (honest,), {"rng": 1}, rounds=3).ok
+    assert benchmark.pedantic(dm.verify, (honest,), rounds=3).ok
 
 
 def outcome(path):

@@ -11,7 +11,7 @@ from scipy import stats
 import dpmech as dm
 from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, accountant_for, gaussian_delta
 from dpmech.checker import Kind
-from dpmech.checker.decide import _ROUTES
+from dpmech.checker.decide import _SHAPES
 from dpmech.mechanism import Pattern, forget, kinds, register
 from dpmech.samplers import SAMPLERS, Sampler, SequentialSampler, sampler_for
 from dpmech.samplers.random_words import groups
@@ -230,7 +230,7 @@ def test_every_scheme_has_its_lines(kind):
         assert bound.guarantee.rigorous
     # Where nothing but draws is known, the default one draws.
     assert bound.guarantee.error == 0.0 or scheme == Scheme(scheme.accountant, default=dm.Certified())
-    assert kind.__name__ in _ROUTES
+    assert kind.__name__ in _SHAPES
     whose = {"user_ids": [example // 2 for example in range(12)]} if kind.users_together else {}
     sampler = sampler_for(mechanism, 12, rng=1, **whose)
     assert type(sampler) is SAMPLERS.find(schema)
@@ -246,7 +246,7 @@ def test_what_is_not_random_needs_no_lines(kind):
     mechanism = dm.Mechanism(dm.Identity(6), schema)
     assert mechanism.certain
     assert SCHEMES.find(schema) is SAMPLERS.find(schema) is None
-    assert kind.__name__ in _ROUTES
+    assert kind.__name__ in _SHAPES
     assert accountant_for(mechanism, None).sensitivity == mechanism.sensitivity
     sampler = sampler_for(mechanism, 12, batch_size=4 if schema.unrestricted else None, declared_size=12)
     assert isinstance(sampler, SequentialSampler)

@@ -3,19 +3,15 @@
 import dataclasses
 import functools
 import json
-import re
 
 import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import Curve, Nodes, estimate_curve, sampling_gram
+from dpmech.accounting import Curve, Nodes
 from dpmech.certificates import Certificate, ProfileNodes, from_plain, seal_of, to_plain
-from dpmech.certificates.claim import with_checksum
 from dpmech.numerics import BOUND, Provenance
-from dpmech.verifying import profile_checks as profile_checks_module
 from dpmech.verifying.labels import label_checks
-from dpmech.verifying.profile_checks import profile_checks
 from tests.support import saved
 
 
@@ -72,8 +68,11 @@ def moved(certificate, direction, factor, *, end="upper", place=None):
     return dataclasses.replace(certificate, nodes=nodes)
 
 
-def verdict(certificate, seed=2):
-    (found,) = profile_checks(certificate, np.random.default_rng(seed))
+def verdict(certificate, seconds=60.0):
+    """The check of the claim, with the nodes that are decided with it."""
+    (found,) = (
+        check for check in dm.verify(certificate, max_seconds=seconds).checks if check.name == "claim"
+    )
     return found
 
 
@@ -89,58 +88,29 @@ def test_a_file_keeps_every_node(kind):
 
 @SLOW
 @pytest.mark.parametrize("kind", KINDS)
-def test_honest_nodes_are_confirmed(kind):
+def test_honest_nodes_are_confirmed_or_named(kind):
     found = verdict(run(kind))
     assert found.ok, found
-    assert "draws of its own" in found.route
-    assert "ends below 1e-12 count as 1e-12" in found.detail
-    # Of a loose bound every end is far above what was drawn.
-    assert stated_slack(found) < (1e-5 if kind == "moments" else 0.12)
-
-
-def stated_slack(found):
-    (said,) = re.findall(r"no upper end is too low by more than ([0-9.e+-]+) %", found.detail)
-    return float(said) / 100.0
-
-
-@SLOW
-def test_what_passes_is_no_lower_than_is_said():
-    own = run()
-    side = own.nodes.curves[0][0].remove
-    place = len(side.upper) // 4
-    truth = dm.delta(own.mechanism, own.sigma, side.eps[place])
-    factor = 0.94 * truth.lower / side.upper[place]
-    found = verdict(moved(own, "remove", factor, place=place))
-    assert found.ok, found
-    # The sum that `truth` is of knows delta to four digits; draws have six standard errors.
-    assert 0.059 < stated_slack(found) < 0.06 + 0.18
-    assert stated_slack(verdict(own)) < stated_slack(found)
+    left = [part for part in found.verdict.unchecked if "upper ends of the privacy profile" in part]
+    if kind == "fresh":
+        # The checker has no theorem for nodes of one epoch of many.
+        assert len(left) == 1
+    else:
+        assert "upper ends of the profile hold" in found.detail
 
 
 @pytest.mark.parametrize(
-    ("kind", "direction", "factor", "end"),
+    ("kind", "direction", "factor"),
     [
-        ("independent", "remove", 0.8, "upper"),
-        pytest.param("independent", "add", 0.8, "upper", marks=SLOW),
-        pytest.param("independent", "remove", 1.25, "lower", marks=SLOW),
-        pytest.param("fresh", "add", 0.8, "upper", marks=SLOW),
-        pytest.param("moments", "remove", 1e-3, "upper", marks=SLOW),
+        pytest.param("independent", "remove", 0.5, marks=SLOW),
+        pytest.param("independent", "add", 0.5, marks=SLOW),
+        pytest.param("moments", "remove", 1e-3, marks=SLOW),
     ],
 )
-def test_a_node_on_the_wrong_side_is_refused(kind, direction, factor, end):
-    found = verdict(moved(run(kind), direction, factor, end=end))
+def test_a_node_on_the_wrong_side_is_refused(kind, direction, factor):
+    found = verdict(moved(run(kind), direction, factor))
     assert not found.ok
-    assert direction.upper() in found.detail
-    assert "draws of this check's own" in found.detail
-
-
-@SLOW
-def test_verify_says_it_beside_the_claim(tmp_path):
-    for own, ok in ((run(), True), (with_checksum(moved(run(), "remove", 0.5)), False)):
-        own.save(tmp_path / "certificate.json")
-        found = dm.verify(tmp_path / "certificate.json")
-        assert found.ok is ok, found
-        assert [check.ok for check in found.checks if check.name == "profile"] == [ok]
+    assert f"the profile has {direction.upper()} at eps" in found.detail
 
 
 def test_curves_of_other_epochs_are_refused():
@@ -148,12 +118,12 @@ def test_curves_of_other_epochs_are_refused():
     ((curve, times),) = own.nodes.curves
     assert times == 2
     for wrong in (((curve, 1),), ((curve, 1), (curve, 1))):
-        found = verdict(dataclasses.replace(own, nodes=dataclasses.replace(own.nodes, curves=wrong)))
-        assert not found.ok
+        (found,) = label_checks(dataclasses.replace(own, nodes=dataclasses.replace(own.nodes, curves=wrong)))
         assert "epochs" in found.detail
     once = run()
     double = dataclasses.replace(once.nodes, curves=((once.nodes.curves[0][0], 2),))
-    assert "of one" in verdict(dataclasses.replace(once, nodes=double)).detail
+    (found,) = label_checks(dataclasses.replace(once, nodes=double))
+    assert "of [1] epochs, not of [2]" in found.detail
 
 
 def test_what_costs_nothing_is_left_out():
@@ -162,7 +132,6 @@ def test_what_costs_nothing_is_left_out():
         with_profile = own.certificate(profile=dm.profile(own.mechanism, own.sigma))
         assert with_profile == own
         assert with_profile.curve is None
-        assert list(profile_checks(with_profile, None)) == []
 
 
 def test_a_calibration_takes_it_as_well():
@@ -234,27 +203,18 @@ def test_an_edited_node_is_found_by_the_checksum():
         moved(run(), "remove", 0.9).certificate()
 
 
-def test_a_node_next_to_eps_zero_is_looked_at_there():
+@SLOW
+def test_a_node_at_eps_zero_is_looked_at():
     """Under much noise delta at 0 is several times what it is at 1e-4."""
     mechanism = dm.Mechanism(dm.Identity(10), dm.BallsInBins(10))
     cal = dm.calibrate_sigma(mechanism, 1e-4, 1e-5)
     truth = dm.delta(mechanism, cal.sigma, 0.0)
     assert truth.lower > 4e-5
-    for stated, ok in ((1.05 * truth.upper, True), (1e-5, False)):
+    for stated, held in ((1.5 * truth.upper, True), (1e-5, False)):
         side = Nodes((0.0,), (0.0,), (stated,))
         nodes = ProfileNodes(((Curve(side, side), 1),), BOUND, of_nodes("bins.independent", 1, bins=10))
-        found = verdict(dataclasses.replace(cal.certificate(), nodes=nodes))
-        assert found.ok is ok, found
-
-
-def test_no_node_is_shown_badly_because_of_its_company():
-    """Which nodes share draws follows from the file: a far one made those of a near one useless."""
-    gram = sampling_gram(dm.LambdaCGD(400, 0.9), 40).scaled(7.92**-2)
-    eps, stated = np.array([0.5, 2.75]), np.array([0.05, 0.001])
-    rng = np.random.default_rng(3)
-    assert estimate_curve(gram, eps, stated, add=True, rng=rng).relative_error[0] > 0.05
-    found = profile_checks_module._estimated(gram, eps, stated, add=True, rng=rng)
-    assert found.relative_error[0] < 0.02
+        found = verdict(dataclasses.replace(cal.certificate(), nodes=nodes), seconds=5.0)
+        assert ("2 of 2 upper ends of the profile hold" in found.detail) is held, found
 
 
 def with_nodes(own, *, by, guarantee, upper=(0.5, 1e-3), eps=(0.0, 6.0)):
@@ -318,26 +278,9 @@ def test_nodes_of_another_kind_of_bins_say_where_they_come_from():
         assert "come from" in check.detail
 
 
-@SLOW
-def test_samples_do_not_pass_for_a_bound_without_samples():
-    """Nodes a little above what draws give are right, but the programme proves less."""
-    own = saved.certificate("bins inside")
-    proved = [dm.delta(own.mechanism, own.sigma, eps, method=dm.Deterministic(0.01)) for eps in (1.0, 2.0)]
-    for factor, ok in ((1.0, True), (0.99, False)):
-        forged = with_nodes(
-            own,
-            by=of_nodes("bins.programme", bins=4),
-            guarantee=BOUND,
-            eps=(1.0, 2.0),
-            upper=tuple(factor * one.upper for one in proved),
-        )
-        assert not list(label_checks(forged))
-        found = verdict(forged)
-        assert found.ok is ok, found
-        assert ok or "again it gives" in found.detail
-
-
-@pytest.mark.parametrize(("name", "said"), [("poisson", "known everywhere"), ("users", "no second route")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("poisson", "known everywhere"), ("users", "which nothing checks")]
+)
 def test_a_file_with_nodes_where_none_are_kept_is_refused(name, said):
     own = with_nodes(saved.certificate(name), by=SAMPLED, guarantee=PROBABLE)
     with pytest.raises(dm.CertificateError, match=r"evidence\.profile") as caught:

@@ -372,8 +372,7 @@ def test_a_forged_eps_that_is_no_budget_is_refused(name, eps, tmp_path):
     found = dm.verify(tmp_path / "run.json")
     assert not found.ok
     assert found.run == forged
-    (line,) = found.failures
-    assert line.startswith(("executed: eps of the steps executed could not be formed", "executed: REFUTED"))
+    assert any(line.startswith("executed: REFUTED") for line in found.failures)
 
 
 def test_a_failure_to_form_the_claim_is_a_refusal(monkeypatch):

@@ -116,8 +116,10 @@ def test_verify_prints_one_line_a_verdict(path):
     assert result.exit_code == 0
     assert re.fullmatch(rf"{re.escape(str(path))}: VERIFIED: exact; claim PROVED\n", result.stdout)
     details = run("verify", path, "--details").stdout.splitlines()
-    assert len(details) == 1 + len(dm.verify(path).checks)
-    assert all(line.startswith("  ok   ") for line in details[1:])
+    found = dm.verify(path)
+    assert len(details) == 1 + len(found.checks) + len(found.left_out)
+    assert all(line.startswith("  ok   ") for line in details[1 : 1 + len(found.checks)])
+    assert "  not checked: hashes, and the expected batch size" in details
 
 
 def test_verify_prints_one_line_a_failure(path, tmp_path):

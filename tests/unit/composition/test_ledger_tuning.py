@@ -6,7 +6,6 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates.document import seal_of
-from dpmech.verifying.tunings import one_shift
 from tests.support.command_line import done, told
 
 LAW = dm.NegativeBinomialRuns.of_mean(6.0)
@@ -46,8 +45,6 @@ def test_a_run_that_is_known_by_its_claim_alone():
     by_profile = ledger.epsilon(1e-4, profiles=True).upper
     assert 0.5 < by_profile < by_claim
     assert ledger.waiting == ()
-    eps, delta = one_shift(1.0, 1e-5, LAW)
-    assert ledger.epsilon(1.05 * delta, profiles=False).upper <= eps * 1.1
     with pytest.raises(dm.UnsupportedCombinationError, match="no moments"):
         ledger.epsilon(1e-4, method=dm.Rdp())
 
@@ -66,7 +63,7 @@ def test_a_file_holds_the_law_and_nothing_else_of_the_number(tmp_path):
     tuned().save(path)
     found = dm.verify(path)
     assert found.ok
-    assert any(check.name == "tuning" and "by the claim" in check.detail for check in found.checks)
+    assert [check.name for check in found.checks if check.name == "total"] == ["total"] * 2
     # An entry for a single run is written as before.
     plain = dm.Ledger()
     plain.add("run", RUN)
@@ -79,22 +76,6 @@ def test_a_changed_law_is_found(tmp_path):
     document["releases"][0]["runs"] = {"law": "poisson"}
     content = {key: value for key, value in document.items() if key != "seal"}
     path.write_text(json.dumps(content | {"seal": seal_of(content)}))
-    assert not dm.verify(path).ok
-
-
-@pytest.mark.parametrize("law", [LAW, dm.NegativeBinomialRuns(1.0, 0.1), dm.PoissonRuns(2.0)], ids=repr)
-def test_one_shift_is_above_the_curve(law):
-    eps, delta = one_shift(RUN.budget.eps, RUN.budget.delta, law)
-    assert RUN.profile().private_selection(law).delta(eps).upper <= delta * 1.02
-    assert eps > RUN.budget.eps
-
-
-def test_a_price_that_leaves_out_the_selection_is_found(tmp_path, monkeypatch):
-    path = tmp_path / "ledger.json"
-    tuned().save(path)
-    monkeypatch.setattr(dm.PrivacyProfile, "private_selection", lambda self, _: self)
-    assert not dm.verify(path).ok
-    monkeypatch.setattr(dm.PrivacyProfile, "private_selection", lambda self, _: self.self_compose(6))
     assert not dm.verify(path).ok
 
 

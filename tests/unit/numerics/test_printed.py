@@ -128,7 +128,7 @@ NEAREST = {
     ): "a sigma close by, whose rings are then bounds at sigma itself",
     ("accounting/balls_in_bins/in_turn.py", "error.estimate[0]"): "seconds of work, in a refusal",
     ("accounting/balls_in_bins/in_turn.py", "error.allowed[0]"): "seconds of work, in a refusal",
-    ("verifying/integrals.py", "*"): "two contour integrals that disagree",
+    ("checker/pairs.py", "float(sigma)"): "the noise of counts, in a refusal",
 }
 
 

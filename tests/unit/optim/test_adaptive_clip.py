@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import dpmech as dm
+from dpmech.checker import Kind
 from dpmech.optim import (
     AdaptiveClip,
     ClippedSum,
@@ -379,7 +380,7 @@ def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
     record.save(tmp_path / "run.json")
     found = dm.verify(tmp_path / "run.json", rigorous=True)
     assert found.ok
-    assert "clip norm" in {check.name for check in found.checks}
+    assert found.claim is Kind.PROVED
     # What the certificate fixes need not be said again, and nothing else is taken in its place.
     fixed = record.certificate
     optimizer.close()

@@ -235,7 +235,7 @@ def test_a_false_claim_stays_false_when_it_is_signed(keys, tmp_path):
     dm.sign(path, keys["own"][0], ISSUER)
     found = verified(path, keys)
     assert not found.ok
-    assert [failure.split(":")[0] for failure in found.failures] == ["privacy"]
+    assert [failure.split(":")[0] for failure in found.failures] == ["claim"]
 
 
 def test_runs_and_ledgers_are_signed_too(keys, tmp_path):

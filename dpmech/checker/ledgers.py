@@ -1,0 +1,506 @@
+"""Ledgers: what several releases about the same people add up to, in one of two modes.
+
+*Announced*: mechanisms were listed before the first result, and are composed whole: docs/checker.md,
+section 7. *Chosen on the way*: every release passed a filter, whose limits stand for a budget: section 8.
+The certificates in a ledger are decided as if each came alone. Of the sums that a file states, each has to be
+at least what its releases come to.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from flint import arb
+
+from .decide import (
+    DIRECTIONS,
+    UNDECIDED,
+    Direction,
+    Gaussian,
+    Kind,
+    Part,
+    Sampled,
+    Verdict,
+    composed,
+    lattices,
+    precise,
+    unsampled,
+)
+from .documents import BadDocument, entries, floats, shown
+from .gaussian import gaussian_delta, rounded_down, rounded_up
+from .losses import Curve, Law, TimeIsUp, hull
+from .pairs import counts_curve
+from .records import Certified, Certifier
+from .strategies import NotChecked
+
+__all__ = ["check_ledger"]
+
+_CLOSE = 1e-3  # relative, in eps: where finer lattices stop
+_LARGEST_EPS, _LARGEST_MEAN, _LARGEST_ORDER, _MOST = 1e5, 1.01e5, 10_000, 10**9
+_POINTS = 400  # of the curve of a private selection
+_RAISED, _EVERY = 1.05, 4  # which nodes of profiles a total rests on, and by how much they are raised
+
+Runs = tuple[arb, Callable[[Curve], arb]]
+Counts = dict[tuple[Fraction, int], int]
+Total = tuple[float, float] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Release(Certified):
+    """An entry with a certificate, decided with the delta that the ledger charges for it.
+
+    Attributes:
+        name: of the entry.
+        delta: as certified.
+        price: as stated.
+        runs: of a private selection: their mean number, and by how much ratios grow; None of one run.
+    """
+
+    name: str
+    delta: float
+    price: list[float]
+    runs: Runs | None
+
+    @property
+    def plain(self) -> tuple[Sampled, arb] | None:
+        """Shape and q under Poisson sampling of examples, whose noise and steps a total states; else None."""
+        if self.claim is None or self.claim.participation["type"] not in ("Poisson", "CyclicPoisson"):
+            return None
+        q = arb(self.claim.probability("sampling_prob"))
+        return (self.shape, q) if isinstance(self.shape, Sampled) else None
+
+    def check_proved(self) -> None:
+        """Refuse to rest on a claim that was not proved."""
+        if self.claim is None or self.verdict.kind is not Kind.PROVED:
+            raise NotChecked(f"the claim of {shown(self.name)} was not proved")
+
+
+def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -> Verdict:
+    """The verdict on a ledger: REFUTED if a part of it is, PROVED if all parts are.
+
+    Args:
+        document: decoded.
+        certifier: decides certificates.
+        total: (eps, delta) of all releases together; None for the budget, or an eps that is found.
+
+    Raises:
+        BadDocument: if it is no ledger, or contradicts itself.
+    """
+    whole = entries(
+        document, "the ledger", ("counts",), guarantee=str, schema_version=int, ledger=Any, releases=list,
+        total=Any, counts=list, seal=str,
+    )  # fmt: skip
+    settings = entries(
+        whole["ledger"], "the ledger", adjacency=str, allow_estimates=bool, mode=str, closed=bool,
+        budget=dict | None, currency=dict | None,
+    )  # fmt: skip
+    announced, counted = settings["mode"] == "announced", whole.get("counts", [])
+    if whole["schema_version"] != 1 + ("counts" in whole) or max(len(whole["releases"]), len(counted)) > 1000:
+        raise BadDocument("it is not a ledger of schema version 1 (2 with counts) with at most 1000 entries")
+    if not (announced or settings["mode"] == "chosen on the way") or any(
+        (settings[name] is None) != announced for name in ("budget", "currency")
+    ):
+        raise BadDocument(f"a ledger {shown(settings['mode'])} has the budget {shown(settings['budget'])}")
+    kinds = {"gaussian": list, "sampled": list, "claims": list, "betas": list, "counts": list}
+    if not announced:
+        kinds = {"limits": list, "spent": list}
+    stated = entries(whole["total"], "the total", ("betas", "counts"), **kinds)
+    rows = [floats(row, "a claim of the total", 2) for row in stated.get("claims", ())]
+    releases = list(_releases(whole["releases"], settings["mode"], rows, certifier))
+    counts, units = _counts(counted, {release.name for release in releases})
+    claims = [release.claim for release in releases if release.claim is not None]
+    if len(units | {claim.unit for claim in claims}) > 1 or any(
+        claim.adjacency != settings["adjacency"] for claim in claims
+    ):
+        raise BadDocument("releases of several units, or not all of its adjacency, stand in the ledger")
+    if announced:
+        found = [
+            _decided("the sums in the file", _stated, stated, releases, counts),
+            _decided("all releases together", _together, releases, counts, certifier, total),
+        ]
+    elif counts or any(release.runs for release in releases):
+        raise BadDocument("counts and private selections have no price under a budget")
+    else:
+        found = [_decided("all releases together", _filtered, settings, stated, releases, total)]
+    parts = [
+        dataclasses.replace(one.verdict, claim=f"{shown(one.name)}: {one.verdict.claim}", unchecked=())
+        for one in releases
+    ] + found
+    shown_kinds = {part.kind for part in parts}
+    # A certificate that stands in several entries was decided once.
+    failure = sum({id(one.verdict): one.verdict.failure for one in releases}.values())
+    return Verdict(
+        next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED) if kind in shown_kinds), Kind.PROVED),
+        f"a ledger of {len(releases)} releases and {sum(counts.values())} counts, {settings['mode']}",
+        f"{sum(part.kind is Kind.PROVED for part in parts)} of {len(parts)} parts proved:",
+        failure + sum(part.failure for part in found),
+        (
+            "that the ledger is complete and older than its results, and that batches named apart are apart",
+            *dict.fromkeys(entry for release in releases for entry in release.verdict.unchecked),
+        ),
+        tuple(parts),
+    )
+
+
+def _decided(words: str, decide: Callable[..., Verdict], *arguments: object) -> Verdict:
+    try:
+        with precise(1e-30):
+            return decide(words, *arguments)
+    except UNDECIDED as error:
+        return Verdict(Kind.NOT_CHECKED, words, str(error) or type(error).__name__)
+
+
+# ---- Reading.
+
+
+def _releases(
+    listed: list[Any], mode: str, rows: list[list[float]], certifier: Certifier
+) -> Iterator[_Release]:
+    """Every entry. Of an announced total every release that enters by its claim has a row (eps, delta).
+
+    What a ledger charges for a claim may be less than certified: its draws' share of delta is apart.
+    """
+    used, unknown = set[tuple[str, str]](), False
+    for place, item in enumerate(listed, start=1):
+        entry = entries(
+            item, f"release {place}", ("runs",), number=int, name=str, mode=str, lot=str | None, blocks=dict,
+            price=list, certificate=dict, runs=dict,
+        )  # fmt: skip
+        name, lot, document = entry["name"], entry["lot"], entry["certificate"]
+        if (entry["number"], entry["mode"]) != (place, mode) or used & {("name", name), ("lot", lot)}:
+            raise BadDocument(f"release {place} is {shown(name)} of {shown(lot)}: not in order, or twice")
+        used |= {("name", name)} | ({("lot", lot)} if lot is not None else set())
+        price = floats(entry["price"], "a price", 0 if mode == "announced" else None)
+        runs = _runs(entry["runs"]) if "runs" in entry else None
+        found = certifier.of(document, price[1] if len(price) == 2 else 1.0)
+        stated = document["claim"]
+        release = _Release(**vars(found), name=name, delta=stated["delta"], price=price, runs=runs)
+        certain = found.shape is None or isinstance(found.shape, Gaussian)
+        listed_apart = isinstance(found.shape, Gaussian) or release.plain or runs or found.claim is None
+        if mode == "announced" and not listed_apart:
+            row = rows.pop(0) if rows else [-1.0, 0.0]
+            if row[0] < stated["eps"]:
+                raise BadDocument(f"the total has less than the claim of {shown(name)}")
+            release = dataclasses.replace(release, **vars(certifier.of(document, row[1])))
+        # Mechanisms on one batch have jointly 1 / sigma^2 = sum of 1 / sigma_i^2.
+        blocks = floats(list(entry["blocks"].values()), "blocks")
+        joint = sum(1 / Fraction(sigma) ** 2 if sigma else math.inf for sigma in blocks)
+        if (lot is None and not certain) or joint > 1 / Fraction(stated["sigma"]) ** 2:
+            raise BadDocument(f"{shown(name)} names no batches, or its blocks have less than certified noise")
+        unknown |= found.claim is None
+        yield release
+    if rows and not unknown:
+        raise BadDocument(f"the total has {len(rows)} claims that no release made")
+
+
+def _runs(law: dict[str, Any]) -> Runs:
+    """The law of a number K of runs: E K, and from the other direction's curve by how much ratios grow."""
+    if law.get("law") == "poisson":
+        mean = arb(entries(law, "a law", law=str, mean_runs=float)["mean_runs"])
+        grows: Callable[[Curve], arb] = lambda curve: (mean * curve(arb(1))).exp()  # noqa: E731
+    else:
+        entries(law, "a law", law=str, shape=float, gamma=float)
+        shape, gamma = arb(law["shape"]), arb(law["gamma"])
+        if law["law"] != "truncated negative binomial" or not (shape > -1 and gamma > 0 and gamma < 1):
+            raise BadDocument(f"a number of runs has the law {shown(law)}")
+        gain = (1 - gamma) / gamma
+        mean = gain / (-gamma.log() if shape == 0 else (1 - gamma**shape) / shape)
+        grows = lambda curve: _crossing(gain, curve) ** (1 + shape)  # noqa: E731
+    if not (mean > 0 and mean <= arb(_LARGEST_MEAN)):
+        raise BadDocument(f"the mean number of runs of {shown(law)} is not in (0, {_LARGEST_MEAN:g}]")
+    return mean, grows
+
+
+def _crossing(gain: arb, curve: Curve) -> arb:
+    """A c with gain h(c) <= c - 1, about the least one; h <= 1, so that 1 + gain always is one."""
+    low, high = arb(0), gain
+    for _ in range(40):
+        middle = arb(((low + high) / 2).mid())
+        low, high = (low, middle) if gain * curve(1 + middle) <= middle else (middle, high)
+    return 1 + high
+
+
+def _counts(listed: list[Any], names: set[str]) -> tuple[Counts, set[str]]:
+    """How many integers get noise of (sigma, sensitivity), and the units of which that is said."""
+    found, units = Counts(), set()
+    for place, item in enumerate(listed, start=1):
+        entry = entries(
+            item, f"counts {place}", number=int, name=str, sigma=str, sensitivity=int, releases=int, unit=str
+        )
+        digits, shift, many = entry["sigma"].split("/"), entry["sensitivity"], entry["releases"]
+        fraction = all(d.isascii() and d.isdigit() and len(d) <= 100 and int(d) for d in digits)
+        if not fraction or len(digits) > 2 or not (1 <= shift <= _MOST and 1 <= many <= _MOST):
+            raise BadDocument(f"counts {place} have sigma {shown(entry['sigma'])}, {shift} and {many}")
+        if entry["number"] != place or entry["name"] in names or entry["unit"] not in ("example", "user"):
+            raise BadDocument(f"counts {place} are {shown(entry['name'])}: not in order, or twice")
+        names.add(entry["name"])
+        units.add(entry["unit"])
+        kind = Fraction(*map(int, digits)), shift
+        found[kind] = found.get(kind, 0) + many
+    return found, units
+
+
+# ---- An announced list, composed whole.
+
+
+def _stated(words: str, total: dict[str, Any], releases: list[_Release], counts: Counts) -> Verdict:
+    """Whether what the file says of the list is at least what its releases come to."""
+    once = [release for release in releases if release.runs is None]
+    floats(total.get("betas", []), "betas of the total")
+    square = floats(total["gaussian"], "gaussian of the total", 2)[1]
+    rows = [floats(row, "a sampled part of the total", 4) for row in total["sampled"]]
+    stated = [floats(row, "counts of the total", 2) for row in total.get("counts", ())]
+    if [row[1] for row in stated] != list(counts.values()):
+        raise BadDocument("the total has another number of integers than the counts")
+    smooth = [one.shape for one in once if isinstance(one.shape, Gaussian)]
+    least = sum((shape.lower**2 for shape in smooth), arb(0))
+    wrong = f"mu^2 is at least {rounded_down(least)}" if least > arb(square) else ""
+    for name, (shape, q) in ((one.name, one.plain) for one in once if one.plain is not None):
+        steps, mu = shape.directions[0].above[0].times, shape.mu[1]
+        fit = [row for row in rows if row[2] >= steps and not arb(row[0]) < q and not arb(row[1]) * mu > 1]
+        if fit:
+            min(fit, key=lambda row: (row[0], -row[1]))[2] -= steps
+        else:
+            wrong = f"no sampled part has the {steps} steps of {shown(name)}"
+    for row, ((sigma, shift), many) in zip(stated, counts.items(), strict=True):
+        if Fraction(row[0]) < (rho := many * shift**2 / (2 * sigma**2)):
+            wrong = f"rho of counts is {float(rho):.6g}"
+    if wrong:
+        return Verdict(Kind.REFUTED, words, f"{wrong}: more than the file says")
+    proved = all(one.shape is not None for one in once)
+    proved = proved and sum((shape.upper**2 for shape in smooth), arb(0)) <= arb(square)
+    return Verdict(Kind.PROVED if proved else Kind.NOT_CHECKED, words, "compared with those of the releases")
+
+
+def _together(
+    words: str, releases: list[_Release], counts: Counts, certifier: Certifier, total: Total
+) -> Verdict:
+    """(eps, delta) of the whole list: the one asked for, or an eps at the sum of all deltas."""
+    if not releases and not counts:
+        return Verdict(Kind.PROVED, words, "eps is at most 0: nothing was released")
+    deltas = [one.delta * max(1.0, float(one.runs[0]) if one.runs else 1.0) for one in releases]
+    spent = math.nextafter(math.fsum(deltas), 1.0) * (1.1 if counts else 1.0) if releases else 1e-5
+    eps, delta = total or (None, min(0.5, spent))
+    words = words if eps is None else f"{words}: eps {eps!r}, delta {delta!r}"
+    most = arb(math.inf)
+    if not counts and all(one.runs is None and one.verdict.kind is Kind.PROVED for one in releases):
+        most = sum((arb(one.claim.eps) for one in releases if one.claim), arb(0))  # basic composition
+        if eps is not None and most <= arb(eps) and arb(spent) <= arb(delta):
+            return Verdict(Kind.PROVED, words, "the claims add up to no more")
+    smooth = [one.shape for one in releases if isinstance(one.shape, Gaussian) and one.runs is None]
+    if eps is not None and not counts and len(smooth) == len(releases):
+        lower, upper = _root(one.lower for one in smooth), _root(one.upper for one in smooth)
+        return unsampled(words, Gaussian(lower, upper, "squares added"), eps, delta)
+    directions, failure = _directions(releases, counts, delta, certifier)
+    if eps is not None:
+        found = composed(words, directions, eps, delta, certifier.seconds)
+        return dataclasses.replace(found, failure=failure)
+    least = arb(max(_least_eps(one.above, delta, certifier.seconds) for one in directions)).min(most)
+    if not least <= arb(_LARGEST_EPS):
+        raise NotChecked(f"no eps up to {_LARGEST_EPS:g} was found at delta {delta!r}")
+    return Verdict(Kind.PROVED, words, f"eps is at most {rounded_up(least)} at delta {delta!r}", failure)
+
+
+def _directions(
+    releases: list[_Release], counts: Counts, delta: float, certifier: Certifier
+) -> tuple[list[Direction], float]:
+    """Both directions of the composition, and how likely draws for them err.
+
+    From below are those parts that are attained together; the others are left out.
+    """
+    once = [release for release in releases if release.runs is None]
+    smooth = [one.shape for one in once if isinstance(one.shape, Gaussian)]
+    sampled = {id(one.shape): one.shape for one in once if isinstance(one.shape, Sampled)}
+    # Equal certificates have one verdict, and are drawn for once.
+    apart = [one for one in once if not isinstance(one.shape, Gaussian | Sampled)]
+    often = collections.Counter(id(one.verdict) for one in apart)
+    equal = {id(one.verdict): one for one in apart}
+    rest = [(*_known(one, delta, certifier), often[key]) for key, one in equal.items()]
+    rest += [(*_best_of(one, one.runs, delta, certifier), 1) for one in releases if one.runs is not None]
+    found = []
+    for side, name in enumerate(DIRECTIONS):
+        above, below = list[Part](), list[Part]()
+        if smooth:
+            above.append(_gaussian_part(_root(shape.upper for shape in smooth)))
+            below.append(_gaussian_part(_root(shape.lower for shape in smooth)))
+        for key, shape in sampled.items():
+            many, own = sum(id(one.shape) == key for one in once), shape.directions[side]
+            above += [dataclasses.replace(part, times=part.times * many) for part in own.above]
+            below += [dataclasses.replace(part, times=part.times * many) for part in own.below]
+        above += [Part(counts_curve(*kind), many) for kind, many in counts.items()]
+        above += [dataclasses.replace(parts[side], times=many) for parts, _, many in rest]
+        found.append(Direction(name, tuple(above), tuple(below)))
+    return found, sum(failure for _, failure, _ in rest)
+
+
+def _root(sizes: Iterable[arb]) -> arb:
+    return sum((size**2 for size in sizes), arb(0)).sqrt()
+
+
+def _gaussian_part(mu: arb) -> Part:
+    return Part(lambda alpha: gaussian_delta(mu, alpha), 1)
+
+
+Known = tuple[tuple[Part, Part], float]
+
+
+def _known(release: _Release, delta: float, certifier: Certifier) -> Known:
+    """Both directions by the proved claim, and by nodes of the profile, raised a little and proved too."""
+    release.check_proved()
+    assert release.claim is not None  # noqa: S101 - or it was not proved
+    eps = release.claim.eps
+    points = {name: [(eps, arb(release.claim.delta))] for name in DIRECTIONS}
+    top, failure = max(eps, 2.0**-10), 0.0
+    raised = {
+        name: [(at, min(1.0, upper * _RAISED)) for at, upper in nodes[::_EVERY] if upper > delta * 1e-5]
+        for name, nodes in release.profile.items()
+    }
+    for name, (at, upper), answer in certifier.nodes(release, raised, 1e-12):
+        if answer.verdict:
+            points[name].append((at, arb(upper)))
+            top, failure = max(top, at), failure + answer.failure
+    return _hulls(points["REMOVE"], points["ADD"], top), failure
+
+
+def _hulls(remove: list[tuple[float, arb]], add: list[tuple[float, arb]], top: float) -> tuple[Part, Part]:
+    return Part(hull(remove, add), 1, (-top, top)), Part(hull(add, remove), 1, (-top, top))
+
+
+def _best_of(release: _Release, runs: Runs, delta: float, certifier: Certifier) -> Known:
+    """The best of K runs: H(a) <= E K h(a / b), h that of one run, at points of a lattice: section 7.3."""
+    (mean, grows), one = runs, dataclasses.replace(release, runs=None)
+    small = delta / (100.0 * max(1.0, float(mean)))
+    directions, failure = _directions([one], Counts(), small, certifier)
+    laws = []
+    for direction in directions:
+        finer = list(itertools.islice(lattices(direction.above, small, certifier.seconds / 4.0), 3))
+        if not finer:
+            raise TimeIsUp("the time is up")
+        laws.append(finer[-1].above(direction.above))
+    growth = [grows(law.delta) for law in reversed(laws)]
+    curves = [_selected(law, mean, one) for law, one in zip(laws, growth, strict=True)]
+    top = 2.0**-6
+    while top < _LARGEST_EPS and any(curve(arb(top).exp()) > arb(delta * 1e-4) for curve in curves):
+        top *= 2.0
+    places = [top * k / _POINTS for k in range(_POINTS + 1)]
+    remove, add = ([(loss, curve(arb(loss).exp())) for loss in places] for curve in curves)
+    return _hulls(remove, add, top), failure
+
+
+def _selected(law: Law, mean: arb, growth: arb) -> Curve:
+    return lambda alpha: (mean * law.delta(alpha / growth)).min(arb(1))
+
+
+def _least_eps(above: Sequence[Part], delta: float, seconds: float) -> float:
+    """An eps at which the composition is shown to have delta, about the least one; infinite if none is."""
+    best = math.inf
+    with contextlib.suppress(TimeIsUp):
+        for lattice in lattices(above, delta, seconds) if above else ():
+            law, low, high = lattice.above(above), 0.0, 2.0**-10
+            while high <= _LARGEST_EPS and not law.delta(arb(high).exp()) <= arb(delta):
+                low, high = high, 2.0 * high
+            for _ in range(20):
+                middle = 0.5 * (low + high)
+                low, high = (low, middle) if law.delta(arb(middle).exp()) <= arb(delta) else (middle, high)
+            before, best = best, min(best, high if high <= _LARGEST_EPS else math.inf)
+            if before - best <= _CLOSE * best:
+                break
+    return best if above else 0.0
+
+
+# ---- Chosen on the way: a filter.
+
+
+def _filtered(
+    words: str, settings: dict[str, Any], stated: dict[str, Any], releases: list[_Release], total: Total
+) -> Verdict:
+    """Whether prices are no less than the costs, costs within the limits, and limits within the budget."""
+    budget = entries(settings["budget"], "the budget", eps=float, delta=float)
+    eps, delta = total or (budget["eps"], budget["delta"])
+    kind = settings["currency"].get("type")
+    fields: dict[str, dict[str, Any]] = {
+        "GdpCurrency": {},
+        "RenyiCurrency": {"order": int},
+        "ClaimCurrency": {"slack": float},
+    }
+    own = fields.get(str(kind))
+    if own is None or not (0.0 <= eps <= _LARGEST_EPS and 0.0 < delta < 1.0):
+        raise BadDocument(f"a budget of eps {eps!r}, delta {delta!r} in {shown(settings['currency'])}")
+    currency = entries(settings["currency"], "the currency", type=str, **own)
+    order, squared = currency.get("order", 2), currency.get("slack", 0.0) > 0.0
+    size = 2 if kind == "ClaimCurrency" else 1
+    limits, spent = (floats(stated[name], name, size) for name in ("limits", "spent"))
+    for limit, said, prices in zip(
+        limits,
+        spent,
+        zip(*(floats(one.price, "a price", size) for one in releases), strict=True),
+        strict=False,
+    ):
+        if not sum(map(Fraction, prices)) <= min(Fraction(limit), Fraction(said)):
+            raise BadDocument(f"prices {shown(prices)} are more than the limit {limit!r}, or than {said!r}")
+    words, allowed = f"{words}: eps {eps!r}, delta {delta!r}", arb(limits[0])
+    if kind == "GdpCurrency":
+        found = gaussian_delta(allowed.sqrt(), arb(eps).exp()) if limits[0] else arb(0)
+    elif kind == "RenyiCurrency":
+        if not 2 <= order <= _LARGEST_ORDER:
+            raise BadDocument(f"the order is {order}, not in [2, {_LARGEST_ORDER}]")
+        found = _renyi_delta(arb(order), allowed, eps)
+    elif squared:
+        orders = [1 + arb(2) ** (arb(step) / 32) for step in range(-128, 449)]
+        found = min((_renyi_delta(one, one * allowed, eps) for one in orders), key=lambda x: float(x.mid()))
+        found += arb(limits[1])
+    else:
+        found = arb(limits[1]) if limits[0] <= eps else arb(1)
+    if kind == "GdpCurrency" and found > arb(delta):
+        return Verdict(Kind.REFUTED, words, f"the limit allows delta {rounded_down(found)}")
+    cost = arb(0)
+    for one in releases:
+        least, most = _cost(one, kind, order, squared=squared)
+        if least > arb(one.price[0]):
+            reason = f"{shown(one.name)} costs at least {rounded_down(least)}, not {one.price[0]!r}"
+            return Verdict(Kind.REFUTED, words, reason)
+        cost += most
+    proved = found <= arb(delta) and cost <= allowed
+    reason = f"{rounded_up(cost)} is spent, and the limit {limits[0]!r} stands for delta {rounded_up(found)}"
+    return Verdict(Kind.PROVED if proved else Kind.NOT_CHECKED, words, reason)
+
+
+def _renyi_delta(order: arb, divergence: arb, eps: float) -> arb:
+    """Delta <= e^((a - 1) D) sup_r (r - e^eps) r^-a, and the supremum is at r = e^eps a / (a - 1)."""
+    less = order - 1
+    return (less * (divergence - arb(eps)) - less.log() - order * (order / less).log()).exp()
+
+
+def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[arb, arb]:
+    """What a release costs in a currency, at least and at most."""
+    if kind == "ClaimCurrency":
+        release.check_proved()
+        assert release.claim is not None  # noqa: S101 - or it was not proved
+        if release.claim.delta > release.price[1]:
+            raise NotChecked(f"{shown(release.name)} is charged delta {release.price[1]!r} only")
+        eps = arb(release.claim.eps)
+        return (eps * eps / 2, eps * eps / 2) if squared else (eps, eps)
+    if isinstance(release.shape, Gaussian):
+        factor = arb(1) if kind == "GdpCurrency" else arb(order) / 2
+        return factor * release.shape.lower**2, factor * release.shape.upper**2
+    if kind == "GdpCurrency" or release.plain is None:
+        raise NotChecked(f"no theorem here gives {shown(release.name)} a price in {kind}")
+    shape, q = release.plain
+    own = shape.directions[0]
+    least, most = (_sampled_divergence(q, mu, order) for mu in shape.mu)
+    return own.below[0].times * least, own.above[0].times * most
+
+
+def _sampled_divergence(q: arb, mu: arb, order: int) -> arb:
+    """Log E r^a over a - 1, r = 1 - q + q e^(mu x - mu^2 / 2): a sum over powers of the second term."""
+    total, gain, power = arb(0), (mu * mu).exp(), arb(1)
+    term, odds = (1 - q) ** order, q / (1 - q)
+    for k in range(order + 1):
+        total += term
+        term, power = term * odds * power * (order - k) / (k + 1), power * gain  # e^(mu^2 k (k - 1) / 2)
+    return total.log() / (order - 1)

@@ -1,0 +1,277 @@
+"""Certificates with all that they hold, and run records.
+
+A run record answers two questions that are never mixed. *Is the claim true?* is decided here, for the
+certificate in it and for the eps of the steps that were executed. *Did the run follow the claim?* only the
+process that trained can know: what the record states of steps, participations and random numbers is listed as
+not checked. Where these statements contradict the claim, the file is no record that could have come about.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+
+from .claims import COEFFICIENTS, Claim, claim_of
+from .decide import DIRECTIONS, FAILURE, UNDECIDED, Independent, Kind, Mixed, Shape, Verdict, decide, precise
+from .documents import BadDocument, entries, floats
+from .gaussian import gaussian_delta
+from .mixtures import Answer
+from .strategies import PRECISION, NotChecked
+
+__all__ = ["Certified", "Certifier", "check_record"]
+
+_RUN: dict[str, Any] = {
+    "steps": int, "executed": Any, "stopped_by_plan": bool, "smallest_separation": int | None,
+    "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,
+    "continuity": dict | None,
+}  # fmt: skip
+_SECRET = "Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson", "TruncatedPoisson", "FixedSizeLots"
+_STATEMENTS = (
+    "whether the run followed the claim: its steps, participations, random numbers, processes and "
+    "checkpoints are statements of the trainer"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Certified:
+    """A certificate that was decided.
+
+    Attributes:
+        claim: that was decided; None if it is beyond the limits.
+        shape: what its mechanism is compared with; None if no theorem here covers it.
+        verdict: on the claim, and on the nodes of its profile.
+        profile: (eps, upper end of delta) of these nodes, by direction; empty without any.
+    """
+
+    claim: Claim | None
+    shape: Shape | None
+    verdict: Verdict
+    profile: dict[str, list[tuple[float, float]]]
+
+
+class Certifier:
+    """Decides certificates; each claim once, however often a file repeats it.
+
+    Args:
+        seconds: CPU time that each direction of a claim may take, and the nodes of a profile.
+        rng: where draws come from.
+    """
+
+    def __init__(self, seconds: float, rng: np.random.Generator) -> None:
+        self.seconds, self.rng = seconds, rng
+        self._known: dict[str, Certified] = {}
+
+    def of(self, document: dict[str, Any], delta: float = 1.0) -> Certified:
+        """The verdict on a decoded certificate; at `delta` where that is less than it claims."""
+        try:
+            with ctx.workprec(PRECISION):
+                claim = claim_of(document)
+        except (NotChecked, ArithmeticError, MemoryError) as error:
+            reason = str(error) or type(error).__name__
+            verdict = Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", reason)
+            return Certified(None, None, verdict, {})
+        if 0.0 < delta < claim.delta:
+            claim = dataclasses.replace(claim, delta=delta)
+        key = json.dumps([document["claim"], document["evidence"], claim.delta], sort_keys=True)
+        if key not in self._known:
+            evidence = document["evidence"]
+            nodes = (
+                _nodes_of(evidence["profile"]) if isinstance(evidence, dict) and "profile" in evidence else {}
+            )
+            verdict, shape = decide(claim, self.seconds, self.rng)
+            verdict = dataclasses.replace(verdict, unchecked=_unchecked(document))
+            found = Certified(claim, shape, verdict, nodes)
+            self._known[key] = self._with_profile(found) if nodes else found
+        return self._known[key]
+
+    def _with_profile(self, found: Certified) -> Certified:
+        """With the verdict on the upper ends of the nodes."""
+        verdict, proved, failure = found.verdict, 0, 0.0
+        most = sum(map(len, found.profile.values()))
+        for name, (eps, upper), answer in self.nodes(found, found.profile, FAILURE / max(most, 1)):
+            if answer.verdict is False:
+                words = f"the profile has {name} at eps {eps!r} at most {upper!r}: it is {answer.number}"
+                failure = verdict.failure + FAILURE
+                verdict = dataclasses.replace(verdict, kind=Kind.REFUTED, reason=words, failure=failure)
+                return dataclasses.replace(found, verdict=verdict)
+            proved += answer.verdict is True
+            failure += answer.failure if answer.verdict else 0.0
+        left = [f"{most - proved} of {most} upper ends of the privacy profile"] if proved < most else []
+        verdict = dataclasses.replace(
+            verdict,
+            reason=f"{verdict.reason}; {proved} of {most} upper ends of the profile hold",
+            failure=verdict.failure + failure,
+            unchecked=(*left, "lower ends of the privacy profile", *verdict.unchecked),
+        )
+        return dataclasses.replace(found, verdict=verdict)
+
+    def nodes(
+        self, found: Certified, sides: dict[str, list[tuple[float, float]]], failure: float
+    ) -> Iterator[tuple[str, tuple[float, float], Answer]]:
+        """Whether delta is at most what nodes say, as long as there is time; nothing if no mixture covers it.
+
+        Of equal upper ends the first one says most, as delta does not rise with eps.
+        """
+        claim, shape, start = found.claim, found.shape, time.process_time()
+        fresh = claim is not None and claim.participation["type"] == "FreshBallsInBins"  # nodes of one epoch
+        if claim is None or not isinstance(shape, Mixed | Independent) or fresh:
+            return
+        answers: dict[tuple[str, float], Answer] = {}
+        jobs = sorted((place, name) for name, nodes in sides.items() for place in range(len(nodes)))
+        share = self.seconds / max(1, min(100, len(jobs)))
+        with precise(claim.delta):
+            for place, name in jobs:
+                eps, upper = node = sides[name][place]
+                if time.process_time() - start > self.seconds:
+                    return
+                answer = answers.get((name, upper), Answer(verdict=None, number=""))
+                if upper >= 1.0 or gaussian_delta(shape.largest, arb(eps).exp()) <= arb(upper):
+                    answer = Answer(verdict=True, number="at most that in closed form")
+                elif upper > 0.0 and not answer.verdict:
+                    with contextlib.suppress(*UNDECIDED):
+                        answer = shape.answer(name, eps, upper, failure, share, self.rng)
+                answers[name, upper] = answer
+                yield name, node, answer
+
+
+def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
+    stated = document["claim"]["coefficients"]
+    known = isinstance(stated, dict) and stated.get("of") in COEFFICIENTS
+    return (
+        *([] if known else ["coefficients"]),
+        "hashes, and the expected batch size",
+        "lower ends, errors and everything else under evidence",
+        "the sentences for the trainer, versions and dates",
+    )
+
+
+def _nodes_of(profile: Any) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data
+    """(eps, upper end of delta) of every node, by direction."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in DIRECTIONS}
+    own = entries(profile, "the profile", guarantee=dict, by=dict, curves=list)
+    for curve in own["curves"][:100]:
+        entries(curve, "a curve of the profile", ("larger",), times=int, remove=Any, add=Any, larger=Any)
+        for name in DIRECTIONS:
+            side = entries(
+                curve[name.lower()], "a direction of the profile", eps=list, lower=list, upper=list
+            )
+            eps, upper = (floats(side[end], "a direction of the profile") for end in ("eps", "upper"))
+            if len(eps) != len(upper) or eps != sorted(eps):
+                raise BadDocument(f"the nodes of {name} are not in order, or not as many as their ends")
+            found[name] += zip(eps, upper, strict=True)
+    return found
+
+
+# ---- Run records.
+
+
+def check_record(document: dict[str, Any], certifier: Certifier) -> Verdict:
+    """The verdict on a run record: that on its certificate, REFUTED also if the executed steps cost more.
+
+    Raises:
+        BadDocument: if it is no run record, or contradicts itself.
+    """
+    kinds: dict[str, Any] = {"guarantee": str, "schema_version": int, "run": Any, "certificate": dict}
+    entries(document, "the run record", seal=str, **kinds)
+    if document["schema_version"] != 1:
+        raise BadDocument("it is not a run record of schema version 1")
+    certificate, run = document["certificate"], entries(document["run"], "the run", **_RUN)
+    found = certifier.of(certificate)
+    claim, verdict = found.claim, found.verdict
+    unchecked = (_STATEMENTS, *verdict.unchecked)
+    if claim is None:
+        return dataclasses.replace(verdict, unchecked=unchecked)
+    steps, spent = _run(run, claim), _executed(run, claim, certificate["evidence"])
+    words = f"{steps} of {claim.strategy.n} steps, eps {spent!r} at delta {claim.delta!r}"
+    parts, failure = [dataclasses.replace(verdict, unchecked=())], verdict.failure
+    if spent >= claim.eps:
+        parts.append(dataclasses.replace(parts[0], claim=words, reason="the claim says as much or more"))
+    elif steps == 0 and spent == 0.0:
+        parts.append(Verdict(Kind.PROVED, words, "nothing was released"))
+    else:
+        cheaper = run["executed"] != certificate["evidence"]["achieved"]
+        own = _stopped(claim, steps if cheaper else claim.strategy.n, spent)
+        parts.append(dataclasses.replace(decide(own, certifier.seconds, certifier.rng)[0], claim=words))
+        failure += parts[1].failure
+    kind = Kind.REFUTED if parts[1].kind is Kind.REFUTED else verdict.kind
+    if parts[1].kind is Kind.NOT_CHECKED:
+        unchecked = (f"the eps of the executed steps, {spent!r}", *unchecked)
+    reason = "the certificate, and what the executed steps cost:"
+    return Verdict(kind, f"a run under {verdict.claim}", reason, failure, unchecked, tuple(parts))
+
+
+def _run(run: dict[str, Any], claim: Claim) -> int:
+    """The steps that were executed, if what is said of them can be: else BadDocument."""
+    steps: int = run["steps"]
+    most, apart = run["most_participations"], run["smallest_separation"]
+    if not 0 <= steps <= claim.strategy.n or run["processes"] < 1:
+        raise BadDocument(f"{steps} steps on {run['processes']} processes; {claim.strategy.n} were certified")
+    if claim.participation["type"] in _SECRET:
+        if most is not None or apart is not None:
+            raise BadDocument("participations are recorded, though they have to stay secret")
+        return steps
+    limit, least, evenly = _limits(claim)
+    between = least if apart is None else apart
+    if most is None or not 0 <= most <= limit or (apart is None) != (most < 2):
+        raise BadDocument(f"one example took part {most} times; {limit} were certified")
+    if between < least or (evenly and between != least) or (most and (most - 1) * between >= steps):
+        raise BadDocument(f"{most} participations {between} steps apart in {steps}; {least} was certified")
+    return steps
+
+
+def _limits(claim: Claim) -> tuple[int, int, bool]:
+    """How often one example may take part, how many steps apart, and whether exactly so."""
+    n, own = claim.strategy.n, claim.participation
+    if own["type"] == "EveryStep":
+        return n, 1, True
+    if own["type"] == "SingleParticipation":
+        return 1, n, False
+    if own["type"] == "FixedEpochs":
+        epochs = claim.integer("epochs", 1, n)
+        return epochs, n // epochs, True
+    if "bins" in own:
+        bins, fresh = claim.integer("bins", 1, n), own["type"] == "FreshBallsInBins"
+        return n // bins, 1 if fresh else bins, not fresh
+    apart = claim.integer("min_sep", 1, n)
+    if own.get("max_participations") is None:
+        return -(-n // apart), apart, False
+    return claim.integer("max_participations", 1), apart, False
+
+
+def _executed(run: dict[str, Any], claim: Claim, evidence: Any) -> float:  # noqa: ANN401 - JSON data
+    """The upper end of eps that is stated for the run."""
+    kinds: dict[str, Any] = {"lower": float, "upper": float, "guarantee": dict, "by": dict}
+    stated, achieved = run["executed"], evidence.get("achieved") if isinstance(evidence, dict) else None
+    lower: float
+    upper: float
+    lower, upper = (entries(stated, "executed", **kinds)[end] for end in ("lower", "upper"))
+    if not 0.0 <= lower <= upper <= entries(achieved, "achieved", **kinds)["upper"]:
+        raise BadDocument(f"eps of the run is in [{lower!r}, {upper!r}], not within what was certified")
+    cheaper = run["steps"] == 0 or (run["stopped_by_plan"] and run["steps"] < claim.strategy.n)
+    if stated != achieved and not (cheaper and (run["steps"] or upper == 0.0)):
+        raise BadDocument("eps of the run is not the certified one, though it was not stopped early by plan")
+    return upper
+
+
+def _stopped(claim: Claim, steps: int, eps: float) -> Claim:
+    """The claim on the first steps; an epoch that was begun counts as a whole one.
+
+    C is lower-triangular: the first rows of C G + sigma Z are its leading block times the first rows of G,
+    plus noise, and an example takes part in them as the participation says, of so many steps.
+    """
+    own = dict(claim.participation)
+    period = own.get("bins", 1)
+    if own["type"] == "FixedEpochs":
+        period = claim.strategy.n // own["epochs"]
+        own["epochs"] = -(-steps // period)
+    covered = min(-(-steps // period) * period, claim.strategy.n)
+    if own["type"] == "MinSepSampling":
+        covered = max(covered, own["min_sep"])
+    elif "min_sep" in own:
+        own["min_sep"] = min(own["min_sep"], covered)
+    return dataclasses.replace(claim, eps=eps, strategy=claim.strategy.leading(covered), participation=own)

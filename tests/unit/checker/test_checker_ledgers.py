@@ -1,0 +1,551 @@
+"""Ledgers as the library writes them and as forged; curves, prices and hulls against other computations."""
+
+import copy
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy.integrate
+from flint import arb, arb_poly
+
+import dpmech as dm
+from dpmech.checker import BadDocument, Kind, Verdict, check_text, ledgers
+from dpmech.checker.claims import claim_of
+from dpmech.checker.documents import decode
+from dpmech.checker.gaussian import gaussian_delta
+from dpmech.checker.losses import Law, hull, joined, lattice_range, law_above, reverse
+from dpmech.checker.mixtures import Answer
+from dpmech.checker.pairs import counts_curve, sampled_curve
+from dpmech.checker.strategies import NotChecked
+from tests.support.checker_files import certificate, plain, sealed
+
+STEPS = dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-4, participation=dm.Poisson(0.2))
+COUNT = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-5, participation=dm.SingleParticipation())
+PLAN = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 1.0, 1e-5, participation=dm.MinSep(4))
+SIZES = dm.calibrate_sigma(
+    dm.Identity(4),
+    2.0,
+    1e-4,
+    participation=dm.TruncatedPoisson(0.3, 9, 12),
+    adjacency=dm.Adjacency.ZERO_OUT,
+)
+CHOSEN = dm.PrivacyBudget(8.0, 1e-3)
+
+
+def resealed(document):
+    entries = [one | {"certificate": sealed(one["certificate"])} for one in document["releases"]]
+    return json.dumps(sealed(document | {"releases": entries}))
+
+
+def checked(document, *, seconds=10.0, total=None):
+    if isinstance(document, dm.Ledger):
+        document = document.to_dict()
+    return check_text(resealed(document), seconds=seconds, rng=np.random.default_rng(1), total=total)
+
+
+def announced(*entries, closed=True, adjacency=dm.Adjacency.ADD_REMOVE):
+    ledger = dm.Ledger(adjacency)
+    for number, entry in enumerate(entries):
+        if isinstance(entry, dm.DiscreteGaussian):
+            ledger.add_counts(f"counts {number}", entry)
+        elif isinstance(entry, tuple):
+            ledger.add_tuning(f"best {number}", *entry, lot=f"lot {number}" if entry[0] is STEPS else None)
+        else:
+            lot = f"lot {number}" if entry.participation.random else None
+            ledger.add(f"release {number}", entry, lot=lot)
+    if closed:
+        ledger.close()
+    return ledger
+
+
+def chosen(currency, *entries, budget=CHOSEN):
+    ledger = dm.Ledger(budget=budget, currency=currency)
+    for number, entry in enumerate(entries):
+        ledger.add(f"release {number}", entry, lot=f"lot {number}" if entry.participation.random else None)
+    return ledger
+
+
+def found_eps(verdict):
+    return float(verdict.parts[-1].reason.split()[4].strip(":"))
+
+
+MIXED = announced(
+    STEPS, COUNT, STEPS, PLAN, dm.DiscreteGaussian(20, releases=3), dm.DiscreteGaussian(20)
+).to_dict()
+
+
+# ---- Announced lists.
+
+
+def test_totals_agree_with_those_of_the_library():
+    ledger = announced(STEPS, COUNT, STEPS, PLAN)
+    verdict = checked(ledger)
+    assert verdict.kind is Kind.PROVED
+    assert [part.kind for part in verdict.parts] == 6 * [Kind.PROVED]
+    delta = 2e-4 + 2e-5
+    exact = ledger.epsilon(delta)
+    assert exact.lower <= found_eps(verdict) <= 1.005 * exact.upper
+    right, wrong = 1.005 * exact.upper, 0.99 * exact.lower
+    assert checked(ledger, total=(right, delta)).kind is Kind.PROVED
+    refuted = checked(ledger, total=(wrong, delta))
+    assert refuted.kind is refuted.parts[-1].kind is Kind.REFUTED
+    assert "whole" not in str(refuted)
+
+
+def test_unsampled_lists_are_decided_to_the_last_digit():
+    ledger = announced(COUNT, PLAN, PLAN)
+    exact = ledger.epsilon(3e-5)
+    assert checked(ledger, total=(exact.upper, 3e-5)).kind is Kind.PROVED
+    assert checked(ledger, total=(exact.lower * (1 - 1e-9), 3e-5)).kind is Kind.REFUTED
+    assert found_eps(checked(ledger)) <= exact.upper * 1.002
+
+
+def test_counts_and_equal_counts_are_one_sum():
+    counts = dm.DiscreteGaussian(Fraction(5, 2), sensitivity=2, releases=6)
+    verdict = checked(announced(counts, counts))
+    assert verdict.kind is Kind.PROVED
+    exact = counts.with_releases(12).epsilon(1e-5)
+    assert exact.lower <= found_eps(verdict) <= 1.003 * exact.upper
+    assert "0 releases and 12 counts" in verdict.claim
+
+
+def test_an_empty_list_costs_nothing():
+    assert found_eps(checked(announced())) == 0.0
+    assert checked(announced(), total=(0.0, 1e-9)).kind is Kind.PROVED
+
+
+LAWS = [dm.NegativeBinomialRuns.of_mean(4.0), dm.NegativeBinomialRuns(1.0, 0.25), dm.PoissonRuns(3.0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_private_selections_cost_no_less_than_by_the_library(law):
+    ledger = announced((STEPS, law))
+    verdict = checked(ledger)
+    assert verdict.kind is Kind.PROVED
+    delta = 1e-4 * max(1.0, law.mean)
+    assert ledger.epsilon(delta).lower <= found_eps(verdict) <= 1.3 * ledger.epsilon(delta).upper
+
+
+def test_a_private_selection_costs_more_than_one_run(monkeypatch):
+    verdict = checked(announced((COUNT, dm.PoissonRuns(1.0)), COUNT), seconds=20.0)
+    assert verdict.kind is Kind.PROVED
+    assert announced(COUNT, COUNT).epsilon(2e-5).lower < found_eps(verdict) < 1.5
+    late = checked(announced((COUNT, dm.PoissonRuns(1.0))), seconds=1e-9)
+    assert late.parts[-1].reason == "the time is up"
+    monkeypatch.setattr(ledgers, "lattices", lambda *arguments: iter(()))
+    late = checked(announced((COUNT, dm.PoissonRuns(1.0))))
+    assert late.parts[-1].reason == "the time is up"
+
+
+def test_claims_alone_are_composed_as_claims():
+    ledger = announced(SIZES, SIZES, COUNT_ZERO, adjacency=dm.Adjacency.ZERO_OUT)
+    verdict = checked(ledger)
+    assert verdict.kind is Kind.PROVED
+    assert found_eps(verdict) <= 4.0 + 0.5
+    assert checked(ledger, total=(4.5, 2.2e-4)).parts[-1].reason == "the claims add up to no more"
+
+
+COUNT_ZERO = dm.calibrate_sigma(
+    dm.Identity(1),
+    0.5,
+    1e-5,
+    participation=dm.SingleParticipation(),
+    adjacency=dm.Adjacency.ZERO_OUT,
+)
+
+
+def test_a_list_that_is_open_says_so():
+    assert "older than its results" in checked(announced(COUNT, closed=False)).unchecked[0]
+
+
+def test_time_that_is_up_is_not_checked():
+    verdict = checked(announced(STEPS, COUNT), seconds=1e-9)
+    assert verdict.kind is Kind.NOT_CHECKED
+    assert "no eps up to" in verdict.parts[-1].reason
+
+
+def in_bins(noise):
+    """Two releases in bins that bring some nodes of their profile, computed for less noise than there is."""
+    cal = dm.calibrate_sigma(dm.Identity(12), 3.0, 1e-3, participation=dm.BallsInBins(3))
+    own = cal.certificate(profile=cal.profile())
+    document = announced(own, COUNT, own).to_dict()
+    for place in (0, 2):
+        inner = document["releases"][place]["certificate"]
+        inner["claim"]["sigma"] = plain(noise * inner["claim"]["sigma"]["decimal"])
+        curve = inner["evidence"]["profile"]["curves"][0]
+        for name in ("remove", "add"):
+            curve[name] = plain({end: values["decimal"][:60:4] for end, values in curve[name].items()})
+    return document
+
+
+@pytest.mark.slow
+def test_claims_and_profiles_of_random_allocations(monkeypatch):
+    monkeypatch.setattr(ledgers, "_EVERY", 1)
+    document = in_bins(1.1)
+    verdict = checked(document, seconds=20.0, total=(4.4, 2.5e-3))  # by claims alone 6.5
+    assert verdict.kind is Kind.PROVED
+    assert 0.0 < verdict.parts[-1].failure < 1e-9 < verdict.failure < 1e-8
+    assert found_eps(checked(document, seconds=20.0)) < 4.4
+
+
+def test_claims_that_were_not_proved_are_no_part_of_a_total():
+    assert "was not proved" in checked(in_bins(1.1), seconds=1e-9).parts[-1].reason
+
+
+class Nodes:
+    """Decides nodes by the parity of their eps."""
+
+    def nodes(self, found, sides, failure):
+        for name, nodes in sides.items():
+            for node in nodes:
+                yield name, node, Answer(verdict=True if node[0] % 2.0 else None, number="", failure=failure)
+
+
+def test_nodes_that_were_proved_make_a_hull():
+    claim = claim_of(decode(certificate({"type": "Identity", "n": 1}, {"type": "EveryStep"}, 2.0, 1e-3, 9.0)))
+    verdict, profile = (
+        Verdict(Kind.PROVED, "", ""),
+        {"REMOVE": [(0.0, 0.1)] + 3 * [(9.0, 0.9)] + [(1.0, 0.1)]},
+    )
+    release = ledgers._Release(claim, None, verdict, profile, "", 1e-3, [], None)
+    (remove, add), failure = ledgers._known(release, 1e-3, Nodes())
+    assert (remove.losses, failure) == ((-2.0, 2.0), 1e-12)
+    # The node at eps 1 is raised by 5 %; that at eps 0 was not shown.
+    assert float(remove.curve(arb(1).exp())) == pytest.approx(0.105)
+    assert float(remove.curve(arb(2).exp())) == pytest.approx(1e-3)
+    assert remove.curve(arb(1)) > 0.1
+    assert add.curve(arb(1).exp()) > 0.105
+
+
+# ---- Forged lists.
+
+
+def forged(change, document=MIXED):
+    document = copy.deepcopy(document)
+    change(document)
+    return document
+
+
+def stated(name, value):
+    return lambda document: document["total"].update({name: plain(value)})
+
+
+def test_sums_that_are_too_small_are_refuted():
+    square = MIXED["total"]["gaussian"]["decimal"]
+    sampled = MIXED["total"]["sampled"]["decimal"][0]
+    rho = MIXED["total"]["counts"]["decimal"][0]
+    for change, words in (
+        (stated("gaussian", [0.0, 0.99 * square[1]]), "mu^2 is at least"),
+        (stated("sampled", [[sampled[0], sampled[1], 15.0, 1.0]]), "8 steps of 'release 2'"),
+        (stated("sampled", [[sampled[0], sampled[1] * 1.01, 16.0, 1.0]]), "no sampled part"),
+        (stated("sampled", [[sampled[0] * 0.99, sampled[1], 16.0, 1.0]]), "no sampled part"),
+        (stated("sampled", []), "no sampled part"),
+        (stated("counts", [[0.99 * rho[0], rho[1]]]), "rho of counts"),
+    ):
+        verdict = checked(forged(change), seconds=1e-9)
+        assert (verdict.kind, verdict.parts[-2].kind) == (Kind.REFUTED, Kind.REFUTED)
+        assert words in verdict.parts[-2].reason
+    larger = forged(stated("gaussian", [0.0, 1.01 * square[1]]))
+    assert checked(larger, seconds=1e-9).parts[-2].kind is Kind.PROVED
+
+
+def entry(place, **changes):
+    return lambda document: document["releases"][place].update(changes)
+
+
+def setting(**changes):
+    return lambda document: document["ledger"].update(changes)
+
+
+def counts(**changes):
+    return lambda document: document["counts"][0].update(changes)
+
+
+WRONG = {
+    "dropped": (lambda document: document["releases"].pop(0), "release 1 is"),
+    "the same batches": (entry(2, lot="lot 0"), "or twice"),
+    "the same name": (entry(2, name="release 0"), "or twice"),
+    "another mode": (entry(1, mode="chosen on the way"), "release 2 is"),
+    "no batches": (entry(0, lot=None), "names no batches"),
+    "a price": (entry(0, price=plain([1.0])), "a price has"),
+    "blocks": (entry(0, blocks={"a": plain(1.0), "b": plain(2.0)}), "less than certified noise"),
+    "a block without noise": (entry(0, blocks={"a": plain(0.0)}), "less than certified noise"),
+    "unknown entry": (entry(0, more=1), "other entries"),
+    "no certificate": (entry(0, certificate=1), "no certificate"),
+    "lot of another type": (entry(0, lot=1), "lot of release 1"),
+    "a claim too many": (stated("claims", [[1.0, 1e-5]]), "1 claims that no release made"),
+    "a total without rows": (stated("gaussian", [1.0]), "gaussian of the total"),
+    "counts of the total": (stated("counts", [[1.0, 5.0]]), "another number of integers"),
+    "negative betas": (stated("betas", [-1.0]), "betas"),
+    "adjacency": (setting(adjacency="zero_out"), "not all of its adjacency"),
+    "mode": (setting(mode="other"), "a ledger 'other'"),
+    "budget": (setting(budget={}), "has the budget"),
+    "closed": (setting(closed=1), "closed of the ledger"),
+    "version": (lambda document: document.update(schema_version=1), "schema version"),
+    "version of another type": (lambda document: document.update(schema_version=True), "schema_version"),
+    "unit of counts": (counts(unit="user"), "several units"),
+    "unknown unit": (counts(unit="people"), "not in order, or twice"),
+    "number of counts": (counts(number=2), "not in order, or twice"),
+    "name of counts": (counts(name="release 0"), "not in order, or twice"),
+    "sigma of counts": (counts(sigma="1/0"), "counts 1 have sigma"),
+    "sigma in words": (counts(sigma="two"), "counts 1 have sigma"),
+    "a fraction of three": (counts(sigma="1/2/3"), "counts 1 have sigma"),
+    "no counts": (counts(releases=0), "counts 1 have sigma"),
+    "entries": (lambda document: document.update(more=1), "other entries"),
+    "releases": (lambda document: document.update(releases=[1]), "no certificate"),
+    "many": (lambda document: document.update(counts=1001 * document["counts"]), "1000 entries"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), WRONG.values(), ids=WRONG)
+def test_lists_that_contradict_themselves_are_refused(change, words):
+    document = forged(change)
+    for one in document["releases"]:
+        if isinstance(one, dict) and isinstance(one.get("certificate"), dict):
+            one["certificate"] = sealed(one["certificate"])
+    with pytest.raises(BadDocument, match=words):
+        check_text(json.dumps(sealed(document)), seconds=1e-9)
+
+
+def test_a_false_certificate_makes_a_false_ledger():
+    document = copy.deepcopy(MIXED)
+    claim = document["releases"][1]["certificate"]["claim"]
+    claim["sigma"] = plain(0.98 * claim["sigma"]["decimal"])
+    verdict = checked(document, seconds=1e-9)
+    assert verdict.kind is verdict.parts[1].kind is Kind.REFUTED
+    claim["eps"] = plain(1e6)
+    assert checked(document, seconds=1e-9).parts[1].kind is Kind.NOT_CHECKED
+
+
+def test_claims_of_the_total_have_to_be_those_of_the_certificates():
+    honest = announced(SIZES, adjacency=dm.Adjacency.ZERO_OUT).to_dict()
+    assert checked(honest).kind is Kind.PROVED
+    for rows in ([[1.9, 1e-4]], []):
+        with pytest.raises(BadDocument, match="less than the claim"):
+            checked(forged(stated("claims", rows), honest))
+    # A smaller delta is decided at that delta.
+    verdict = checked(forged(stated("claims", [[2.0, 0.9e-4]]), honest), seconds=2.0)
+    assert verdict.kind is not Kind.PROVED
+    assert "delta 9e-05" in verdict.parts[0].claim
+
+
+def test_laws_of_runs_that_are_none_are_refused():
+    honest = announced((STEPS, dm.NegativeBinomialRuns(1.0, 0.5))).to_dict()
+    for law in (
+        {"law": "poisson", "mean_runs": plain(0.0)},
+        {"law": "poisson", "mean_runs": plain(1e6)},
+        {"law": "poisson"},
+        {"law": "other", "shape": plain(1.0), "gamma": plain(0.5)},
+        {"law": "truncated negative binomial", "shape": plain(-1.0), "gamma": plain(0.5)},
+        {"law": "truncated negative binomial", "shape": plain(1.0), "gamma": plain(1.0)},
+        {},
+    ):
+        with pytest.raises(BadDocument):
+            checked(forged(entry(0, runs=law), honest))
+
+
+# ---- Filters.
+
+
+@pytest.mark.parametrize(
+    ("currency", "entries"),
+    [
+        (dm.GdpCurrency(), (COUNT, PLAN)),
+        (dm.RenyiCurrency(), (COUNT, STEPS, PLAN, STEPS)),
+        (dm.RenyiCurrency(6), (COUNT, STEPS)),
+        (dm.ClaimCurrency(), (COUNT, STEPS)),
+        (dm.ClaimCurrency(1e-4), (COUNT, COUNT)),
+    ],
+    ids=repr,
+)
+def test_budgets_are_proved_and_forged_ones_refused(currency, entries):
+    honest = chosen(currency, *entries).to_dict()
+    verdict = checked(honest)
+    assert verdict.kind is Kind.PROVED
+    # A price that is too low.
+    low = copy.deepcopy(honest)
+    price = low["releases"][0]["price"]["decimal"]
+    low["releases"][0]["price"] = plain([0.99 * price[0], *price[1:]])
+    verdict = checked(low)
+    assert verdict.kind is verdict.parts[-1].kind is Kind.REFUTED
+    assert "'release 0' costs at least" in verdict.parts[-1].reason
+    # A limit that stands for more than the budget.
+    high = copy.deepcopy(honest)
+    limits = high["total"]["limits"]["decimal"]
+    high["total"]["limits"] = plain([1.02 * limits[0], *limits[1:]])
+    assert checked(high).parts[-1].kind is (
+        Kind.REFUTED if isinstance(currency, dm.GdpCurrency) else Kind.NOT_CHECKED
+    )
+    # And sums that are more than the limit, or than what is said to be spent.
+    for name in ("limits", "spent"):
+        broken = copy.deepcopy(honest)
+        spent = broken["total"]["spent"]["decimal"]
+        broken["total"][name] = plain([0.99 * spent[0], *spent[1:]])
+        with pytest.raises(BadDocument, match="are more than the limit"):
+            checked(broken)
+
+
+def test_another_budget_may_be_asked_for():
+    ledger = chosen(dm.GdpCurrency(), COUNT)
+    assert checked(ledger, total=(CHOSEN.eps * 1.01, CHOSEN.delta)).kind is Kind.PROVED
+    assert checked(ledger, total=(CHOSEN.eps * 0.99, CHOSEN.delta)).kind is Kind.REFUTED
+    for total in ((1.0, 0.0), (-1.0, 0.1), (math.nan, 0.1), (1.0, 1.0)):
+        with pytest.raises(ValueError, match="total has to be"):
+            checked(ledger, total=total)
+
+
+def test_a_budget_of_nothing_is_kept_by_nothing():
+    empty = chosen(dm.GdpCurrency()).to_dict()
+    assert checked(empty).kind is Kind.PROVED
+    empty["total"]["limits"] = plain([0.0])
+    assert checked(empty).kind is Kind.PROVED
+
+
+def test_prices_without_a_theorem_are_not_checked():
+    honest = chosen(dm.RenyiCurrency(), COUNT).to_dict()
+    other = chosen(dm.ClaimCurrency(), STEPS).to_dict()
+    honest["releases"] = other["releases"]
+    honest["releases"][0]["price"] = plain([0.01])
+    honest["total"] = plain({"limits": [0.02], "spent": [0.01]})
+    honest["ledger"]["currency"] = {"type": "GdpCurrency"}
+    assert "no theorem here gives" in checked(honest).parts[-1].reason
+    claims = chosen(dm.ClaimCurrency(), STEPS).to_dict()
+    claims["releases"][0]["certificate"]["claim"]["sigma"] = plain(0.5)
+    assert "was not proved" in checked(claims).parts[-1].reason
+    free = chosen(dm.ClaimCurrency(), STEPS).to_dict()
+    free["releases"][0]["price"] = plain([2.0, 0.0])
+    assert "is charged delta 0.0 only" in checked(free).parts[-1].reason
+
+
+def test_filters_that_are_none_are_refused():
+    honest = chosen(dm.RenyiCurrency(), COUNT).to_dict()
+    for change, words in (
+        (setting(currency={"type": "Other"}), "a budget of"),
+        (setting(currency={"type": ["x"]}), "a budget of"),
+        (setting(currency={"type": "RenyiCurrency", "order": 1}), "the order is 1"),
+        (setting(currency={"type": "RenyiCurrency"}), "other entries"),
+        (setting(budget={"eps": plain(1.0)}), "other entries"),
+        (setting(budget={"eps": plain(-1.0), "delta": plain(0.1)}), "a budget of"),
+        (stated("limits", [1.0, 1.0]), "limits has"),
+        (entry(0, price=plain([1.0, 1.0])), "a price has"),
+        (entry(0, runs={"law": "poisson", "mean_runs": plain(1.0)}), "no price under a budget"),
+    ):
+        with pytest.raises(BadDocument, match=words):
+            checked(forged(change, honest))
+
+
+# ---- Oracles.
+
+
+@pytest.mark.parametrize(("sigma", "shift"), [(Fraction(5, 2), 1), (Fraction(1, 2), 2), (Fraction(20), 7)])
+def test_the_curve_of_counts_against_sums(sigma, shift):
+    y = np.arange(-2000, 2001)
+    law = np.exp(-(y**2) / (2.0 * float(sigma) ** 2))
+    law /= math.fsum(law)
+    moved = np.roll(law, shift)
+    curve = counts_curve(sigma, shift)
+    for loss in (-3.0, -0.4, 0.0, 0.1, 1.0, 2.5):
+        exact = math.fsum(np.maximum(0.0, moved - math.exp(loss) * law))
+        assert float(curve(arb(loss).exp())) == pytest.approx(exact, rel=1e-9, abs=1e-14)
+    with pytest.raises(NotChecked):
+        counts_curve(Fraction(10**5), 1)
+
+
+def test_the_curve_of_counts_far_below():
+    curve = counts_curve(Fraction(2), 100)
+    assert float(curve(arb(-1e4).exp())) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("q", "mu", "order"), [(0.1, 1.0, 2), (0.3, 0.7, 5), (0.01, 2.0, 3)])
+def test_divergences_against_integrals(q, mu, order):
+    def integrand(x):
+        ratio = 1.0 - q + q * math.exp(mu * x - 0.5 * mu**2)
+        return math.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi) * ratio**order
+
+    moment = scipy.integrate.quad(integrand, -40.0, 40.0, limit=500, epsabs=0.0, epsrel=1e-12)[0]
+    exact = math.log(moment) / (order - 1)
+    assert float(ledgers._sampled_divergence(arb(q), arb(mu), order)) == pytest.approx(exact, rel=1e-9)
+
+
+def test_delta_of_a_divergence_is_the_largest_of_ratios():
+    for order, divergence, eps in ((3.0, 0.5, 2.0), (10.0, 0.1, 0.5)):
+        ratios = np.exp(eps) * np.linspace(1.0, 10.0, 900_001)
+        worst = np.max((ratios - np.exp(eps)) * ratios**-order) * np.exp((order - 1.0) * divergence)
+        assert float(ledgers._renyi_delta(arb(order), arb(divergence), eps)) == pytest.approx(worst, rel=1e-6)
+
+
+def gaussian(mu):
+    return lambda alpha: gaussian_delta(arb(mu), alpha)
+
+
+@pytest.mark.parametrize(
+    "curve", [gaussian(1.0), sampled_curve(arb(0.3), arb(1.5))], ids=["Gaussian", "sampled"]
+)
+def test_hulls_are_above_their_curves_and_attained(curve):
+    back, losses = reverse(curve), [0.0, 0.3, 0.7, 1.5, 3.0]
+    forth = [(loss, curve(arb(loss).exp())) for loss in losses]
+    joined = hull(forth, [(loss, back(arb(loss).exp())) for loss in losses])
+    for loss, value in forth:
+        assert float(joined(arb(loss).exp())) == pytest.approx(float(value), rel=1e-12)
+    grid = np.linspace(-4.0, 5.0, 181)
+    values = [float(joined(arb(loss).exp())) for loss in grid]
+    exact = [float(curve(arb(loss).exp())) for loss in grid]
+    assert all(one >= other - 1e-15 for one, other in zip(values, exact, strict=True))
+    slopes = np.diff(values) / np.diff(np.exp(grid))
+    assert np.all(np.diff(slopes) >= -1e-9)
+
+
+def test_a_point_above_the_others_changes_no_hull():
+    curve = gaussian(1.0)
+    known = [(loss, curve(arb(loss).exp())) for loss in (0.0, 1.0, 2.0)]
+    loose = [*known, (1.5, arb(0.9)), (2.5, arb(0.9)), (1.0 + 1e-14, arb(0))]
+    one, other = hull(known, known), hull(loose, known)
+    for loss in (-1.0, 0.5, 1.2, 1.7, 2.2, 4.0):
+        assert float(one(arb(loss).exp())) == pytest.approx(float(other(arb(loss).exp())), rel=1e-12)
+
+
+def test_a_claim_is_randomised_response_that_may_fail():
+    eps, delta = 1.0, 1e-3
+    known = [(eps, arb(delta))]
+    curve = hull(known, known)
+    for loss in (-2.0, -0.5, 0.0, 0.5, 1.0, 3.0):
+        alpha = math.exp(loss)
+        p = np.array([delta, (1 - delta) * math.e / (1 + math.e), (1 - delta) / (1 + math.e), 0.0])
+        exact = math.fsum(np.maximum(0.0, p - alpha * p[::-1]))
+        assert float(curve(arb(loss).exp())) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("law", "generating"),
+    [
+        (dm.NegativeBinomialRuns(1.0, 0.2), lambda z: 0.2 * z / (1.0 - 0.8 * z)),
+        (dm.NegativeBinomialRuns(0.0, 0.2), lambda z: math.log(1.0 - 0.8 * z) / math.log(0.2)),
+        (dm.PoissonRuns(3.0), lambda z: math.exp(3.0 * (z - 1.0))),
+    ],
+)
+def test_the_best_of_randomised_responses_is_below_its_bound(law, generating):
+    """One run gives the better of two results with probability p, under the neighbour with 1 - p."""
+    spacing, p = 0.25, math.exp(1.0) / (1.0 + math.exp(1.0))
+    one = Law(spacing, -4, arb_poly([1.0 - p, *[0.0] * 7, p]), arb(0), above=True)
+    mean, grows = ledgers._runs({name: value for name, value in law.settings().items()})
+    assert float(mean) == pytest.approx((generating(1.0) - generating(1.0 - 1e-7)) / 1e-7, rel=1e-5)
+    curve = ledgers._selected(one, mean, grows(one.delta))
+    for good, bad in ((p, 1.0 - p), (1.0 - p, p)):  # with no better one, only worse ones are seen
+        best, other = (
+            np.array([1.0 - generating(1.0 - chance), generating(1.0 - chance) - generating(0.0)])
+            for chance in (good, bad)
+        )
+        for loss in np.linspace(0.0, 3.0, 31):
+            exact = math.fsum(np.maximum(0.0, best - math.exp(loss) * other))
+            assert exact <= float(curve(arb(float(loss)).exp())) + 1e-12
+
+
+def test_the_composition_of_two_gaussians_is_a_larger_one():
+    curve, exact = gaussian(0.5), gaussian_delta(arb(0.5).sqrt(), arb(1).exp())
+    law = law_above(curve, 0.02, lattice_range(curve, 1e-9))
+    found = joined([law, law], 1e-10).delta(arb(1).exp())
+    assert exact < found
+    assert float(found) == pytest.approx(float(exact), rel=1e-2)

@@ -1,0 +1,334 @@
+"""Run records and the nodes of privacy profiles, as the library writes them and as forged."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+import dpmech as dm
+from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, records
+from tests.support.checker_files import plain, sealed
+
+STRATEGY = dm.LambdaCGD(12, 0.5)
+
+
+def resealed(document):
+    """The document with its seal, and that of the certificate in it, made anew."""
+    if "certificate" in document:
+        document = document | {"certificate": sealed(document["certificate"])}
+    return json.dumps(sealed(document))
+
+
+def checked(document, seconds=10.0, seed=1):
+    return check_text(resealed(document), seconds=seconds, rng=np.random.default_rng(seed))
+
+
+def record(strategy, participation, steps, *, most=None, apart=None, sigma=None, **changes):
+    """A run record as the library writes it."""
+    planned = {"participation": participation, "adjacency": changes.pop("adjacency", dm.Adjacency.ADD_REMOVE)}
+    cal = dm.calibrate_sigma(strategy, 2.0, 1e-5, **planned)
+    if sigma is not None:
+        cal = dm.certify_sigma(strategy, sigma, delta=1e-5, **planned)
+    stopped = steps < strategy.n
+    run = dm.RunRecord(
+        cal.certificate(1.0, 10.0),
+        steps,
+        dm.executed_epsilon(cal, steps) if stopped else cal.achieved,
+        *(dm.Randomness("system entropy", 64 * digit, seeded=False, generator="philox") for digit in "01"),
+        smallest_separation=apart,
+        most_participations=most,
+        stopped_by_plan=stopped,
+        **changes,
+    )
+    return run.to_dict()
+
+
+HONEST = record(STRATEGY, dm.MinSep(4), 7, most=2, apart=4)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "participation", "steps", "stated"),
+    [
+        (STRATEGY, dm.MinSep(4), 12, {"most": 3, "apart": 4}),
+        (STRATEGY, dm.MinSep(4, 2), 3, {"most": 1}),
+        (STRATEGY, dm.MinSep(4), 0, {"most": 0}),
+        (STRATEGY, dm.SingleParticipation(), 5, {"most": 1}),
+        (STRATEGY, dm.FixedEpochs(3), 7, {"most": 2, "apart": 4}),
+        (dm.Identity(12), dm.EveryStep(), 7, {"most": 7, "apart": 1}),
+        (dm.Identity(12), dm.Poisson(0.2), 7, {}),
+        (dm.Identity(12), dm.Poisson(0.2), 12, {}),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, int) else type(value).__name__,
+)
+def test_what_runs_cost_is_proved(strategy, participation, steps, stated):
+    verdict = checked(record(strategy, participation, steps, **stated), seconds=20.0)
+    assert verdict.kind is Kind.PROVED
+    assert "whether the run followed the claim" in verdict.unchecked[0]
+    certified, executed = verdict.parts
+    assert f"{steps} of 12 steps" in executed.claim
+    assert certified.kind is executed.kind is Kind.PROVED
+    assert str(verdict).count("PROVED") == 3
+
+
+@pytest.mark.parametrize("steps", [7, 12])
+def test_an_eps_of_the_run_that_is_too_small_is_refuted(steps):
+    document = record(STRATEGY, dm.MinSep(4), steps, most=2, apart=4, sigma=3.0)
+    assert checked(document).kind is Kind.PROVED
+    stated = [document["run"]["executed"]] + [document["certificate"]["evidence"]["achieved"]] * (steps == 12)
+    for bounds in stated:
+        bounds["lower"] = plain(0.0)
+        bounds["upper"] = plain(0.99 * bounds["upper"]["decimal"])
+    verdict = checked(document)
+    assert verdict.kind is Kind.REFUTED
+    assert [part.kind for part in verdict.parts] == [Kind.PROVED, Kind.REFUTED]
+
+
+def test_a_false_certificate_makes_a_false_record():
+    document = copy.deepcopy(HONEST)
+    document["certificate"]["claim"]["sigma"] = plain(
+        0.98 * document["certificate"]["claim"]["sigma"]["decimal"]
+    )
+    assert checked(document).kind is Kind.REFUTED
+
+
+def test_an_eps_that_cannot_be_decided_is_listed():
+    verdict = checked(record(dm.Identity(12), dm.Poisson(0.2), 7), seconds=1e-9)
+    assert verdict.kind is verdict.parts[1].kind is Kind.NOT_CHECKED
+    assert "the eps of the executed steps" in verdict.unchecked[0]
+
+
+def test_a_certificate_beyond_the_limits_is_not_checked():
+    document = copy.deepcopy(HONEST)
+    document["certificate"]["claim"]["eps"] = plain(1e6)
+    verdict = checked(document)
+    assert (verdict.kind, verdict.parts) == (Kind.NOT_CHECKED, ())
+    assert "whether the run followed the claim" in verdict.unchecked[0]
+
+
+WRONG = [
+    ({"steps": 13}, "13 steps"),
+    ({"steps": -1}, "-1 steps"),
+    ({"steps": 7.0}, "does not state its bits"),
+    ({"steps": True}, "steps of the run"),
+    ({"processes": 0}, "0 processes"),
+    ({"most_participations": 4, "smallest_separation": 4}, "4 times; 3 were certified"),
+    ({"most_participations": None}, "None times"),
+    ({"most_participations": 2, "smallest_separation": None}, "2 times"),
+    ({"most_participations": 2, "smallest_separation": 3}, "3 steps apart"),
+    ({"most_participations": 3, "smallest_separation": 4}, "3 participations 4 steps apart in 7"),
+    ({"stopped_by_plan": False}, "not stopped early by plan"),
+    ({"stopped_by_plan": 1}, "stopped_by_plan"),
+    ({"steps": 0, "most_participations": 0, "smallest_separation": None}, "not stopped early by plan"),
+    ({"more": 1}, "other entries"),
+    ({"executed": 1}, "executed has other entries"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_records_that_contradict_themselves_are_refused(changes, words):
+    document = copy.deepcopy(HONEST)
+    document["run"] |= changes
+    with pytest.raises(BadDocument, match=words):
+        checked(document)
+
+
+def test_bounds_that_contradict_themselves_are_refused():
+    for ends in ({"upper": 2.1}, {"lower": -0.1}, {"lower": 1.9}):
+        document = copy.deepcopy(HONEST)
+        document["run"]["executed"] |= {name: plain(value) for name, value in ends.items()}
+        with pytest.raises(BadDocument, match="not within what was certified"):
+            checked(document)
+    for evidence in ({}, 1):
+        document = copy.deepcopy(HONEST)
+        document["certificate"]["evidence"] = evidence
+        with pytest.raises(BadDocument, match="achieved has other entries"):
+            checked(document)
+
+
+def test_participations_that_have_to_stay_secret_are_refused():
+    document = record(dm.Identity(12), dm.Poisson(0.2), 12)
+    document["run"]["most_participations"] = 3
+    with pytest.raises(BadDocument, match="secret"):
+        checked(document)
+
+
+def swapped(participation, sigma, eps, steps, most=1, apart=None, strategy=None):
+    """The honest record with another certificate, and eps as stated for its steps."""
+    document = copy.deepcopy(HONEST)
+    claim = document["certificate"]["claim"]
+    claim |= {"participation": plain(participation), "sigma": plain(sigma), "coefficients": {}}
+    claim["strategy"] = plain(strategy or {"type": "Identity", "n": 12})
+    run = {"steps": steps, "most_participations": most, "smallest_separation": apart}
+    document["run"] |= run
+    document["run"]["executed"] |= {"lower": plain(0.0), "upper": plain(eps)}
+    return document
+
+
+SEP = {"type": "MinSepSampling", "min_sep": 3, "sampling_prob": 0.2}
+BINS, FRESH = {"type": "BallsInBins", "bins": 6}, {"type": "FreshBallsInBins", "bins": 6}
+
+
+@pytest.mark.parametrize(
+    ("participation", "steps", "covered"),
+    [(BINS, 1, 6), (BINS, 7, 12), (SEP, 1, 3), (SEP, 4, 4), (FRESH, 5, 6)],
+)
+def test_of_random_allocations_an_epoch_that_was_begun_is_whole(participation, steps, covered, monkeypatch):
+    asked = []
+
+    def decide(claim, *arguments):
+        asked.append((claim.strategy.n, len(claim.strategy.coefs), claim.eps))
+        kind = Kind.REFUTED if claim.eps < 1.0 else Kind.PROVED
+        return Verdict(kind, str(claim), "as asked", 1e-10), None
+
+    monkeypatch.setattr(records, "decide", decide)
+    verdict = checked(swapped(participation, 8.0, 1.5, steps))
+    assert asked == [(12, 12, 2.0), (covered, covered, 1.5)]
+    assert (verdict.kind, verdict.failure) == (Kind.PROVED, 2e-10)
+    assert checked(swapped(participation, 8.0, 0.5, steps)).kind is Kind.REFUTED
+
+
+@pytest.mark.slow
+def test_an_epoch_of_random_bins_is_proved_and_refuted():
+    assert checked(swapped(BINS, 1.6, 1.6, 1), seconds=60.0).parts[1].kind is Kind.PROVED
+    assert checked(swapped(BINS, 1.6, 0.8, 1), seconds=60.0).kind is Kind.REFUTED
+
+
+def test_how_far_apart_steps_in_bins_are(monkeypatch):
+    proved = Verdict(Kind.NOT_CHECKED, "", ""), None
+    monkeypatch.setattr(records, "decide", lambda *arguments: proved)
+
+    assert checked(swapped(FRESH, 1.5, 1.5, 9, 2, 1), seconds=1e-5).kind is Kind.NOT_CHECKED
+    with pytest.raises(BadDocument, match="2 participations 1 steps apart"):
+        checked(swapped(BINS, 1.5, 1.5, 9, 2, 1), seconds=1e-5)
+    with pytest.raises(BadDocument, match="3 times; 2 were certified"):
+        checked(swapped(FRESH, 1.5, 1.5, 9, 3, 1), seconds=1e-5)
+
+
+def test_the_first_columns_of_scaled_strategies():
+    """The columns of a leading block are no longer of norm 1."""
+    strategy = {"type": "ColumnNormalized", "strategy": {"type": "LambdaCGD", "n": 12, "lam": 0.5}}
+    participation = {"type": "MinSep", "min_sep": 4, "max_participations": None}
+    exact = np.linalg.inv(np.eye(12) - 0.5 * np.eye(12, k=-1))
+    exact /= np.linalg.norm(exact, axis=0)
+    size = np.linalg.norm(exact[:7, [0, 4]].sum(axis=1))
+    noise = size / 0.3
+    for factor, kind in ((1.001, Kind.PROVED), (0.999, Kind.REFUTED)):
+        eps = dm.epsilon(dm.Identity(1), 1 / 0.3, 1e-5, participation=dm.SingleParticipation()).upper
+        document = swapped(participation, noise * factor, eps, 7, 2, 4, strategy)
+        assert checked(document).parts[1].kind is kind
+    dense = {"type": "Dense", "matrix": np.tril(np.ones((12, 12))).tolist()}
+    size = np.linalg.norm([1.0] * 4 + [2.0] * 3)
+    for factor, kind in ((1.001, Kind.PROVED), (0.999, Kind.REFUTED)):
+        document = swapped(participation, size / 0.3 * factor, eps, 7, 2, 4, dense)
+        assert checked(document).parts[1].kind is kind
+
+
+def test_other_documents_are_refused():
+    for changes in ({"schema_version": 2}, {"more": 1}, {"certificate": 1}, {"run": 1}):
+        content = HONEST | changes
+        with pytest.raises(BadDocument):
+            check_text(json.dumps(sealed(content)))
+    inner = copy.deepcopy(HONEST)
+    inner["certificate"]["claim"]["n"] = 13
+    with pytest.raises(BadDocument, match="checksum"):
+        check_text(json.dumps(sealed(inner)))
+    with pytest.raises(BadDocument, match="no ledger"):
+        check_text(resealed(HONEST), total=(1.0, 1e-5))
+
+
+def test_a_text_is_what_a_file_is(tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(resealed(HONEST), encoding="utf-8")
+    assert check_file(path) == check_text(path.read_bytes()) == check_text(path.read_text(encoding="utf-8"))
+    with pytest.raises(BadDocument, match="not JSON"):
+        check_text("\ud800")
+
+
+# ---- Nodes of profiles. Those of independent bins are known to four digits, without any draws.
+
+
+CAL = dm.calibrate_sigma(dm.Identity(24), 2.0, 1e-4, participation=dm.BallsInBins(6))
+WITH_PROFILE = CAL.certificate(profile=CAL.profile()).to_dict()
+
+
+def with_nodes(factor, every=16, first=0, **sides):
+    """The certificate with some of its nodes, their upper ends times a factor."""
+    document = copy.deepcopy(WITH_PROFILE)
+    document["claim"]["eps"] = plain(2.3)  # the claim alone takes few draws then
+    curve = document["evidence"]["profile"]["curves"][0]
+    for name in ("remove", "add"):
+        kept = {end: values["decimal"][first:80:every] for end, values in curve[name].items()}
+        kept["upper"] = [min(1.0, upper * sides.get(name, factor)) for upper in kept["upper"]]
+        curve[name] = plain(kept)
+    curve.pop("larger", None)
+    return document
+
+
+def test_nodes_are_proved():
+    document = with_nodes(1.1)
+    verdict = checked(document, seconds=30.0)
+    assert verdict.kind is Kind.PROVED
+    assert "10 of 10 upper ends of the profile hold" in verdict.reason
+    assert verdict.unchecked[0] == "lower ends of the privacy profile"
+    assert 0.0 < verdict.failure <= 2.0 * decide.FAILURE
+
+
+@pytest.mark.parametrize("side", ["remove", "add"])
+def test_a_node_that_is_too_low_is_refuted(side):
+    verdict = checked(with_nodes(1.1, every=40, **{side: 0.93}), seconds=60.0)
+    assert verdict.kind is Kind.REFUTED
+    assert f"the profile has {side.upper()} at eps" in verdict.reason
+
+
+def test_nodes_without_time_are_counted():
+    verdict = checked(with_nodes(1.1), seconds=1e-9)
+    assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked
+    assert verdict.kind is Kind.NOT_CHECKED
+    # The closed form is that of the worst bin alone.
+    loose = with_nodes(1.0, every=60)
+    for side in ("remove", "add"):
+        loose["evidence"]["profile"]["curves"][0][side]["upper"] = plain([0.999, 0.999])
+    assert "4 of 4 upper ends of the profile hold" in checked(loose, seconds=5.0).reason
+
+
+def test_of_equal_nodes_the_first_one_is_drawn_for():
+    document = with_nodes(1.2, every=79)
+    for side in ("remove", "add"):
+        nodes = document["evidence"]["profile"]["curves"][0][side]
+        first = nodes["upper"]["decimal"][0]
+        nodes["eps"], nodes["upper"] = plain([0.0, 1.0, 2.0]), plain([first, first, 0.0])
+        nodes["lower"] = plain([0.0, 0.0, 0.0])
+    verdict = checked(document, seconds=30.0)
+    assert "4 of 6 upper ends of the profile hold" in verdict.reason
+    assert "2 of 6 upper ends of the privacy profile" in verdict.unchecked
+
+
+def test_nodes_that_no_mixture_covers_are_not_checked():
+    for participation in ({"type": "FreshBallsInBins", "bins": 12}, {"type": "SingleParticipation"}):
+        document = with_nodes(1.1)
+        document["claim"]["participation"] = participation
+        verdict = checked(document, seconds=1.0)
+        assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked
+
+
+@pytest.mark.parametrize(
+    ("side", "words"),
+    [
+        ({"eps": plain([1.0, 0.0]), "lower": plain([0.0, 0.0]), "upper": plain([1.0, 1.0])}, "not in order"),
+        ({"eps": plain([0.0]), "lower": plain([0.0]), "upper": plain([1.0, 1.0])}, "not as many"),
+        ({"eps": plain([-1.0]), "lower": plain([0.0]), "upper": plain([1.0])}, "floats >= 0"),
+        ({"eps": plain([0.0]), "lower": plain([0.0]), "upper": ["1"]}, "floats >= 0"),
+        ({"eps": plain([0.0]), "lower": plain([0.0])}, "other entries"),
+        (1, "other entries"),
+    ],
+)
+def test_profiles_that_are_none_are_refused(side, words):
+    document = with_nodes(1.1)
+    document["evidence"]["profile"]["curves"][0]["add"] = side
+    with pytest.raises(BadDocument, match=words):
+        checked(document, seconds=0.1)
+    for profile in ({}, 1, {"guarantee": {}, "by": {}, "curves": [1]}):
+        document["evidence"]["profile"] = profile
+        with pytest.raises(BadDocument, match="other entries"):
+            checked(document, seconds=0.1)
