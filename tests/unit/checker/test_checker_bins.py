@@ -1,13 +1,14 @@
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 from flint import arb, ctx
 from scipy import integrate, stats
 
-from dpmech.checker import decide, pairs
-from dpmech.checker.decide import Kind, check_file
+from dpmech.checker import check_file, decide, pairs
+from dpmech.checker.decide import Kind
 from dpmech.checker.documents import BadDocument
 from dpmech.checker.losses import compose
 from dpmech.checker.pairs import bin_laws
@@ -121,11 +122,16 @@ def verdict(tmp_path, strategy, participation, sigma, delta, eps=2.0):
     return check_file(file, seconds=20.0)
 
 
+def number(reason):
+    """The first one of a direction."""
+    return float(re.search(r"REMOVE: delta is at (?:most|least) (\S+)", reason).group(1))
+
+
 @pytest.mark.parametrize("participation", [ROUNDS, ONCE])
 def test_orthogonal_bins_are_decided_without_draws(tmp_path, participation):
     found = verdict(tmp_path, IDENTITY, participation, 1.4, 0.5)
     assert (found.kind, found.failure) == (Kind.PROVED, 0.0)
-    value = float(found.reason.split()[4])
+    value = number(found.reason)
     assert verdict(tmp_path, IDENTITY, participation, 1.4, value * 1.0001).kind is Kind.PROVED
     assert verdict(tmp_path, IDENTITY, participation, 1.4 * 0.98, value).kind is Kind.REFUTED
     # By draws of r itself.
@@ -144,9 +150,9 @@ def test_of_columns_of_different_lengths_the_longest_counts(tmp_path, monkeypatc
             verdict(tmp_path, strategy, participation, 2.0, 0.5).reason
             for strategy in ({"type": "Diagonal", "entries": entries}, IDENTITY)
         ]
-        assert float(found[0].split()[4]) > 1.05 * float(found[1].split()[4])
+        assert number(found[0]) > 1.05 * number(found[1])
         # What is true if all were as short as the shortest one is not refuted, nor proved.
-        between = float(found[1].split()[4]) * 1.01
+        between = number(found[1]) * 1.01
         diagonal = {"type": "Diagonal", "entries": entries}
         assert verdict(tmp_path, diagonal, participation, 2.0, between).kind is Kind.NOT_CHECKED
 
@@ -164,7 +170,7 @@ def test_one_bin_is_the_gaussian_mechanism(tmp_path):
 
 
 def test_time_ends_the_search(tmp_path, monkeypatch):
-    value = float(verdict(tmp_path, IDENTITY, ONCE, 1.4, 0.5).reason.split()[4])
+    value = number(verdict(tmp_path, IDENTITY, ONCE, 1.4, 0.5).reason)
     clock = itertools.count(0.0, 100.0)
     monkeypatch.setattr(decide.time, "process_time", lambda: next(clock))
     assert verdict(tmp_path, IDENTITY, ONCE, 1.4, value * 0.999).kind is Kind.NOT_CHECKED

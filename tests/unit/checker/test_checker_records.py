@@ -1,6 +1,7 @@
 """Run records and the nodes of privacy profiles, as the library writes them and as forged."""
 
 import copy
+import functools
 import json
 
 import numpy as np
@@ -248,13 +249,18 @@ def test_a_text_is_what_a_file_is(tmp_path):
 # ---- Nodes of profiles. Those of independent bins are known to four digits, without any draws.
 
 
-CAL = dm.calibrate_sigma(dm.Identity(24), 2.0, 1e-4, participation=dm.BallsInBins(6))
-WITH_PROFILE = CAL.certificate(profile=CAL.profile()).to_dict()
+@functools.cache
+def with_profile(strategy):
+    cal = dm.calibrate_sigma(strategy, 2.0, 1e-4, participation=dm.BallsInBins(6), rng=1)
+    return cal.certificate(profile=cal.profile()).to_dict()
 
 
-def with_nodes(factor, every=16, first=0, **sides):
+ALONE, DRAWN = dm.Identity(24), dm.LambdaCGD(24, 0.5)
+
+
+def with_nodes(factor, every=16, first=0, strategy=ALONE, **sides):
     """The certificate with some of its nodes, their upper ends times a factor."""
-    document = copy.deepcopy(WITH_PROFILE)
+    document = copy.deepcopy(with_profile(strategy))
     document["claim"]["eps"] = plain(2.3)  # the claim alone takes few draws then
     curve = document["evidence"]["profile"]["curves"][0]
     for name in ("remove", "add"):
@@ -265,13 +271,14 @@ def with_nodes(factor, every=16, first=0, **sides):
     return document
 
 
-def test_nodes_are_proved():
-    document = with_nodes(1.1)
-    verdict = checked(document, seconds=30.0)
+@pytest.mark.parametrize(("strategy", "factor"), [(ALONE, 1.01), (DRAWN, 1.1)])
+def test_nodes_are_proved(strategy, factor):
+    verdict = checked(with_nodes(factor, strategy=strategy), seconds=30.0)
     assert verdict.kind is Kind.PROVED
     assert "10 of 10 upper ends of the profile hold" in verdict.reason
     assert verdict.unchecked[0] == "lower ends of the privacy profile"
-    assert 0.0 < verdict.failure <= 2.0 * decide.FAILURE
+    assert (verdict.failure > 0.0) == (strategy is DRAWN)
+    assert verdict.failure <= 2.0 * decide.FAILURE
 
 
 @pytest.mark.parametrize("side", ["remove", "add"])
@@ -282,7 +289,7 @@ def test_a_node_that_is_too_low_is_refuted(side):
 
 
 def test_nodes_without_time_are_counted():
-    verdict = checked(with_nodes(1.1), seconds=1e-9)
+    verdict = checked(with_nodes(1.1, strategy=DRAWN), seconds=1e-9)
     assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked
     assert verdict.kind is Kind.NOT_CHECKED
     # The closed form is that of the worst bin alone.
