@@ -52,6 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
         except BadDocument as error:
             print(f"{shown(path)}: not a certificate: {error}", file=sys.stderr)
             codes.add(2)
+        except Exception as error:  # noqa: BLE001 - the exit code of a traceback is that of REFUTED
+            print(f"{shown(path)}: NOT CHECKED: {type(error).__name__} in the checker", file=sys.stderr)
+            codes.add(3)
         else:
             print(f"{shown(path)}: {verdict}")
             codes.add(_CODES[verdict.kind])

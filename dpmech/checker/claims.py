@@ -33,6 +33,7 @@ class Claim:
     Attributes:
         sigma: a ball; with an adaptive clip norm the noise that its two noise scales leave together.
         participation: the entries of `claim.participation`.
+        kind: the type of the strategy.
     """
 
     eps: float
@@ -42,9 +43,14 @@ class Claim:
     unit: str
     strategy: Strategy
     participation: dict[str, Any]
+    kind: str
 
     def __str__(self) -> str:
-        return f"eps {self.eps!r}, delta {self.delta!r}, {self.adjacency}, unit {self.unit}"
+        own = ", ".join(f"{shown(name)[1:-1]} {shown(value)}" for name, value in self.participation.items())
+        return (
+            f"eps {self.eps!r}, delta {self.delta!r}, {self.adjacency}, unit {self.unit}; {self.kind}, "
+            f"n {self.strategy.n}, {own[:300]}, sigma {float(self.sigma):.6g}"
+        )
 
     def integer(self, name: str, least: int, most: int = _LARGEST) -> int:
         """An entry of the participation that is an integer in [least, most]."""
@@ -104,7 +110,16 @@ def claim_of(document: dict[str, Any]) -> Claim:
         raise BadDocument("dataset_size of the claim is not that of its participation")
     _check_coefficients(claim["coefficients"], strategy)
     noise = _noise(claim["clip_norm"], sigma)
-    return Claim(eps, delta, noise, claim["adjacency"], claim["unit"], strategy, participation)
+    return Claim(
+        eps,
+        delta,
+        noise,
+        claim["adjacency"],
+        claim["unit"],
+        strategy,
+        participation,
+        str(claim["strategy"]["type"]),
+    )
 
 
 def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN401 - what the file holds

@@ -8,6 +8,7 @@ import pytest
 import dpmech as dm
 from dpmech.certificates import AdaptiveClip
 from dpmech.checker import BadDocument, Kind, check_file, decide, losses, records
+from dpmech.checker import __main__ as command
 from dpmech.checker.__main__ import main
 from tests.support.checker_files import certificate, plain, sealed, write
 
@@ -263,7 +264,7 @@ def test_trouble_with_the_numbers_of_a_claim_is_not_checked(tmp_path, monkeypatc
     assert (verdict.kind, verdict.reason) == (Kind.NOT_CHECKED, "MemoryError")
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
     def file(name, sigma, participation):
         return str(write(tmp_path / name, certificate(IDENTITY, participation, 8.0, 1e-5, sigma)))
 
@@ -272,7 +273,13 @@ def test_the_command(tmp_path, capsys):
     broken = tmp_path / "d"
     broken.write_text("{", encoding="utf-8")
     assert main([right]) == 0
-    assert "PROVED: eps 8.0, delta 1e-05" in capsys.readouterr().out
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[0]
+        .endswith(
+            "PROVED: eps 8.0, delta 1e-05, add_remove, unit example; Identity, n 12, type 'EveryStep', sigma 3"
+        )
+    )
     assert main([right, wrong, unknown]) == 1
     assert main([right, unknown]) == 3
     assert main(["--seconds", "5", right, wrong, unknown, str(broken)]) == 2
@@ -282,6 +289,9 @@ def test_the_command(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--total", "1", "0", right])
     assert main(["--total", "1", "1e-5", right]) == 2
+    monkeypatch.setattr(command, "check_file", lambda *arguments, **options: 1 / 0)
+    assert main([right]) == 3  # a traceback would end with 1
+    assert "NOT CHECKED: ZeroDivisionError" in capsys.readouterr().err
     for bad in ("0", "nan", "-1", "x"):
         with pytest.raises(SystemExit):
             main(["--seconds", bad, right])
