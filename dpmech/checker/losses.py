@@ -28,8 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 Curve = Callable[[arb], arb]
-# Where bends grow by more than this from dot to dot, lowered dots are not convex.
-_STEEP = 1.4
+# Dots from below for each place of the lattice, and after how many that are no lower a slope is taken.
+_DOTS, _AHEAD = 8, 20
+_LESS = 2.0**-50 - 1.0  # so that the end is at 0 or above, whatever balls hide
 
 
 class TimeIsUp(Exception):
@@ -150,9 +151,12 @@ def lattice_range(curve: Curve, allowance: float) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def _nodes(curve: Curve, spacing: float, losses: tuple[float, float]) -> tuple[int, list[arb], list[arb]]:
+def _nodes(
+    curve: Curve, spacing: float, losses: tuple[float, float], parts: int = 1
+) -> tuple[int, list[arb], list[arb]]:
+    """First place of the lattice, and alpha and H there and at as many parts between places."""
     first, last = math.floor(losses[0] / spacing), math.ceil(losses[1] / spacing)
-    alphas = [(arb(spacing) * k).exp() for k in range(first, last + 1)]
+    alphas = [(arb(spacing) * k / parts).exp() for k in range(first * parts, last * parts + 1)]
     return first, alphas, [curve(alpha) for alpha in alphas]
 
 
@@ -169,60 +173,65 @@ def law_above(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law:
 
 
 def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law | None:
-    """A law whose curve is nowhere above; None where the balls are too wide to tell that masses are >= 0.
+    """A law whose curve is nowhere above; None where balls are too wide to tell, or the range too short.
 
-    A chord is above the curve by at most a b / (a + b) times its width, a and b the bends at its ends. Dots
-    that are lowered by that much of both neighbouring chords make a polygon below the curve, and the greatest
-    convex polygon below that one has masses >= 0. On the left it goes on with the slope of the first chord,
-    on the right it ends at 0: a chord from a lowered dot to there is below the curve if it is where the chord
-    before, prolonged, falls to the value of the last dot.
+    A chord is above the curve by at most a b / (a + b) times its width, a and b the bends at its ends. Dots,
+    `_DOTS` for each place of the lattice, that are lowered by that much of both neighbouring chords make a
+    polygon below the curve. The law's own polygon begins on a line that is below the curve everywhere, the
+    first chord lowered. From place to place it takes the largest slope that stays below the dots ahead, or
+    goes on as it is; where it then meets a dot, its last corners are taken back. To end at 0 corners are
+    taken back too, and the last slope lowered.
     """
-    first, alphas, values = _nodes(curve, spacing, losses)
-    slopes = _slopes(alphas, values)
-    bends = [arb(0), *(slopes[k] - slopes[k - 1] for k in range(1, len(slopes))), arb(0)]
-    # Ends where it is straight, or bends ever faster from dot to dot, are left out: see `_STEEP`.
-    start, end = 1, len(bends) - 2
-    while start < end and not 0 < bends[start + 1] < _STEEP * bends[start]:
-        start += 1
-    # On the right also where the last dot is so low that hardly a chord to 0 is below the curve.
-    while start < end and not (
-        0 < bends[end - 1] < _STEEP * bends[end]
-        and bends[end] * (alphas[end + 1] - alphas[end]) < 8 * values[end + 1]
-    ):
-        end -= 1
-    if end - start < 2:
+    first, alphas, values = _nodes(curve, spacing, losses, _DOTS)
+    slopes, places = _slopes(alphas, values), range(_DOTS, len(values) - _DOTS - 1, _DOTS)
+    if not places:
         return None
-    kept = slice(start - 1, end + 2)
-    first, alphas, values = first + start - 1, alphas[kept], values[kept]
-    count, slopes = len(values), _slopes(alphas, values)
-    bends = [arb(0), *bends[start : end + 1], arb(0)]
-    gaps = []
-    for k in range(count - 1):
-        left, right, width = bends[k], bends[k + 1], alphas[k + 1] - alphas[k]
-        if k == 0:
-            gaps.append(width * right)
-        elif k == count - 2:  # the last dot goes to 0, further than by a gap, if not far enough alone
-            gaps.append((values[k] + values[k + 1] * slopes[k - 1] / left).max(arb(0)))
-        else:
-            gaps.append(width * left * right / (left + right))
-    lowered = [values[k] - gaps[k - 1].max(gaps[k]) for k in range(1, count - 1)] + [arb(0)]
-    # A convex chain of corners: (index, height, slope of the line that leads there).
-    chain: list[tuple[int, arb, arb]] = [(1, lowered[0], slopes[0])]
-    for k in range(2, count):
-        while True:
-            index, height, before = chain[-1]
-            slope = (lowered[k - 1] - height) / (alphas[k] - alphas[index])
-            if slope > before:
-                break
-            if not slope <= before or len(chain) == 1:
-                return None
-            chain.pop()
-        chain.append((k, lowered[k - 1], slope))
-    masses = [arb(0)] * count
-    for (index, _, before), after in zip(chain, [slope for _, _, slope in chain[1:]] + [arb(0)], strict=True):
-        masses[index] = alphas[index] * (after - before)
-    if not all(mass >= 0 for mass in masses):
+    bends = [after - before for before, after in itertools.pairwise(slopes)]
+    gaps = [(alphas[1] - alphas[0]) * bends[0]]
+    for k, (left, right) in enumerate(zip(bends, [*bends[1:], arb(0)], strict=True), start=1):
+        share = left * right / (left + right) if left > 0 and right > 0 else left.abs_upper()
+        gaps.append((alphas[k + 1] - alphas[k]) * share)
+    most = [one.max(two) for one, two in itertools.pairwise(gaps)]
+    dots = [values[0], *(value - gap for value, gap in zip(values[1:-1], most, strict=True))]
+    # Lines of the polygon: (index of the corner where it begins, height there, slope); slopes are exact. The
+    # first one is turned about alpha = 0.
+    fall = slopes[0].lower()
+    lines = [(1, values[1] - gaps[0] - (slopes[0] - fall) * alphas[1], fall)]
+
+    def height(at: int) -> arb:
+        corner, there, slope = lines[-1]
+        return there + slope * (alphas[at] - alphas[corner])
+
+    def tangent(at: int, low: arb) -> arb:
+        """The largest slope from a corner that stays below the dots ahead, and ends no lower than 0."""
+        slope, worse, k = -low / (alphas[-1] - alphas[at]), 0, at + 1
+        while k < len(dots) and worse <= _AHEAD:
+            there = (dots[k] - low) / (alphas[k] - alphas[at])
+            slope, worse, k = (there, 0, k + 1) if there < slope else (slope, worse + (there < 0), k + 1)
+        return (slope * (1 + arb(2) ** -50)).lower()
+
+    end = 0
+    for at in places:
+        while len(lines) > 1 and not all(dots[k] >= height(k) for k in range(at + 1, at + _DOTS + 1)):
+            lines.pop()
+        low = height(at)
+        if not low >= 0:
+            break
+        end, slope = at, tangent(at, low)
+        if slope > lines[-1][2] and dots[at] >= low:
+            lines.append((at, low, slope))
+    while len(lines) > 1:
+        corner, low, slope = lines.pop()
+        lowest = (low * _LESS / (alphas[end] - alphas[corner])).upper() if corner < end else -arb(math.inf)
+        if lowest > lines[-1][2]:
+            lines.append((corner, low, lowest.min(slope)))
+            break
+    if not end or not height(end) >= 0:
         return None
+    masses = [arb(0)] * (len(alphas) // _DOTS + 1)
+    after = [*(slope for _, _, slope in lines[1:]), arb(0)]
+    for corner, (_, _, slope), other in zip([*(one[0] for one in lines[1:]), end], lines, after, strict=True):
+        masses[corner // _DOTS] = alphas[corner] * (other - slope)
     return Law(spacing, first, arb_poly(masses), arb(0), above=False)
 
 
