@@ -291,3 +291,12 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     for bad in ("0", "nan", "-1", "x"):
         with pytest.raises(SystemExit):
             main(["--seconds", bad, right])
+
+
+@pytest.mark.slow
+def test_half_a_per_cent_less_noise_is_refuted_of_dp_sgd(tmp_path):
+    """q = 128 / 50000 and 3900 steps: most likelihood ratios are within two places of the lattice."""
+    participation = {"type": "Poisson", "sampling_prob": 128 / 50000}
+    for sigma, due in ((0.494154, Kind.PROVED), (0.494154 / 1.005, Kind.REFUTED)):
+        verdict = verdict_of(tmp_path, {"type": "Identity", "n": 3900}, participation, 8.0, 1e-5, sigma)
+        assert verdict.kind is due
