@@ -218,8 +218,7 @@ class Independent:
         start, ratio, best = time.process_time(), arb(eps).exp(), "1"
         for cells in _CELLS:
             for above in (True, False):
-                off = _ROUNDING[0] + _ROUNDING[1] * self.rounds
-                moved = 1 + arb(off if above else -off)
+                moved = 1 + arb((_ROUNDING[0] + _ROUNDING[1] * self.rounds) * (1 if above else -1))
                 law = self._laws(cells, delta, start + 2.0 * seconds, above=above)[DIRECTIONS.index(name)]
                 found = law.delta(ratio / moved) * moved
                 if above and found <= arb(delta):

@@ -140,7 +140,8 @@ def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -
         f"{sum(part.kind is Kind.PROVED for part in parts)} of {len(parts)} parts proved:",
         failure + sum(part.failure for part in found),
         (
-            "that the ledger is complete and older than its results, and that batches named apart are apart",
+            "that the ledger is complete and older than its results, that batches named apart are apart, "
+            "how far one person moves a count, and that the number of runs of a selection is secret",
             *dict.fromkeys(entry for release in releases for entry in release.verdict.unchecked),
         ),
         tuple(parts),
