@@ -41,7 +41,8 @@ class Chain(Pair):
         rate, n, width = prob / weights.sum(), len(columns), sum(columns.shape)
         squares = rate * float(self._squares.sum()), float(self._squares.max()) * (n // apart + 1)
         mean = self.moved(np.full((n, 1), rate))[:, 0]
-        super().__init__(mean, squares, steps=7 * width, inexact=1024.0 * width, cost=2 * width)
+        inexact = 1024.0 * width + 4.0 * _MOST_STATES / n  # steps, and the first state, one of so many
+        super().__init__(mean, squares, steps=7 * width, inexact=inexact, cost=2 * width)
 
     def moved(self, joined: np.ndarray) -> np.ndarray:
         """Sums of columns, as often as `joined` says, shape (n, draws): shape (width, draws)."""

@@ -47,7 +47,7 @@ SECONDS = 60.0  # CPU time of one direction
 _MOST_NODES = 60_000
 _MOST_EXAMPLES = 1000
 _CELLS = (500, 1000, 2000, 4000)
-_ROUNDING = 1e-9  # of the ratios of as many rounds as a strategy has, and more
+_ROUNDING = 1e-9, 1e-10  # of ratios, more than all rounding on a grid; besides, in every round
 DIRECTIONS = ("REMOVE", "ADD")
 UNDECIDED = (NotChecked, TimeIsUp, ArithmeticError, MemoryError, ValueError)
 
@@ -218,7 +218,7 @@ class Independent:
         start, ratio, best = time.process_time(), arb(eps).exp(), "1"
         for cells in _CELLS:
             for above in (True, False):
-                moved = 1 + arb(_ROUNDING if above else -_ROUNDING)
+                moved = 1 + arb((_ROUNDING[0] + _ROUNDING[1] * self.rounds) * (1 if above else -1))
                 law = self._laws(cells, delta, start + 2.0 * seconds, above=above)[DIRECTIONS.index(name)]
                 found = law.delta(ratio / moved) * moved
                 if above and found <= arb(delta):

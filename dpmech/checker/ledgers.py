@@ -140,7 +140,8 @@ def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -
         f"{sum(part.kind is Kind.PROVED for part in parts)} of {len(parts)} parts proved:",
         failure + sum(part.failure for part in found),
         (
-            "that the ledger is complete and older than its results, and that batches named apart are apart",
+            "that the ledger is complete and older than its results, that batches named apart are apart, "
+            "how far one person moves a count, and that the number of runs of a selection is secret",
             *dict.fromkeys(entry for release in releases for entry in release.verdict.unchecked),
         ),
         tuple(parts),
@@ -184,7 +185,7 @@ def _releases(
         listed_apart = isinstance(found.shape, Gaussian) or release.plain or runs or found.claim is None
         if mode == "announced" and not listed_apart:
             row = rows.pop(0) if rows else [-1.0, 0.0]
-            if row[0] < stated["eps"]:
+            if row[0] < stated["eps"] or not row[1] > 0.0:
                 raise BadDocument(f"the total has less than the claim of {shown(name)}")
             release = dataclasses.replace(release, **vars(certifier.of(document, row[1])))
         # Mechanisms on one batch have jointly 1 / sigma^2 = sum of 1 / sigma_i^2.
@@ -288,9 +289,10 @@ def _together(
     eps, delta = total or (None, min(0.5, spent))
     words = words if eps is None else f"{words}: eps {eps!r}, delta {delta!r}"
     most = arb(math.inf)
-    if not counts and all(one.runs is None and one.verdict.kind is Kind.PROVED for one in releases):
+    apart = not counts and all(one.runs is None and one.verdict.kind is Kind.PROVED for one in releases)
+    if apart and arb(spent) <= arb(delta):
         most = sum((arb(one.claim.eps) for one in releases if one.claim), arb(0))  # basic composition
-        if eps is not None and most <= arb(eps) and arb(spent) <= arb(delta):
+        if eps is not None and most <= arb(eps):
             return Verdict(Kind.PROVED, words, "the claims add up to no more")
     smooth = [one.shape for one in releases if isinstance(one.shape, Gaussian) and one.runs is None]
     if eps is not None and not counts and len(smooth) == len(releases):
@@ -361,9 +363,10 @@ def _known(release: _Release, delta: float, certifier: Certifier) -> Known:
         for name, nodes in release.profile.items()
     }
     for name, (at, upper), answer in certifier.nodes(release, raised, 1e-12):
+        failure += answer.failure
         if answer.verdict:
             points[name].append((at, arb(upper)))
-            top, failure = max(top, at), failure + answer.failure
+            top = max(top, at)
     return _hulls(points["REMOVE"], points["ADD"], top), failure
 
 

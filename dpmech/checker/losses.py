@@ -99,7 +99,7 @@ def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) 
         mirrored = 1 - shrink + shrink * value
         known[-loss] = mirrored.min(known.get(-loss, mirrored))
     losses = sorted(known)
-    # Losses that float64 tells apart at the places of their ratios.
+    # Losses that are told apart after a logarithm; e^710 is no float64.
     losses = [b for a, b in zip([-math.inf, *losses], losses, strict=False) if b - a > 1e-12]
     corners: list[tuple[arb, arb]] = [(arb(0), arb(1))]
     for loss in losses:
@@ -107,12 +107,12 @@ def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) 
         while len(corners) > 1 and not _slope(corners[-1], point) > _slope(corners[-2], corners[-1]):
             corners.pop()
         corners.append(point)
-    places = [float(alpha.mid()) for alpha, _ in corners]
+    places = [-math.inf, *(float(alpha.log().mid()) for alpha, _ in corners[1:])]
     slopes = [_slope(one, other) for one, other in itertools.pairwise(corners)]
 
     def curve(alpha: arb) -> arb:
         """The largest of the lines next to alpha; the curve is the largest of all."""
-        at = bisect.bisect(places, float(alpha.mid())) - 1
+        at = bisect.bisect(places, float(alpha.log().mid())) - 1
         lines = [corners[-1][1]] if at >= len(slopes) - 1 else []
         for (start, height), slope in zip(
             corners[max(0, at - 1) : at + 2], slopes[max(0, at - 1) : at + 2], strict=False

@@ -322,7 +322,7 @@ class Answer:
     Attributes:
         verdict: True (it is), False (it is not), None (not decided).
         number: what was found, in words.
-        failure: probability, of the draws made here, that a verdict is wrong.
+        failure: probability, of the draws made here, that a verdict is wrong, or would have been.
     """
 
     verdict: bool | None
@@ -490,4 +490,4 @@ def _decide(weights: _Weights, question: Question) -> Answer:
                 return Answer(verdict=False, number=f"above the claimed one, by {bet}", failure=failure)
             if time.process_time() - start > seconds:
                 break
-    return Answer(verdict=None, number=f"not decided by {bet}")
+    return Answer(verdict=None, number=f"not decided by {bet}", failure=failure)

@@ -21,6 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ROWS = 64
+_LEAST_MASS = 1e-290  # far above what products below float64 come to
 
 _FEW_EXAMPLES, _FEW_BITS = 1000, 512
 
@@ -223,6 +224,9 @@ def bin_laws(
     first = math.floor(low / spacing)
     # Values e^(k spacing) bins, so that those of r are on the lattice of `losses`.
     losses = first + np.arange(cells + 2)
+    # Q has 2^-1074 less for every product that is below float64, and P so much times r: less than `spare`.
+    if not math.log(relative) + losses[-1] * spacing - 1021.0 * math.log(2.0) < math.log(spare):
+        raise NotChecked("orthogonal bins so far from each other, for so small a delta")
     edges = np.concatenate([[0.0], bins * np.exp(losses * spacing)])
     found = total = _start(square, edges, above=above)
     for digit in bin(bins)[3:]:
@@ -230,16 +234,18 @@ def bin_laws(
         if digit == "1":
             total = _added(total, found, edges, spacing, above=above)
     factor = arb(1.0 + relative if above else 1.0 - relative)
-    masses, count = [factor * arb(m) for m in total.masses.tolist()], len(edges) - 1
+    least = 0.0 if above else _LEAST_MASS
+    masses, count = [factor * arb(m if m > least else 0.0) for m in total.masses.tolist()], len(edges) - 1
     ratios = [(arb(spacing) * k).exp() for k in range(first, first + count)]
     shares = [mass * ratio for mass, ratio in zip(masses[1:], ratios, strict=True)]
     # Of the total at infinity, more than the masses are above 1: so their products are covered. From below
     # all goes down to the lattice, and what has nowhere to go is dropped.
-    more = arb(1.01)
-    remove = Law(spacing, first, arb_poly(shares), more * arb(total.infinite) / bins, above)
+    ends = [arb(total.infinite) / bins, masses[0]]
+    lost = [arb(1.01) * (end + spare) if above else arb(0) for end in ends]
     back = (masses[1:] if above else masses[:-1])[::-1]
-    return remove, Law(
-        spacing, 1 - first - count, arb_poly(back), more * masses[0] if above else arb(0), above
+    return (
+        Law(spacing, first, arb_poly(shares), lost[0], above),
+        Law(spacing, 1 - first - count, arb_poly(back), lost[1], above),
     )
 
 
@@ -267,7 +273,8 @@ def _gathered(masses: np.ndarray, moments: np.ndarray, edges: np.ndarray, *, abo
     share = np.clip((means[:-1] - edges[:-1]) / np.diff(edges), 0.0, 1.0)
     moved = np.append(masses[:-1] * (1.0 - share), masses[-1])
     moved[1:] += masses[:-1] * share
-    return _Sum(moved, edges, float(masses[-1] * max(0.0, means[-1] - edges[-1])))
+    # Of the moment: the mass may be too small for float64.
+    return _Sum(moved, edges, max(0.0, float(moments[-1] - masses[-1] * edges[-1])))
 
 
 def _added(one: _Sum, other: _Sum, edges: np.ndarray, spacing: float, *, above: bool) -> _Sum:

@@ -30,6 +30,7 @@ _RUN: dict[str, Any] = {
     "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,
     "continuity": dict | None,
 }  # fmt: skip
+_FRESH = "FreshBallsInBins"  # the only one whose profile is made of several curves
 _SECRET = "Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson", "TruncatedPoisson", "FixedSizeLots"
 _STATEMENTS = (
     "whether the run followed the claim: its steps, participations, random numbers, processes and "
@@ -80,9 +81,9 @@ class Certifier:
         key = json.dumps([document["claim"], document["evidence"], claim.delta], sort_keys=True)
         if key not in self._known:
             evidence = document["evidence"]
-            nodes = (
-                _nodes_of(evidence["profile"]) if isinstance(evidence, dict) and "profile" in evidence else {}
-            )
+            nodes: dict[str, list[tuple[float, float]]] = {}
+            if isinstance(evidence, dict) and "profile" in evidence:
+                nodes = _nodes_of(evidence["profile"], claim)
             verdict, shape = decide(claim, self.seconds, self.rng)
             verdict = dataclasses.replace(verdict, unchecked=_unchecked(document))
             found = Certified(claim, shape, verdict, nodes)
@@ -100,7 +101,7 @@ class Certifier:
                 verdict = dataclasses.replace(verdict, kind=Kind.REFUTED, reason=words, failure=failure)
                 return dataclasses.replace(found, verdict=verdict)
             proved += answer.verdict is True
-            failure += answer.failure if answer.verdict else 0.0
+            failure += answer.failure  # of every attempt: which of them succeed is chance as well
         left = [f"{most - proved} of {most} upper ends of the privacy profile"] if proved < most else []
         verdict = dataclasses.replace(
             verdict,
@@ -118,7 +119,7 @@ class Certifier:
         Of equal upper ends the first one says most, as delta does not rise with eps.
         """
         claim, shape, start = found.claim, found.shape, time.process_time()
-        fresh = claim is not None and claim.participation["type"] == "FreshBallsInBins"  # nodes of one epoch
+        fresh = claim is not None and claim.participation["type"] == _FRESH  # nodes of one epoch
         if claim is None or not isinstance(shape, Mixed | Independent) or fresh:
             return
         answers: dict[tuple[str, float], Answer] = {}
@@ -150,8 +151,8 @@ def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _nodes_of(profile: Any) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data
-    """(eps, upper end of delta) of every node, by direction."""
+def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data
+    """(eps, upper end of delta) of every node, by direction; of one curve, but for bins chosen anew."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in DIRECTIONS}
     own = entries(profile, "the profile", guarantee=dict, by=dict, curves=list)
     for curve in own["curves"][:100]:
@@ -164,6 +165,8 @@ def _nodes_of(profile: Any) -> dict[str, list[tuple[float, float]]]:  # noqa: AN
             if len(eps) != len(upper) or eps != sorted(eps):
                 raise BadDocument(f"the nodes of {name} are not in order, or not as many as their ends")
             found[name] += zip(eps, upper, strict=True)
+    if claim.participation["type"] != _FRESH and [curve["times"] for curve in own["curves"]] != [1]:
+        raise BadDocument("a profile of several curves, or of one several times, is none of this mechanism")
     return found
 
 
@@ -235,7 +238,7 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
         epochs = claim.integer("epochs", 1, n)
         return epochs, n // epochs, True
     if "bins" in own:
-        bins, fresh = claim.integer("bins", 1, n), own["type"] == "FreshBallsInBins"
+        bins, fresh = claim.integer("bins", 1, n), own["type"] == _FRESH
         return n // bins, 1 if fresh else bins, not fresh
     apart = claim.integer("min_sep", 1, n)
     if own.get("max_participations") is None:

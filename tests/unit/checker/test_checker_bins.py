@@ -10,6 +10,7 @@ from scipy import integrate, stats
 from dpmech.checker import check_file, decide, pairs
 from dpmech.checker.decide import Kind
 from dpmech.checker.documents import BadDocument
+from dpmech.checker.gaussian import gaussian_delta
 from dpmech.checker.losses import compose
 from dpmech.checker.pairs import bin_laws
 from dpmech.checker.strategies import PRECISION, NotChecked
@@ -179,6 +180,43 @@ def test_time_ends_the_search(tmp_path, monkeypatch):
 def test_a_delta_of_more_than_a_half_is_not_checked(tmp_path):
     assert verdict(tmp_path, IDENTITY, ONCE, 1.4, 0.5).kind is Kind.PROVED
     assert "above 0.5" in verdict(tmp_path, IDENTITY, ONCE, 1.4, 0.51).reason
+
+
+def test_masses_below_float64_make_no_bound(tmp_path):
+    two, square, eps = {"type": "Identity", "n": 2}, 100.0, 400.0
+    participation = {"type": "BallsInBins", "bins": 2}
+    # One of the two bins alone has more than is asked about here.
+    assert gaussian_delta(arb(square).sqrt(), 2 * arb(eps).exp()) / 2 > arb(1e-270)
+    found = verdict(tmp_path, two, participation, square**-0.5, 1e-290, eps)
+    assert (found.kind, "so small a delta" in found.reason) == (Kind.NOT_CHECKED, True)
+    # Below, where what is lost is less than `spare`: P has the mean of the last cell, though Q has nothing.
+    cells = pairs._gathered(np.array([1.0, 0.0]), np.array([1.0, 1e-3]), np.array([0.0, 2.0]), above=True)
+    assert cells.infinite == 1e-3
+
+
+def test_what_is_added_covers_what_is_lost():
+    for square, above in itertools.product((0.3, 8.0), (True, False)):
+        laws = bin_laws(3, arb(square), 200, 1e-7, 1, above=above)
+        remove, add = (law.delta(arb(1e30)) for law in laws)
+        assert remove >= 1e-7 if above else remove == 0
+        assert add >= 1e-7 if above else add == 0
+        assert all(float(mass) == 0.0 or mass > 1e-290 for mass in laws[1].masses.coeffs()) or above
+
+
+def test_rounding_adds_up_over_rounds(monkeypatch):
+    ratios = []
+
+    class Told:
+        def delta(self, ratio):
+            ratios.append(float(ratio))
+            return arb(0.1)
+
+    for rounds in (1, 10**6):
+        bins = decide.Independent(2, rounds, (arb(1), arb(1)))
+        monkeypatch.setattr(decide.Independent, "_laws", lambda *arguments, **options: (Told(), Told()))
+        bins.answer("REMOVE", 0.0, 0.2, 0.0, 1.0, np.random.default_rng(1))
+    assert ratios == pytest.approx([1.0 - 1.1e-9, 1.0 - 1e-4], abs=1e-7)
+    assert ratios[0] < 1.0
 
 
 def test_so_many_rounds_that_rounding_shows_are_not_checked():

@@ -165,3 +165,12 @@ def test_slack_is_more_than_the_rounding_of_the_recursion():
         assert abs(float(exact - arb(value))) < 1e-2 * chain.slack
     assert chain.slack < 1e-6
     assert chain.inexact < 1e-9
+
+
+def test_the_first_state_is_drawn_with_an_error_that_is_covered():
+    chain = Chain(np.full((10, 1), 0.1), 10, 0.5)
+    _, parts = chain.parts(1.0)
+    states = [part._starts.size for part in parts]
+    assert max(states) == 10**6
+    # By inversion of sums of so many numbers, each of which rounds.
+    assert chain.inexact >= 4 * max(states) * 2.0**-53

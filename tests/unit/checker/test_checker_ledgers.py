@@ -111,6 +111,15 @@ def test_counts_and_equal_counts_are_one_sum():
     assert "0 releases and 12 counts" in verdict.claim
 
 
+def test_claims_add_up_at_no_less_than_the_sum_of_their_deltas():
+    coin = dm.calibrate_sigma(dm.Identity(1), 0.1, 0.4, participation=dm.SingleParticipation())
+    verdict = checked(ledger := announced(coin, coin, coin))
+    assert "at delta 0.5" in verdict.parts[-1].reason
+    # At delta 1.2 eps 0.3 would be enough.
+    assert 0.9 < ledger.epsilon(0.5).lower <= found_eps(verdict)
+    assert checked(ledger, total=(0.3, 0.5)).kind is Kind.REFUTED
+
+
 def test_an_empty_list_costs_nothing():
     assert found_eps(checked(announced())) == 0.0
     assert checked(announced(), total=(0.0, 1e-9)).kind is Kind.PROVED
@@ -213,7 +222,8 @@ def test_nodes_that_were_proved_make_a_hull():
     )
     release = ledgers._Release(claim, None, verdict, profile, "", 1e-3, [], None)
     (remove, add), failure = ledgers._known(release, 1e-3, Nodes())
-    assert (remove.losses, failure) == ((-2.0, 2.0), 1e-12)
+    # Both attempts count: which one of them succeeds is chance as well.
+    assert (remove.losses, failure) == ((-2.0, 2.0), 2e-12)
     # The node at eps 1 is raised by 5 %; that at eps 0 was not shown.
     assert float(remove.curve(arb(1).exp())) == pytest.approx(0.105)
     assert float(remove.curve(arb(2).exp())) == pytest.approx(1e-3)
@@ -324,7 +334,7 @@ def test_a_false_certificate_makes_a_false_ledger():
 def test_claims_of_the_total_have_to_be_those_of_the_certificates():
     honest = announced(SIZES, adjacency=dm.Adjacency.ZERO_OUT).to_dict()
     assert checked(honest).kind is Kind.PROVED
-    for rows in ([[1.9, 1e-4]], []):
+    for rows in ([[1.9, 1e-4]], [[2.0, 0.0]], []):
         with pytest.raises(BadDocument, match="less than the claim"):
             checked(forged(stated("claims", rows), honest))
     # A smaller delta is decided at that delta.
@@ -506,6 +516,14 @@ def test_a_point_above_the_others_changes_no_hull():
     one, other = hull(known, known), hull(loose, known)
     for loss in (-1.0, 0.5, 1.2, 1.7, 2.2, 4.0):
         assert float(one(arb(loss).exp())) == pytest.approx(float(other(arb(loss).exp())), rel=1e-12)
+
+
+def test_hulls_hold_where_ratios_are_too_large_for_floats():
+    known = [(700.0 + 50.0 * k, arb(0.5) ** (k + 1)) for k in range(5)]
+    curve = hull(known, known)
+    # Ratios grow so fast that a chord is at its beginning almost everywhere.
+    for loss, value in known:
+        assert float(curve(arb(loss + 25.0).exp())) == pytest.approx(float(value), rel=1e-9)
 
 
 def test_a_claim_is_randomised_response_that_may_fail():

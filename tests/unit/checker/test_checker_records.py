@@ -1,6 +1,7 @@
 """Run records and the nodes of privacy profiles, as the library writes them and as forged."""
 
 import copy
+import dataclasses
 import functools
 import json
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, records
+from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, mixtures, records
+from dpmech.checker.documents import decode
 from tests.support.checker_files import plain, sealed
 
 STRATEGY = dm.LambdaCGD(12, 0.5)
@@ -309,6 +311,40 @@ def test_of_equal_nodes_the_first_one_is_drawn_for():
     verdict = checked(document, seconds=30.0)
     assert "4 of 6 upper ends of the profile hold" in verdict.reason
     assert "2 of 6 upper ends of the privacy profile" in verdict.unchecked
+
+
+@pytest.mark.parametrize("times", [[], [0], [2], [1, 1]])
+def test_a_profile_of_one_mechanism_is_one_curve(times):
+    """Nodes of a second curve are not behind those of the first one, though an equal upper end was proved."""
+    document = with_nodes(1.1, every=40)
+    curves = document["evidence"]["profile"]["curves"]
+    curves[:] = [copy.deepcopy(curves[0]) | {"times": count} for count in times]
+    if len(times) == 2:
+        for curve, eps in zip(curves, (3.0, 0.0), strict=True):
+            for side in ("remove", "add"):
+                curve[side] = plain({"eps": [eps], "lower": [0.0], "upper": [1e-4]})
+    with pytest.raises(BadDocument, match="several curves"):
+        checked(document)
+
+
+def test_every_attempt_to_prove_a_node_may_err(monkeypatch):
+    found = records.Certifier(1.0, np.random.default_rng(1)).of(decode(with_nodes(1.1, strategy=DRAWN)))
+    undecided = iter([True, False] * 5)
+    monkeypatch.setattr(
+        records.Certifier,
+        "nodes",
+        lambda self, found, sides, failure: (
+            (name, node, mixtures.Answer(verdict=next(undecided) or None, number="", failure=failure))
+            for name, nodes in sides.items()
+            for node in nodes
+        ),
+    )
+    claim = dataclasses.replace(found.verdict, failure=0.0)
+    whole = records.Certifier(1.0, np.random.default_rng(1))._with_profile(
+        dataclasses.replace(found, verdict=claim)
+    )
+    assert "5 of 10 upper ends" in whole.verdict.reason
+    assert whole.verdict.failure == pytest.approx(decide.FAILURE)
 
 
 def test_nodes_that_no_mixture_covers_are_not_checked():

@@ -7,6 +7,8 @@ import math
 import pytest
 
 import dpmech as dm
+from dpmech.checker import Kind, Verdict
+from dpmech.verifying import claims
 from dpmech.verifying.policy_checks import policy_checks
 from tests.support import saved
 
@@ -259,3 +261,12 @@ def test_the_generators_stand_in_every_verdict():
     ]
     words = "batches from aes-128-ctr (cryptographic), noise from philox (not a cryptographic generator)"
     assert any(detail.endswith(words) for detail in details)
+
+
+def test_what_certificates_leave_to_chance_their_total_leaves_too(monkeypatch):
+    parts = tuple(Verdict(Kind.PROVED, "", "", failure) for failure in (5e-10, 1e-12))
+    whole = Verdict(Kind.PROVED, "", "", 5e-10 + 1e-12, parts=parts)
+    monkeypatch.setattr(claims, "check_text", lambda text, **options: whole)
+    check = claims.total_check("policy max_eps", "", 1.0, 1e-5, seconds=1.0)
+    assert check.ok
+    assert check.verdict.failure == whole.failure
