@@ -49,7 +49,7 @@ class Claim:
         own = ", ".join(f"{shown(name)[1:-1]} {shown(value)}" for name, value in self.participation.items())
         return (
             f"eps {self.eps!r}, delta {self.delta!r}, {self.adjacency}, unit {self.unit}; {self.kind}, "
-            f"n {self.strategy.n}, {own[:300]}, sigma {float(self.sigma):.6g}"
+            f"n {self.strategy.n}, {own[:300]}, sigma {float(self.sigma)!r}"
         )
 
     def integer(self, name: str, least: int, most: int = _LARGEST) -> int:

@@ -24,10 +24,10 @@ _MOST_STEPS = 100_000  # whose columns are added up in time that grows with thei
 _ROUNDING = 1e-10  # above all rounding of sums of up to so many columns, relative
 
 
-def pair_of(claim: Claim) -> tuple[Pair, Pair | None] | int | None:
+def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | int | None:
     """The mixture with K rounded up, and down if it is small enough; None where chance leaves no choice.
 
-    For bins with orthogonal columns their number.
+    For bins with orthogonal columns their number, if `grids`.
     """
     kind, n = claim.participation["type"], claim.strategy.n
     if kind == "MinSepSampling":
@@ -49,7 +49,7 @@ def pair_of(claim: Claim) -> tuple[Pair, Pair | None] | int | None:
     examples = claim.integer("max_examples_per_user", 1, 1000) if users else 1
     if bins == 1:
         return None
-    if not users and claim.strategy.bands() == 1:
+    if grids and not users and claim.strategy.bands() == 1:
         return bins
     if kind == "FreshBallsInBins":
         raise NotChecked("columns that are not orthogonal in bins that are chosen anew")

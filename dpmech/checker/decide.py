@@ -190,17 +190,19 @@ class Mixed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Independent:
-    """Bins that share no noise: section 5.5. No draws are needed.
+    """Bins that share no noise: section 5.5.
 
     Attributes:
         bins: how many.
         rounds: how often one is chosen.
         squares: squared length of a mean over the noise, the least and the largest.
+        claim: of which draws decide what grids are too coarse for, where a bin is chosen once.
     """
 
     bins: int
     rounds: int
     squares: tuple[arb, arb]
+    claim: Claim
     _known: dict[tuple[int, float, bool], tuple[Law, Law]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -211,10 +213,21 @@ class Independent:
     def answer(
         self, name: str, eps: float, delta: float, failure: float, seconds: float, rng: np.random.Generator
     ) -> mixtures.Answer:
-        """Whether delta is at most the given one at eps in a direction, on ever finer grids."""
-        del failure, rng
-        if delta > 0.5:  # infinite parts are raised by enough where they are at most this
-            return mixtures.Answer(verdict=None, number="above 0.5 for orthogonal bins: not decided")
+        """Whether delta is at most the given one at eps in a direction, on ever finer grids, else by draws."""
+        # Infinite parts are raised by enough where they are at most 0.5.
+        found = mixtures.Answer(verdict=None, number="above 0.5 for orthogonal bins: not decided")
+        if delta <= 0.5:
+            found = self._on_grids(name, eps, delta, seconds)
+        pair = (
+            components.pair_of(self.claim, grids=False)
+            if found.verdict is None and self.rounds == 1
+            else None
+        )
+        if not isinstance(pair, tuple):
+            return found
+        return Mixed(*pair).answer(name, eps, delta, failure, seconds, rng)
+
+    def _on_grids(self, name: str, eps: float, delta: float, seconds: float) -> mixtures.Answer:
         start, ratio, best = time.process_time(), arb(eps).exp(), "1"
         for cells in _CELLS:
             for above in (True, False):
@@ -500,7 +513,7 @@ def _orthogonal(claim: Claim, bins: int) -> Independent:
     if claim.participation["type"] == "BallsInBins":
         norms, rounds = [sum(norms[i::bins], arb(0)) for i in range(bins)], 1
     ends = functools.reduce(arb.min, norms), largest_of(norms)
-    return Independent(bins, rounds, (ends[0] / claim.sigma**2, ends[1] / claim.sigma**2))
+    return Independent(bins, rounds, (ends[0] / claim.sigma**2, ends[1] / claim.sigma**2), claim)
 
 
 def _mixed(claim: Claim, pair: Mixed | Independent, seconds: float, rng: np.random.Generator) -> Verdict:

@@ -345,25 +345,35 @@ def _is_plain(value: object) -> bool:
 
 
 def _number_of(element: object) -> int:
-    """64 bits that elements have in common which hold the same memory, plain values and objects."""
-    return hash(_made_of(element)) % (1 << 64)
+    """64 bits that elements have in common which hold the same memory, and equal values besides.
+
+    Values alone say nothing: two people may well have the same ones.
+    """
+    memory: list[object] = []
+    made = _made_of(element, memory)
+    return hash(made if memory else id(element)) % (1 << 64)
 
 
-def _made_of(value: Any) -> Hashable:  # noqa: ANN401 - anything
+def _made_of(value: Any, memory: list[object]) -> Hashable:  # noqa: ANN401 - anything
+    """What a value is made of; tensors and arrays, of which each value is one place, go to `memory` too."""
     if isinstance(value, np.ndarray) and value.size:
+        memory.append(value)
         return value.__array_interface__["data"][0], value.shape, value.strides
     if isinstance(value, Tensor):
         try:
             place = value.data_ptr(), value.shape, value.stride()
         except (RuntimeError, NotImplementedError):
             return id(value)  # sparse tensors, or tensors that only look like one
-        return (str(value.device), *place) if place[0] else id(value)
+        if not place[0]:
+            return id(value)
+        memory.append(value)
+        return str(value.device), *place
     if isinstance(value, np.generic):
         return value.tobytes()
     if isinstance(value, tuple | list):
-        return tuple(map(_made_of, value))
+        return tuple(_made_of(one, memory) for one in value)
     if isinstance(value, dict):
-        return tuple((key, _made_of(one)) for key, one in value.items())
+        return tuple((key, _made_of(one, memory)) for key, one in value.items())
     return value if isinstance(value, _PLAIN) else id(value)
 
 

@@ -212,7 +212,7 @@ def test_rounding_adds_up_over_rounds(monkeypatch):
             return arb(0.1)
 
     for rounds in (1, 10**6):
-        bins = decide.Independent(2, rounds, (arb(1), arb(1)))
+        bins = decide.Independent(2, rounds, (arb(1), arb(1)), None)
         monkeypatch.setattr(decide.Independent, "_laws", lambda *arguments, **options: (Told(), Told()))
         bins.answer("REMOVE", 0.0, 0.2, 0.0, 1.0, np.random.default_rng(1))
     assert ratios == pytest.approx([1.0 - 1.1e-9, 1.0 - 1e-4], abs=1e-7)
