@@ -213,16 +213,14 @@ class Independent:
     def answer(
         self, name: str, eps: float, delta: float, failure: float, seconds: float, rng: np.random.Generator
     ) -> mixtures.Answer:
-        """Whether delta is at most the given one at eps in a direction, on ever finer grids, else by draws."""
+        """Whether delta is at most the given one at eps in a direction, on grids or by draws."""
         # Infinite parts are raised by enough where they are at most 0.5.
         found = mixtures.Answer(verdict=None, number="above 0.5 for orthogonal bins: not decided")
         if delta <= 0.5:
             found = self._on_grids(name, eps, delta, seconds)
-        pair = (
-            components.pair_of(self.claim, grids=False)
-            if found.verdict is None and self.rounds == 1
-            else None
-        )
+        pair = None
+        if found.verdict is None and self.rounds == 1:
+            pair = components.pair_of(self.claim, grids=False)
         if not isinstance(pair, tuple):
             return found
         return Mixed(*pair).answer(name, eps, delta, failure, seconds, rng)
