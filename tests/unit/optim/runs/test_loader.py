@@ -451,6 +451,14 @@ def test_elements_of_lists_are_known_by_the_memory_of_their_tensors(inputs, kind
     assert check_unique([kind(inputs[0], labels[i]) for i in range(9)]) == "flattened"
 
 
+@pytest.mark.parametrize(
+    "kind", [lambda words: {"input_ids": list(words), "label": 0}, lambda words: (tuple(words), 0)]
+)
+def test_elements_of_plain_values_may_be_equal(kind):
+    """Two people may well have the same name."""
+    assert check_unique([kind([1, 2]), kind([3]), kind([1, 2])]) == "flattened"
+
+
 def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
     examples = [(torch.ones(1), number) for number in range(5)]
     held = np.empty(7, dtype=object)
