@@ -7,6 +7,7 @@ from typing import Any
 from flint import arb
 
 from .documents import BadDocument, shown
+from .gaussian import rounded_up
 from .strategies import NotChecked, Strategy, reciprocal, strategy_of
 
 __all__ = ["COEFFICIENTS", "Claim", "claim_of"]
@@ -46,10 +47,11 @@ class Claim:
     kind: str
 
     def __str__(self) -> str:
+        sigma = repr(float(self.sigma)) if self.sigma.is_exact() else rounded_up(self.sigma)
         own = ", ".join(f"{shown(name)[1:-1]} {shown(value)}" for name, value in self.participation.items())
         return (
             f"eps {self.eps!r}, delta {self.delta!r}, {self.adjacency}, unit {self.unit}; {self.kind}, "
-            f"n {self.strategy.n}, {own[:300]}, sigma {float(self.sigma)!r}"
+            f"n {self.strategy.n}, {own[:300]}, sigma {sigma}"
         )
 
     def integer(self, name: str, least: int, most: int = _LARGEST) -> int:

@@ -219,7 +219,7 @@ class Independent:
         if delta <= 0.5:
             found = self._on_grids(name, eps, delta, seconds)
         pair = None
-        if found.verdict is None and self.rounds == 1:
+        if found.verdict is None and self.claim.participation["type"] == "BallsInBins":
             pair = components.pair_of(self.claim, grids=False)
         if not isinstance(pair, tuple):
             return found

@@ -207,7 +207,8 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
         slope, worse, k = -low / (alphas[-1] - alphas[at]), 0, at + 1
         while k < len(dots) and worse <= _AHEAD:
             there = (dots[k] - low) / (alphas[k] - alphas[at])
-            slope, worse, k = (there, 0, k + 1) if there < slope else (slope, worse + (there < 0), k + 1)
+            worse = 0 if there < slope else worse + (there < 0)
+            slope, k = slope.min(there), k + 1  # of balls that overlap, below both
         return (slope * (1 + arb(2) ** -50)).lower()
 
     end = 0

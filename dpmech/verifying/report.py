@@ -190,6 +190,9 @@ class Verification:
         if self.run is not None:
             said.append("that the run follows it is stated by its record, not proved")
         said += [f"{check.name} {check.detail}" for check in self.checks if check.left_open]
+        said += [
+            f"NOT CHECKED: {part}" for part in self.left_out if "upper ends of the privacy profile" in part
+        ]
         if self.signed is not None:
             said.append(str(self.signed))
         elif any(check.name == "signature" for check in self.checks):

@@ -195,6 +195,24 @@ def test_laws_from_below_of_random_pairs_are_below_everywhere(seed):
     assert seen
 
 
+@pytest.mark.parametrize("width", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("near", [1.05, 1.3, 2.0])
+def test_laws_from_below_are_below_the_lower_ends_of_wide_balls(near, width):
+    """A dot that is hardly known may be lower than a slope that is certain for the others."""
+    plain = sampled_curve(arb(Q), arb(MU))
+
+    def curve(alpha):
+        return plain(alpha) + (arb(0, width) if abs(float(alpha) / near - 1.0) < 2e-3 else 0)
+
+    losses = lattice_range(plain, 1e-9)
+    for spacing in (0.05, 0.01):
+        law = law_below(curve, spacing, losses)
+        for k in range(math.floor(losses[0] / spacing) * 8, math.ceil(losses[1] / spacing) * 8 + 1):
+            alpha = (arb(spacing) * k / 8).exp()
+            if law is not None:
+                assert law.delta(alpha) <= curve(alpha).lower().max(arb(0)) + arb(1e-40)
+
+
 @pytest.mark.parametrize(("q", "mu", "times", "eps"), [(0.01, 1.25, 100, 1.0), (0.05, 1.0, 30, 1.0)])
 def test_bounds_from_below_are_close_where_only_few_places_hold_most_of_the_mass(q, mu, times, eps):
     """r is between 1 - q and 1 mostly: less than ten places of the lattice."""
