@@ -6,7 +6,6 @@ over it, and r is the mean of its exponential over a Markov chain. Draws come fr
 Markov chain too. `Chain` has what `mixtures` asks of a `Pair`; docs/checker.md, section 6.2, has the proofs.
 """
 
-import functools
 import itertools
 import math
 
@@ -17,8 +16,9 @@ from .strategies import NotChecked
 
 __all__ = ["Chain"]
 
-_COPIES = 6
-_MOST_STATES = 10_000_000
+_COPIES = 12
+_MOST_STATES = 4_000_000
+_MOST_GROWTH = 60.0  # twice the largest exponent of one step
 
 
 class Chain(Pair):
@@ -71,11 +71,13 @@ class Chain(Pair):
         return log_sum(self.log_starts + tails[:b].T)
 
     def parts(self, eps: float) -> tuple[None, list[Part]]:
-        """Powers of r, of as many copies as there is room for their states."""
+        """Powers of r, of as many copies as states have room for, and exponents in float64."""
         del eps
-        most = [m for m in range(1, _COPIES + 1) if len(self.columns) * self.apart**m <= _MOST_STATES]
+        n, b, square = len(self.columns), self.apart, self._squares.max()
+        room = [m for m in range(1, _COPIES + 1) if n * math.comb(b + m - 1, m) <= _MOST_STATES]
+        most = [m for m in room if m * (m - 1) * square <= _MOST_GROWTH]
         if not most:
-            raise NotChecked(f"{len(self.columns)} steps {self.apart} apart")
+            raise NotChecked(f"{n} steps {b} apart")
         return None, [_Power(self, m) for m in most]
 
 
@@ -84,75 +86,49 @@ class _Power:
 
     Columns of different sets have rows in common if their steps are less than b apart. So a Markov chain over
     the waits of all m copies sums that up: after a wait of w more steps, the copy joined b - w steps ago.
+    Copies are alike, so that a state is how many of them wait how long, and chance says how many join.
     """
 
     bounds = True
 
     def __init__(self, chain: Chain, power: int) -> None:
-        self._chain, self._copies = chain, power
         n, b, p = len(chain.columns), chain.apart, chain.prob
-        self._near = _near_products(chain)
-        down = np.maximum(np.arange(b) - 1, 0)
-        waits = np.indices((b,) * power).reshape(power, -1)
-        self._down = np.ravel_multi_index(tuple(down[waits]), (b,) * power)
-        self._values = np.ones((n + 1, b**power))  # means of the exponential from step t on, over a scale
-        self._stays = np.zeros((n, b**power))  # probability that no copy joins step t
-        total = 0.0
+        self._chain, self._near, joining = chain, _near_products(chain), np.arange(power + 1)[:, None]
+        waits = np.array(list(itertools.combinations_with_replacement(range(b), power)))
+        places = b ** np.arange(power)[::-1]
+        self._counts = (waits[:, :, None] == np.arange(b)).sum(axis=1)
+        free = self._counts[:, 0]
+        # Of `free` copies, which come first, so many join: how likely, and which state follows.
+        ways = np.array([[math.comb(count, k) for count in range(power + 1)] for k in range(power + 1)])
+        self._chances = ways[:, free] * p**joining * (1.0 - p) ** np.maximum(free - joining, 0)
+        after = np.where(np.arange(power) < joining[:, :, None], b - 1, np.maximum(waits - 1, 0))
+        self._ends = np.searchsorted(waits @ places, np.sort(after, axis=2) @ places)
+        self._joining, self._pairs, total = joining, joining * (joining - 1) / 2.0, 0.0
+        self._values = np.ones((n + 1, len(waits)))  # means of the exponential from step t on, over a scale
         for t in range(n - 1, -1, -1):
-            after, found = self._values[t + 1].reshape((b,) * power), np.zeros((b,) * power)
-            for together in range(power + 1):
-                # From the states that the others are in: their waits shorten, or they stay free.
-                block = after[(b - 1,) * together][np.ix_(*[down] * (power - together))]
-                factors = np.exp(together * self._near[t])
-                factors[0] = 1.0 - p
-                for axis in range(power - together):
-                    block = block * factors.reshape((-1,) + (1,) * (power - together - 1 - axis))
-                block = block * p**together * math.exp(math.comb(together, 2) * self._near[t, 0])
-                for joining in itertools.combinations(range(power), together):
-                    found[tuple(0 if u in joining else slice(None) for u in range(power))] += block
-                if not together:
-                    stays = block.ravel()
-            scale = found.max()
-            self._stays[t] = stays / found.ravel()
-            self._values[t] = found.ravel() / scale
-            total += math.log(scale)
-        starts = functools.reduce(np.multiply.outer, [np.exp(chain.log_starts)] * power).ravel()
-        self._starts = starts * self._values[0]
+            found = self._steps(t).sum(axis=0)
+            self._values[t] = found / found.max()
+            total += math.log(found.max())
+        orders = [math.lgamma(power + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in self._counts]
+        self._starts = np.exp(orders + self._counts @ chain.log_starts) * self._values[0]
         self.power, self.log_scale = float(power), -total - math.log(self._starts.sum())
+
+    def _steps(self, t: int) -> np.ndarray:
+        """Chance times the exponential at step t times what follows: by how many join, and by state."""
+        pull = self._counts[:, 1:] @ self._near[t, 1:]
+        growth = np.exp(self._joining * pull + self._pairs * self._near[t, 0])
+        return np.asarray(self._chances * growth * self._values[t + 1, self._ends])
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draws of x."""
-        chain, m, b = self._chain, self._copies, self._chain.apart
-        n, p = len(chain.columns), self._chain.prob
-        joined = np.zeros((n, size))
         sums = np.cumsum(self._starts)
         state = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
-        for t in range(n):
-            leaves = np.flatnonzero(rng.random(size) >= self._stays[t, state])
-            before, state = state[leaves], self._down[state]
-            if not leaves.size:
-                continue
-            waits = np.array(np.unravel_index(before, (b,) * m))
-            options, ends = [], []
-            for joining in itertools.product((False, True), repeat=m):
-                who = np.array(joining)[:, None]
-                count = int(who.sum())
-                if count:
-                    pull = np.where(waits > 0, self._near[t, waits], 0.0).sum(axis=0) * count
-                    pull += math.comb(count, 2) * self._near[t, 0]
-                    free = ((waits == 0) & ~who).sum(axis=0)
-                    chance = p**count * (1.0 - p) ** free * np.exp(pull)
-                    end = np.ravel_multi_index(
-                        tuple(np.where(who, b - 1, np.maximum(waits - 1, 0))), (b,) * m
-                    )
-                    allowed = np.all((waits == 0) | ~who, axis=0)
-                    options.append(np.where(allowed, chance * self._values[t + 1, end], 0.0))
-                    ends.append(np.stack([end, np.full(end.size, count)]))
-            sums_here = np.cumsum(options, axis=0)
-            taken = (sums_here <= rng.random(leaves.size) * sums_here[-1]).sum(axis=0)
-            found = np.stack(ends)[taken, :, np.arange(leaves.size)]
-            state[leaves], joined[t, leaves] = found[:, 0], found[:, 1]
-        return np.asarray(rng.standard_normal((size, chain.width)) + chain.moved(joined).T)
+        joined = np.zeros((len(self._near), size))
+        for t, join in enumerate(joined):
+            sums = np.cumsum(self._steps(t), axis=0)
+            taken = (sums[:-1, state] <= rng.random(size) * sums[-1, state]).sum(axis=0)
+            join[:], state = taken, self._ends[taken, state]
+        return np.asarray(rng.standard_normal((size, self._chain.width)) + self._chain.moved(joined).T)
 
     def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
         """The density over Q."""

@@ -44,7 +44,7 @@ __all__ = [
 
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time of one direction
-_MOST_NODES = 60_000
+_MOST_NODES = 150_000
 _MOST_EXAMPLES = 1000
 _CELLS = (500, 1000, 2000, 4000)
 _ROUNDING = 1e-9, 1e-10  # of ratios, more than all rounding on a grid; besides, in every round
@@ -470,22 +470,35 @@ def lattices(above: Sequence[Part], delta: float, seconds: float) -> Iterator[La
 
 def _one_direction(direction: Direction, eps: float, delta: float, seconds: float) -> tuple[bool | None, str]:
     """Ever finer lattices until one of them decides, or the work is too much; the number that was found."""
-    ratio, best, before = arb(eps).exp(), "1", (math.inf, math.inf)
+    ratio, best, ends, open_ends = arb(eps).exp(), "1", [math.inf, -math.inf], [True, True]
     with contextlib.suppress(TimeIsUp):
         for lattice in lattices(direction.above, delta, seconds):
-            upper = lattice.above(direction.above).delta(ratio)
-            best = rounded_up(upper)
-            if upper <= arb(delta):
-                return True, best
-            law = lattice.below(direction.below)
-            lower = arb(0) if law is None else law.delta(ratio)
-            if lower > arb(delta):
-                return False, rounded_down(lower)
-            ends = (float(upper), float(lower))
-            if all(abs(now - then) <= 1e-3 * delta for now, then in zip(ends, before, strict=True)):
-                break  # finer lattices will not tell more
-            before = ends
+            if open_ends[0]:
+                upper = lattice.above(direction.above).delta(ratio)
+                best = rounded_up(upper)
+                if upper <= arb(delta):
+                    return True, best
+                open_ends[0] = _may_cross(float(upper), ends[0], delta)
+                ends[0] = float(upper)
+            if open_ends[1]:
+                law = lattice.below(direction.below)
+                lower = arb(0) if law is None else law.delta(ratio)
+                if lower > arb(delta):
+                    return False, rounded_down(lower)
+                open_ends[1] = _may_cross(-float(lower), -ends[1], -delta)
+                ends[1] = float(lower)
+            if not any(open_ends):
+                break
     return None, best
+
+
+def _may_cross(now: float, before: float, level: float) -> bool:
+    """Whether finer lattices may bring a falling number to the level.
+
+    Once it moves little, half the spacing leaves at most half the error: what it fell by is left at most.
+    """
+    moves = not (abs(now - before) <= 0.1 * abs(now) and now < 0.5)
+    return moves or 2.0 * now - before < level + 1e-6 * abs(level)
 
 
 # ---- Chance decides in which noise the gradients end up: mixtures of Gaussians.

@@ -143,10 +143,19 @@ def test_what_no_theorem_covers_is_not_checked():
 
 
 def test_copies_are_as_many_as_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(chains, "_MOST_STATES", 6 * 2**3)
+    monkeypatch.setattr(chains, "_MOST_STATES", 6 * 4)  # of three copies that wait 0 or 1 steps
     star, parts = CHAINS[0].parts(1.0)
     assert star is None
     assert [part.power for part in parts] == [1.0, 2.0, 3.0]
+
+
+def test_copies_are_no_more_than_float64_allows():
+    _, parts = Chain(np.full((10, 1), 1.0), 2, 0.5).parts(1.0)
+    assert int(parts[-1].power) == 8
+    # What joining adds to the exponent at one step is at most half of the limit.
+    largest = [(part._joining * (part.power - part._joining) + part._pairs).max() for part in parts]
+    assert max(largest) <= 30.0
+    assert np.isfinite([part.log_scale for part in parts]).all()
 
 
 def test_slack_is_more_than_the_rounding_of_the_recursion():
@@ -168,9 +177,9 @@ def test_slack_is_more_than_the_rounding_of_the_recursion():
 
 
 def test_the_first_state_is_drawn_with_an_error_that_is_covered():
-    chain = Chain(np.full((10, 1), 0.1), 10, 0.5)
+    chain = Chain(np.full((6, 1), 0.1), 6, 0.5)
     _, parts = chain.parts(1.0)
     states = [part._starts.size for part in parts]
-    assert max(states) == 10**6
+    assert max(states) == math.comb(17, 12)
     # By inversion of sums of so many numbers, each of which rounds.
     assert chain.inexact >= 4 * max(states) * 2.0**-53

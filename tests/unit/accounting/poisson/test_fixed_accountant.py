@@ -235,7 +235,7 @@ def test_no_roles_step_by_step_lose_more_than_is_certified(steps, s, q):
 )
 def test_compositions_by_the_checker(size, lot, sigma, steps, eps):
     found = dm.delta(mechanism(size, lot, steps), sigma, eps)
-    least, most = fixed_size_delta(lot, size, sigma / 2, steps, eps)
+    least, most = fixed_size_delta(lot, size, sigma / 2, steps, eps, losses=10_000)
     assert least <= found.upper <= 1.01 * most
     assert most <= 1.01 * least
     attained = dm.delta(dm.Identity(steps), sigma / 2, eps, participation=dm.Poisson(lot / size))
