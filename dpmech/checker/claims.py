@@ -7,7 +7,7 @@ from typing import Any
 from flint import arb
 
 from .documents import BadDocument, shown
-from .gaussian import rounded_up
+from .losses import rounded_up
 from .strategies import NotChecked, Strategy, reciprocal, strategy_of
 
 __all__ = ["COEFFICIENTS", "Claim", "claim_of"]

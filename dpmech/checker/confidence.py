@@ -1,4 +1,4 @@
-"""One bet: proving that the mean of bounded draws is below a number, or above it.
+"""Questions, answers, and one bet: proving that the mean of bounded draws is below a number, or above it.
 
 Let w_1, w_2, ... be independent draws >= 0 with mean mu, and m a number. Start with capital 1 and multiply it
 by 1 + s (m - w_i) at every draw, 0 <= s <= 1 / (B - m) for draws that are at most B; s may depend on earlier
@@ -12,11 +12,44 @@ How s is chosen decides how soon the capital grows, and nothing else: here for e
 variance of the batches before it, so that the first batch is looked at only.
 """
 
+import dataclasses
 import math
 
 import numpy as np
 
-__all__ = ["Bet"]
+__all__ = ["DIRECTIONS", "Answer", "Bet", "Work"]
+
+DIRECTIONS = ("REMOVE", "ADD")
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What an answer may cost.
+
+    Attributes:
+        failure: probability with which draws may mislead.
+        seconds: CPU time.
+        rng: where draws come from.
+    """
+
+    failure: float
+    seconds: float
+    rng: np.random.Generator
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Whether delta is at most a number.
+
+    Attributes:
+        verdict: True (it is), False (it is not), None (not decided).
+        number: what was found, in words.
+        failure: probability, of the draws made here, that a verdict is wrong, or would have been.
+    """
+
+    verdict: bool | None
+    number: str = ""
+    failure: float = 0.0
 
 
 class Bet:
@@ -41,7 +74,7 @@ class Bet:
         self._always = upper and bound < level
 
     def __str__(self) -> str:
-        return f"{self.draws} draws with mean {self.mean:.4e}"
+        return "a bound on all draws" if self._always else f"{self.draws} draws with mean {self.mean:.4e}"
 
     @property
     def won(self) -> bool:

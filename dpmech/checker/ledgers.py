@@ -17,8 +17,8 @@ from typing import Any
 
 from flint import arb
 
+from .confidence import DIRECTIONS
 from .decide import (
-    DIRECTIONS,
     UNDECIDED,
     Direction,
     Gaussian,
@@ -26,14 +26,12 @@ from .decide import (
     Part,
     Sampled,
     Verdict,
-    composed,
     lattices,
     precise,
-    unsampled,
+    verdict_on,
 )
 from .documents import BadDocument, entries, floats, shown
-from .gaussian import gaussian_delta, rounded_down, rounded_up
-from .losses import Curve, Law, TimeIsUp, hull
+from .losses import Curve, Law, TimeIsUp, gaussian_delta, hull, rounded_down, rounded_up
 from .pairs import counts_curve
 from .records import Certified, Certifier
 from .strategies import NotChecked
@@ -262,7 +260,7 @@ def _stated(words: str, total: dict[str, Any], releases: list[_Release], counts:
     least = sum((shape.lower**2 for shape in smooth), arb(0))
     wrong = f"mu^2 is at least {rounded_down(least)}" if least > arb(square) else ""
     for name, (shape, q) in ((one.name, one.plain) for one in once if one.plain is not None):
-        steps, mu = shape.directions[0].above[0].times, shape.mu[1]
+        steps, mu = shape.names["REMOVE"].above[0].times, shape.mu[1]
         fit = [row for row in rows if row[2] >= steps and not arb(row[0]) < q and not arb(row[1]) * mu > 1]
         if fit:
             min(fit, key=lambda row: (row[0], -row[1]))[2] -= steps
@@ -297,12 +295,13 @@ def _together(
     smooth = [one.shape for one in releases if isinstance(one.shape, Gaussian) and one.runs is None]
     if eps is not None and not counts and len(smooth) == len(releases):
         lower, upper = _root(one.lower for one in smooth), _root(one.upper for one in smooth)
-        return unsampled(words, Gaussian(lower, upper, "squares added"), eps, delta)
+        whole = Gaussian(lower, upper, "squares added")
+        return verdict_on(words, whole, eps, delta, certifier.seconds, certifier.rng)
     directions, failure = _directions(releases, counts, delta, certifier)
     if eps is not None:
-        found = composed(words, directions, eps, delta, certifier.seconds)
+        found = verdict_on(words, Sampled(directions), eps, delta, certifier.seconds, certifier.rng)
         return dataclasses.replace(found, failure=failure)
-    least = arb(max(_least_eps(one.above, delta, certifier.seconds) for one in directions)).min(most)
+    least = arb(max(_least_eps(one.above, delta, certifier.seconds) for one in directions.values())).min(most)
     if not least <= arb(_LARGEST_EPS):
         raise NotChecked(f"no eps up to {_LARGEST_EPS:g} was found at delta {delta!r}")
     return Verdict(Kind.PROVED, words, f"eps is at most {rounded_up(least)} at delta {delta!r}", failure)
@@ -310,7 +309,7 @@ def _together(
 
 def _directions(
     releases: list[_Release], counts: Counts, delta: float, certifier: Certifier
-) -> tuple[list[Direction], float]:
+) -> tuple[dict[str, Direction], float]:
     """Both directions of the composition, and how likely draws for them err.
 
     From below are those parts that are attained together; the others are left out.
@@ -324,19 +323,19 @@ def _directions(
     equal = {id(one.verdict): one for one in apart}
     rest = [(*_known(one, delta, certifier), often[key]) for key, one in equal.items()]
     rest += [(*_best_of(one, one.runs, delta, certifier), 1) for one in releases if one.runs is not None]
-    found = []
+    found = {}
     for side, name in enumerate(DIRECTIONS):
         above, below = list[Part](), list[Part]()
         if smooth:
             above.append(_gaussian_part(_root(shape.upper for shape in smooth)))
             below.append(_gaussian_part(_root(shape.lower for shape in smooth)))
         for key, shape in sampled.items():
-            many, own = sum(id(one.shape) == key for one in once), shape.directions[side]
+            many, own = sum(id(one.shape) == key for one in once), shape.names[name]
             above += [dataclasses.replace(part, times=part.times * many) for part in own.above]
             below += [dataclasses.replace(part, times=part.times * many) for part in own.below]
         above += [Part(counts_curve(*kind), many) for kind, many in counts.items()]
         above += [dataclasses.replace(parts[side], times=many) for parts, _, many in rest]
-        found.append(Direction(name, tuple(above), tuple(below)))
+        found[name] = Direction(tuple(above), tuple(below))
     return found, sum(failure for _, failure, _ in rest)
 
 
@@ -380,7 +379,7 @@ def _best_of(release: _Release, runs: Runs, delta: float, certifier: Certifier) 
     small = delta / (100.0 * max(1.0, float(mean)))
     directions, failure = _directions([one], Counts(), small, certifier)
     laws = []
-    for direction in directions:
+    for direction in directions.values():
         finer = list(itertools.islice(lattices(direction.above, small, certifier.seconds / 4.0), 3))
         if not finer:
             raise TimeIsUp("the time is up")
@@ -494,7 +493,7 @@ def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[a
     if kind == "GdpCurrency" or release.plain is None:
         raise NotChecked(f"no theorem here gives {shown(release.name)} a price in {kind}")
     shape, q = release.plain
-    own = shape.directions[0]
+    own = shape.names["REMOVE"]
     least, most = (_sampled_divergence(q, mu, order) for mu in shape.mu)
     return own.below[0].times * least, own.above[0].times * most
 

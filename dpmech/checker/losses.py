@@ -1,4 +1,8 @@
-"""Compositions of one-dimensional losses: laws on a lattice from above and from below, and their powers.
+"""Curves: of the Gaussian mechanism in closed form; of compositions, by laws on a lattice and their powers.
+
+N(mu, 1) against N(0, 1) has delta Phi(mu / 2 - eps / mu) - e^eps Phi(-mu / 2 - eps / mu) at eps, mu the
+sensitivity over the noise, in both directions; it rises with mu, and adaptive compositions of releases of one
+C G + sigma Z are no worse (docs/checker.md, section 3).
 
 A pair (P, Q) is known by its curve H(alpha) = integral of (dP - alpha dQ)_+, alpha > 0. With r = dP / dQ
 under Q, H(alpha) is the mean of (r - alpha)_+, plus the mass of P where Q has none. So a pair is a measure on
@@ -14,6 +18,7 @@ coefficients.
 
 import bisect
 import dataclasses
+import decimal
 import functools
 import itertools
 import math
@@ -23,14 +28,45 @@ from collections.abc import Callable, Sequence
 from flint import arb, arb_poly
 
 __all__ = [
-    "Curve", "Law", "TimeIsUp", "compose", "hull", "joined", "lattice_range", "law_above", "law_below",
-    "reverse", "until",
+    "Curve", "Law", "TimeIsUp", "compose", "gaussian_delta", "hull", "joined", "lattice_range", "law_above",
+    "law_below", "normal_cdf", "reverse", "rounded_down", "rounded_up", "until",
 ]  # fmt: skip
 
 Curve = Callable[[arb], arb]
 # Dots from below for each place of the lattice, and after how many that are no lower a slope is taken.
 _DOTS, _AHEAD = 8, 20
 _LESS = 2.0**-50 - 1.0  # so that the end is at 0 or above, whatever balls hide
+
+
+def normal_cdf(x: arb) -> arb:
+    """Phi(x), with small relative error in the lower tail too."""
+    return (-x / arb(2).sqrt()).erfc() / 2
+
+
+def gaussian_delta(mu: arb, ratio: arb) -> arb:
+    """Delta at e^eps = ratio > 0 of N(mu, 1) against N(0, 1), mu > 0; a ball."""
+    eps = ratio.log()
+    return normal_cdf(mu / 2 - eps / mu) - ratio * normal_cdf(-mu / 2 - eps / mu)
+
+
+def rounded_up(value: arb, digits: int = 6) -> str:
+    """A decimal number that is not below the ball."""
+    return _decimal(value.upper(), digits, decimal.ROUND_CEILING, math.inf)
+
+
+def rounded_down(value: arb, digits: int = 6) -> str:
+    """A decimal number that is not above the ball."""
+    return _decimal(value.lower(), digits, decimal.ROUND_FLOOR, -math.inf)
+
+
+def _decimal(end: arb, digits: int, rounding: str, towards: float) -> str:
+    if not end.is_finite():
+        return str(towards)
+    mantissa, exponent = (int(x) for x in end.man_exp())
+    with decimal.localcontext(decimal.Context(prec=400, Emin=-999_999, Emax=999_999)) as context:
+        exact = decimal.Decimal(mantissa) * decimal.Decimal(2) ** exponent
+        context.prec, context.rounding = digits, rounding
+        return f"{+exact:.{digits - 1}e}" if exact else "0"
 
 
 class TimeIsUp(Exception):

@@ -19,17 +19,17 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 from flint import arb
 
-from .confidence import Bet
-from .gaussian import gaussian_delta, rounded_up
+from .confidence import DIRECTIONS, Answer, Bet, Work
+from .losses import gaussian_delta, rounded_up
 from .strategies import NotChecked
 
-__all__ = ["WIDEST", "Answer", "Mixture", "Pair", "Part", "Question", "check_add", "check_remove", "log_sum"]
+__all__ = ["WIDEST", "Mixed", "Mixture", "Pair", "Part", "log_sum"]
 
 _LARGEST_K = 400.0
 WIDEST = 20_000
@@ -292,44 +292,6 @@ class Tilt:
         return np.asarray(tilted + self._more * log_r + x @ self._shift - self._log_total)
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """Whether delta is at most a number.
-
-    Attributes:
-        above: the mixture with a K that is nowhere smaller.
-        below: with one that is nowhere larger; None if nothing is to be refuted.
-        eps: of the claim.
-        delta: of the claim.
-        failure: probability with which an answer may be wrong.
-        seconds: CPU time that draws may take.
-        rng: where they come from.
-    """
-
-    above: Pair
-    below: Pair | None
-    eps: float
-    delta: float
-    failure: float
-    seconds: float
-    rng: np.random.Generator
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """Whether a direction's delta is at most the claimed one.
-
-    Attributes:
-        verdict: True (it is), False (it is not), None (not decided).
-        number: what was found, in words.
-        failure: probability, of the draws made here, that a verdict is wrong, or would have been.
-    """
-
-    verdict: bool | None
-    number: str
-    failure: float = 0.0
-
-
 class _Removal:
     """The mixture R of parts for REMOVE, with their shares: the first for the star, if there is one."""
 
@@ -412,82 +374,85 @@ class _Removal:
             yield weights
 
 
-def _remove_weights(
-    mixture: Pair, eps: float, rng: np.random.Generator, sign: float
-) -> tuple[float, Iterator[np.ndarray]]:
-    """A bound on weights, and batches of them; their mean is REMOVE or more (sign 1), or less (sign -1)."""
-    removal = _Removal(mixture, eps, rng)
-    return math.exp(removal.log_bound()) * 1.001, removal.weights(rng, sign)
+class _Addition:
+    """For ADD: draws around the nearest point of a half-space outside of which weights are 0.
 
+    Log r <= -eps only where tau . x <= -c: by Jensen with the weights p themselves.
+    """
 
-def _half_space(mixture: Pair, eps: float) -> tuple[float, np.ndarray]:
-    """(c, tau) so that log r <= -eps only where tau . x <= -c: by Jensen with the weights p themselves."""
-    return eps - 0.5 * mixture.mean_square - 1e-9, mixture.mean
+    def __init__(self, mixture: Pair, eps: float, rng: np.random.Generator) -> None:
+        del rng
+        self._mixture, self._eps = mixture, eps
+        self._reach, self._tau = eps - 0.5 * mixture.mean_square - 1e-9, mixture.mean
+        self._square = float(self._tau @ self._tau)
 
+    def log_bound(self) -> float:
+        """Log of a bound on weights: the density at the nearest point."""
+        return -0.5 * max(0.0, self._reach) ** 2 / self._square
 
-def _add_weights(
-    mixture: Pair, eps: float, rng: np.random.Generator, sign: float
-) -> tuple[float, Iterator[np.ndarray]]:
-    """The same for ADD: draws around the nearest point of the half-space, where weights are largest."""
-    c, tau = _half_space(mixture, eps)
-    square = float(tau @ tau)
-    shift = max(0.0, c) / square * tau
+    def closed(self) -> arb:
+        """ADD or more: what the mass of the half-space alone allows; 1 where that says nothing."""
+        reach = self._reach - self._mixture.slack
+        if not reach > 0.0:
+            return arb(1)
+        size = arb(float(np.sqrt(self._square)) * (1.0 + 1e-9))
+        return gaussian_delta(size, (arb(reach) + size * size / 2).exp())
 
-    def batches() -> Iterator[np.ndarray]:
+    def weights(self, rng: np.random.Generator, sign: float) -> Iterator[np.ndarray]:
+        """Batches of weights: their mean is ADD or more (sign 1), or less (sign -1)."""
+        mixture, slack = self._mixture, sign * self._mixture.slack
+        shift = max(0.0, self._reach) / self._square * self._tau
         while True:
-            x = rng.standard_normal((mixture.batch, tau.size)) - shift
+            x = rng.standard_normal((mixture.batch, shift.size)) - shift
             log_r = mixture.log_r(mixture.terms(x))
             log_rho = -(x @ shift) - 0.5 * float(shift @ shift)
-            gain = np.maximum(0.0, -np.expm1(eps + log_r - sign * mixture.slack))
-            yield np.exp(np.minimum(-log_rho + sign * mixture.slack, 700.0)) * gain
-
-    return math.exp(-0.5 * max(0.0, c) ** 2 / square) * 1.001, batches()
+            gain = np.maximum(0.0, -np.expm1(self._eps + log_r - slack))
+            yield np.exp(np.minimum(-log_rho + slack, 700.0)) * gain
 
 
-def check_remove(question: Question) -> Answer:
-    """Whether REMOVE is at most delta."""
-    return _decide(_remove_weights, question)
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """A random allocation: the mixture with K nowhere smaller, and nowhere larger where that is known."""
 
+    above: Pair
+    below: Pair | None
+    names = DIRECTIONS
 
-def check_add(question: Question) -> Answer:
-    """Whether ADD is at most delta: in closed form where that is enough, else by draws."""
-    above = question.above
-    c, tau = _half_space(above, question.eps)
-    if c > above.slack:
-        s = arb(float(np.sqrt(tau @ tau)) * (1.0 + 1e-9))
-        closed = gaussian_delta(s, (arb(c - above.slack) + s * s / 2).exp())
-        if closed <= arb(question.delta):
+    def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
+        """Whether delta is at most the given one at eps: in closed form where that is enough, or by draws."""
+        # No mixture is worse than its worst component alone.
+        longest = arb(self.above.largest * (1.0 + 1e-9)).sqrt()
+        kind: type[_Removal | _Addition] = _Removal if name == "REMOVE" else _Addition
+        closed = gaussian_delta(longest, arb(eps).exp())
+        if kind is _Addition:
+            closed = closed.min(_Addition(self.above, eps, work.rng).closed())
+        if closed <= arb(delta):
             return Answer(verdict=True, number=f"at most {rounded_up(closed)} in closed form")
-    return _decide(_add_weights, question)
+        bet, won = _played(kind(self.above, eps, work.rng), self.above.inexact, delta, work, upper=True)
+        if won:
+            return Answer(verdict=True, number=f"at most the claimed one, by {bet}", failure=work.failure)
+        if bet.mean > delta and self.below is not None:
+            draws = kind(self.below, eps, work.rng)
+            bet, won = _played(draws, self.below.inexact, delta, work, upper=False)
+        if won:
+            return Answer(verdict=False, number=f"above the claimed one, by {bet}", failure=work.failure)
+        return Answer(verdict=None, number=f"not decided by {bet}", failure=work.failure)
 
 
-_Weights = Callable[[Pair, float, np.random.Generator, float], tuple[float, Iterator[np.ndarray]]]
-
-
-def _decide(weights: _Weights, question: Question) -> Answer:
-    delta, failure, seconds, rng = question.delta, question.failure, question.seconds, question.rng
-    start = time.process_time()
-    bound, batches = weights(question.above, question.eps, rng, 1.0)
-    bet = Bet(delta - bound * question.above.inexact, bound, failure, upper=True)
-    while True:
+def _played(
+    draws: _Removal | _Addition, inexact: float, delta: float, work: Work, *, upper: bool
+) -> tuple[Bet, bool]:
+    """A bet on draws from above (`upper`) or from below, played until it is won, or will not be in time."""
+    sign, bound, start = 1.0 if upper else -1.0, math.exp(draws.log_bound()) * 1.001, time.process_time()
+    bet = Bet(delta - sign * bound * inexact, bound, work.failure, upper=upper)
+    batches = draws.weights(work.rng, sign)
+    while not bet.won:
+        used = time.process_time() - start
+        far = bet.batches > 4 and bet.draws_needed * used > 2.0 * bet.draws * work.seconds
+        if bet.batches and (used > work.seconds or bet.hopeless or far):
+            return bet, False
         batch = next(batches)
         if batch.max() > bound:
             raise ArithmeticError("a weight is above its proved bound")
         bet.add(batch)
-        if bet.won:
-            return Answer(verdict=True, number=f"at most the claimed one, by {bet}", failure=failure)
-        used = time.process_time() - start
-        far = bet.batches > 4 and bet.draws_needed * used > 2.0 * bet.draws * seconds
-        if used > seconds or bet.hopeless or far:
-            break
-    if bet.mean > delta and question.below is not None:
-        bound, batches = weights(question.below, question.eps, rng, -1.0)
-        bet = Bet(delta + bound * question.below.inexact, math.inf, failure, upper=False)
-        start = time.process_time()
-        while True:
-            bet.add(next(batches))
-            if bet.won:
-                return Answer(verdict=False, number=f"above the claimed one, by {bet}", failure=failure)
-            if time.process_time() - start > seconds:
-                break
-    return Answer(verdict=None, number=f"not decided by {bet}", failure=failure)
+    return bet, True

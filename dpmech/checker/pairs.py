@@ -11,8 +11,7 @@ from fractions import Fraction
 import numpy as np
 from flint import arb, arb_poly, ctx
 
-from .gaussian import gaussian_delta, normal_cdf
-from .losses import Curve, Law, reverse
+from .losses import Curve, Law, gaussian_delta, normal_cdf, reverse
 from .strategies import NotChecked
 
 __all__ = [

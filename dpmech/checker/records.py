@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from flint import arb, ctx
+from flint import ctx
 
 from .claims import COEFFICIENTS, Claim, claim_of
-from .decide import DIRECTIONS, FAILURE, UNDECIDED, Independent, Kind, Mixed, Shape, Verdict, decide, precise
+from .confidence import DIRECTIONS, Answer, Work
+from .decide import FAILURE, UNDECIDED, Kind, Shape, Verdict, decide, precise
 from .documents import BadDocument, entries, floats
-from .gaussian import gaussian_delta
-from .mixtures import Answer
 from .strategies import PRECISION, NotChecked
 
 __all__ = ["Certified", "Certifier", "check_record"]
@@ -97,7 +96,7 @@ class Certifier:
         for name, (eps, upper), answer in self.nodes(found, found.profile, FAILURE / max(most, 1)):
             if answer.verdict is False:
                 words = f"the profile has {name} at eps {eps!r} at most {upper!r}: it is {answer.number}"
-                failure = verdict.failure + FAILURE
+                failure = verdict.failure + (FAILURE if answer.failure else 0.0)
                 verdict = dataclasses.replace(verdict, kind=Kind.REFUTED, reason=words, failure=failure)
                 return dataclasses.replace(found, verdict=verdict)
             proved += answer.verdict is True
@@ -114,28 +113,25 @@ class Certifier:
     def nodes(
         self, found: Certified, sides: dict[str, list[tuple[float, float]]], failure: float
     ) -> Iterator[tuple[str, tuple[float, float], Answer]]:
-        """Whether delta is at most what nodes say, as long as there is time; nothing if no mixture covers it.
+        """Whether delta is at most what nodes say, as long as there is time; nothing if no theorem covers it.
 
         Of equal upper ends the first one says most, as delta does not rise with eps.
         """
         claim, shape, start = found.claim, found.shape, time.process_time()
-        fresh = claim is not None and claim.participation["type"] == _FRESH  # nodes of one epoch
-        if claim is None or not isinstance(shape, Mixed | Independent) or fresh:
+        if claim is None or shape is None or claim.participation["type"] == _FRESH:  # nodes of one epoch
             return
         answers: dict[tuple[str, float], Answer] = {}
         jobs = sorted((place, name) for name, nodes in sides.items() for place in range(len(nodes)))
-        share = self.seconds / max(1, min(100, len(jobs)))
+        work = Work(failure, self.seconds / max(1, min(100, len(jobs))), self.rng)
         with precise(claim.delta):
             for place, name in jobs:
                 eps, upper = node = sides[name][place]
                 if time.process_time() - start > self.seconds:
                     return
-                answer = answers.get((name, upper), Answer(verdict=None, number=""))
-                if upper >= 1.0 or gaussian_delta(shape.largest, arb(eps).exp()) <= arb(upper):
-                    answer = Answer(verdict=True, number="at most that in closed form")
-                elif upper > 0.0 and not answer.verdict:
+                answer = answers.get((name, upper), Answer(verdict=upper >= 1.0 or None))
+                if upper > 0.0 and not answer.verdict:
                     with contextlib.suppress(*UNDECIDED):
-                        answer = shape.answer(name, eps, upper, failure, share, self.rng)
+                        answer = shape.answer(name, eps, upper, work)
                 answers[name, upper] = answer
                 yield name, node, answer
 

@@ -8,8 +8,9 @@ from flint import arb, ctx
 from dpmech.checker import chains, components
 from dpmech.checker.chains import Chain
 from dpmech.checker.claims import claim_of
+from dpmech.checker.confidence import Work
 from dpmech.checker.documents import decode
-from dpmech.checker.mixtures import Mixture, Question, check_add, check_remove
+from dpmech.checker.mixtures import Mixed, Mixture
 from dpmech.checker.strategies import PRECISION, NotChecked
 from tests.support.checker_files import certificate
 from tests.support.sets_apart import sets_apart
@@ -86,19 +87,19 @@ def test_powers_are_the_laws_that_they_say(chain, power):
     assert np.all(np.abs(products.mean(axis=0) - second - np.eye(chain.width)) < error)
 
 
-@pytest.mark.parametrize("direction", [check_remove, check_add])
+@pytest.mark.parametrize("direction", ["REMOVE", "ADD"])
 def test_verdicts_are_those_of_the_list(direction):
     chain, eps = CHAINS[0], 0.5
     mixture, rng = listed(chain), np.random.default_rng(4)
     x = rng.standard_normal((400_000, chain.width))
     r = np.exp(mixture.log_r(mixture.terms(x)))
-    drawn = np.maximum(r - math.exp(eps) if direction is check_remove else 1 - math.exp(eps) * r, 0.0)
+    drawn = np.maximum(r - math.exp(eps) if direction == "REMOVE" else 1 - math.exp(eps) * r, 0.0)
     value, error = drawn.mean(), drawn.std() / drawn.size**0.5
     assert error < 0.01 * value
     for factor, verdict in ((1.06, True), (0.94, False)):
         for pair in (chain, mixture):
-            question = Question(pair, pair, eps, factor * value, 1e-9, 20.0, rng)
-            assert direction(question).verdict is verdict
+            answer = Mixed(pair, pair).answer(direction, eps, factor * value, Work(1e-9, 20.0, rng))
+            assert answer.verdict is verdict
 
 
 def claimed(strategy, apart, prob, sigma=1.0):

@@ -13,10 +13,9 @@ from flint import arb, arb_poly
 import dpmech as dm
 from dpmech.checker import BadDocument, Kind, Verdict, check_text, ledgers
 from dpmech.checker.claims import claim_of
+from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
-from dpmech.checker.gaussian import gaussian_delta
-from dpmech.checker.losses import Law, hull, joined, lattice_range, law_above, reverse
-from dpmech.checker.mixtures import Answer
+from dpmech.checker.losses import Law, gaussian_delta, hull, joined, lattice_range, law_above, reverse
 from dpmech.checker.pairs import counts_curve, sampled_curve
 from dpmech.checker.strategies import NotChecked
 from tests.support.checker_files import certificate, plain, sealed

@@ -7,15 +7,18 @@ import pytest
 from flint import arb, arb_poly, ctx
 from scipy import integrate, stats
 
-from dpmech.checker.gaussian import gaussian_delta, normal_cdf, rounded_down, rounded_up
 from dpmech.checker.losses import (
     Law,
     TimeIsUp,
     compose,
+    gaussian_delta,
     lattice_range,
     law_above,
     law_below,
+    normal_cdf,
     reverse,
+    rounded_down,
+    rounded_up,
     until,
 )
 from dpmech.checker.pairs import Truncation, fixed_size_curve, sampled_curve, truncated_curve, user_curve

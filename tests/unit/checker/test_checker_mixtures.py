@@ -9,9 +9,9 @@ from scipy import integrate, stats
 
 from dpmech.checker import components, mixtures
 from dpmech.checker.claims import claim_of
-from dpmech.checker.confidence import Bet
+from dpmech.checker.confidence import Bet, Work
 from dpmech.checker.documents import BadDocument, decode
-from dpmech.checker.mixtures import Mixture, Question, Star, Tilt, check_add, check_remove, log_sum
+from dpmech.checker.mixtures import Mixed, Mixture, Star, Tilt, log_sum
 from dpmech.checker.strategies import PRECISION, NotChecked
 from tests.support.checker_files import certificate
 from tests.support.sets_apart import sets_apart
@@ -37,22 +37,22 @@ def quadrature(mixture, eps):
 
 
 REMOVE, ADD = quadrature(PAIR, EPS)
-CHECKS = [(check_remove, REMOVE), (check_add, ADD)]
+CHECKS = [("REMOVE", REMOVE), ("ADD", ADD)]
 
 
 def test_weights_have_the_mean_of_quadrature_and_keep_their_bound():
     rng = np.random.default_rng(1)
-    for weights, true in ((mixtures._remove_weights, REMOVE), (mixtures._add_weights, ADD)):
+    for kind, true in ((mixtures._Removal, REMOVE), (mixtures._Addition, ADD)):
         for sign in (1.0, -1.0):
-            bound, batches = weights(PAIR, EPS, rng, sign)
-            drawn = np.concatenate(list(itertools.islice(batches, 3)))
-            assert drawn.max() <= bound
+            draws = kind(PAIR, EPS, rng)
+            drawn = np.concatenate(list(itertools.islice(draws.weights(rng, sign), 3)))
+            assert drawn.max() <= 1.001 * math.exp(draws.log_bound())
             assert abs(drawn.mean() - true) < 6.0 * drawn.std() / drawn.size**0.5 + 3e-6 * true
 
 
 @pytest.mark.parametrize(("check", "true"), CHECKS)
 def ask(check, above, below, eps, delta, seconds=20.0, seed=2):
-    return check(Question(above, below, eps, delta, 1e-9, seconds, np.random.default_rng(seed)))
+    return Mixed(above, below).answer(check, eps, delta, Work(1e-9, seconds, np.random.default_rng(seed)))
 
 
 @pytest.mark.parametrize(("check", "true"), CHECKS)
@@ -68,7 +68,7 @@ def test_what_is_true_is_proved_and_what_is_not_is_refuted(check, true):
 
 
 def test_add_in_closed_form():
-    found = ask(check_add, PAIR, PAIR, 4.0, 1e-3)
+    found = ask("ADD", PAIR, PAIR, 4.0, 1e-3)
     assert (found.verdict, found.failure) == (True, 0.0)
     assert "closed form" in found.number
     closed = float(found.number.split()[2])
@@ -80,7 +80,7 @@ def test_add_with_noise_so_small_that_no_half_space_helps():
     value, _ = integrate.quad(
         lambda x: stats.norm.pdf(x) * max(0.0, 1 - math.exp(0.1 + near_ratio(near, x))), -12, 12, limit=400
     )
-    assert ask(check_add, near, near, 0.1, value * 1.02, seconds=10.0).verdict is True
+    assert ask("ADD", near, near, 0.1, value * 1.02, seconds=10.0).verdict is True
 
 
 def near_ratio(mixture, x):
@@ -225,9 +225,9 @@ def test_shares_that_are_left_have_a_part_that_bounds():
 
 
 def test_a_weight_above_its_bound_ends_in_no_answer(monkeypatch):
-    monkeypatch.setattr(mixtures._Removal, "log_bound", lambda self: -30.0)
+    monkeypatch.setattr(mixtures._Removal, "log_bound", lambda self: math.log(1.2 * REMOVE))
     with pytest.raises(ArithmeticError, match="proved bound"):
-        ask(check_remove, PAIR, PAIR, EPS, REMOVE)
+        ask("REMOVE", PAIR, PAIR, EPS, REMOVE)
 
 
 def test_mixtures_beyond_the_limits():
@@ -241,7 +241,7 @@ def test_indices_that_are_too_inexact_prove_nothing():
         mixture = Mixture(PAIR.root, PAIR.log_weights)
         mixture.inexact = inexact
         for share, verdict in zip((1.03, 0.97), verdicts, strict=True):
-            assert ask(check_remove, mixture, mixture, EPS, share * REMOVE, seconds=1.0).verdict is verdict
+            assert ask("REMOVE", mixture, mixture, EPS, share * REMOVE, seconds=1.0).verdict is verdict
 
 
 def test_slack_is_more_than_the_rounding_of_a_long_sum():
@@ -307,7 +307,7 @@ def test_slack_moves_weights_of_remove_to_the_safe_side(monkeypatch):
 def test_slack_moves_weights_of_add_to_the_safe_side():
     check_sides(
         [
-            next(mixtures._add_weights(slackened(slack), EPS, np.random.default_rng(9), sign)[1])
+            next(mixtures._Addition(slackened(slack), EPS, None).weights(np.random.default_rng(9), sign))
             for sign, slack in SIDES
         ]
     )
@@ -325,7 +325,7 @@ def test_hundreds_of_bins_are_decided_where_many_components_count(eps, delta, si
             decode(certificate(PLAN, {"type": "BallsInBins", "bins": 390}, eps, delta, factor * sigma))
         )
         pair = components.pair_of(claim)
-        assert ask(check_remove, *pair, eps, delta, seconds=120.0).verdict is verdict
+        assert ask("REMOVE", *pair, eps, delta, seconds=120.0).verdict is verdict
 
 
 # ---- bets
@@ -362,7 +362,8 @@ def test_bets_are_won_in_the_number_of_draws_that_they_say():
     hopeless.add((rng.random(2000) < 0.1).astype(float))
     assert hopeless.hopeless
     assert hopeless.draws_needed == math.inf
-    assert Bet(0.5, 0.4, 1e-9, upper=True).won
+    certain = Bet(0.5, 0.4, 1e-9, upper=True)
+    assert (certain.won, str(certain)) == (True, "a bound on all draws")
     assert not Bet(0.4, 0.4, 1e-9, upper=True).won
     assert not Bet(0.5, 0.4, 1e-9, upper=False).won
 
@@ -494,7 +495,7 @@ def test_larger_mixtures_have_fewer_components_at_once(monkeypatch):
         star, tilts = PAIR.parts(3.0)
         assert {tilt._more for tilt in tilts} == {more}
         assert star.power >= 2.0
-        assert ask(check_remove, PAIR, PAIR, EPS, 1.02 * REMOVE).verdict is True
+        assert ask("REMOVE", PAIR, PAIR, EPS, 1.02 * REMOVE).verdict is True
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, mixtures, records
+from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, records
+from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
 from tests.support.checker_files import plain, sealed
 
@@ -334,7 +335,7 @@ def test_every_attempt_to_prove_a_node_may_err(monkeypatch):
         records.Certifier,
         "nodes",
         lambda self, found, sides, failure: (
-            (name, node, mixtures.Answer(verdict=next(undecided) or None, number="", failure=failure))
+            (name, node, Answer(verdict=next(undecided) or None, number="", failure=failure))
             for name, nodes in sides.items()
             for node in nodes
         ),
@@ -347,12 +348,23 @@ def test_every_attempt_to_prove_a_node_may_err(monkeypatch):
     assert whole.verdict.failure == pytest.approx(decide.FAILURE)
 
 
-def test_nodes_that_no_mixture_covers_are_not_checked():
-    for participation in ({"type": "FreshBallsInBins", "bins": 12}, {"type": "SingleParticipation"}):
-        document = with_nodes(1.1)
-        document["claim"]["participation"] = participation
+def test_nodes_of_fresh_bins_are_not_checked():
+    document = with_nodes(1.1)
+    document["claim"]["participation"] = {"type": "FreshBallsInBins", "bins": 12}
+    verdict = checked(document, seconds=1.0)
+    assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked
+
+
+def test_nodes_of_every_mechanism_are_decided():
+    document = with_nodes(1.0)
+    sigma = document["claim"]["sigma"]["decimal"]
+    document["claim"] |= {"participation": {"type": "EveryStep"}, "eps": plain(200.0)}
+    for noise, kind in ((10.0 * sigma, Kind.PROVED), (sigma, Kind.REFUTED)):
+        document["claim"]["sigma"] = plain(noise)
         verdict = checked(document, seconds=1.0)
-        assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked
+        assert (verdict.kind, verdict.failure) == (kind, 0.0)
+    document["claim"]["participation"] = {"type": "Poisson", "sampling_prob": 1e-3}
+    assert "10 of 10 upper ends of the profile hold" in checked(document, seconds=20.0).reason
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_time_that_is_up_is_not_checked(tmp_path, monkeypatch):
     plan = IDENTITY, {"type": "Poisson", "sampling_prob": 0.2}
     verdict = verdict_of(tmp_path, *plan, 2.0, 1e-5, 1.7, seconds=1e-9)
     assert verdict.kind is Kind.NOT_CHECKED
-    assert "at most 1 (REMOVE)" in verdict.reason
+    assert "REMOVE: delta is at most 1 " in verdict.reason
     bins = LAMBDA, {"type": "BallsInBins", "bins": 4}
     verdict = verdict_of(tmp_path, *bins, 2.0, 1e-5, 3.2517, seconds=1e-9)
     assert (verdict.kind, verdict.failure) == (Kind.NOT_CHECKED, 0.0)
