@@ -220,6 +220,7 @@ GROUPS: dict[str, list[str]] = {
         "numerics.toeplitz",
         "numerics.bounds",
     ],
+    "checker": _all("checker"),
     "verifying": [
         "verifying.claims",
         "verifying.documents",

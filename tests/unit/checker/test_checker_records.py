@@ -363,7 +363,7 @@ def test_nodes_of_every_mechanism_are_decided():
         document["claim"]["sigma"] = plain(noise)
         verdict = checked(document, seconds=1.0)
         assert (verdict.kind, verdict.failure) == (kind, 0.0)
-    document["claim"]["participation"] = {"type": "Poisson", "sampling_prob": 1e-3}
+    document["claim"]["participation"] = {"type": "Poisson", "sampling_prob": plain(1e-3)}
     assert "10 of 10 upper ends of the profile hold" in checked(document, seconds=20.0).reason
 
 

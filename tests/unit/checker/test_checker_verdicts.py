@@ -1,5 +1,6 @@
 import itertools
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -300,3 +301,55 @@ def test_half_a_per_cent_less_noise_is_refuted_of_dp_sgd(tmp_path):
     for sigma, due in ((0.494154, Kind.PROVED), (0.494154 / 1.005, Kind.REFUTED)):
         verdict = verdict_of(tmp_path, {"type": "Identity", "n": 3900}, participation, 8.0, 1e-5, sigma)
         assert verdict.kind is due
+
+
+def counting(monkeypatch, name, kept):
+    real = getattr(decide, name)
+
+    def counted(curve, spacing, losses):
+        kept.append(spacing)
+        return real(curve, spacing, losses)
+
+    monkeypatch.setattr(decide, name, counted)
+
+
+def test_lattices_become_finer_only_while_they_may_decide(tmp_path, monkeypatch):
+    """Of truncated batches the bounds are a few per cent apart, whatever the lattice."""
+    ups, downs = [], []
+    counting(monkeypatch, "law_above", ups)
+    counting(monkeypatch, "law_below", downs)
+    participation = {"type": "TruncatedPoisson", "sampling_prob": 0.3, "max_lot_size": 4, "dataset_size": 12}
+    plan = {"type": "Identity", "n": 4}, participation, 1.0
+
+    def seen(delta):
+        ups.clear()
+        downs.clear()
+        return verdict_of(tmp_path, *plan, delta, 1.5, adjacency="zero_out")
+
+    bound = float(seen(0.3).reason.split()[5])
+    assert seen(bound * 0.97).kind is Kind.NOT_CHECKED
+    assert len(set(ups)) < 5
+    assert len(set(downs)) < 5
+    # Near the bound from above only that one goes on.
+    assert seen(bound * 0.9999).kind is Kind.PROVED
+    assert len(set(ups)) > len(set(downs))
+    monkeypatch.setattr(decide, "_MOST_NODES", 600)
+    assert seen(bound * 0.9999).kind is Kind.NOT_CHECKED
+    assert len(set(ups)) == 1
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "level", "expected"),
+    [
+        (1.2, math.inf, 0.1, True),  # the first lattice
+        (0.30, 0.36, 0.1, True),  # still moves
+        (0.10, 0.105, 0.096, True),  # may fall to 0.095
+        (0.10, 0.101, 0.096, False),
+        (0.9, 0.91, 0.1, True),  # near 1 a number says nothing
+        (-0.10, math.inf, -0.2, True),  # the same of one that rises to a level
+        (-0.10, -0.098, -0.104, False),
+        (-0.10, -0.098, -0.101, True),
+    ],
+)
+def test_what_a_finer_lattice_may_still_bring(now, before, level, expected):
+    assert decide._may_cross(now, before, level) is expected
