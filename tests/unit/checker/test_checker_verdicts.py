@@ -5,12 +5,14 @@ import pathlib
 
 import numpy as np
 import pytest
+from flint import arb
 
 import dpmech as dm
 from dpmech.certificates import AdaptiveClip
 from dpmech.checker import BadDocument, Kind, check_file, decide, losses, records
 from dpmech.checker import __main__ as command
 from dpmech.checker.__main__ import main
+from dpmech.checker.confidence import Work
 from tests.support.checker_files import certificate, plain, sealed, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))
@@ -327,15 +329,54 @@ def test_lattices_become_finer_only_while_they_may_decide(tmp_path, monkeypatch)
         return verdict_of(tmp_path, *plan, delta, 1.5, adjacency="zero_out")
 
     bound = float(seen(0.3).reason.split()[5])
-    assert seen(bound * 0.97).kind is Kind.NOT_CHECKED
+    settled = seen(bound * 0.97)
+    assert settled.kind is Kind.NOT_CHECKED
     assert len(set(ups)) < 5
     assert len(set(downs)) < 5
     # Near the bound from above only that one goes on.
-    assert seen(bound * 0.9999).kind is Kind.PROVED
+    close = float(settled.reason.split()[5]) * (1 + 1e-6)
+    assert seen(close).kind is Kind.PROVED
     assert len(set(ups)) > len(set(downs))
     monkeypatch.setattr(decide, "_MOST_NODES", 600)
-    assert seen(bound * 0.9999).kind is Kind.NOT_CHECKED
+    assert seen(close).kind is Kind.NOT_CHECKED
     assert len(set(ups)) == 1
+
+
+@pytest.mark.parametrize(
+    ("uppers", "lowers", "verdict", "asked"),
+    [
+        ([0.2, 0.102, 0.1015, 0.1], [0.05, 0.08, 0.0855, 0.0880, 0.0895, 0.0902], False, (3, 6)),
+        ([0.2, 0.1, 0.095, 0.0925, 0.091, 0.0899], [0.05, 0.07, 0.071], True, (6, 3)),
+        ([0.2, 0.102, 0.1015], [0.05, 0.07, 0.071], None, (3, 3)),
+        ([0.2, 0.1, 0.095], [0.05, None, 0.085], None, (3, 3)),
+    ],
+)
+def test_each_end_goes_on_as_long_as_it_may_decide(monkeypatch, uppers, lowers, verdict, asked):
+    count = {"above": 0, "below": 0}
+
+    class Fake:
+        """A lattice whose laws have the next number of a list."""
+
+        def __init__(self, **ends):
+            self.ends = ends
+
+        def law(self, name):
+            count[name] += 1
+            found = self.ends[name]
+            return None if found is None else type("Told", (), {"delta": lambda self, ratio: arb(found)})()
+
+        def above(self, parts):
+            return self.law("above")
+
+        def below(self, parts):
+            return self.law("below")
+
+    longest = itertools.zip_longest(uppers, lowers)
+    monkeypatch.setattr(decide, "lattices", lambda *_: (Fake(above=up, below=low) for up, low in longest))
+    shape = decide.Sampled({"REMOVE": decide.Direction((), ())})
+    answer = shape.answer("REMOVE", 1.0, 0.09, Work(1e-9, 1.0, np.random.default_rng(1)))
+    assert answer.verdict is verdict
+    assert (count["above"], count["below"]) == asked
 
 
 @pytest.mark.parametrize(
