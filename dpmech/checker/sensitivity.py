@@ -8,8 +8,10 @@ one, so that the smallest counts; lower bounds serve to refute only.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from flint import arb, arb_poly
@@ -95,7 +97,6 @@ def _together(strategy: Strategy, pattern: Pattern) -> arb:
     """|C_0 + C_b + ... + C_((k-1) b)|^2, or less: what equal gradients attain."""
     columns = range(0, strategy.n, pattern.apart)[: pattern.most]
     if strategy.coefs is None:
-        assert strategy.matrix is not None  # noqa: S101 - one of the two is there
         return sum((sum((arb(row[j]) for j in columns), arb(0)) ** 2 for row in strategy.matrix), arb(0))
     factors = [arb(0)] * strategy.n
     for j in columns:
@@ -130,13 +131,8 @@ def _leftmost(coefs: list[arb], pattern: Pattern) -> arb:
 
 def _envelope(coefs: list[arb]) -> list[arb]:
     """The least non-increasing numbers above the upper ends of |coefs|."""
-    rising, largest = [], arb(0)
-    for c in reversed(coefs):
-        size = arb(c.abs_upper())
-        largest = max(largest, size)
-        rising.append(largest)
-    rising.reverse()
-    return rising
+    sizes = (arb(c.abs_upper()) for c in reversed(coefs))
+    return list(itertools.accumulate(sizes, max))[::-1]
 
 
 def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
@@ -149,22 +145,27 @@ def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
         return sum(norms[: k * b : b], arb(0))
     if pattern.evenly:
         return largest_of([sum(norms[s::b][:k], arb(0)) for s in range(b)])
-    if k >= -(-n // b):
-        best: list[arb] = []
-        for i, weight in enumerate(norms):
-            with_it = weight if i < b else weight + best[i - b]
-            best.append(with_it if not i else with_it.max(best[i - 1]))
-        return best[-1]
-    if n * k > _MOST_SUMS:
+    capped = k < -(-n // b)
+    if capped and n * k > _MOST_SUMS:
         raise NotChecked(f"{k} participations in {n} steps of unequal columns")
-    before = [arb(0)] * n
-    for _ in range(k):
-        now: list[arb] = []
-        for i, weight in enumerate(norms):
-            with_it = weight if i < b else weight + before[i - b]
-            now.append(with_it if not i else with_it.max(now[i - 1]))
-        before = now
-    return before[-1]
+    return _best_separated(norms, b, k if capped else None, arb.max)
+
+
+def _best_separated(
+    weights: Sequence[Any], b: int, most: int | None, larger: Callable[[Any, Any], Any]
+) -> Any:  # noqa: ANN401
+    """The largest sum of weights >= 0 over places b or more apart, at most so many of them.
+
+    Weights are balls, or arrays of floats that are each for themselves; `larger` is their maximum.
+    """
+    best: list[Any] = [0] * len(weights)
+    for _ in range(1 if most is None else most):
+        before, best = best, []
+        earlier = best if most is None else before
+        for i, weight in enumerate(weights):
+            with_it = weight + earlier[i - b] if i >= b else weight
+            best.append(larger(with_it, best[-1]) if best else with_it)
+    return best[-1]
 
 
 def _absolute_gram(strategy: Strategy) -> np.ndarray:
@@ -179,7 +180,7 @@ def _absolute_gram(strategy: Strategy) -> np.ndarray:
         size = np.abs(matrix).T @ np.abs(matrix)
         gamma = 1.01 * (n + 8) * _UNIT
         gram = np.abs(matrix.T @ matrix) + gamma * (1.0 + gamma) * size + 1e-290
-        return _finite(gram * (1.0 + 8 * _UNIT))
+        return np.asarray(gram * (1.0 + 8 * _UNIT))
     largest = max(float(c.abs_upper()) for c in strategy.coefs)
     coefs = _known(strategy.coefs, largest * _NOTHING)
     size = _toeplitz_gram(np.abs(coefs))
@@ -189,13 +190,7 @@ def _absolute_gram(strategy: Strategy) -> np.ndarray:
     if strategy.scale is not None:
         scale = _known(strategy.scale, 0.0)
         gram = gram * scale[:, None] * scale[None, :]
-    return _finite(gram * (1.0 + 16 * _UNIT))
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    if not np.all(np.isfinite(values)):
-        raise NotChecked("entries of C whose products leave float64")
-    return values
+    return np.asarray(gram * (1.0 + 16 * _UNIT))
 
 
 def _known(balls: list[arb], floor: float) -> np.ndarray:
@@ -226,28 +221,16 @@ def _toeplitz_gram(coefs: np.ndarray) -> np.ndarray:
 def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
     """For every row the best set that holds it, then the best set of rows; rounded up."""
     n, b, k = len(gram), pattern.apart, pattern.most
+    if not np.all(np.isfinite(gram)):
+        raise NotChecked("entries of C whose products leave float64")
     if pattern.evenly:
         sums = [math.fsum(gram[s::b, s::b][:k, :k].ravel()) for s in range(b)]
         return max(sums) * (1.0 + 4 * _UNIT)
-    if n * n * k > _MOST_ROWS and k < -(-n // b):
+    capped = k < -(-n // b)
+    if capped and n * n * k > _MOST_ROWS:
         raise NotChecked(f"{k} participations of {n} steps, row by row")
     steps = np.arange(n)
     others = np.where(np.abs(steps[:, None] - steps[None, :]) < b, 0.0, gram)
-    capped = k < -(-n // b)
-    rows = np.diagonal(gram) + _best_separated(others, b, k - 1 if capped else None)
-    best = _best_separated(rows[None, :], b, k if capped else None)[0]
+    rows = np.diagonal(gram) + _best_separated(others.T, b, k - 1 if capped else None, np.maximum)
+    best = _best_separated(rows, b, k if capped else None, max)
     return float(best) * (1.0 + 2.02 * (2 * k + 4) * _UNIT)
-
-
-def _best_separated(weights: np.ndarray, b: int, most: int | None) -> np.ndarray:
-    """For each row of weights >= 0 the largest sum over places b or more apart, at most so many of them."""
-    rows, n = weights.shape
-    before = np.zeros((n, rows))
-    for _ in range(1 if most is None else most):
-        now = np.empty((n, rows))
-        earlier = now if most is None else before
-        for i in range(n):
-            with_it = weights[:, i] + (earlier[i - b] if i >= b else 0.0)
-            now[i] = with_it if not i else np.maximum(now[i - 1], with_it)
-        before = now
-    return np.asarray(before[-1])
