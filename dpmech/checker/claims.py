@@ -11,10 +11,7 @@ from .strategies import NotChecked, Strategy, reciprocal, strategy_of
 
 __all__ = ["COEFFICIENTS", "Claim", "claim_of"]
 
-_CERTIFICATE: dict[str, Any] = {
-    "guarantee": Any, "schema_version": int, "claim": dict, "evidence": Any, "trainer": Any,
-    "fingerprint": Any, "seal": Any,
-}  # fmt: skip
+_REST = dict.fromkeys(("guarantee", "evidence", "trainer", "fingerprint", "seal"), Any)
 _CLAIM: dict[str, Any] = {
     "eps": float, "delta": float, "adjacency": str, "sigma": float, "unit": str, "n": int, "strategy": Any,
     "strategy_hash": Any, "participation": dict, "clip_norm": float | dict | None, "expected_batch_size": Any,
@@ -82,15 +79,13 @@ class Claim:
 def claim_of(document: dict[str, Any]) -> Claim:
     """The claim of a decoded certificate."""
     what = "a certificate of schema version 1"
-    version = entries(document, what, **_CERTIFICATE)["schema_version"]
+    version = entries(document, what, schema_version=int, claim=dict, **_REST)["schema_version"]
     if version != 1:
         raise BadDocument(f"it has schema version {version}, and is not {what}")
     claim = entries(document["claim"], "the claim", ("dataset_size",), **_CLAIM)
     eps, delta, sigma, size = claim["eps"], claim["delta"], claim["sigma"], claim.get("dataset_size")
     if eps < 0.0 or not 0.0 < delta < 1.0 or sigma <= 0.0:
-        raise BadDocument(
-            f"eps {eps!r}, delta {delta!r} and sigma {sigma!r} have to be >= 0, in (0, 1) and > 0"
-        )
+        raise BadDocument(f"eps {eps!r}, delta {delta!r}, sigma {sigma!r} are not >= 0, in (0, 1) and > 0")
     if eps > _LARGEST_EPS or delta < _LEAST_DELTA:
         raise NotChecked(f"eps above {_LARGEST_EPS:g} or delta below {_LEAST_DELTA:g}")
     adjacency, unit, participation = claim["adjacency"], claim["unit"], claim["participation"]
@@ -114,9 +109,9 @@ def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN40
     """The first coefficients of C or C^-1, which readers without dpmech go by, may not say otherwise."""
     if not isinstance(stated, dict) or stated.get("of") not in COEFFICIENTS:
         return
-    of, leading, total = (stated.get(name) for name in ("of", "leading", "total"))
-    few = isinstance(leading, list) and 0 < len(leading) <= min(strategy.n, _MOST_COEFFICIENTS)
-    if strategy.coefs is None or not few:
+    of, leading, total = stated["of"], stated.get("leading"), stated.get("total")
+    most = min(strategy.n, _MOST_COEFFICIENTS)
+    if strategy.coefs is None or not isinstance(leading, list) or not 0 < len(leading) <= most:
         raise BadDocument(f"the coefficients are {shown(leading)}")
     if stated.get("columns_scaled") is not (strategy.scale is not None):
         raise BadDocument("the coefficients say otherwise whether columns are scaled")

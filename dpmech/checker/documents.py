@@ -43,8 +43,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
                 raise BadDocument("it is not a regular file")
             content = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadDocument(f"it cannot be read ({reason})") from error
+        raise BadDocument(f"it cannot be read ({getattr(error, 'strerror', error)})") from error
     if len(content) > LARGEST_FILE:
         raise BadDocument(f"it is larger than {LARGEST_FILE} bytes")
     return content
@@ -83,8 +82,6 @@ def parse(content: bytes) -> dict[str, Any]:
             parse_int=_short_integer,
             object_pairs_hook=_without_repeats,
         )
-    except BadDocument:
-        raise
     except (ValueError, RecursionError) as error:  # malformed JSON, or bytes that are no UTF-8
         raise BadDocument(f"it is not JSON ({shown(str(error))})") from error
     if not isinstance(document, dict):
@@ -137,12 +134,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_depth(document: dict[str, Any]) -> None:
     level: list[Any] = [document]
     for _ in range(DEEPEST):
-        level = [
-            item
-            for one in level
-            if isinstance(one, dict | list)
-            for item in (one.values() if isinstance(one, dict) else one)
-        ]
+        objects = (list(one.values()) if isinstance(one, dict) else one for one in level)
+        level = [item for one in objects if isinstance(one, list) for item in one]
     if level:
         raise BadDocument(f"it is nested more than {DEEPEST} levels deep")
 

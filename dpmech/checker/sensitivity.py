@@ -8,9 +8,10 @@ one, so that the smallest counts; lower bounds serve to refute only.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,12 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
         if strategy.unit_columns and strategy.ratio is not None:
             uppers.append((leftmost, "leftmost columns, normalised geometric"))
         scale = arb(1) if strategy.scale is None else largest_of([s * s for s in strategy.scale])
-        uppers.append((scale * _leftmost(_envelope(strategy.coefs), pattern), "leftmost columns"))
+        sizes = [abs(c) for c in strategy.coefs]
+        rising = itertools.accumulate((arb(size.abs_upper()) for size in reversed(sizes)), max)
+        # Reversed, the least non-increasing numbers above the upper ends of |coefs|.
+        uppers.append((scale * _leftmost(list(rising)[::-1], pattern), "leftmost columns"))
         if pattern.evenly:
-            first = _leftmost([abs(c) for c in strategy.coefs], pattern)
-            uppers.append((scale * first, "first evenly spaced set"))
+            uppers.append((scale * _leftmost(sizes, pattern), "first evenly spaced set"))
     lower = max(lowers, key=lambda value: float(value.lower()))
     close = [upper for upper, _ in uppers if float(upper.upper()) <= float(lower.lower()) * (1.0 + 1e-12)]
     if not close and n <= _LARGEST_GRAM:
@@ -86,53 +89,37 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
 
 def largest_of(values: Sequence[arb]) -> arb:
     """A ball that contains the largest of the numbers in the balls."""
-    largest = values[0]
-    for value in values[1:]:
-        if not value <= largest:
-            largest = largest.max(value)
-    return largest
+    return functools.reduce(lambda most, value: most if value <= most else most.max(value), values)
 
 
 def _together(strategy: Strategy, pattern: Pattern) -> arb:
     """|C_0 + C_b + ... + C_((k-1) b)|^2, or less: what equal gradients attain."""
-    columns = range(0, strategy.n, pattern.apart)[: pattern.most]
+    n, columns = strategy.n, range(0, strategy.n, pattern.apart)[: pattern.most]
     if strategy.coefs is None:
-        return sum((sum((arb(row[j]) for j in columns), arb(0)) ** 2 for row in strategy.matrix), arb(0))
-    factors = [arb(0)] * strategy.n
-    for j in columns:
-        factors[j] = arb(1) if strategy.scale is None else strategy.scale[j]
-    if strategy.ratio is not None:  # a recursion keeps small entries exact, and is short
-        total = entry = arb(0)
-        for factor in factors:
-            entry = entry * strategy.ratio + factor
-            total += entry * entry
-        return total
+        return _squares(sum((arb(row[j]) for j in columns), arb(0)) for row in strategy.matrix)
+    ratio, scale = strategy.ratio, strategy.scale or [arb(1)] * n
+    factors = [scale[t] if t in columns else arb(0) for t in range(n)]
+    if ratio is not None:  # a recursion keeps small entries exact, and is short
+        return _squares(itertools.accumulate(factors, lambda entry, factor: entry * ratio + factor))
     if strategy.scale is None:
         return _leftmost(strategy.coefs, pattern)
-    if strategy.n > _LONGEST_PRODUCT:
+    if n > _LONGEST_PRODUCT:
         return arb(0)  # a lower bound, and no good one
-    product = arb_poly(strategy.coefs) * arb_poly(factors)
-    return sum((x * x for x in product.coeffs()[: strategy.n]), arb(0))
+    return _squares((arb_poly(strategy.coefs) * arb_poly(factors)).coeffs()[:n])
 
 
 def _leftmost(coefs: list[arb], pattern: Pattern) -> arb:
     """|C_0 + C_b + ... + C_((k-1) b)|^2 of the Toeplitz matrix of these numbers >= 0."""
     b, k = pattern.apart, pattern.most
-    total = arb(0)
     entries: list[arb] = []
     for t, c in enumerate(coefs):
         entry = c if t < b else entries[t - b] + c
-        if t >= k * b:
-            entry -= coefs[t - k * b]
-        entries.append(entry)
-        total += entry * entry
-    return total
+        entries.append(entry if t < k * b else entry - coefs[t - k * b])
+    return _squares(entries)
 
 
-def _envelope(coefs: list[arb]) -> list[arb]:
-    """The least non-increasing numbers above the upper ends of |coefs|."""
-    sizes = (arb(c.abs_upper()) for c in reversed(coefs))
-    return list(itertools.accumulate(sizes, max))[::-1]
+def _squares(entries: Iterable[arb]) -> arb:
+    return sum((entry * entry for entry in entries), arb(0))
 
 
 def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
@@ -148,7 +135,8 @@ def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
     capped = k < -(-n // b)
     if capped and n * k > _MOST_SUMS:
         raise NotChecked(f"{k} participations in {n} steps of unequal columns")
-    return _best_separated(norms, b, k if capped else None, arb.max)
+    best: arb = _best_separated(norms, b, k if capped else None, arb.max)
+    return best
 
 
 def _best_separated(
@@ -206,15 +194,13 @@ def _known(balls: list[arb], floor: float) -> np.ndarray:
 
 def _toeplitz_gram(coefs: np.ndarray) -> np.ndarray:
     n = coefs.size
-    gram, row, rest = np.empty((n, n)), np.zeros(n + 1), np.zeros(n + 1)
+    gram, row, rest = np.empty((n, n)), np.zeros(n), np.zeros(n)
     for i in range(n - 1, -1, -1):
-        shifted, lost = row[1:].copy(), rest[1:].copy()
-        added = coefs[n - 1 - i] * coefs[::-1]
-        total = shifted + added
-        back = total - shifted
-        rest[:n] = lost + ((shifted - (total - back)) + (added - back))
-        row[:n] = total
-        gram[i] = total + rest[:n]
+        shifted, added = np.append(row[1:], 0.0), coefs[n - 1 - i] * coefs[::-1]
+        row = shifted + added
+        back = row - shifted
+        rest = np.append(rest[1:], 0.0) + ((shifted - (row - back)) + (added - back))
+        gram[i] = row + rest
     return gram
 
 
@@ -231,6 +217,6 @@ def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
         raise NotChecked(f"{k} participations of {n} steps, row by row")
     steps = np.arange(n)
     others = np.where(np.abs(steps[:, None] - steps[None, :]) < b, 0.0, gram)
-    rows = np.diagonal(gram) + _best_separated(others.T, b, k - 1 if capped else None, np.maximum)
-    best = _best_separated(rows, b, k if capped else None, max)
+    rows = np.diagonal(gram) + _best_separated(list(others.T), b, k - 1 if capped else None, np.maximum)
+    best = _best_separated(list(rows), b, k if capped else None, max)
     return float(best) * (1.0 + 2.02 * (2 * k + 4) * _UNIT)

@@ -127,7 +127,7 @@ def _first_positive(values: list[Any], n: int) -> list[arb]:
 
 
 def _recursion(name: str, count: int, n: int, step: Callable[[arb, int], arb]) -> list[arb]:
-    """c_0 = 1 and c_t = step(c_(t-1), t), the first `count` of them; there may be n."""
+    """c_0 = 1 and c_t = step(c_(t-1), t): as many as the entry of this name says, which is at most n."""
     if not 1 <= count <= n:
         raise BadDocument(f"{name} of the strategy is {count}, not an integer in [1, {n}]")
     return list(itertools.accumulate(range(1, count), step, initial=arb(1)))
@@ -149,21 +149,18 @@ def reciprocal(values: list[arb], n: int) -> list[arb]:
     return _padded(series, n)
 
 
-def _identity(n: int) -> Strategy:
-    return Strategy(n, _padded([arb(1)], n), ratio=arb(0))
-
-
 def _diagonal(entries: list[Any]) -> Strategy:
     scale = _balls("entries", entries, _LARGEST_N)
     if not all(x > 0 for x in scale):
         raise BadDocument(f"entries of the strategy are {shown(entries)}, not all > 0")
-    return dataclasses.replace(_identity(len(scale)), scale=scale)
+    return dataclasses.replace(_geometric(len(scale)), scale=scale)
 
 
-def _lambda_cgd(n: int, lam: float) -> Strategy:
+def _geometric(n: int, lam: float = 0.0) -> Strategy:
     if not 0.0 <= lam < 1.0:
         raise BadDocument(f"lam of the strategy is {lam!r}, not in [0, 1)")
-    return Strategy(n, _recursion("n", n, n, lambda c, _: c * arb(lam)), ratio=arb(lam))
+    ratio = arb(lam)
+    return Strategy(n, _recursion("n", n, n, lambda c, _: c * ratio), ratio=ratio)
 
 
 def _square_root(n: int, bands: int | None) -> Strategy:
@@ -202,10 +199,9 @@ def _blt(n: int, decays: list[Any], scales: list[Any]) -> Strategy:
 
 def _dense(matrix: list[Any]) -> Strategy:
     n = len(matrix)
-    if n < 1 or any(not isinstance(row, list) or len(row) != n for row in matrix):
-        raise BadDocument(f"matrix of the strategy is {shown(matrix)}, not square")
-    if any(type(x) is not float for row in matrix for x in row):
-        raise BadDocument(f"matrix of the strategy is {shown(matrix)}, not all floats")
+    square = n >= 1 and all(isinstance(row, list) and len(row) == n for row in matrix)
+    if not square or any(type(x) is not float for row in matrix for x in row):
+        raise BadDocument(f"matrix of the strategy is {shown(matrix)}, not a square one of floats")
     if any(row[i] == 0.0 or any(row[i + 1 :]) for i, row in enumerate(matrix)):
         raise BadDocument("matrix of the strategy is not lower-triangular with a non-zero diagonal")
     return Strategy(n, matrix=matrix)
@@ -213,9 +209,9 @@ def _dense(matrix: list[Any]) -> Strategy:
 
 # What a strategy of each type states, and who makes it of that.
 _MAKERS: dict[str, tuple[dict[str, Any], Callable[..., Strategy]]] = {
-    "Identity": ({"n": int}, _identity),
+    "Identity": ({"n": int}, _geometric),
     "Diagonal": ({"entries": list}, _diagonal),
-    "LambdaCGD": ({"n": int, "lam": float}, _lambda_cgd),
+    "LambdaCGD": ({"n": int, "lam": float}, _geometric),
     "SquareRoot": ({"n": int, "bands": int | None}, _square_root),
     "InverseSquareRoot": ({"n": int, "inverse_bands": int}, _inverse_square_root),
     "BandedToeplitz": ({"n": int, "coefs": list}, _banded_toeplitz),
