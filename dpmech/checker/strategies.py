@@ -85,10 +85,8 @@ def strategy_of(data: Any) -> Strategy:  # noqa: ANN401 - what the file holds
     """The strategy that the decoded entry `claim.strategy` states."""
     depth = 0
     while isinstance(data, dict) and data.get("type") == "ColumnNormalized":
-        data, depth = (
-            entries(data, "a ColumnNormalized strategy", type=str, strategy=dict)["strategy"],
-            depth + 1,
-        )
+        data = entries(data, "a ColumnNormalized strategy", type=str, strategy=dict)["strategy"]
+        depth += 1
         if depth > _DEEPEST:
             raise BadDocument(f"ColumnNormalized is nested more than {_DEEPEST} times")
     kind = data.get("type") if isinstance(data, dict) else None
