@@ -6,11 +6,11 @@ has the theorems and their proofs:
 1. `documents`: a file to plain data, or one sentence why not.
 2. `claims`: plain data to a claim.
 3. `strategies`, `sensitivity`: parameters to C, and C to a sensitivity.
-4. `gaussian`: what is not sampled, in closed form.
-5. `losses`, `pairs`: sampling release by release; lattices and powers of polynomials.
-6. `components`, `mixtures`, `confidence`: random allocations; draws and bets.
-7. `decide`: which of these covers a claim, and the verdict.
-8. `records`, `ledgers`: what else files hold. This file: from a file to a verdict. `__main__`: the command.
+4. `losses`, `pairs`: what is not sampled, in closed form; sampling release by release, by lattices and powers
+   of polynomials; grids.
+5. `confidence`, `mixtures`, `chains`, `components`: random allocations; draws and bets.
+6. `decide`: which of these covers a claim, and the verdict.
+7. `records`, `ledgers`: what else files hold. This file: from a file to a verdict. `__main__`: the command.
 
 Of every line ask: what wrong claim would this accept?
 """

@@ -28,21 +28,12 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Exit code: 0 all PROVED, 1 one REFUTED, 2 one cannot be read, 3 one NOT CHECKED.",
     )
     parser.add_argument("files", nargs="+", metavar="certificate.json")
-    parser.add_argument(
-        "--seconds",
-        type=_seconds,
-        default=SECONDS,
-        help="CPU time that one direction may take (default %(default)g)",
-    )
-    parser.add_argument(
-        "--total",
-        type=float,
-        nargs=2,
-        metavar=("EPS", "DELTA"),
-        help="of all releases of a ledger together (default: its budget, or an eps that is found)",
-    )
+    times = "CPU time that one direction may take (default %(default)g)"
+    parser.add_argument("--seconds", type=_seconds, default=SECONDS, help=times)
+    totals = "of all releases of a ledger together (default: its budget, or an eps that is found)"
+    parser.add_argument("--total", type=float, nargs=2, metavar=("EPS", "DELTA"), help=totals)
     options = parser.parse_args(arguments)
-    total = None if options.total is None else (options.total[0], options.total[1])
+    total = options.total and tuple(options.total)
     if total is not None and not (0.0 <= total[0] <= 1e5 and 0.0 < total[1] < 1.0):
         parser.error("--total takes eps in [0, 1e5] and delta in (0, 1)")
     codes = set()

@@ -1,28 +1,28 @@
 """What a certificate claims, and which mechanism that is: `claim` to a `Claim`, with every entry checked."""
 
 import dataclasses
-import math
 from typing import Any
 
 from flint import arb
 
-from .documents import BadDocument, shown
+from .documents import BadDocument, entries, shown
 from .losses import rounded_up
 from .strategies import NotChecked, Strategy, reciprocal, strategy_of
 
 __all__ = ["COEFFICIENTS", "Claim", "claim_of"]
 
-_ENTRIES = {
-    "eps", "delta", "adjacency", "sigma", "unit", "n", "strategy", "strategy_hash", "participation",
-    "clip_norm", "expected_batch_size", "coefficients",
+_REST = dict.fromkeys(("guarantee", "evidence", "trainer", "fingerprint", "seal"), Any)
+_CLAIM: dict[str, Any] = {
+    "eps": float, "delta": float, "adjacency": str, "sigma": float, "unit": str, "n": int, "strategy": Any,
+    "strategy_hash": Any, "participation": dict, "clip_norm": float | dict | None, "expected_batch_size": Any,
+    "coefficients": Any, "dataset_size": int | None,
 }  # fmt: skip
-_OPTIONAL = {"dataset_size"}
-_DOCUMENT = {"guarantee", "schema_version", "claim", "evidence", "trainer", "fingerprint", "seal"}
-_ADAPTIVE = {
-    "type", "initial", "quantile", "rate", "count_share", "gradient_sigma", "count_stddev", "count_of_zero",
+_ADAPTIVE: dict[str, Any] = {
+    "type": str, "initial": Any, "quantile": Any, "rate": Any, "count_share": Any, "gradient_sigma": float,
+    "count_stddev": float, "count_of_zero": float,
 }  # fmt: skip
-_LARGEST = 2**53
 COEFFICIENTS = ("C", "C^-1")
+_LARGEST = 2**53
 _MOST_COEFFICIENTS = 100_000
 _LARGEST_EPS, _LEAST_DELTA = 1e5, 1e-300
 
@@ -78,103 +78,72 @@ class Claim:
 
 def claim_of(document: dict[str, Any]) -> Claim:
     """The claim of a decoded certificate."""
-    if (
-        set(document) != _DOCUMENT
-        or type(document["schema_version"]) is not int
-        or document["schema_version"] != 1
-    ):
-        raise BadDocument("it is not a certificate of schema version 1")
-    claim = document["claim"]
-    if not isinstance(claim, dict) or set(claim) - _OPTIONAL != _ENTRIES:
-        raise BadDocument("its claim has other entries than that of a certificate of schema version 1")
-    eps, delta, sigma = (_number(claim, name) for name in ("eps", "delta", "sigma"))
+    what = "a certificate of schema version 1"
+    version = entries(document, what, schema_version=int, claim=dict, **_REST)["schema_version"]
+    if version != 1:
+        raise BadDocument(f"it has schema version {version}, and is not {what}")
+    claim = entries(document["claim"], "the claim", ("dataset_size",), **_CLAIM)
+    eps, delta, sigma, size = claim["eps"], claim["delta"], claim["sigma"], claim.get("dataset_size")
     if eps < 0.0 or not 0.0 < delta < 1.0 or sigma <= 0.0:
-        raise BadDocument(
-            f"eps {eps!r}, delta {delta!r} and sigma {sigma!r} have to be >= 0, in (0, 1) and > 0"
-        )
+        raise BadDocument(f"eps {eps!r}, delta {delta!r}, sigma {sigma!r} are not >= 0, in (0, 1) and > 0")
     if eps > _LARGEST_EPS or delta < _LEAST_DELTA:
         raise NotChecked(f"eps above {_LARGEST_EPS:g} or delta below {_LEAST_DELTA:g}")
-    if claim["adjacency"] not in ("add_remove", "zero_out", "replace_one") or claim["unit"] not in (
-        "example",
-        "user",
-    ):
-        raise BadDocument(f"adjacency {shown(claim['adjacency'])} or unit {shown(claim['unit'])} is unknown")
+    adjacency, unit, participation = claim["adjacency"], claim["unit"], claim["participation"]
+    if adjacency not in {"add_remove", "zero_out", "replace_one"} or unit not in {"example", "user"}:
+        raise BadDocument(f"adjacency {shown(adjacency)} or unit {shown(unit)} is unknown")
     strategy = strategy_of(claim["strategy"])
-    if type(claim["n"]) is not int or claim["n"] != strategy.n:
-        raise BadDocument(f"claim.n is {shown(claim['n'])}, but the strategy has {strategy.n} steps")
-    participation = claim["participation"]
-    if not isinstance(participation, dict) or not isinstance(participation.get("type"), str):
-        raise BadDocument(f"claim.participation is {shown(participation)}")
-    size = claim.get("dataset_size")
-    if size is not None and (type(size) is not int or not 1 <= size <= _LARGEST):
-        raise BadDocument(f"dataset_size is {shown(size)}, not an integer in [1, {_LARGEST}]")
+    if claim["n"] != strategy.n:
+        raise BadDocument(f"claim.n is {claim['n']}, but the strategy has {strategy.n} steps")
+    if not isinstance(participation.get("type"), str):
+        raise BadDocument(f"claim.participation is {shown(participation)}, which has no type")
+    if size is not None and not 1 <= size <= _LARGEST:
+        raise BadDocument(f"dataset_size is {size}, not an integer in [1, {_LARGEST}]")
     if size is not None and participation.get("dataset_size", size) != size:
-        raise BadDocument("dataset_size of the claim is not that of its participation")
+        raise BadDocument(f"dataset_size of the claim is {size}, not that of its participation")
     _check_coefficients(claim["coefficients"], strategy)
-    noise = _noise(claim["clip_norm"], sigma)
-    return Claim(
-        eps,
-        delta,
-        noise,
-        claim["adjacency"],
-        claim["unit"],
-        strategy,
-        participation,
-        str(claim["strategy"]["type"]),
-    )
+    noise, kind = _noise(claim["clip_norm"], sigma), claim["strategy"]["type"]
+    return Claim(eps, delta, noise, adjacency, unit, strategy, participation, kind)
 
 
 def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN401 - what the file holds
     """The first coefficients of C or C^-1, which readers without dpmech go by, may not say otherwise."""
     if not isinstance(stated, dict) or stated.get("of") not in COEFFICIENTS:
         return
-    leading = stated.get("leading")
-    if (
-        strategy.coefs is None
-        or not isinstance(leading, list)
-        or not (0 < len(leading) <= min(strategy.n, _MOST_COEFFICIENTS))
-    ):
+    of, leading, total = stated["of"], stated.get("leading"), stated.get("total")
+    most = min(strategy.n, _MOST_COEFFICIENTS)
+    if strategy.coefs is None or not isinstance(leading, list) or not 0 < len(leading) <= most:
         raise BadDocument(f"the coefficients are {shown(leading)}")
     if stated.get("columns_scaled") is not (strategy.scale is not None):
         raise BadDocument("the coefficients say otherwise whether columns are scaled")
-    total = stated.get("total")
     if type(total) is not int or not len(leading) <= total <= strategy.n:
         raise BadDocument(f"the number of coefficients is {shown(total)}")
     own = strategy.coefs[:_MOST_COEFFICIENTS]
-    if stated["of"] == "C^-1":
+    if of == "C^-1":
         own = reciprocal(own, len(own))
     largest = max(float(c.abs_upper()) for c in own[: len(leading)])
     if any(c.abs_lower() > 1e-9 * largest for c in own[total:]):
-        raise BadDocument(f"{stated['of']} has more than the {total} coefficients that are stated")
+        raise BadDocument(f"{of} has more than the {total} coefficients that are stated")
     for t, (value, c) in enumerate(zip(leading, own, strict=False)):
         if type(value) is not float or not abs(value - float(c)) <= 1e-9 * largest:
-            raise BadDocument(
-                f"coefficient {t} of {stated['of']} is stated as {shown(value)}, not {float(c)!r}"
-            )
+            raise BadDocument(f"coefficient {t} of {of} is stated as {shown(value)}, not {float(c)!r}")
 
 
-def _number(record: dict[str, Any], name: str) -> float:
-    value = record[name]
-    if type(value) is not float or not math.isfinite(value):
-        raise BadDocument(f"{name} is {shown(value)}, not a float")
-    return value
-
-
-def _noise(clip: Any, sigma: float) -> arb:  # noqa: ANN401 - what the file holds
+def _noise(clip: float | dict[str, Any] | None, sigma: float) -> arb:
     """sigma, or what an adaptive clip norm leaves of it.
 
     The gradients of a step over its clip norm get noise of standard deviation g, the count of +1/2 and -1/2
     gets c: one example adds a vector of norm at most (g^-2 + (2 c)^-2)^(1/2) in noise scales. Where its
     gradient is zero it must add the zero vector, or under zero_out the count would move by 1.
     """
-    if clip is None or (type(clip) is float and 0.0 < clip < math.inf):
+    if not isinstance(clip, dict):
+        if clip is not None and not clip > 0.0:
+            raise BadDocument(f"clip_norm is {clip!r}, not null, a float > 0 or an AdaptiveClip")
         return arb(sigma)
-    if not isinstance(clip, dict) or set(clip) != _ADAPTIVE or clip["type"] != "AdaptiveClip":
-        raise BadDocument(f"clip_norm is {shown(clip)}, not null, a number > 0 or an AdaptiveClip")
-    if _number(clip, "count_of_zero") != 0.0:
-        raise BadDocument("an AdaptiveClip has to count a gradient of zero as 0")
-    gradient, count = _number(clip, "gradient_sigma"), _number(clip, "count_stddev")
-    if gradient <= 0.0 or count <= 0.0:
-        raise BadDocument("the noise scales of an AdaptiveClip have to be > 0")
+    entries(clip, "clip_norm", **_ADAPTIVE)
+    gradient, count, zero = clip["gradient_sigma"], clip["count_stddev"], clip["count_of_zero"]
+    if clip["type"] != "AdaptiveClip" or gradient <= 0.0 or count <= 0.0:
+        raise BadDocument(f"clip_norm is {shown(clip)}, not an AdaptiveClip with noise scales > 0")
+    if zero != 0.0:
+        raise BadDocument(f"an AdaptiveClip has to count a gradient of zero as 0, not {zero!r}")
     together = (arb(gradient) ** -2 + (2 * arb(count)) ** -2).rsqrt()
     return arb(sigma).min(together)

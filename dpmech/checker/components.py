@@ -29,18 +29,22 @@ def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | i
 
     For bins with orthogonal columns their number, if `grids`.
     """
+    if claim.participation["type"] != "MinSepSampling":
+        return _bins(claim, grids=grids)
+    claim.only("min_sep", "sampling_prob")
+    n, bands = claim.strategy.n, claim.strategy.bands()
+    apart, prob = claim.integer("min_sep", 1, n), claim.probability("sampling_prob")
+    if apart == 1 and prob == 1.0:
+        return None
+    if bands > apart:
+        raise NotChecked(f"steps that are {apart} apart, with {bands} bands")
+    _check_size(n, bands)
+    above, below = (Chain(_diagonals(claim, bands, upper=upper), apart, prob) for upper in (True, False))
+    return above, below
+
+
+def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int | None:
     kind, n = claim.participation["type"], claim.strategy.n
-    if kind == "MinSepSampling":
-        claim.only("min_sep", "sampling_prob")
-        apart, prob = claim.integer("min_sep", 1, n), claim.probability("sampling_prob")
-        if apart == 1 and prob == 1.0:
-            return None
-        bands = claim.strategy.bands()
-        if bands > apart:
-            raise NotChecked(f"steps that are {apart} apart, with {bands} bands")
-        _check_size(n, bands)
-        above, below = (Chain(_diagonals(claim, bands, upper=upper), apart, prob) for upper in (True, False))
-        return above, below
     users = kind == "UserBallsInBins"
     claim.only("bins", *["max_examples_per_user"] * users)
     bins = claim.integer("bins", 1, n)
@@ -60,24 +64,13 @@ def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | i
     _check_size(len(together), n)
     counts = np.array([np.bincount(one, minlength=bins) for one in together], dtype=np.float64)
     orders = [math.lgamma(examples + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in counts]
-    return _rounded(claim, counts, bins, np.array(orders) - examples * math.log(bins))
-
-
-def _diagonals(claim: Claim, bands: int, *, upper: bool) -> np.ndarray:
-    """Columns of C over sigma from the diagonal downwards, shape (n, bands), rounded up or down."""
-    strategy, n, matrix = claim.strategy, claim.strategy.n, np.array(claim.strategy.matrix)
-    found = np.zeros((n, bands))
-    for k in range(bands):
-        if strategy.coefs is None:
-            found[: n - k, k] = np.diagonal(matrix, -k)
-        else:
-            found[: n - k, k] = _end(strategy.coefs[k], upper=upper)
-    if strategy.scale is not None:
-        found *= np.array([_end(s, upper=upper) for s in strategy.scale])[:, None]
-    if not np.all((found == 0.0) | ((found > 1e-100) & (found < 1e100))):
-        raise NotChecked("entries of C that are below 1e-100 or above 1e100")
-    rounding = (1.0 + _ROUNDING) if upper else (1.0 - _ROUNDING)
-    return np.asarray(found * rounding / _end(claim.sigma, upper=not upper))
+    log_weights = np.array(orders) - examples * math.log(bins)
+    above = _over_noise(claim, counts @ _columns(claim.strategy, bins, upper=True), upper=True) + 1e-200
+    larger = Mixture(_narrowed(above), log_weights)
+    if n > WIDEST:
+        return larger, None
+    below = _over_noise(claim, counts @ _columns(claim.strategy, bins, upper=False), upper=False)
+    return larger, Mixture(below, log_weights)
 
 
 def _check_size(components: int, n: int) -> None:
@@ -85,39 +78,41 @@ def _check_size(components: int, n: int) -> None:
         raise NotChecked(f"{components} sums of columns of length {n}")
 
 
+def _diagonals(claim: Claim, bands: int, *, upper: bool) -> np.ndarray:
+    """Columns of C over sigma from the diagonal downwards, shape (n, bands), rounded up or down."""
+    coefs, n, matrix = claim.strategy.coefs, claim.strategy.n, np.array(claim.strategy.matrix)
+    found, scale = np.zeros((n, bands)), _ends(claim.strategy.scale or [arb(1)] * n, upper=upper)
+    for k in range(bands):
+        entries = np.diagonal(matrix, -k) if coefs is None else _ends([coefs[k]], upper=upper)
+        found[: n - k, k] = entries * scale[: n - k]
+    if not np.all((found == 0.0) | ((found > 1e-100) & (found < 1e100))):
+        raise NotChecked("entries of C that are below 1e-100 or above 1e100")
+    return _over_noise(claim, found, upper=upper)
+
+
 def _columns(strategy: Strategy, bins: int, *, upper: bool) -> np.ndarray:
     """Row i: the sum of columns i, i + bins, ... of C, shape (bins, n), from the ends of the balls."""
     n = strategy.n
-    sums = np.zeros((bins, n))
     if strategy.coefs is None:
-        matrix = np.array(strategy.matrix)
-        for start in range(0, n, bins):
-            sums += matrix[:, start : start + bins].T
-        return sums
-    coefs = np.array([_end(c, upper=upper) for c in strategy.coefs])
-    scale = np.ones(n) if strategy.scale is None else np.array([_end(s, upper=upper) for s in strategy.scale])
+        return np.asarray(np.array(strategy.matrix).T.reshape(-1, bins, n).sum(axis=0))
+    coefs, scale = (_ends(balls, upper=upper) for balls in (strategy.coefs, strategy.scale or [arb(1)] * n))
     # Away from the ends of the range of float64, where numbers lose digits.
     if not (1e-100 < coefs.max() < 1e100 and 1e-100 < scale.min() <= scale.max() < 1e100):
         raise NotChecked("entries of C that are below 1e-100 or above 1e100")
+    sums = np.zeros((bins, n))
     for j in range(n):
         sums[j % bins, j:] += coefs[: n - j] * scale[j]
     return sums
 
 
-def _end(ball: arb, *, upper: bool) -> float:
-    return float(ball.upper() if upper else ball.lower())
+def _ends(balls: list[arb], *, upper: bool) -> np.ndarray:
+    return np.array([float(ball.upper() if upper else ball.lower()) for ball in balls])
 
 
-def _rounded(
-    claim: Claim, counts: np.ndarray, bins: int, log_weights: np.ndarray
-) -> tuple[Mixture, Mixture | None]:
-    """Components that take the sums of columns of `bins` bins so often as `counts` says."""
-    smaller, larger = _end(claim.sigma, upper=False), _end(claim.sigma, upper=True)
-    above = counts @ _columns(claim.strategy, bins, upper=True) * (1.0 + _ROUNDING) / smaller + 1e-200
-    if above.shape[1] > WIDEST:
-        return Mixture(_narrowed(above), log_weights), None
-    below = counts @ _columns(claim.strategy, bins, upper=False) * (1.0 - _ROUNDING) / larger
-    return Mixture(_narrowed(above), log_weights), Mixture(below, log_weights)
+def _over_noise(claim: Claim, sums: np.ndarray, *, upper: bool) -> np.ndarray:
+    """Sums of columns over sigma, up or down by more than all that was rounded."""
+    rounding = 1.0 + _ROUNDING if upper else 1.0 - _ROUNDING
+    return np.asarray(sums * rounding / _ends([claim.sigma], upper=not upper))
 
 
 def _narrowed(root: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import os
 import stat
 import typing
 from collections.abc import Collection
-from typing import Any, NoReturn
+from typing import Any
 
 __all__ = [
     "LARGEST_FILE", "BadDocument", "check_seal", "decode", "entries", "floats", "parse", "read_bytes",
@@ -43,20 +43,24 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
                 raise BadDocument("it is not a regular file")
             content = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadDocument(f"it cannot be read ({reason})") from error
+        raise BadDocument(f"it cannot be read ({getattr(error, 'strerror', error)})") from error
     if len(content) > LARGEST_FILE:
         raise BadDocument(f"it is larger than {LARGEST_FILE} bytes")
     return content
 
 
 def entries(data: Any, what: str, optional: Collection[str] = (), /, **kinds: Any) -> dict[str, Any]:  # noqa: ANN401
-    """An object with exactly these entries, each of its type or types; the optional ones may be absent."""
+    """An object with exactly these entries, each of its type or types; the optional ones may be absent.
+
+    Floats are finite: `parse` lets through no others.
+    """
     if not isinstance(data, dict) or not set(kinds) - set(optional) <= set(data) <= set(kinds):
-        raise BadDocument(f"{what} has other entries than it should: {shown(data)}")
+        raise BadDocument(f"{what} has other entries than {', '.join(kinds)}: {shown(data)}")
     for name, value in data.items():
-        if kinds[name] is not Any and type(value) not in (*typing.get_args(kinds[name]), kinds[name]):
-            raise BadDocument(f"{name} of {what} is {shown(value)}")
+        accepted = typing.get_args(kinds[name]) or (kinds[name],)
+        if Any not in accepted and type(value) not in accepted:
+            names = " or ".join(kind.__name__ for kind in accepted)
+            raise BadDocument(f"{name} of {what} is {shown(value)}, not {names}")
     return data
 
 
@@ -73,13 +77,11 @@ def parse(content: bytes) -> dict[str, Any]:
     try:
         document = json.loads(
             content.decode("utf-8"),
-            parse_constant=_refuse_constant,
+            parse_constant=_finite,
             parse_float=_finite,
             parse_int=_short_integer,
             object_pairs_hook=_without_repeats,
         )
-    except BadDocument:
-        raise
     except (ValueError, RecursionError) as error:  # malformed JSON, or bytes that are no UTF-8
         raise BadDocument(f"it is not JSON ({shown(str(error))})") from error
     if not isinstance(document, dict):
@@ -108,14 +110,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _refuse_constant(constant: str) -> NoReturn:
-    raise BadDocument(f"{constant} is not a number that it may hold")
-
-
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise BadDocument(f"the number {shown(text)} is out of the range of float64")
+        raise BadDocument(f"the number {shown(text)} is NaN or out of the range of float64")
     return value
 
 
@@ -136,12 +134,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_depth(document: dict[str, Any]) -> None:
     level: list[Any] = [document]
     for _ in range(DEEPEST):
-        level = [
-            item
-            for one in level
-            if isinstance(one, dict | list)
-            for item in (one.values() if isinstance(one, dict) else one)
-        ]
+        objects = (list(one.values()) if isinstance(one, dict) else one for one in level)
+        level = [item for one in objects if isinstance(one, list) for item in one]
     if level:
         raise BadDocument(f"it is nested more than {DEEPEST} levels deep")
 

@@ -8,8 +8,11 @@ one, so that the smallest counts; lower bounds serve to refute only.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from flint import arb, arb_poly
@@ -68,10 +71,12 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
         if strategy.unit_columns and strategy.ratio is not None:
             uppers.append((leftmost, "leftmost columns, normalised geometric"))
         scale = arb(1) if strategy.scale is None else largest_of([s * s for s in strategy.scale])
-        uppers.append((scale * _leftmost(_envelope(strategy.coefs), pattern), "leftmost columns"))
+        sizes = [abs(c) for c in strategy.coefs]
+        rising = itertools.accumulate((arb(size.abs_upper()) for size in reversed(sizes)), max)
+        # Reversed, the least non-increasing numbers above the upper ends of |coefs|.
+        uppers.append((scale * _leftmost(list(rising)[::-1], pattern), "leftmost columns"))
         if pattern.evenly:
-            first = _leftmost([abs(c) for c in strategy.coefs], pattern)
-            uppers.append((scale * first, "first evenly spaced set"))
+            uppers.append((scale * _leftmost(sizes, pattern), "first evenly spaced set"))
     lower = max(lowers, key=lambda value: float(value.lower()))
     close = [upper for upper, _ in uppers if float(upper.upper()) <= float(lower.lower()) * (1.0 + 1e-12)]
     if not close and n <= _LARGEST_GRAM:
@@ -84,59 +89,37 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
 
 def largest_of(values: Sequence[arb]) -> arb:
     """A ball that contains the largest of the numbers in the balls."""
-    largest = values[0]
-    for value in values[1:]:
-        if not value <= largest:
-            largest = largest.max(value)
-    return largest
+    return functools.reduce(lambda most, value: most if value <= most else most.max(value), values)
 
 
 def _together(strategy: Strategy, pattern: Pattern) -> arb:
     """|C_0 + C_b + ... + C_((k-1) b)|^2, or less: what equal gradients attain."""
-    columns = range(0, strategy.n, pattern.apart)[: pattern.most]
+    n, columns = strategy.n, range(0, strategy.n, pattern.apart)[: pattern.most]
     if strategy.coefs is None:
-        assert strategy.matrix is not None  # noqa: S101 - one of the two is there
-        return sum((sum((arb(row[j]) for j in columns), arb(0)) ** 2 for row in strategy.matrix), arb(0))
-    factors = [arb(0)] * strategy.n
-    for j in columns:
-        factors[j] = arb(1) if strategy.scale is None else strategy.scale[j]
-    if strategy.ratio is not None:  # a recursion keeps small entries exact, and is short
-        total = entry = arb(0)
-        for factor in factors:
-            entry = entry * strategy.ratio + factor
-            total += entry * entry
-        return total
+        return _squares(sum((arb(row[j]) for j in columns), arb(0)) for row in strategy.matrix)
+    ratio, scale = strategy.ratio, strategy.scale or [arb(1)] * n
+    factors = [scale[t] if t in columns else arb(0) for t in range(n)]
+    if ratio is not None:  # a recursion keeps small entries exact, and is short
+        return _squares(itertools.accumulate(factors, lambda entry, factor: entry * ratio + factor))
     if strategy.scale is None:
         return _leftmost(strategy.coefs, pattern)
-    if strategy.n > _LONGEST_PRODUCT:
+    if n > _LONGEST_PRODUCT:
         return arb(0)  # a lower bound, and no good one
-    product = arb_poly(strategy.coefs) * arb_poly(factors)
-    return sum((x * x for x in product.coeffs()[: strategy.n]), arb(0))
+    return _squares((arb_poly(strategy.coefs) * arb_poly(factors)).coeffs()[:n])
 
 
 def _leftmost(coefs: list[arb], pattern: Pattern) -> arb:
     """|C_0 + C_b + ... + C_((k-1) b)|^2 of the Toeplitz matrix of these numbers >= 0."""
     b, k = pattern.apart, pattern.most
-    total = arb(0)
     entries: list[arb] = []
     for t, c in enumerate(coefs):
         entry = c if t < b else entries[t - b] + c
-        if t >= k * b:
-            entry -= coefs[t - k * b]
-        entries.append(entry)
-        total += entry * entry
-    return total
+        entries.append(entry if t < k * b else entry - coefs[t - k * b])
+    return _squares(entries)
 
 
-def _envelope(coefs: list[arb]) -> list[arb]:
-    """The least non-increasing numbers above the upper ends of |coefs|."""
-    rising, largest = [], arb(0)
-    for c in reversed(coefs):
-        size = arb(c.abs_upper())
-        largest = max(largest, size)
-        rising.append(largest)
-    rising.reverse()
-    return rising
+def _squares(entries: Iterable[arb]) -> arb:
+    return sum((entry * entry for entry in entries), arb(0))
 
 
 def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
@@ -149,22 +132,28 @@ def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
         return sum(norms[: k * b : b], arb(0))
     if pattern.evenly:
         return largest_of([sum(norms[s::b][:k], arb(0)) for s in range(b)])
-    if k >= -(-n // b):
-        best: list[arb] = []
-        for i, weight in enumerate(norms):
-            with_it = weight if i < b else weight + best[i - b]
-            best.append(with_it if not i else with_it.max(best[i - 1]))
-        return best[-1]
-    if n * k > _MOST_SUMS:
+    capped = k < -(-n // b)
+    if capped and n * k > _MOST_SUMS:
         raise NotChecked(f"{k} participations in {n} steps of unequal columns")
-    before = [arb(0)] * n
-    for _ in range(k):
-        now: list[arb] = []
-        for i, weight in enumerate(norms):
-            with_it = weight if i < b else weight + before[i - b]
-            now.append(with_it if not i else with_it.max(now[i - 1]))
-        before = now
-    return before[-1]
+    best: arb = _best_separated(norms, b, k if capped else None, arb.max)
+    return best
+
+
+def _best_separated(
+    weights: Sequence[Any], b: int, most: int | None, larger: Callable[[Any, Any], Any]
+) -> Any:  # noqa: ANN401
+    """The largest sum of weights >= 0 over places b or more apart, at most so many of them.
+
+    Weights are balls, or arrays of floats that are each for themselves; `larger` is their maximum.
+    """
+    best: list[Any] = [0] * len(weights)
+    for _ in range(1 if most is None else most):
+        before, best = best, []
+        earlier = best if most is None else before
+        for i, weight in enumerate(weights):
+            with_it = weight + earlier[i - b] if i >= b else weight
+            best.append(larger(with_it, best[-1]) if best else with_it)
+    return best[-1]
 
 
 def _absolute_gram(strategy: Strategy) -> np.ndarray:
@@ -179,7 +168,7 @@ def _absolute_gram(strategy: Strategy) -> np.ndarray:
         size = np.abs(matrix).T @ np.abs(matrix)
         gamma = 1.01 * (n + 8) * _UNIT
         gram = np.abs(matrix.T @ matrix) + gamma * (1.0 + gamma) * size + 1e-290
-        return _finite(gram * (1.0 + 8 * _UNIT))
+        return np.asarray(gram * (1.0 + 8 * _UNIT))
     largest = max(float(c.abs_upper()) for c in strategy.coefs)
     coefs = _known(strategy.coefs, largest * _NOTHING)
     size = _toeplitz_gram(np.abs(coefs))
@@ -189,13 +178,7 @@ def _absolute_gram(strategy: Strategy) -> np.ndarray:
     if strategy.scale is not None:
         scale = _known(strategy.scale, 0.0)
         gram = gram * scale[:, None] * scale[None, :]
-    return _finite(gram * (1.0 + 16 * _UNIT))
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    if not np.all(np.isfinite(values)):
-        raise NotChecked("entries of C whose products leave float64")
-    return values
+    return np.asarray(gram * (1.0 + 16 * _UNIT))
 
 
 def _known(balls: list[arb], floor: float) -> np.ndarray:
@@ -211,43 +194,29 @@ def _known(balls: list[arb], floor: float) -> np.ndarray:
 
 def _toeplitz_gram(coefs: np.ndarray) -> np.ndarray:
     n = coefs.size
-    gram, row, rest = np.empty((n, n)), np.zeros(n + 1), np.zeros(n + 1)
+    gram, row, rest = np.empty((n, n)), np.zeros(n), np.zeros(n)
     for i in range(n - 1, -1, -1):
-        shifted, lost = row[1:].copy(), rest[1:].copy()
-        added = coefs[n - 1 - i] * coefs[::-1]
-        total = shifted + added
-        back = total - shifted
-        rest[:n] = lost + ((shifted - (total - back)) + (added - back))
-        row[:n] = total
-        gram[i] = total + rest[:n]
+        shifted, added = np.append(row[1:], 0.0), coefs[n - 1 - i] * coefs[::-1]
+        row = shifted + added
+        back = row - shifted
+        rest = np.append(rest[1:], 0.0) + ((shifted - (row - back)) + (added - back))
+        gram[i] = row + rest
     return gram
 
 
 def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
     """For every row the best set that holds it, then the best set of rows; rounded up."""
     n, b, k = len(gram), pattern.apart, pattern.most
+    if not np.all(np.isfinite(gram)):
+        raise NotChecked("entries of C whose products leave float64")
     if pattern.evenly:
         sums = [math.fsum(gram[s::b, s::b][:k, :k].ravel()) for s in range(b)]
         return max(sums) * (1.0 + 4 * _UNIT)
-    if n * n * k > _MOST_ROWS and k < -(-n // b):
+    capped = k < -(-n // b)
+    if capped and n * n * k > _MOST_ROWS:
         raise NotChecked(f"{k} participations of {n} steps, row by row")
     steps = np.arange(n)
     others = np.where(np.abs(steps[:, None] - steps[None, :]) < b, 0.0, gram)
-    capped = k < -(-n // b)
-    rows = np.diagonal(gram) + _best_separated(others, b, k - 1 if capped else None)
-    best = _best_separated(rows[None, :], b, k if capped else None)[0]
+    rows = np.diagonal(gram) + _best_separated(list(others.T), b, k - 1 if capped else None, np.maximum)
+    best = _best_separated(list(rows), b, k if capped else None, max)
     return float(best) * (1.0 + 2.02 * (2 * k + 4) * _UNIT)
-
-
-def _best_separated(weights: np.ndarray, b: int, most: int | None) -> np.ndarray:
-    """For each row of weights >= 0 the largest sum over places b or more apart, at most so many of them."""
-    rows, n = weights.shape
-    before = np.zeros((n, rows))
-    for _ in range(1 if most is None else most):
-        now = np.empty((n, rows))
-        earlier = now if most is None else before
-        for i in range(n):
-            with_it = weights[:, i] + (earlier[i - b] if i >= b else 0.0)
-            now[i] = with_it if not i else np.maximum(now[i - 1], with_it)
-        before = now
-    return np.asarray(before[-1])

@@ -117,7 +117,7 @@ def test_values_in_messages_are_short_and_printable():
     ("change", "words"),
     [
         ({"eps": -1.0}, "eps"),
-        ({"eps": 1}, "eps is 1"),
+        ({"eps": 1}, "eps of the claim is 1, not float"),
         ({"delta": 0.0}, "delta"),
         ({"delta": 1.0}, "delta"),
         ({"sigma": 0.0}, "sigma"),
@@ -125,7 +125,7 @@ def test_values_in_messages_are_short_and_printable():
         ({"adjacency": "other"}, "adjacency"),
         ({"unit": "family"}, "unit"),
         ({"n": 5}, "n is 5"),
-        ({"n": 4.0}, "n is 4.0"),
+        ({"n": 4.0}, "n of the claim is 4.0, not int"),
         ({"participation": []}, "participation"),
         ({"participation": {"type": 3}}, "participation"),
         ({"clip_norm": 0.0}, "clip_norm"),

@@ -95,7 +95,7 @@ def test_strategies_are_their_definitions(record, expected):
         ({"type": "Identity"}, "entries"),
         ({"type": "Identity", "n": 4, "more": 1}, "entries"),
         ({"type": "Identity", "n": 0}, "n is 0"),
-        ({"type": "Identity", "n": True}, "n is True"),
+        ({"type": "Identity", "n": True}, "n of the Identity strategy is True, not int"),
         ({"type": "LambdaCGD", "n": 4, "lam": 1.0}, "lam"),
         ({"type": "LambdaCGD", "n": 4, "lam": 0}, "lam"),
         ({"type": "SquareRoot", "n": 4, "bands": 5}, "bands"),
