@@ -11,7 +11,7 @@ import enum
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -24,17 +24,14 @@ from .documents import BadDocument, shown
 from .losses import (
     Curve,
     Law,
+    Part,
     TimeIsUp,
     compose,
     gaussian_delta,
-    joined,
-    lattice_range,
-    law_above,
-    law_below,
+    lattices,
     reverse,
     rounded_down,
     rounded_up,
-    until,
 )
 from .mixtures import Mixed
 from .pairs import Truncation, bin_laws, fixed_size_curve, sampled_curve, truncated_curve, user_curve
@@ -42,13 +39,12 @@ from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
 __all__ = [
-    "FAILURE", "SECONDS", "UNDECIDED", "Direction", "Gaussian", "Kind", "Part", "Sampled", "Shape", "Verdict",
-    "decide", "lattices", "precise", "verdict_on",
+    "FAILURE", "SECONDS", "UNDECIDED", "Direction", "Gaussian", "Kind", "Sampled", "Shape", "Verdict",
+    "decide", "precise", "verdict_on",
 ]  # fmt: skip
 
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time of one direction
-_MOST_NODES = 150_000
 _MOST_EXAMPLES = 1000
 _CELLS = (500, 1000, 2000, 4000)
 _ROUNDING = 1e-9, 1e-10  # of ratios, more than all rounding on a grid; besides, in every round
@@ -184,14 +180,10 @@ def _one_release(claim: Claim, pattern: Pattern, examples: int = 1) -> Gaussian:
     return Gaussian(factor * found.lower / claim.sigma, factor * found.upper / claim.sigma, found.theorem)
 
 
-def _every_step(claim: Claim) -> Gaussian:
+def _unrestricted(claim: Claim) -> Gaussian:
     claim.only()
-    return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True))
-
-
-def _single(claim: Claim) -> Gaussian:
-    claim.only()
-    return _one_release(claim, Pattern(claim.strategy.n, 1))
+    n, every = claim.strategy.n, claim.participation["type"] == "EveryStep"
+    return _one_release(claim, Pattern(1, n, evenly=True) if every else Pattern(n, 1))
 
 
 def _fixed_epochs(claim: Claim) -> Gaussian:
@@ -217,15 +209,6 @@ def _examples(claim: Claim) -> tuple[list[str], int]:
 
 
 # ---- Sampling release by release: compositions of one-dimensional losses.
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A curve, how often it is composed, and the losses between which it is looked at; None: to be found."""
-
-    curve: Curve
-    times: int
-    losses: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,46 +270,6 @@ def _may_cross(now: float, before: float, level: float) -> bool:
     return moves or 2.0 * now - before < level + 1e-6 * abs(level)
 
 
-@dataclasses.dataclass(frozen=True)
-class Lattice:
-    """A spacing, the losses where each curve is looked at, mass that may be moved, and when time is up."""
-
-    spacing: float
-    ranges: list[tuple[float, float]]
-    allowance: float
-    end: float
-
-    def above(self, parts: Sequence[Part]) -> Law:
-        """The law of the composition of curves, from above."""
-        laws = []
-        for part, losses in zip(parts, self.ranges, strict=True):
-            law = law_above(until(self.end, part.curve), self.spacing, losses)
-            laws.append(compose(law, part.times, self.allowance, self.end))
-        return joined(laws, self.allowance)
-
-    def below(self, parts: Sequence[Part]) -> Law | None:
-        """The same from below, of the first curves; None where that fails, or there are none."""
-        laws = []
-        for part, losses in zip(parts, self.ranges, strict=False):
-            law = law_below(until(self.end, part.curve), self.spacing, losses)
-            if law is None:
-                return None
-            laws.append(compose(law, part.times, self.allowance, self.end))
-        return joined(laws, self.allowance) if laws else None
-
-
-def lattices(above: Sequence[Part], delta: float, seconds: float) -> Iterator[Lattice]:
-    """Ever finer lattices for a composition, until the work is too much; the last may end in TimeIsUp."""
-    start, times, allowance = time.process_time(), sum(part.times for part in above), delta * 1e-5
-    end = start + 2.0 * seconds
-    ranges = [part.losses or lattice_range(until(end, part.curve), allowance / times) for part in above]
-    width = max(high - low for low, high in ranges)
-    spacing = 2.0 ** math.floor(math.log2(width / 500))
-    while width / spacing < _MOST_NODES and time.process_time() - start < seconds:
-        yield Lattice(spacing, ranges, allowance, end)
-        spacing /= 2.0
-
-
 def _composed(
     claim: Claim, cycle: int, above: Callable[[arb, int], Curve], below: Callable[[arb, int], Curve]
 ) -> Sampled:
@@ -371,10 +314,8 @@ def _truncated(claim: Claim) -> Sampled:
     if claim.adjacency != "zero_out":
         raise _not_covered(f"{claim.adjacency} where batches are truncated")
     cut = Truncation(q, most, size)
-    below = cut.joined
-    return _composed(
-        claim, 1, lambda mu, _: truncated_curve(q, mu, cut), lambda mu, _: sampled_curve(below, mu)
-    )
+    curves = (lambda mu, _: truncated_curve(q, mu, cut)), (lambda mu, _: sampled_curve(cut.joined, mu))
+    return _composed(claim, 1, *curves)
 
 
 def _fixed_size(claim: Claim) -> Shape:
@@ -489,19 +430,11 @@ def _shape(claim: Claim) -> Shape:
 
 
 _SHAPES: dict[str, Callable[[Claim], Shape]] = {
-    "EveryStep": _every_step,
-    "SingleParticipation": _single,
-    "MinSep": _min_sep,
-    "UserMinSep": _min_sep,
+    **dict.fromkeys(("EveryStep", "SingleParticipation"), _unrestricted),
+    **dict.fromkeys(("MinSep", "UserMinSep"), _min_sep),
     "FixedEpochs": _fixed_epochs,
-    "Poisson": _poisson,
-    "CyclicPoisson": _poisson,
-    "UserPoisson": _poisson,
-    "UserCyclicPoisson": _poisson,
+    **dict.fromkeys(("Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson"), _poisson),
     "TruncatedPoisson": _truncated,
     "FixedSizeLots": _fixed_size,
-    "BallsInBins": _allocated,
-    "FreshBallsInBins": _allocated,
-    "UserBallsInBins": _allocated,
-    "MinSepSampling": _allocated,
+    **dict.fromkeys(("BallsInBins", "FreshBallsInBins", "UserBallsInBins", "MinSepSampling"), _allocated),
 }

@@ -9,6 +9,7 @@ at least what its releases come to.
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,20 +19,9 @@ from typing import Any
 from flint import arb
 
 from .confidence import DIRECTIONS
-from .decide import (
-    UNDECIDED,
-    Direction,
-    Gaussian,
-    Kind,
-    Part,
-    Sampled,
-    Verdict,
-    lattices,
-    precise,
-    verdict_on,
-)
+from .decide import UNDECIDED, Direction, Gaussian, Kind, Sampled, Verdict, precise, verdict_on
 from .documents import BadDocument, entries, floats, shown
-from .losses import Curve, Law, TimeIsUp, gaussian_delta, hull, rounded_down, rounded_up
+from .losses import Curve, Law, Part, TimeIsUp, gaussian_delta, hull, lattices, rounded_down, rounded_up
 from .pairs import counts_curve
 from .records import Certified, Certifier
 from .strategies import NotChecked
@@ -327,8 +317,8 @@ def _directions(
     for side, name in enumerate(DIRECTIONS):
         above, below = list[Part](), list[Part]()
         if smooth:
-            above.append(_gaussian_part(_root(shape.upper for shape in smooth)))
-            below.append(_gaussian_part(_root(shape.lower for shape in smooth)))
+            above.append(Part(functools.partial(gaussian_delta, _root(one.upper for one in smooth)), 1))
+            below.append(Part(functools.partial(gaussian_delta, _root(one.lower for one in smooth)), 1))
         for key, shape in sampled.items():
             many, own = sum(id(one.shape) == key for one in once), shape.names[name]
             above += [dataclasses.replace(part, times=part.times * many) for part in own.above]
@@ -341,10 +331,6 @@ def _directions(
 
 def _root(sizes: Iterable[arb]) -> arb:
     return sum((size**2 for size in sizes), arb(0)).sqrt()
-
-
-def _gaussian_part(mu: arb) -> Part:
-    return Part(lambda alpha: gaussian_delta(mu, alpha), 1)
 
 
 Known = tuple[tuple[Part, Part], float]

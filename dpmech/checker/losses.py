@@ -23,18 +23,19 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from flint import arb, arb_poly
 
 __all__ = [
-    "Curve", "Law", "TimeIsUp", "compose", "gaussian_delta", "hull", "joined", "lattice_range", "law_above",
-    "law_below", "normal_cdf", "reverse", "rounded_down", "rounded_up", "until",
+    "Curve", "Law", "Part", "TimeIsUp", "compose", "gaussian_delta", "hull", "joined", "lattice_range",
+    "lattices", "law_above", "law_below", "normal_cdf", "reverse", "rounded_down", "rounded_up", "until",
 ]  # fmt: skip
 
 Curve = Callable[[arb], arb]
 # Dots from below for each place of the lattice, and after how many that are no lower a slope is taken.
 _DOTS, _AHEAD = 8, 20
+_MOST_NODES = 150_000
 _LESS = 2.0**-50 - 1.0  # so that the end is at 0 or above, whatever balls hide
 
 
@@ -319,3 +320,52 @@ def _trimmed(law: Law, allowance: float) -> Law:
     else:
         kept[-1] = sum(masses[high:], kept[-1])
     return Law(law.spacing, law.first + low, arb_poly(kept), infinite, law.above)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A curve, how often it is composed, and the losses between which it is looked at; None: to be found."""
+
+    curve: Curve
+    times: int
+    losses: tuple[float, float] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Lattice:
+    """A spacing, the losses where each curve is looked at, mass that may be moved, and when time is up."""
+
+    spacing: float
+    ranges: list[tuple[float, float]]
+    allowance: float
+    end: float
+
+    def above(self, parts: Sequence[Part]) -> Law:
+        """The law of the composition of curves, from above."""
+        laws = []
+        for part, losses in zip(parts, self.ranges, strict=True):
+            law = law_above(until(self.end, part.curve), self.spacing, losses)
+            laws.append(compose(law, part.times, self.allowance, self.end))
+        return joined(laws, self.allowance)
+
+    def below(self, parts: Sequence[Part]) -> Law | None:
+        """The same from below, of the first curves; None where that fails, or there are none."""
+        laws = []
+        for part, losses in zip(parts, self.ranges, strict=False):
+            law = law_below(until(self.end, part.curve), self.spacing, losses)
+            if law is None:
+                return None
+            laws.append(compose(law, part.times, self.allowance, self.end))
+        return joined(laws, self.allowance) if laws else None
+
+
+def lattices(above: Sequence[Part], delta: float, seconds: float) -> Iterator[Lattice]:
+    """Ever finer lattices for a composition, until the work is too much; the last may end in TimeIsUp."""
+    start, times, allowance = time.process_time(), sum(part.times for part in above), delta * 1e-5
+    end = start + 2.0 * seconds
+    ranges = [part.losses or lattice_range(until(end, part.curve), allowance / times) for part in above]
+    width = max(high - low for low, high in ranges)
+    spacing = 2.0 ** math.floor(math.log2(width / 500))
+    while width / spacing < _MOST_NODES and time.process_time() - start < seconds:
+        yield Lattice(spacing, ranges, allowance, end)
+        spacing /= 2.0

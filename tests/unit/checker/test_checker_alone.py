@@ -18,9 +18,10 @@ SAVED = pathlib.Path(__file__).parents[2] / "certificates"
 
 
 def test_it_is_small():
-    assert len(FILES) <= 16
+    assert len(FILES) <= 15
     assert not [path for path in FOLDER.rglob("*") if path.is_dir() and path.name != "__pycache__"]
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in FILES) <= 3900
+    lines = [line for path in FILES for line in path.read_text(encoding="utf-8").splitlines()]
+    assert sum(bool(line.strip()) for line in lines) <= 3000  # code, comments and docstrings
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

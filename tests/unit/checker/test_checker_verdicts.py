@@ -223,7 +223,7 @@ def test_time_that_is_up_is_not_checked(tmp_path, monkeypatch):
     assert (verdict.kind, verdict.failure) == (Kind.NOT_CHECKED, 0.0)
     assert "not decided by" in verdict.reason
     # And without a law from below nothing is refuted.
-    monkeypatch.setattr(decide, "law_below", lambda *arguments: None)
+    monkeypatch.setattr(losses, "law_below", lambda *arguments: None)
     assert verdict_of(tmp_path, *plan, 2.0, 1e-5, 1.7).kind is Kind.NOT_CHECKED
 
 
@@ -306,13 +306,13 @@ def test_half_a_per_cent_less_noise_is_refuted_of_dp_sgd(tmp_path):
 
 
 def counting(monkeypatch, name, kept):
-    real = getattr(decide, name)
+    real = getattr(losses, name)
 
     def counted(curve, spacing, losses):
         kept.append(spacing)
         return real(curve, spacing, losses)
 
-    monkeypatch.setattr(decide, name, counted)
+    monkeypatch.setattr(losses, name, counted)
 
 
 def test_lattices_become_finer_only_while_they_may_decide(tmp_path, monkeypatch):
@@ -337,7 +337,7 @@ def test_lattices_become_finer_only_while_they_may_decide(tmp_path, monkeypatch)
     close = float(settled.reason.split()[5]) * (1 + 1e-6)
     assert seen(close).kind is Kind.PROVED
     assert len(set(ups)) > len(set(downs))
-    monkeypatch.setattr(decide, "_MOST_NODES", 600)
+    monkeypatch.setattr(losses, "_MOST_NODES", 600)
     assert seen(close).kind is Kind.NOT_CHECKED
     assert len(set(ups)) == 1
 
