@@ -6,6 +6,7 @@ over it, and r is the mean of its exponential over a Markov chain. Draws come fr
 Markov chain too. `Chain` has what `mixtures` asks of a `Pair`; docs/checker.md, section 6.2, has the proofs.
 """
 
+import functools
 import itertools
 import math
 
@@ -73,12 +74,16 @@ class Chain(Pair):
     def parts(self, eps: float) -> tuple[None, list[Part]]:
         """Powers of r, of as many copies as states have room for, and exponents in float64."""
         del eps
+        return None, list(self._powers)
+
+    @functools.cached_property
+    def _powers(self) -> list[Part]:
         n, b, square = len(self.columns), self.apart, self._squares.max()
         room = [m for m in range(1, _COPIES + 1) if n * math.comb(b + m - 1, m) <= _MOST_STATES]
         most = [m for m in room if m * (m - 1) * square <= _MOST_GROWTH]
         if not most:
             raise NotChecked(f"{n} steps {b} apart")
-        return None, [_Power(self, m) for m in most]
+        return [_Power(self, m) for m in most]
 
 
 class _Power:
@@ -101,8 +106,11 @@ class _Power:
         # Of `free` copies, which come first, so many join: how likely, and which state follows.
         ways = np.array([[math.comb(count, k) for count in range(power + 1)] for k in range(power + 1)])
         self._chances = ways[:, free] * p**joining * (1.0 - p) ** np.maximum(free - joining, 0)
-        after = np.where(np.arange(power) < joining[:, :, None], b - 1, np.maximum(waits - 1, 0))
-        self._ends = np.searchsorted(waits @ places, np.sort(after, axis=2) @ places)
+        codes, later = waits @ places, np.maximum(waits - 1, 0)
+        self._ends = np.empty(self._chances.shape, dtype=np.int64)
+        for join, ends in enumerate(self._ends):  # one by one: of all at once, numbers fill a gigabyte
+            after = np.where(np.arange(power) < join, b - 1, later)
+            ends[:] = np.searchsorted(codes, np.sort(after, axis=1) @ places)
         self._joining, self._pairs, total = joining, joining * (joining - 1) / 2.0, 0.0
         self._values = np.ones((n + 1, len(waits)))  # means of the exponential from step t on, over a scale
         for t in range(n - 1, -1, -1):

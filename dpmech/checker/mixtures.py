@@ -325,7 +325,8 @@ class _Removal:
         )
         terms = mixture.terms(x)
         log_r = mixture.log_r(terms)
-        paid = np.flatnonzero(log_r > self._eps - 4.0 * mixture.slack)
+        # What is not a number is kept: the bet refuses it.
+        paid = np.flatnonzero(~(log_r <= self._eps - 4.0 * mixture.slack))
         x, terms, log_r = x[paid], terms[paid], log_r[paid]
         logs = [tilt.log_density(x, terms, log_r) for tilt in self._tilts]
         if star is not None:

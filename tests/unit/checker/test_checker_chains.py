@@ -1,5 +1,6 @@
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_what_no_theorem_covers_is_not_checked():
 
 def test_copies_are_as_many_as_there_is_room_for(monkeypatch):
     monkeypatch.setattr(chains, "_MOST_STATES", 6 * 4)  # of three copies that wait 0 or 1 steps
-    star, parts = CHAINS[0].parts(1.0)
+    star, parts = Chain(CHAINS[0].columns, 2, 0.3).parts(1.0)
     assert star is None
     assert [part.power for part in parts] == [1.0, 2.0, 3.0]
 
@@ -184,3 +185,19 @@ def test_the_first_state_is_drawn_with_an_error_that_is_covered():
     assert max(states) == math.comb(17, 12)
     # By inversion of sums of so many numbers, each of which rounds.
     assert chain.inexact >= 4 * max(states) * 2.0**-53
+
+
+def test_powers_take_little_more_memory_than_they_hold():
+    chain = Chain(np.full((6, 1), 0.1), 6, 0.5)
+    tracemalloc.start()
+    part = chains._Power(chain, 12)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Chances and ends, by how many of 12 copies join and by state; not by copy besides, twelve times as much.
+    held = part._chances.nbytes + part._ends.nbytes
+    assert peak < 6 * held
+
+
+def test_powers_are_made_once_for_all_nodes_of_a_profile():
+    chain = Chain(CHAINS[0].columns, 2, 0.3)
+    assert chain.parts(0.5)[1] == chain.parts(2.0)[1]

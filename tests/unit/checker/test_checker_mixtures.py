@@ -531,3 +531,16 @@ def test_participations_that_are_none_are_refused(participation):
 def test_columns_of_many_steps_are_not_added_up():
     with pytest.raises(NotChecked, match="of length 100002"):
         mixtures_of({**LAMBDA, "n": 100_002}, {"type": "BallsInBins", "bins": 2})
+
+
+def test_a_ratio_that_is_not_a_number_is_no_weight_of_zero(monkeypatch):
+    removal = mixtures._Removal(PAIR, EPS, np.random.default_rng(1))
+    right = PAIR.log_r
+
+    def broken(terms):
+        return np.where(np.arange(len(terms)) == 7, np.nan, right(terms))
+
+    monkeypatch.setattr(PAIR, "log_r", broken)
+    work = Work(1e-9, 20.0, np.random.default_rng(2))
+    with pytest.raises(ArithmeticError, match="not a number"):
+        mixtures._played(removal, 0.0, 2.0 * REMOVE, work, upper=True)
