@@ -18,7 +18,7 @@ from .strategies import NotChecked
 __all__ = ["Chain"]
 
 _COPIES = 12
-_MOST_STATES = 4_000_000
+_MOST_STATES = 2_000_000
 _MOST_GROWTH = 60.0  # twice the largest exponent of one step
 
 

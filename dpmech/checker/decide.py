@@ -125,7 +125,11 @@ def verdict_on(
     """The verdict on (eps, delta), said as `words`: REFUTED if a direction is, PROVED if all are."""
     answers = {}
     for name in shape.names:
-        answers[name] = answer = shape.answer(name, eps, delta, Work(FAILURE / 2, seconds, rng))
+        try:
+            answer = shape.answer(name, eps, delta, Work(FAILURE / 2, seconds, rng))
+        except UNDECIDED as error:  # the other direction may be refuted all the same
+            answer = Answer(verdict=None, number=f"not known: {error}")
+        answers[name] = answer
         if answer.verdict is False:
             failure = FAILURE if answer.failure else 0.0
             return Verdict(Kind.REFUTED, words, f"delta is {answer.number} ({name})", failure)
@@ -138,8 +142,7 @@ def verdict_on(
 @contextlib.contextmanager
 def precise(delta: float) -> Iterator[None]:
     """Bits enough for so small a delta; NaN and infinities prove nothing, and are no warning."""
-    bits = max(PRECISION, 128 + 2 * math.ceil(-math.log2(delta)))
-    with ctx.workprec(bits), np.errstate(all="ignore"):
+    with ctx.workprec(max(PRECISION, 128 + 2 * math.ceil(-math.log2(delta)))), np.errstate(all="ignore"):
         yield
 
 
@@ -215,9 +218,7 @@ def _examples(claim: Claim) -> tuple[list[str], int]:
 class Direction:
     """Delta is at most that of the product of what is `above`, and at least that of what is `below`.
 
-    Attributes:
-        above: what is composed.
-        below: the same, of the first ones of them, from below; none where nothing is known.
+    Below stand the first ones of the same parts, from below; none where nothing is known.
     """
 
     above: tuple[Part, ...]
@@ -299,7 +300,7 @@ def _poisson(claim: Claim) -> Shape:
     if q == 1.0:
         return _one_release(claim, Pattern(min(cycle, n), n, evenly=True), examples)
     if claim.adjacency == "replace_one":
-        raise _not_covered("replace_one under Poisson sampling")
+        raise NotChecked("no theorem here covers replace_one under Poisson sampling")
     if not users:
         return _composed(claim, cycle, *[lambda mu, _: sampled_curve(arb(q), mu)] * 2)
     spare = claim.delta * 1e-5
@@ -312,27 +313,24 @@ def _truncated(claim: Claim) -> Sampled:
     q, size = arb(claim.probability("sampling_prob")), claim.integer("dataset_size", 2)
     most = claim.integer("max_lot_size", 1, size - 1)
     if claim.adjacency != "zero_out":
-        raise _not_covered(f"{claim.adjacency} where batches are truncated")
+        raise NotChecked(f"no theorem here covers {claim.adjacency} where batches are truncated")
     cut = Truncation(q, most, size)
     curves = (lambda mu, _: truncated_curve(q, mu, cut)), (lambda mu, _: sampled_curve(cut.joined, mu))
     return _composed(claim, 1, *curves)
 
 
 def _fixed_size(claim: Claim) -> Shape:
-    """Its curve is the same in both directions."""
+    """Of two neighbours either may come first, so that both directions are the worse one."""
     claim.only("dataset_size", "lot_size")
     size = claim.integer("dataset_size", 1)
     batch = claim.integer("lot_size", 1, size)
     if claim.adjacency != "replace_one":
-        raise _not_covered(f"{claim.adjacency} under batches of one size")
+        raise NotChecked(f"no theorem here covers {claim.adjacency} under batches of one size")
     if batch == size:
         return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True))
     q = arb(batch) / size
-    return _composed(claim, 1, lambda mu, _: fixed_size_curve(q, mu), lambda mu, _: sampled_curve(q, 2 * mu))
-
-
-def _not_covered(why: str) -> NotChecked:
-    return NotChecked(f"no theorem here covers it: {why}")
+    found = _composed(claim, 1, lambda mu, _: fixed_size_curve(q, mu), lambda mu, _: sampled_curve(q, 2 * mu))
+    return Sampled(dict.fromkeys(DIRECTIONS, found.names["REMOVE"]), found.mu)
 
 
 # ---- Chance decides in which noise the gradients end up: mixtures of Gaussians.
@@ -346,40 +344,39 @@ class Independent:
         bins: how many.
         rounds: how often one is chosen.
         squares: squared length of a mean over the noise, the least and the largest.
-        draws: what decides by draws what grids are too coarse for, where a bin is chosen once.
+        draws: makes the mixtures whose draws decide what grids leave open, where a bin is chosen once.
     """
 
     bins: int
     rounds: int
     squares: tuple[arb, arb]
-    draws: Callable[[], Mixed] | None = None
+    draws: Callable[[], object] | None = None
     _known: dict[tuple[int, float, bool], tuple[Law, Law]] = dataclasses.field(default_factory=dict)
     names = DIRECTIONS
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
         """On ever finer grids, then by draws."""
-        start, ratio, best = time.process_time(), arb(eps).exp(), "1"
+        start, ratio, best = time.process_time(), arb(eps).exp(), "at most 1"
         closed = gaussian_delta((self.rounds * self.squares[1]).sqrt(), ratio)
         if closed <= arb(delta):  # a mixture is no worse than its worst component
             return Answer(verdict=True, number=f"at most {rounded_up(closed)} in closed form")
         # Infinite parts are raised by enough where delta is at most 0.5.
-        for cells in _CELLS if delta <= 0.5 else ():
-            for above in (True, False):
-                moved = 1 + arb((_ROUNDING[0] + _ROUNDING[1] * self.rounds) * (1 if above else -1))
-                law = self._laws(cells, delta, start + 2.0 * work.seconds, above=above)[
-                    DIRECTIONS.index(name)
-                ]
-                found = law.delta(ratio / moved) * moved
-                best = rounded_up(found) if above else best
-                if above and found <= arb(delta):
-                    return Answer(verdict=True, number=f"at most {best} by sums on a grid")
-                if not above and found > arb(delta):
-                    return Answer(verdict=False, number=f"at least {rounded_down(found)} by sums on a grid")
-            if time.process_time() - start > work.seconds:
-                break
-        if self.draws is None:
-            return Answer(verdict=None, number=f"at most {best} by sums on a grid")
-        return self.draws().answer(name, eps, delta, work)
+        with contextlib.suppress(TimeIsUp):
+            for cells in _CELLS if delta <= 0.5 else ():
+                for above in (True, False):
+                    moved = 1 + arb((_ROUNDING[0] + _ROUNDING[1] * self.rounds) * (1 if above else -1))
+                    laws = self._laws(cells, delta, start + 2.0 * work.seconds, above=above)
+                    found = laws[DIRECTIONS.index(name)].delta(ratio / moved) * moved
+                    number = f"at most {rounded_up(found)}" if above else f"at least {rounded_down(found)}"
+                    best = number if above else best
+                    if found <= arb(delta) if above else found > arb(delta):
+                        return Answer(verdict=above, number=f"{number} by sums on a grid")
+                if time.process_time() - start > work.seconds:
+                    break
+        pair = None if self.draws is None else self.draws()
+        if isinstance(pair, tuple):
+            return Mixed(*pair).answer(name, eps, delta, work)
+        return Answer(verdict=None, number=f"{best} by sums on a grid")
 
     def _laws(self, cells: int, delta: float, end: float, *, above: bool) -> tuple[Law, Law]:
         """Of all rounds, with errors that are small beside a delta; one for deltas of like size."""
@@ -394,29 +391,21 @@ class Independent:
 
 def _allocated(claim: Claim) -> Shape:
     if claim.adjacency == "replace_one":
-        raise _not_covered("replace_one under a random allocation")
+        raise NotChecked("no theorem here covers replace_one under a random allocation")
     if not claim.strategy.nonnegative():
-        raise _not_covered("a random allocation with negative entries in C")
+        raise NotChecked("no theorem here covers a random allocation with negative entries in C")
     pair = pair_of(claim)
     if pair is None:  # chance leaves no choice
         return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True), _examples(claim)[1])
-    return _orthogonal(claim, pair) if isinstance(pair, int) else Mixed(*pair)
-
-
-def _orthogonal(claim: Claim, bins: int) -> Independent:
-    """Bins whose columns are orthogonal, chosen once or anew in every round: section 5.5."""
-    norms, rounds, draws = claim.strategy.squared_norms(), claim.strategy.n // bins, None
+    if not isinstance(pair, int):
+        return Mixed(*pair)
+    # That many bins whose columns are orthogonal, chosen once or anew in every round: section 5.5.
+    norms, rounds, draws = claim.strategy.squared_norms(), claim.strategy.n // pair, None
     if claim.participation["type"] == "BallsInBins":
-        norms, rounds = [sum(norms[i::bins], arb(0)) for i in range(bins)], 1
-        draws = functools.partial(_drawn, claim)
+        norms, rounds = [sum(norms[i::pair], arb(0)) for i in range(pair)], 1
+        draws = functools.partial(pair_of, claim, grids=False)
     ends = functools.reduce(arb.min, norms), largest_of(norms)
-    return Independent(bins, rounds, (ends[0] / claim.sigma**2, ends[1] / claim.sigma**2), draws)
-
-
-def _drawn(claim: Claim) -> Mixed:
-    pair = pair_of(claim, grids=False)
-    assert isinstance(pair, tuple)  # noqa: S101 - nothing but bins comes here
-    return Mixed(*pair)
+    return Independent(pair, rounds, (ends[0] / claim.sigma**2, ends[1] / claim.sigma**2), draws)
 
 
 def _shape(claim: Claim) -> Shape:

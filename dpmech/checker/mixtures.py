@@ -381,8 +381,7 @@ class _Addition:
     Log r <= -eps only where tau . x <= -c: by Jensen with the weights p themselves.
     """
 
-    def __init__(self, mixture: Pair, eps: float, rng: np.random.Generator) -> None:
-        del rng
+    def __init__(self, mixture: Pair, eps: float, _: np.random.Generator) -> None:
         self._mixture, self._eps = mixture, eps
         self._reach, self._tau = eps - 0.5 * mixture.mean_square - 1e-9, mixture.mean
         self._square = float(self._tau @ self._tau)

@@ -12,7 +12,9 @@ from dpmech.certificates import AdaptiveClip
 from dpmech.checker import BadDocument, Kind, check_file, decide, losses, records
 from dpmech.checker import __main__ as command
 from dpmech.checker.__main__ import main
-from dpmech.checker.confidence import Work
+from dpmech.checker.claims import claim_of
+from dpmech.checker.confidence import Answer, Work
+from dpmech.checker.documents import decode
 from tests.support.checker_files import certificate, plain, sealed, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))
@@ -394,3 +396,35 @@ def test_each_end_goes_on_as_long_as_it_may_decide(monkeypatch, uppers, lowers, 
 )
 def test_what_a_finer_lattice_may_still_bring(now, before, level, expected):
     assert decide._may_cross(now, before, level) is expected
+
+
+def test_a_direction_that_ends_in_no_answer_leaves_the_other_one_to_be_refuted():
+    class Odd:
+        names = ("REMOVE", "ADD")
+
+        def __init__(self, verdict):
+            self.verdict = verdict
+
+        def answer(self, name, eps, delta, work):
+            if name == "REMOVE":
+                raise ArithmeticError("balls too wide")
+            return Answer(verdict=self.verdict, number="at least 0.5", failure=work.failure)
+
+    for verdict, kind in ((False, Kind.REFUTED), (True, Kind.NOT_CHECKED)):
+        found = decide.verdict_on("it", Odd(verdict), 1.0, 1e-5, 1.0, np.random.default_rng(1))
+        assert (found.kind, found.failure) == (kind, decide.FAILURE if kind is Kind.REFUTED else 0.0)
+    assert "REMOVE: delta is not known: balls too wide" in found.reason
+
+
+def test_of_neighbours_that_replace_one_either_may_come_first():
+    document = certificate(
+        IDENTITY, {"type": "FixedSizeLots", "dataset_size": 9, "lot_size": 3}, 1.0, 1e-2, 2.0
+    )
+    document["claim"]["adjacency"] = "replace_one"
+    shape = decide._shape(claim_of(decode(document)))
+    work = Work(1e-9, 5.0, np.random.default_rng(1))
+    assert shape.names["ADD"] is shape.names["REMOVE"]
+    found = shape.answer("ADD", 1.0, 1e-9, work)
+    assert found.verdict is False
+    low = float(found.number.split()[-1])
+    assert shape.answer("ADD", 1.0, low * 0.999, work).verdict is False
