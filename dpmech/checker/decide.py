@@ -267,7 +267,7 @@ def _may_cross(now: float, before: float, level: float) -> bool:
 
     Once it moves little, half the spacing leaves at most half the error: what it fell by is left at most.
     """
-    moves = not (abs(now - before) <= 0.1 * abs(now) and now < 0.5)
+    moves = not (abs(now - before) < 0.1 * abs(now) and now < 0.5)
     return moves or 2.0 * now - before < level + 1e-6 * abs(level)
 
 

@@ -385,6 +385,7 @@ def test_each_end_goes_on_as_long_as_it_may_decide(monkeypatch, uppers, lowers, 
     ("now", "before", "level", "expected"),
     [
         (1.2, math.inf, 0.1, True),  # the first lattice
+        (-0.0, -0.0, -0.1, True),  # nothing from below yet
         (0.30, 0.36, 0.1, True),  # still moves
         (0.10, 0.105, 0.096, True),  # may fall to 0.095
         (0.10, 0.101, 0.096, False),
