@@ -1,6 +1,8 @@
 """What a certificate claims, and which mechanism that is: `claim` to a `Claim`, with every entry checked."""
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
 from flint import arb
@@ -120,11 +122,11 @@ def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN40
     own = strategy.coefs[:_MOST_COEFFICIENTS]
     if of == "C^-1":
         own = reciprocal(own, len(own))
-    largest = max(float(c.abs_upper()) for c in own[: len(leading)])
-    if any(c.abs_lower() > 1e-9 * largest for c in own[total:]):
+    sizes = list(itertools.accumulate((float(c.abs_upper()) for c in own[: len(leading)]), max))
+    if any(c.abs_lower() > 1e-9 * sizes[-1] for c in own[total:]):
         raise BadDocument(f"{of} has more than the {total} coefficients that are stated")
-    for t, (value, c) in enumerate(zip(leading, own, strict=False)):
-        if type(value) is not float or not abs(value - float(c)) <= 1e-9 * largest:
+    for t, (value, c, size) in enumerate(zip(leading, own, sizes, strict=False)):
+        if type(value) is not float or not abs(value - float(c)) <= 1e-9 * size < math.inf:
             raise BadDocument(f"coefficient {t} of {of} is stated as {shown(value)}, not {float(c)!r}")
 
 

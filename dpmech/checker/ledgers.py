@@ -12,12 +12,14 @@ import dataclasses
 import functools
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 from flint import arb
 
+from .claims import Claim
 from .confidence import DIRECTIONS
 from .decide import UNDECIDED, Direction, Gaussian, Kind, Sampled, Verdict, precise, verdict_on
 from .documents import BadDocument, entries, floats, shown
@@ -32,8 +34,10 @@ _CLOSE = 1e-3  # relative, in eps: where finer lattices stop
 _LARGEST_EPS, _LARGEST_MEAN, _LARGEST_ORDER, _MOST = 1e5, 1.01e5, 10_000, 10**9
 _POINTS = 400  # of the curve of a private selection
 _RAISED, _EVERY = 1.05, 4  # which nodes of profiles a total rests on, and by how much they are raised
+_PATIENCE, _MOST_NOISE = 10, 100_000  # times as long for all parts; a curve of counts takes memory with it
 
 Runs = tuple[arb, Callable[[Curve], arb]]
+_ONE_RUN: Runs = arb(1), lambda _: arb(1)
 Counts = dict[tuple[Fraction, int], int]
 Total = tuple[float, float] | None
 
@@ -62,10 +66,11 @@ class _Release(Certified):
         q = arb(self.claim.probability("sampling_prob"))
         return (self.shape, q) if isinstance(self.shape, Sampled) else None
 
-    def check_proved(self) -> None:
-        """Refuse to rest on a claim that was not proved."""
+    def proved(self) -> Claim:
+        """The claim; refuses to rest on one that was not proved."""
         if self.claim is None or self.verdict.kind is not Kind.PROVED:
             raise NotChecked(f"the claim of {shown(self.name)} was not proved")
+        return self.claim
 
 
 def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -> Verdict:
@@ -94,10 +99,8 @@ def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -
         (settings[name] is None) != announced for name in ("budget", "currency")
     ):
         raise BadDocument(f"a ledger {shown(settings['mode'])} has the budget {shown(settings['budget'])}")
-    kinds = {"gaussian": list, "sampled": list, "claims": list, "betas": list, "counts": list}
-    if not announced:
-        kinds = {"limits": list, "spent": list}
-    stated = entries(whole["total"], "the total", ("betas", "counts"), **kinds)
+    kinds = ("gaussian", "sampled", "claims", "betas", "counts") if announced else ("limits", "spent")
+    stated = entries(whole["total"], "the total", ("betas", "counts"), **dict.fromkeys(kinds, list))
     rows = [floats(row, "a claim of the total", 2) for row in stated.get("claims", ())]
     releases = list(_releases(whole["releases"], settings["mode"], rows, certifier))
     counts, units = _counts(counted, {release.name for release in releases})
@@ -154,7 +157,7 @@ def _releases(
 
     What a ledger charges for a claim may be less than certified: its draws' share of delta is apart.
     """
-    used, unknown = set[tuple[str, str]](), False
+    used, unknown, laws = set[tuple[str, str]](), False, dict[str, Runs]()
     for place, item in enumerate(listed, start=1):
         entry = entries(
             item, f"release {place}", ("runs",), number=int, name=str, mode=str, lot=str | None, blocks=dict,
@@ -165,7 +168,7 @@ def _releases(
             raise BadDocument(f"release {place} is {shown(name)} of {shown(lot)}: not in order, or twice")
         used |= {("name", name)} | ({("lot", lot)} if lot is not None else set())
         price = floats(entry["price"], "a price", 0 if mode == "announced" else None)
-        runs = _runs(entry["runs"]) if "runs" in entry else None
+        runs = laws.setdefault(ascii(entry["runs"]), _runs(entry["runs"])) if "runs" in entry else None
         found = certifier.of(document, price[1] if len(price) == 2 else 1.0)
         stated = document["claim"]
         release = _Release(**vars(found), name=name, delta=stated["delta"], price=price, runs=runs)
@@ -198,7 +201,7 @@ def _runs(law: dict[str, Any]) -> Runs:
         if law["law"] != "truncated negative binomial" or not (shape > -1 and gamma > 0 and gamma < 1):
             raise BadDocument(f"a number of runs has the law {shown(law)}")
         gain = (1 - gamma) / gamma
-        mean = gain / (-gamma.log() if shape == 0 else (1 - gamma**shape) / shape)
+        mean = gain / (-gamma.log() if shape == 0 else -(shape * gamma.log()).expm1() / shape)
         grows = lambda curve: _crossing(gain, curve) ** (1 + shape)  # noqa: E731
     if not (mean > 0 and mean <= arb(_LARGEST_MEAN)):
         raise BadDocument(f"the mean number of runs of {shown(law)} is not in (0, {_LARGEST_MEAN:g}]")
@@ -308,12 +311,16 @@ def _directions(
     smooth = [one.shape for one in once if isinstance(one.shape, Gaussian)]
     sampled = {id(one.shape): one.shape for one in once if isinstance(one.shape, Sampled)}
     # Equal certificates have one verdict, and are drawn for once.
-    apart = [one for one in once if not isinstance(one.shape, Gaussian | Sampled)]
-    often = collections.Counter(id(one.verdict) for one in apart)
-    equal = {id(one.verdict): one for one in apart}
-    rest = [(*_known(one, delta, certifier), often[key]) for key, one in equal.items()]
-    rest += [(*_best_of(one, one.runs, delta, certifier), 1) for one in releases if one.runs is not None]
-    found = {}
+    apart = [one for one in releases if one.runs or not isinstance(one.shape, Gaussian | Sampled)]
+    often = collections.Counter((id(one.verdict), id(one.runs)) for one in apart)
+    start, rest, found = time.process_time(), list[tuple[tuple[Part, Part], float, int]](), {}
+    for same, one in {(id(one.verdict), id(one.runs)): one for one in apart}.items():
+        if time.process_time() - start > _PATIENCE * certifier.seconds:
+            raise TimeIsUp("the time is up")
+        rest.append((*(_best_of if one.runs else _known)(one, delta, certifier), often[same]))
+    if sum(sigma for sigma, _ in counts) > _MOST_NOISE:
+        raise NotChecked(f"counts of noise {_MOST_NOISE} and more together")
+    sums = [Part(counts_curve(*kind), many) for kind, many in counts.items()]
     for side, name in enumerate(DIRECTIONS):
         above, below = list[Part](), list[Part]()
         if smooth:
@@ -323,7 +330,7 @@ def _directions(
             many, own = sum(id(one.shape) == key for one in once), shape.names[name]
             above += [dataclasses.replace(part, times=part.times * many) for part in own.above]
             below += [dataclasses.replace(part, times=part.times * many) for part in own.below]
-        above += [Part(counts_curve(*kind), many) for kind, many in counts.items()]
+        above += sums
         above += [dataclasses.replace(parts[side], times=many) for parts, _, many in rest]
         found[name] = Direction(tuple(above), tuple(below))
     return found, sum(failure for _, failure, _ in rest)
@@ -338,11 +345,9 @@ Known = tuple[tuple[Part, Part], float]
 
 def _known(release: _Release, delta: float, certifier: Certifier) -> Known:
     """Both directions by the proved claim, and by nodes of the profile, raised a little and proved too."""
-    release.check_proved()
-    assert release.claim is not None  # noqa: S101 - or it was not proved
-    eps = release.claim.eps
-    points = {name: [(eps, arb(release.claim.delta))] for name in DIRECTIONS}
-    top, failure = max(eps, 2.0**-10), 0.0
+    claim = release.proved()
+    points = {name: [(claim.eps, arb(claim.delta))] for name in DIRECTIONS}
+    top, failure = max(claim.eps, 2.0**-10), 0.0
     raised = {
         name: [(at, min(1.0, upper * _RAISED)) for at, upper in nodes[::_EVERY] if upper > delta * 1e-5]
         for name, nodes in release.profile.items()
@@ -359,9 +364,9 @@ def _hulls(remove: list[tuple[float, arb]], add: list[tuple[float, arb]], top: f
     return Part(hull(remove, add), 1, (-top, top)), Part(hull(add, remove), 1, (-top, top))
 
 
-def _best_of(release: _Release, runs: Runs, delta: float, certifier: Certifier) -> Known:
+def _best_of(release: _Release, delta: float, certifier: Certifier) -> Known:
     """The best of K runs: H(a) <= E K h(a / b), h that of one run, at points of a lattice: section 7.3."""
-    (mean, grows), one = runs, dataclasses.replace(release, runs=None)
+    (mean, grows), one = release.runs or _ONE_RUN, dataclasses.replace(release, runs=None)
     small = delta / (100.0 * max(1.0, float(mean)))
     directions, failure = _directions([one], Counts(), small, certifier)
     laws = []
@@ -411,24 +416,16 @@ def _filtered(
     budget = entries(settings["budget"], "the budget", eps=float, delta=float)
     eps, delta = total or (budget["eps"], budget["delta"])
     kind = settings["currency"].get("type")
-    fields: dict[str, dict[str, Any]] = {
-        "GdpCurrency": {},
-        "RenyiCurrency": {"order": int},
-        "ClaimCurrency": {"slack": float},
-    }
-    own = fields.get(str(kind))
+    fields: dict[str, Any] = {"RenyiCurrency": {"order": int}, "ClaimCurrency": {"slack": float}}
+    own = {"GdpCurrency": {}, **fields}.get(str(kind))
     if own is None or not (0.0 <= eps <= _LARGEST_EPS and 0.0 < delta < 1.0):
         raise BadDocument(f"a budget of eps {eps!r}, delta {delta!r} in {shown(settings['currency'])}")
     currency = entries(settings["currency"], "the currency", type=str, **own)
     order, squared = currency.get("order", 2), currency.get("slack", 0.0) > 0.0
     size = 2 if kind == "ClaimCurrency" else 1
     limits, spent = (floats(stated[name], name, size) for name in ("limits", "spent"))
-    for limit, said, prices in zip(
-        limits,
-        spent,
-        zip(*(floats(one.price, "a price", size) for one in releases), strict=True),
-        strict=False,
-    ):
+    paid = zip(*(floats(one.price, "a price", size) for one in releases), strict=True)
+    for limit, said, prices in zip(limits, spent, paid, strict=False):
         if not sum(map(Fraction, prices)) <= min(Fraction(limit), Fraction(said)):
             raise BadDocument(f"prices {shown(prices)} are more than the limit {limit!r}, or than {said!r}")
     words, allowed = f"{words}: eps {eps!r}, delta {delta!r}", arb(limits[0])
@@ -467,11 +464,9 @@ def _renyi_delta(order: arb, divergence: arb, eps: float) -> arb:
 def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[arb, arb]:
     """What a release costs in a currency, at least and at most."""
     if kind == "ClaimCurrency":
-        release.check_proved()
-        assert release.claim is not None  # noqa: S101 - or it was not proved
-        if release.claim.delta > release.price[1]:
+        if release.proved().delta > release.price[1]:
             raise NotChecked(f"{shown(release.name)} is charged delta {release.price[1]!r} only")
-        eps = arb(release.claim.eps)
+        eps = arb(release.proved().eps)
         return (eps * eps / 2, eps * eps / 2) if squared else (eps, eps)
     if isinstance(release.shape, Gaussian):
         factor = arb(1) if kind == "GdpCurrency" else arb(order) / 2

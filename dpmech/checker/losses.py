@@ -289,10 +289,12 @@ def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> La
     return found
 
 
-def joined(laws: Sequence[Law], allowance: float) -> Law:
-    """The law of the product of laws with one spacing; masses are moved as in `compose`."""
+def joined(laws: Sequence[Law], allowance: float, end: float = math.inf) -> Law:
+    """The law of the product of laws with one spacing; masses and time are as in `compose`."""
     found = laws[0]
     for law in laws[1:]:
+        if time.process_time() > end:
+            raise TimeIsUp("the time is up")
         found = _trimmed(_product(found, law), allowance)
     return found
 
@@ -346,7 +348,7 @@ class Lattice:
         for part, losses in zip(parts, self.ranges, strict=True):
             law = law_above(until(self.end, part.curve), self.spacing, losses)
             laws.append(compose(law, part.times, self.allowance, self.end))
-        return joined(laws, self.allowance)
+        return joined(laws, self.allowance, self.end)
 
     def below(self, parts: Sequence[Part]) -> Law | None:
         """The same from below, of the first curves; None where that fails, or there are none."""
@@ -356,7 +358,7 @@ class Lattice:
             if law is None:
                 return None
             laws.append(compose(law, part.times, self.allowance, self.end))
-        return joined(laws, self.allowance) if laws else None
+        return joined(laws, self.allowance, self.end) if laws else None
 
 
 def lattices(above: Sequence[Part], delta: float, seconds: float) -> Iterator[Lattice]:

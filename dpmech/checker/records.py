@@ -20,7 +20,7 @@ from .claims import COEFFICIENTS, Claim, claim_of
 from .confidence import DIRECTIONS, Answer, Work
 from .decide import FAILURE, UNDECIDED, Kind, Shape, Verdict, decide, precise
 from .documents import BadDocument, entries, floats
-from .strategies import PRECISION, NotChecked
+from .strategies import LARGEST_N, PRECISION, NotChecked
 
 __all__ = ["Certified", "Certifier", "check_record"]
 
@@ -29,6 +29,7 @@ _RUN: dict[str, Any] = {
     "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,
     "continuity": dict | None,
 }  # fmt: skip
+_MOST_STEPS = 10_000_000  # of all certificates in a file together: numbers of C take memory
 _FRESH = "FreshBallsInBins"  # the only one whose profile is made of several curves
 _SECRET = "Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson", "TruncatedPoisson", "FixedSizeLots"
 _STATEMENTS = (
@@ -65,16 +66,20 @@ class Certifier:
     def __init__(self, seconds: float, rng: np.random.Generator) -> None:
         self.seconds, self.rng = seconds, rng
         self._known: dict[str, Certified] = {}
+        self._steps = 0
 
     def of(self, document: dict[str, Any], delta: float = 1.0) -> Certified:
         """The verdict on a decoded certificate; at `delta` where that is less than it claims."""
+        n = document["claim"].get("n") if isinstance(document.get("claim"), dict) else None
+        self._steps += max(0, min(n, LARGEST_N)) if type(n) is int else 0
+        claim, reason = None, f"certificates of more than {_MOST_STEPS} steps in one file"
         try:
             with ctx.workprec(PRECISION):
-                claim = claim_of(document)
+                claim = claim_of(document) if self._steps <= _MOST_STEPS else None
         except (NotChecked, ArithmeticError, MemoryError) as error:
             reason = str(error) or type(error).__name__
-            verdict = Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", reason)
-            return Certified(None, None, verdict, {})
+        if claim is None:
+            return Certified(None, None, Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", reason), {})
         if 0.0 < delta < claim.delta:
             claim = dataclasses.replace(claim, delta=delta)
         key = json.dumps([document["claim"], document["evidence"], claim.delta], sort_keys=True)
@@ -150,13 +155,12 @@ def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
 def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data
     """(eps, upper end of delta) of every node, by direction; of one curve, but for bins chosen anew."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in DIRECTIONS}
+    ends: dict[str, Any] = dict.fromkeys(("eps", "lower", "upper"), list)
     own = entries(profile, "the profile", guarantee=dict, by=dict, curves=list)
-    for curve in own["curves"][:100]:
+    for curve in own["curves"]:
         entries(curve, "a curve of the profile", ("larger",), times=int, remove=Any, add=Any, larger=Any)
         for name in DIRECTIONS:
-            side = entries(
-                curve[name.lower()], "a direction of the profile", eps=list, lower=list, upper=list
-            )
+            side = entries(curve[name.lower()], "a direction of the profile", **ends)
             eps, upper = (floats(side[end], "a direction of the profile") for end in ("eps", "upper"))
             if len(eps) != len(upper) or eps != sorted(eps):
                 raise BadDocument(f"the nodes of {name} are not in order, or not as many as their ends")
@@ -237,18 +241,15 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
         bins, fresh = claim.integer("bins", 1, n), own["type"] == _FRESH
         return n // bins, 1 if fresh else bins, not fresh
     apart = claim.integer("min_sep", 1, n)
-    if own.get("max_participations") is None:
-        return -(-n // apart), apart, False
-    return claim.integer("max_participations", 1), apart, False
+    free = own.get("max_participations") is None
+    return -(-n // apart) if free else claim.integer("max_participations", 1), apart, False
 
 
 def _executed(run: dict[str, Any], claim: Claim, evidence: Any) -> float:  # noqa: ANN401 - JSON data
     """The upper end of eps that is stated for the run."""
     kinds: dict[str, Any] = {"lower": float, "upper": float, "guarantee": dict, "by": dict}
     stated, achieved = run["executed"], evidence.get("achieved") if isinstance(evidence, dict) else None
-    lower: float
-    upper: float
-    lower, upper = (entries(stated, "executed", **kinds)[end] for end in ("lower", "upper"))
+    lower, upper = (float(entries(stated, "executed", **kinds)[end]) for end in ("lower", "upper"))
     if not 0.0 <= lower <= upper <= entries(achieved, "achieved", **kinds)["upper"]:
         raise BadDocument(f"eps of the run is in [{lower!r}, {upper!r}], not within what was certified")
     cheaper = run["steps"] == 0 or (run["stopped_by_plan"] and run["steps"] < claim.strategy.n)

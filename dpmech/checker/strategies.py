@@ -17,10 +17,10 @@ from flint import arb, arb_series, ctx
 
 from .documents import BadDocument, entries, shown
 
-__all__ = ["PRECISION", "NotChecked", "Strategy", "reciprocal", "strategy_of"]
+__all__ = ["LARGEST_N", "PRECISION", "NotChecked", "Strategy", "reciprocal", "strategy_of"]
 
 PRECISION = 192  # bits of a ball's midpoint
-_LARGEST_N = 2_000_000
+LARGEST_N = 2_000_000
 _DEEPEST = 8
 _MOST_TERMS = 20_000_000
 
@@ -98,8 +98,8 @@ def strategy_of(data: Any) -> Strategy:  # noqa: ANN401 - what the file holds
     n = data.get("n", 1)
     if n < 1:
         raise BadDocument(f"the number of steps n is {n}, not an integer >= 1")
-    if n > _LARGEST_N:
-        raise NotChecked(f"n = {n} steps; at most {_LARGEST_N} are checked")
+    if n > LARGEST_N:
+        raise NotChecked(f"n = {n} steps; at most {LARGEST_N} are checked")
     found = make(**{name: data[name] for name in fields})
     if not depth:
         return found
@@ -148,7 +148,7 @@ def reciprocal(values: list[arb], n: int) -> list[arb]:
 
 
 def _diagonal(entries: list[Any]) -> Strategy:
-    scale = _balls("entries", entries, _LARGEST_N)
+    scale = _balls("entries", entries, LARGEST_N)
     if not all(x > 0 for x in scale):
         raise BadDocument(f"entries of the strategy are {shown(entries)}, not all > 0")
     return dataclasses.replace(_geometric(len(scale)), scale=scale)

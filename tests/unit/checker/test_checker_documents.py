@@ -233,3 +233,19 @@ def test_the_entry_that_occurs_twice_is_found_among_many():
     entries = ", ".join(f'"a{i}": 0' for i in range(200_000))  # comparing each with all others would not end
     with pytest.raises(BadDocument, match="'a199999' occurs twice"):
         parse(("{" + entries + ', "a199999": 0}').encode())
+
+
+def test_of_coefficients_that_grow_the_first_ones_are_compared_too():
+    strategy, once = (
+        {"type": "BandedToeplitz", "n": 40, "coefs": [1.0, 10.0]},
+        {"type": "SingleParticipation"},
+    )
+    own = [(-10.0) ** t for t in range(40)]
+    for leading in (own, [5.0, *own[1:]]):
+        stated = coefficients("C^-1", leading)
+        document = decode(certificate(strategy, once, 1.0, 1e-5, 1e3, coefficients=stated))
+        if leading is own:
+            assert claim_of(document).strategy.n == 40
+        else:
+            with pytest.raises(BadDocument, match="coefficient 0"):
+                claim_of(document)

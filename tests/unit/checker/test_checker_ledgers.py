@@ -15,7 +15,16 @@ from dpmech.checker import BadDocument, Kind, Verdict, check_text, ledgers
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
-from dpmech.checker.losses import Law, gaussian_delta, hull, joined, lattice_range, law_above, reverse
+from dpmech.checker.losses import (
+    Law,
+    TimeIsUp,
+    gaussian_delta,
+    hull,
+    joined,
+    lattice_range,
+    law_above,
+    reverse,
+)
 from dpmech.checker.pairs import counts_curve, sampled_curve
 from dpmech.checker.strategies import NotChecked
 from tests.support.checker_files import certificate, plain, sealed
@@ -567,3 +576,30 @@ def test_the_composition_of_two_gaussians_is_a_larger_one():
     found = joined([law, law], 1e-10).delta(arb(1).exp())
     assert exact < found
     assert float(found) == pytest.approx(float(exact), rel=1e-2)
+
+
+def test_a_law_of_shape_about_zero_has_a_mean():
+    """Of 1 - gamma^shape nothing is left in 53 bits."""
+    zero, _ = ledgers._runs({"law": "truncated negative binomial", "shape": 0.0, "gamma": 0.2})
+    for shape in (1e-17, -1e-17, 1e-60):
+        mean, _ = ledgers._runs({"law": "truncated negative binomial", "shape": shape, "gamma": 0.2})
+        assert float(mean) == pytest.approx(float(zero), rel=1e-12)
+
+
+def test_what_a_total_takes_is_limited(monkeypatch):
+    noisy = announced(dm.DiscreteGaussian(20), dm.DiscreteGaussian(30), STEPS)
+    monkeypatch.setattr(ledgers, "_MOST_NOISE", 49)
+    assert checked(noisy).parts[-1].reason == "counts of noise 49 and more together"
+    monkeypatch.setattr(ledgers, "_PATIENCE", -1)
+    assert checked(announced((COUNT, dm.PoissonRuns(1.0)))).parts[-1].reason == "the time is up"
+    with pytest.raises(TimeIsUp):
+        joined(2 * [Law(1.0, 0, arb_poly([1.0]), arb(0), above=True)], 0.0, 0.0)
+
+
+def test_equal_selections_are_computed_once(monkeypatch):
+    calls = []
+    best = ledgers._best_of
+    monkeypatch.setattr(ledgers, "_best_of", lambda *given: calls.append(1) or best(*given))
+    law = dm.PoissonRuns(1.0)
+    checked(announced((COUNT, law), (COUNT, law)))
+    assert len(calls) == 1

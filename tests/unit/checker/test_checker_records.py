@@ -383,7 +383,19 @@ def test_profiles_that_are_none_are_refused(side, words):
     document["evidence"]["profile"]["curves"][0]["add"] = side
     with pytest.raises(BadDocument, match=words):
         checked(document, seconds=0.1)
-    for profile in ({}, 1, {"guarantee": {}, "by": {}, "curves": [1]}):
+    curves = with_nodes(1.1)["evidence"]["profile"]["curves"]
+    for profile in (
+        {},
+        1,
+        *({"guarantee": {}, "by": {}, "curves": all_} for all_ in ([1], 100 * curves + [1])),
+    ):
         document["evidence"]["profile"] = profile
         with pytest.raises(BadDocument, match="other entries"):
             checked(document, seconds=0.1)
+
+
+def test_steps_of_a_file_are_limited(monkeypatch):
+    monkeypatch.setattr(records, "_MOST_STEPS", 11)
+    verdict = checked(copy.deepcopy(HONEST))
+    assert verdict.kind is Kind.NOT_CHECKED
+    assert verdict.reason == "certificates of more than 11 steps in one file"
