@@ -242,7 +242,7 @@ def test_of_coefficients_that_grow_the_first_ones_are_compared_too():
     )
     own = [(-10.0) ** t for t in range(40)]
     for leading in (own, [5.0, *own[1:]]):
-        stated = coefficients("C^-1", leading)
+        stated = coefficients("C^-1", leading) | {"total": 40}
         document = decode(certificate(strategy, once, 1.0, 1e-5, 1e3, coefficients=stated))
         if leading is own:
             assert claim_of(document).strategy.n == 40
