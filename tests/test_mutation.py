@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import importlib
 import importlib.util
 import re
 import subprocess
@@ -128,6 +129,16 @@ def test_participations_that_register_themselves_can_be_altered():
     path = _modules.source_of("mechanism.unsampled_participation")
     assert not plant(unsampled_participation, ast.parse(path.read_text(encoding="utf-8")))
     assert participation.kinds() == before
+
+
+def test_a_module_with_relative_imports_can_be_altered():
+    pairs = importlib.import_module("dpmech.checker.pairs")
+    source = Path(pairs.__file__).read_text(encoding="utf-8")
+    assert "from .losses import" in source
+    assert not plant(pairs, ast.parse(source))
+    assert plant(pairs, ast.parse(source.replace("_ROWS = 64", "_ROWS = 65")))
+    assert pairs._ROWS == 65
+    assert plant(pairs, ast.parse(source))
 
 
 def test_nothing_altered_is_told(sample):

@@ -44,6 +44,7 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
     """
     altered = types.ModuleType(module.__name__)
     altered.__file__ = module.__file__
+    altered.__package__ = module.__package__  # for relative imports
     # Participations register themselves by names that are taken by those of the library as it is.
     registered = participation._KINDS[:]
     participation._KINDS.clear()
@@ -65,6 +66,14 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
     changed |= _constants(module, altered)
     forget()
     return changed
+
+
+def _planted(mutant: Mutant) -> bool:
+    """Whether it stands in the library now; an import that fails is no fault that a test has found."""
+    try:
+        return plant(importlib.import_module(f"{PACKAGE}.{mutant.module}"), mutant.tree)
+    except ImportError:
+        return False
 
 
 def forget() -> None:
@@ -224,7 +233,7 @@ class Trials:
                 int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
             )
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-            if mutant and not plant(importlib.import_module(f"{PACKAGE}.{mutant.module}"), mutant.tree):
+            if mutant and not _planted(mutant):
                 out.write(NOT_PLANTED)
                 return
             for index, item in enumerate(items):

@@ -42,26 +42,37 @@ def listed(chain):
 
 
 CASES = [(6, 2, 2, 0.3), (5, 1, 1, 0.4), (7, 2, 3, 0.6), (6, 3, 3, 1.0)]
-CHAINS = [
-    Chain(banded(n, bands, np.random.default_rng(k)), apart, prob)
-    for k, (n, bands, apart, prob) in enumerate(CASES)
-]
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-def test_the_recursion_is_the_sum_over_all_sets(chain):
-    mixture = listed(chain)
+def chain_of(case):
+    """Built in each test: a fault in its making is a fault that the test sees."""
+    n, bands, apart, prob = CASES[case]
+    return Chain(banded(n, bands, np.random.default_rng(case)), apart, prob)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_recursion_is_the_sum_over_all_sets(case):
+    chain = chain_of(case)
+    mixture, (n, bands, apart, _) = listed(chain), CASES[case]
     x = 2.0 * np.random.default_rng(1).standard_normal((50, chain.width))
     np.testing.assert_allclose(chain.log_r(chain.terms(x)), mixture.log_r(mixture.terms(x)), atol=1e-11)
     np.testing.assert_allclose(chain.mean, mixture.mean, atol=1e-12)
     assert chain.mean_square == pytest.approx(mixture.mean_square, rel=1e-12)
     assert chain.slack > mixture.slack
-    assert chain.width == mixture.width
+    assert chain.width == mixture.width == n + bands
+    # No set is longer than as many of the longest columns as there is room for.
+    assert mixture.largest <= chain.largest
+    assert chain.largest == pytest.approx((chain.columns**2).sum(axis=1).max() * (n // apart + 1), rel=1e-12)
+    # Section 6.5: each step by 512 units of 2^-53, and the first state, one out of 2 10^6 / n, by 4 for each.
+    assert chain.inexact >= (512.0 * n + 8e6 / n) * 2.0**-53
+    assert chain.inexact <= 2.5 * (512.0 * (n + bands) + 8e6 / n) * 2.0**-53
+    assert chain.batch == 50_000
 
 
 @pytest.mark.parametrize("power", [1, 2, 3])
-@pytest.mark.parametrize("chain", CHAINS)
-def test_powers_are_the_laws_that_they_say(chain, power):
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_powers_are_the_laws_that_they_say(case, power):
+    chain = chain_of(case)
     part, mixture = chains._Power(chain, power), listed(chain)
     # E r^m by all tuples of sets.
     count = len(mixture.root)
@@ -90,7 +101,7 @@ def test_powers_are_the_laws_that_they_say(chain, power):
 
 @pytest.mark.parametrize("direction", ["REMOVE", "ADD"])
 def test_verdicts_are_those_of_the_list(direction):
-    chain, eps = CHAINS[0], 0.5
+    chain, eps = chain_of(0), 0.5
     mixture, rng = listed(chain), np.random.default_rng(4)
     x = rng.standard_normal((400_000, chain.width))
     r = np.exp(mixture.log_r(mixture.terms(x)))
@@ -146,13 +157,15 @@ def test_what_no_theorem_covers_is_not_checked():
 
 def test_copies_are_as_many_as_there_is_room_for(monkeypatch):
     monkeypatch.setattr(chains, "_MOST_STATES", 6 * 4)  # of three copies that wait 0 or 1 steps
-    star, parts = Chain(CHAINS[0].columns, 2, 0.3).parts(1.0)
+    star, parts = chain_of(0).parts(1.0)
     assert star is None
     assert [part.power for part in parts] == [1.0, 2.0, 3.0]
 
 
 def test_copies_are_no_more_than_float64_allows():
-    _, parts = Chain(np.full((10, 1), 1.0), 2, 0.5).parts(1.0)
+    columns = np.full((10, 1), 0.9**0.5)
+    columns[3:] = 0.1  # the largest counts
+    _, parts = Chain(columns, 2, 0.5).parts(1.0)
     assert int(parts[-1].power) == 8
     # What joining adds to the exponent at one step is at most half of the limit.
     largest = [(part._joining * (part.power - part._joining) + part._pairs).max() for part in parts]
@@ -199,5 +212,5 @@ def test_powers_take_little_more_memory_than_they_hold():
 
 
 def test_powers_are_made_once_for_all_nodes_of_a_profile():
-    chain = Chain(CHAINS[0].columns, 2, 0.3)
+    chain = chain_of(0)
     assert chain.parts(0.5)[1] == chain.parts(2.0)[1]

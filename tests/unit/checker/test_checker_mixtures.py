@@ -1,5 +1,6 @@
 import itertools
 import math
+import statistics
 from collections import Counter
 
 import numpy as np
@@ -366,6 +367,43 @@ def test_bets_are_won_in_the_number_of_draws_that_they_say():
     assert (certain.won, str(certain)) == (True, "a bound on all draws")
     assert not Bet(0.4, 0.4, 1e-9, upper=True).won
     assert not Bet(0.5, 0.4, 1e-9, upper=False).won
+
+
+@pytest.mark.parametrize("upper", [True, False])
+@pytest.mark.parametrize(("level", "bound"), [(0.6, 1.0), (0.4, 1.0), (0.52, 30.0), (0.48, 30.0), (0.9, 1.0)])
+def test_the_capital_of_a_bet_is_what_its_definition_says(upper, level, bound):
+    """Draw by draw, in plain numbers; the stakes of a batch are those of the draws before it."""
+    rng, bet, capital, seen = np.random.default_rng(9), Bet(level, bound, 1e-9, upper=upper), 0.0, []
+    assert (bet.draws, bet.mean, bet.draws_needed == math.inf) == (0, 0.0, not upper)
+    for turn, size in enumerate((1, 3, 40, 200, 200), start=1):
+        batch, stake = rng.random(size), 0.0
+        if seen:
+            gap = level - statistics.fmean(seen) if upper else statistics.fmean(seen) - level
+            variance = statistics.pvariance(seen)
+            most = 1.0 / (bound - level) if upper else 1.0 / level
+            stake = min(gap / (variance + gap * gap), most / 2.0) if gap > 0.0 else 0.0
+        gains = [math.log(1.0 + stake * (level - w if upper else w - level)) for w in batch]
+        capital += math.fsum(gains) - 1e-9 * math.fsum(map(abs, gains))
+        bet.add(batch)
+        seen += batch.tolist()
+        assert bet._capital == pytest.approx(capital, rel=1e-12, abs=1e-14)
+        assert (bet.draws, bet.batches) == (len(seen), turn)
+        mean, variance = statistics.fmean(seen), statistics.pvariance(seen)
+        assert bet.mean == pytest.approx(mean, rel=1e-13)
+        gap = level - mean if upper else mean - level
+        needed = 2.0 * math.log(1e9) * variance / gap**2 if gap > 0.0 else math.inf
+        assert bet.draws_needed == pytest.approx(needed, rel=1e-9)
+        assert bet.hopeless == (-gap > 3.0 * math.sqrt(variance / len(seen)))
+    assert bet.won == (capital >= math.log(1e9))
+
+
+@pytest.mark.parametrize("upper", [True, False])
+def test_a_bet_is_given_up_beyond_three_standard_errors(upper):
+    draws = np.tile([0.25, 0.75], 200)  # mean 0.5, standard deviation 0.25, standard error 0.0125
+    for errors, hopeless in ((2.9, False), (3.1, True), (0.0, False), (-4.0, False)):
+        bet = Bet(0.5 + (-errors if upper else errors) * 0.0125, 1.0, 1e-9, upper=upper)
+        bet.add(draws)
+        assert bet.hopeless is hopeless
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan])
