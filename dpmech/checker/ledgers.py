@@ -315,7 +315,7 @@ def _directions(
     often = collections.Counter((id(one.verdict), id(one.runs)) for one in apart)
     start, rest, found = time.process_time(), list[tuple[tuple[Part, Part], float, int]](), {}
     for same, one in {(id(one.verdict), id(one.runs)): one for one in apart}.items():
-        if time.process_time() - start > _PATIENCE * certifier.seconds:
+        if rest and time.process_time() - start > _PATIENCE * certifier.seconds:
             raise TimeIsUp("the time is up")
         rest.append((*(_best_of if one.runs else _known)(one, delta, certifier), often[same]))
     if sum(sigma for sigma, _ in counts) > _MOST_NOISE:

@@ -591,7 +591,10 @@ def test_what_a_total_takes_is_limited(monkeypatch):
     monkeypatch.setattr(ledgers, "_MOST_NOISE", 49)
     assert checked(noisy).parts[-1].reason == "counts of noise 49 and more together"
     monkeypatch.setattr(ledgers, "_PATIENCE", -1)
-    assert checked(announced((COUNT, dm.PoissonRuns(1.0)))).parts[-1].reason == "the time is up"
+    assert (
+        checked(announced(*((COUNT, dm.PoissonRuns(mean)) for mean in (1.0, 2.0)))).parts[-1].reason
+        == "the time is up"
+    )
     with pytest.raises(TimeIsUp):
         joined(2 * [Law(1.0, 0, arb_poly([1.0]), arb(0), above=True)], 0.0, 0.0)
 
