@@ -127,7 +127,7 @@ def test_verify_asks_what_the_neighbour_of_an_example_counts(monkeypatch):
     )
     monkeypatch.setattr(AdaptiveClip, "from_dict", classmethod(lambda cls, data: RULE))
     (failure,) = dm.verify(certificate).failures
-    assert failure.endswith("an AdaptiveClip has to count a gradient of zero as 0")
+    assert "an AdaptiveClip has to count a gradient of zero as 0" in failure
 
 
 def test_reports_and_printed_documents_say_it_by_their_schemas(tmp_path):
