@@ -46,7 +46,7 @@ __all__ = [
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time of one direction
 _MOST_EXAMPLES = 1000
-_CELLS = (500, 1000, 2000, 4000)
+_CELLS, _COARSE = (500, 1000, 2000, 4000), 4  # lattices that are always looked at from both sides
 _ROUNDING = 1e-9, 1e-10  # of ratios, more than all rounding on a grid; besides, in every round
 UNDECIDED = (NotChecked, TimeIsUp, ArithmeticError, MemoryError, ValueError)
 
@@ -238,11 +238,11 @@ class Sampled:
     mu: tuple[arb, arb] = (arb(0), arb(math.inf))
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
-        """By ever finer lattices until one of them decides, or the work is too much."""
+        """By ever finer lattices until one decides; fine ones from below, which are slow, come last."""
         direction, ratio, best = self.names[name], arb(eps).exp(), "1"
         ends, open_ends = [math.inf, -math.inf], [True, True]
         with contextlib.suppress(TimeIsUp):
-            for lattice in lattices(direction.above, delta, work.seconds):
+            for count, lattice in enumerate(lattices(direction.above, delta, work.seconds)):
                 if open_ends[0]:
                     upper = lattice.above(direction.above).delta(ratio)
                     best = rounded_up(upper)
@@ -250,7 +250,7 @@ class Sampled:
                         return Answer(verdict=True, number=f"at most {best} by joined dots")
                     open_ends[0] = _may_cross(float(upper), ends[0], delta)
                     ends[0] = float(upper)
-                if open_ends[1]:
+                if open_ends[1] and (count < _COARSE or not open_ends[0]):
                     law = lattice.below(direction.below)
                     lower = arb(0) if law is None else law.delta(ratio)
                     if lower > arb(delta):

@@ -351,6 +351,9 @@ def test_lattices_become_finer_only_while_they_may_decide(tmp_path, monkeypatch)
         ([0.2, 0.1, 0.095, 0.0925, 0.091, 0.0899], [0.05, 0.07, 0.071], True, (6, 3)),
         ([0.2, 0.102, 0.1015], [0.05, 0.07, 0.071], None, (3, 3)),
         ([0.2, 0.1, 0.095], [0.05, None, 0.085], None, (3, 3)),
+        # Fine lattices from below wait until those from above cannot decide.
+        ([0.8, 0.4, 0.2, 0.1, 0.095, 0.0925, 0.089], [None] * 6, True, (7, 4)),
+        ([0.8, 0.4, 0.2, 0.15, 0.12, 0.115, 0.1145], [None] * 6 + [0.0901], False, (6, 6)),
     ],
 )
 def test_each_end_goes_on_as_long_as_it_may_decide(monkeypatch, uppers, lowers, verdict, asked):
