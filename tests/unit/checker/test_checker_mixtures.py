@@ -557,7 +557,9 @@ def test_a_factor_has_to_be_larger_by_more_than_rounding(monkeypatch, times, eno
     count, width = 100, 1000
     slack = 1.01**2 * (width + count + 16) * 2.0**-53 * 250.0
     root = np.full((count, width), 0.5)  # products of 250, without rounding
+    root[-1] = 0.25
     larger = np.full((count, 1), (250.0 + times * slack) ** 0.5)
+    larger[-1] *= 0.500001
     monkeypatch.setattr(np.linalg, "cholesky", lambda raised: larger)
     if enough:
         assert components._narrowed(root).shape == (count, 1)

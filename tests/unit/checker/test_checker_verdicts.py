@@ -3,6 +3,7 @@ import json
 import math
 import pathlib
 
+import flint
 import numpy as np
 import pytest
 from flint import arb
@@ -432,3 +433,74 @@ def test_of_neighbours_that_replace_one_either_may_come_first():
     assert found.verdict is False
     low = float(found.number.split()[-1])
     assert shape.answer("ADD", 1.0, low * 0.999, work).verdict is False
+
+
+def shape_of(participation, strategy=LAMBDA, sigma=2.0, **changes):
+    return decide._shape(claim_of(decode(certificate(strategy, participation, 1.0, 1e-5, sigma, **changes))))
+
+
+@pytest.mark.parametrize(
+    ("participation", "columns", "examples"),
+    [
+        ({"type": "EveryStep"}, range(12), 1),
+        ({"type": "SingleParticipation"}, [0], 1),
+        ({"type": "FixedEpochs", "epochs": 1}, [0], 1),
+        ({"type": "FixedEpochs", "epochs": 3}, [0, 4, 8], 1),
+        ({"type": "FixedEpochs", "epochs": 12}, range(12), 1),
+        ({"type": "MinSep", "min_sep": 1, "max_participations": None}, range(12), 1),
+        ({"type": "MinSep", "min_sep": 1, "max_participations": 1}, [0], 1),
+        ({"type": "MinSep", "min_sep": 5, "max_participations": 2}, [0, 5], 1),
+        ({"type": "MinSep", "min_sep": 12, "max_participations": None}, [0], 1),
+        (
+            {"type": "UserMinSep", "min_sep": 5, "max_participations": None, "max_examples_per_user": 1},
+            [0, 5, 10],
+            1,
+        ),
+        (
+            {"type": "UserMinSep", "min_sep": 6, "max_participations": None, "max_examples_per_user": 3},
+            [0, 6],
+            3,
+        ),
+        ({"type": "Poisson", "sampling_prob": 1.0}, range(12), 1),
+        ({"type": "UserPoisson", "sampling_prob": 1.0, "max_examples_per_user": 2}, range(12), 2),
+        ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 1}, range(12), 1),
+        ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 5}, [0, 5, 10], 1),
+        ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 40}, [0], 1),
+        ({"type": "BallsInBins", "bins": 1}, range(12), 1),
+        ({"type": "UserBallsInBins", "bins": 1, "max_examples_per_user": 2}, range(12), 2),
+    ],
+)
+def test_without_chance_the_shape_is_the_norm_of_the_worst_columns(participation, columns, examples):
+    matrix = np.array([[0.5 ** (i - j) if i >= j else 0.0 for j in range(12)] for i in range(12)])
+    exact = examples * np.linalg.norm(matrix[:, list(columns)].sum(axis=1)) / 2.0
+    replaced = () if "bins" in participation else ("replace_one",)
+    for adjacency in ("add_remove", "zero_out", *replaced):
+        shape = shape_of(participation, adjacency=adjacency)
+        factor = 2.0 if adjacency == "replace_one" else 1.0
+        assert isinstance(shape, decide.Gaussian)
+        assert float(shape.upper) == pytest.approx(factor * exact, rel=1e-14)
+        assert float(shape.lower) == pytest.approx(factor * exact, rel=1e-14)
+
+
+def test_balls_have_bits_enough_for_small_deltas():
+    for delta, bits in ((0.5, 192), (1e-5, 192), (2.0**-40, 208), (1e-30, 328), (1e-300, 2122)):
+        with decide.precise(delta):
+            assert arb(1).log1p().rad() < arb(2) ** -100
+            assert flint.ctx.prec == bits
+    assert flint.ctx.prec != 2122
+
+
+def test_both_directions_may_err_half_as_often_and_have_all_the_time():
+    asked = []
+
+    class Asked:
+        names = ("REMOVE", "ADD")
+
+        def answer(self, name, eps, delta, work):
+            asked.append((name, eps, delta, work.failure, work.seconds))
+            return Answer(verdict=True, number="small", failure=work.failure)
+
+    found = decide.verdict_on("it", Asked(), 1.5, 1e-5, 7.0, np.random.default_rng(1))
+    half = decide.FAILURE / 2
+    assert asked == [("REMOVE", 1.5, 1e-5, half, 7.0), ("ADD", 1.5, 1e-5, half, 7.0)]
+    assert (found.kind, found.failure) == (Kind.PROVED, decide.FAILURE)
