@@ -368,6 +368,28 @@ def test_the_gram_matrix_of_toeplitz_columns_is_rounded_up(signed):
     assert np.all((gram > 0.0) & (gram < 1.5e-290))
 
 
+def test_terms_that_float64_would_lose_one_by_one_are_not_lost():
+    """1 + x^2 is 1 in float64, and 1 + 200 x^2 is 160 units more."""
+    values = [1.0, *[(0.4 * 2.0**-52) ** 0.5] * 200]
+    exact = sum(Fraction(x) ** 2 for x in values)
+    found = Fraction(float(module._absolute_gram(Strategy(201, [arb(x) for x in values]))[0, 0]))
+    assert exact <= found <= exact * (1 + 60 * UNIT)
+    gram = np.full((200, 200), 0.4 * 2.0**-52)
+    gram[:, 0] = 1.0
+    exact = 200 * (1 + 199 * Fraction(0.4 * 2.0**-52))
+    assert exact <= Fraction(module._best_rows(gram, Pattern(1, 200))) <= exact * (1 + 1700 * UNIT)
+
+
+def test_products_that_cancel_are_off_by_what_their_terms_round():
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        matrix = np.tril(rng.uniform(-1.0, 1.0, (8, 8))) + 2.0 * np.eye(8)
+        for j in range(1, 7):  # orthogonal to the column before, but for rounding
+            rest = matrix[j + 1 :, j - 1] @ matrix[j + 1 :, j]
+            matrix[j, j] = -rest / matrix[j, j - 1]
+        check_gram(module._absolute_gram(Strategy(8, matrix=matrix.tolist())), matrix, 50, 2e-290)
+
+
 def test_coefficients_that_are_next_to_nothing_are_made_up_for():
     tiny = 0.9e-38
     for size in (100.0, 1e-3):

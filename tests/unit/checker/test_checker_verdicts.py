@@ -16,6 +16,7 @@ from dpmech.checker.__main__ import main
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer, Work
 from dpmech.checker.documents import decode
+from dpmech.checker.pairs import sampled_curve
 from tests.support.checker_files import certificate, plain, sealed, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))
@@ -504,3 +505,86 @@ def test_both_directions_may_err_half_as_often_and_have_all_the_time():
     half = decide.FAILURE / 2
     assert asked == [("REMOVE", 1.5, 1e-5, half, 7.0), ("ADD", 1.5, 1e-5, half, 7.0)]
     assert (found.kind, found.failure) == (Kind.PROVED, decide.FAILURE)
+
+
+@pytest.mark.parametrize(("cycle", "times"), [(1, 12), (4, 3), (5, 3)])
+def test_of_users_the_upper_curve_counts_from_above_and_the_lower_one_from_below(monkeypatch, cycle, times):
+    asked = []
+
+    def curves(q, mu, examples, spare):
+        asked.append((float(q), examples, spare))
+        return (lambda alpha: "upper"), (lambda alpha: "lower")
+
+    monkeypatch.setattr(decide, "user_curve", curves)
+    kind = {"type": "UserPoisson"} if cycle == 1 else {"type": "UserCyclicPoisson", "cycle": cycle}
+    for examples in (1, 3):
+        asked.clear()
+        participation = kind | {"sampling_prob": 0.25, "max_examples_per_user": examples}
+        forth = shape_of(participation, IDENTITY).names["REMOVE"]
+        assert [(one.curve(arb(2)), one.times) for one in forth.above + forth.below] == [
+            ("upper", times),
+            ("lower", times),
+        ]
+        assert asked == [(0.25, examples, pytest.approx(1e-10 / times, rel=1e-12))] * 2
+
+
+def test_the_smallest_and_the_largest_batches_are_read():
+    fixed = {"type": "FixedSizeLots", "dataset_size": 1, "lot_size": 1}
+    assert isinstance(shape_of(fixed, IDENTITY, adjacency="replace_one"), decide.Gaussian)
+    assert shape_of(fixed | {"dataset_size": 2}, IDENTITY, adjacency="replace_one").names
+    cut = {"type": "TruncatedPoisson", "sampling_prob": 0.5, "max_lot_size": 1, "dataset_size": 2}
+    assert shape_of(cut, IDENTITY, adjacency="zero_out").names
+    assert shape_of(cut | {"max_lot_size": 4, "dataset_size": 5}, IDENTITY, adjacency="zero_out").names
+    for wrong in (
+        {"max_lot_size": 2},
+        {"max_lot_size": 0},
+        {"dataset_size": 1},
+        {"max_lot_size": 5, "dataset_size": 5},
+    ):
+        with pytest.raises(BadDocument):
+            shape_of(cut | wrong, IDENTITY, adjacency="zero_out")
+    with pytest.raises(BadDocument):
+        shape_of(fixed | {"lot_size": 2}, IDENTITY, adjacency="replace_one")
+
+
+def test_a_sampled_release_counts_with_its_norms():
+    """From above with the largest column, as often as a group has turns; from below with the first one."""
+    entries = [1.0, 3.0, 2.0, 0.5, 1.0, 1.0, 2.0]
+    for cycle, times, below in ((1, 7, 6), (2, 4, 4), (3, 3, 2), (7, 1, 1)):
+        participation = {"type": "CyclicPoisson", "sampling_prob": 0.25, "cycle": cycle}
+        shape = shape_of(participation, {"type": "Diagonal", "entries": entries}, sigma=4.0)
+        assert [float(x) for x in shape.mu] == pytest.approx([0.25, 0.75], rel=1e-14)
+        for name, alpha in (("REMOVE", 1.5), ("ADD", 1.2)):
+            (above,), (under,) = shape.names[name].above, shape.names[name].below
+            assert (above.times, under.times) == (times, below)
+            for part, mu in ((above, 0.75), (under, 0.25)):
+                forth = sampled_curve(arb("0.25"), arb(mu))
+                value = forth(arb(alpha)) if name == "REMOVE" else losses.reverse(forth)(arb(alpha))
+                assert float(part.curve(arb(alpha))) == pytest.approx(float(value), rel=1e-12)
+
+
+@pytest.mark.parametrize(("rounds", "rounding"), [(1, 1.1e-9), (10, 2e-9)])
+def test_sums_on_a_grid_are_moved_by_more_than_rounding(monkeypatch, rounds, rounding):
+    """Ratios are off by so much: from above delta is raised by it and taken at a smaller ratio, and back."""
+    asked, value = [], {}
+
+    class Told:
+        def __init__(self, above):
+            self.above = above
+
+        def delta(self, ratio):
+            asked.append((self.above, float(ratio / arb(1).exp() - 1)))
+            return arb(value[self.above])
+
+    monkeypatch.setattr(decide.Independent, "_laws", lambda self, *given, above: (Told(above), Told(above)))
+    shape = decide.Independent(2, rounds, (arb(1), arb(4)))
+    work = Work(1e-9, 5.0, np.random.default_rng(1))
+    for name in ("REMOVE", "ADD"):
+        value |= {True: 0.1, False: 0.0}
+        assert shape.answer(name, 1.0, 0.1 * (1 + 0.9 * rounding), work).verdict is None
+        assert shape.answer(name, 1.0, 0.1 * (1 + 1.1 * rounding), work).verdict is True
+        value |= {True: 1.0, False: 0.1}
+        assert shape.answer(name, 1.0, 0.1 * (1 - 0.9 * rounding), work).verdict is None
+        assert shape.answer(name, 1.0, 0.1 * (1 - 1.1 * rounding), work).verdict is False
+    for above, moved in asked:
+        assert moved == pytest.approx(-rounding if above else rounding, rel=1e-3)
