@@ -1,6 +1,7 @@
 """Ledgers as the library writes them and as forged; curves, prices and hulls against other computations."""
 
 import copy
+import dataclasses
 import json
 import math
 from fractions import Fraction
@@ -11,9 +12,10 @@ import scipy.integrate
 from flint import arb, arb_poly
 
 import dpmech as dm
-from dpmech.checker import BadDocument, Kind, Verdict, check_text, ledgers
+from dpmech.checker import BadDocument, Kind, Verdict, check_text, decide, ledgers
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer
+from dpmech.checker.decide import Direction
 from dpmech.checker.documents import decode
 from dpmech.checker.losses import (
     Law,
@@ -366,7 +368,175 @@ def test_laws_of_runs_that_are_none_are_refused():
             checked(forged(entry(0, runs=law), honest))
 
 
+@pytest.mark.parametrize(
+    ("shape", "gamma", "mean"),
+    [
+        (1.0, 0.25, 4.0),
+        (0.0, 0.2, 4.0 / math.log(5.0)),
+        (0.5, 0.3, 0.5 * 0.7 / (0.3 * (1.0 - 0.3**0.5))),
+        (-0.5, 0.3, -0.5 * 0.7 / (0.3 * (1.0 - 0.3**-0.5))),
+    ],
+)
+def test_how_ratios_grow_with_a_negative_binomial_number_of_runs(shape, gamma, mean):
+    """By the least c with gain h(c) <= c - 1, to the power 1 + shape; here h falls on a line."""
+    found, grows = ledgers._runs({"law": "truncated negative binomial", "shape": shape, "gamma": gamma})
+    assert float(found) == pytest.approx(mean, rel=1e-13)
+    gain = (1.0 - gamma) / gamma
+    for fall in (0.01, 0.1):
+        exact = (1.0 + gain) / (1.0 + gain * fall)  # gain (1 - fall c) = c - 1
+        exact **= 1.0 + shape
+        growth = float(grows(lambda alpha, fall=fall: (1 - arb(fall) * alpha).max(arb(0))))
+        assert exact * (1.0 - 1e-14) <= growth <= exact * (1.0 + 1e-9)
+
+
+def test_how_ratios_grow_with_a_poisson_number_of_runs():
+    mean, grows = ledgers._runs({"law": "poisson", "mean_runs": 3.0})
+    assert float(mean) == 3.0
+    assert float(grows(lambda alpha: arb(0.25) / alpha)) == pytest.approx(math.exp(0.75), rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("shape", "gamma", "right"),
+    [
+        (-0.99, 0.5, True),
+        (-1.0, 0.5, False),
+        (-1.5, 0.5, False),
+        (1.0, 1.0, False),
+        (1.0, 1.5, False),
+        (1.0, 0.0, False),
+    ],
+)
+def test_negative_binomials_are_those_with_a_mean(shape, gamma, right):
+    law = {"law": "truncated negative binomial", "shape": shape, "gamma": gamma}
+    if right:
+        assert ledgers._runs(law)[0] > 0
+    else:
+        with pytest.raises(BadDocument, match="has the law"):
+            ledgers._runs(law)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "right"),
+    [
+        ((3.0,), True),
+        ((2.99,), False),
+        ((5.0, 3.75), True),  # 1 / 25 + 1 / 14.0625 = 1 / 9
+        ((5.0, 3.74), False),
+        ((3.75, 5.0), True),
+        ((6.0, 6.0, 6.0, 6.0), True),
+        ((6.0, 6.0, 6.0, 5.99), False),
+        ((), True),
+    ],
+)
+def test_blocks_on_one_batch_have_the_noise_of_all_together(blocks, right):
+    """The inverse squares of the noise of mechanisms on one batch add up."""
+    document = announced(COUNT).to_dict()
+    document["releases"][0]["certificate"]["claim"]["sigma"] = plain(3.0)
+    document["releases"][0]["blocks"] = {f"block {k}": plain(sigma) for k, sigma in enumerate(blocks)}
+    if right:
+        assert len(checked(document).parts) == 3
+    else:
+        with pytest.raises(BadDocument, match="less than certified noise"):
+            checked(document)
+
+
+def test_every_row_of_a_total_goes_to_the_releases_that_it_fits_most_closely():
+    rare = dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-4, participation=dm.Poisson(0.1))
+    louder = dm.certify_sigma(dm.Identity(8), 1.5 * STEPS.sigma, delta=1e-4, participation=dm.Poisson(0.2))
+    for releases in ((rare, STEPS, louder), (louder, STEPS, rare), (rare, louder, STEPS)):
+        document = announced(*releases).to_dict()
+        assert len(document["total"]["sampled"]["decimal"]) == 3
+        assert checked(document, seconds=1e-9).parts[-2].kind is Kind.PROVED
+
+
+def release_of(lower, upper, delta=1e-5, eps=0.5, runs=None, kind=Kind.PROVED):
+    """A release whose mechanism is known to be between two Gaussian ones."""
+    claim = claim_of(
+        decode(certificate({"type": "Identity", "n": 1}, {"type": "EveryStep"}, eps, delta, 9.0))
+    )
+    shape, verdict = decide.Gaussian(arb(lower), arb(upper), "known"), Verdict(kind, "", "", 0.0)
+    return ledgers._Release(claim, shape, verdict, {}, "one", delta, [], runs)
+
+
+def stated_kind(square, releases, counts=None, rows=(), **total):
+    total = {"gaussian": [0.0, square], "sampled": [], "counts": list(rows)} | total
+    return ledgers._stated("it", total, releases, counts or {}).kind
+
+
+def test_a_sum_of_squares_is_proved_from_above_and_refuted_from_below():
+    for square, kind in (
+        (7.8, Kind.REFUTED),  # 2^2 + 2^2 = 8
+        (8.2, Kind.NOT_CHECKED),
+        (12.4, Kind.NOT_CHECKED),
+        (12.51, Kind.PROVED),  # 2.5^2 + 2.5^2 = 12.5
+    ):
+        assert stated_kind(square, 2 * [release_of(2.0, 2.5)]) is kind
+
+
+@pytest.mark.parametrize(("sigma", "shift", "many"), [(3, 1, 1), (3, 2, 5), (Fraction(5, 2), 3, 2)])
+def test_counts_cost_what_their_noise_and_sensitivity_say(sigma, shift, many):
+    rho = float(many * Fraction(shift) ** 2 / (2 * Fraction(sigma) ** 2))
+    for factor, kind in ((0.99, Kind.REFUTED), (1.01, Kind.PROVED)):
+        counts, rows = {(Fraction(sigma), shift): many}, [[factor * rho, float(many)]]
+        assert stated_kind(0.0, [], counts, rows) is kind
+
+
+def test_a_total_is_found_at_no_less_than_the_sum_of_all_deltas(monkeypatch):
+    """Of a private selection the mean number of runs counts, and 1 where that is less."""
+    monkeypatch.setattr(ledgers, "_directions", lambda *given: ({"REMOVE": Direction((), ())}, 2e-12))
+    monkeypatch.setattr(ledgers, "_least_eps", lambda above, delta, seconds: 0.75)
+    certifier = ledgers.Certifier(1.0, np.random.default_rng(1))
+
+    def total(*releases, counts=None):
+        return ledgers._together("it", list(releases), counts or {}, certifier, None)
+
+    three, half = ((arb(mean), lambda curve: arb(1)) for mean in (3.0, 0.5))
+    for releases, counts, delta in (
+        ([release_of(1, 1), release_of(1, 1, 1e-3)], None, 1.01e-3),
+        ([release_of(1, 1, runs=three)], None, 3e-5),
+        ([release_of(1, 1, runs=half)], None, 1e-5),
+        ([release_of(1, 1, runs=three)], {(Fraction(1), 1): 1}, 3.3e-5),
+        ([], {(Fraction(1), 1): 1}, 1e-5),
+        (9 * [release_of(1, 1, 0.1)], None, 0.5),
+    ):
+        verdict = total(*releases, counts=counts)
+        assert verdict.failure == 2e-12
+        assert float(verdict.reason.split()[-1]) == pytest.approx(delta, rel=1e-12)
+    # What the claims add up to is an upper end as well; not at a delta below the sum of theirs.
+    assert "at most 2.0000" in total(*(2 * [release_of(1, 1, eps=0.1)])).reason
+    assert "at most 7.5000" in total(*(9 * [release_of(1, 1, 0.1, eps=0.1)])).reason
+    assert "at most 7.5000" in total(release_of(1, 1, eps=0.1, kind=Kind.NOT_CHECKED)).reason
+
+
+def test_draws_for_the_total_and_for_the_claims_may_err_both(monkeypatch):
+    told = Verdict(Kind.PROVED, "the total", "as told", 3e-12)
+    monkeypatch.setattr(ledgers, "_together", lambda words, *given: told)
+    assert checked(announced(COUNT, PLAN)).failure == 3e-12
+    own = ledgers.Certifier.of
+
+    def drawn(certifier, document, delta=1.0):
+        found = own(certifier, document, delta)
+        verdict = dataclasses.replace(found.verdict, failure=1e-10)
+        return dataclasses.replace(found, verdict=verdict)
+
+    monkeypatch.setattr(ledgers.Certifier, "of", drawn)
+    assert checked(announced(COUNT, PLAN)).failure == pytest.approx(2e-10 + 3e-12, rel=1e-12)
+
+
 # ---- Filters.
+
+
+def test_a_claim_may_be_charged_a_smaller_delta_at_which_it_is_true():
+    """A certificate that is drawn keeps the draws' share of delta apart."""
+    document = chosen(dm.ClaimCurrency(), COUNT).to_dict()
+    release = document["releases"][0]
+    release["certificate"]["claim"]["sigma"] = plain(1.2 * COUNT.sigma)
+    for delta, kind in ((0.9e-5, Kind.PROVED), (1e-9, Kind.REFUTED)):
+        release["price"] = plain([0.5, delta])
+        verdict = checked(document)
+        assert verdict.parts[0].kind is kind
+        assert f"delta {delta!r}" in verdict.parts[0].claim
+    assert verdict.kind is Kind.REFUTED
 
 
 @pytest.mark.parametrize(
