@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.optimize
 from flint import arb, arb_poly
 
 import dpmech as dm
@@ -239,6 +240,71 @@ def test_nodes_that_were_proved_make_a_hull():
     assert float(remove.curve(arb(2).exp())) == pytest.approx(1e-3)
     assert remove.curve(arb(1)) > 0.1
     assert add.curve(arb(1).exp()) > 0.105
+
+
+def test_nodes_that_a_total_rests_on_are_raised_and_large_enough_to_matter():
+    asked = []
+
+    class Told(Nodes):
+        def nodes(self, found, sides, failure):
+            asked.append((sides, failure))
+            return super().nodes(found, sides, failure)
+
+    profile = {"REMOVE": [(float(k), (0.99, 0.5, 1e-7, 0.9e-8)[k // 4]) for k in range(16)], "ADD": []}
+    release = dataclasses.replace(release_of(1, 1), profile=profile)
+    (remove, add), _ = ledgers._known(release, 1e-3, Told())
+    raised = [(0.0, 1.0), (4.0, 0.5 * 1.05), (8.0, 1e-7 * 1.05)]
+    assert asked == [({"REMOVE": raised, "ADD": []}, 1e-12)]
+    assert (remove.times, add.times) == (1, 1)
+    assert remove.losses == add.losses == (-0.5, 0.5)
+    # Of a claim at eps 0 the curve is looked at about 0 as well.
+    (remove, add), _ = ledgers._known(release_of(1, 1, eps=0.0), 1e-3, Nodes())
+    assert remove.losses == add.losses == (-(2.0**-10), 2.0**-10)
+
+
+def test_a_whole_list_is_known_from_both_sides(monkeypatch):
+    """Gaussian parts as one, sampled ones as often as they come, counts and claims from above only."""
+    certifier = ledgers.Certifier(5.0, np.random.default_rng(1))
+    sampled = decide._shape(claim_of(decode(STEPS.certificate().to_dict())))
+    steps = dataclasses.replace(release_of(1, 1), shape=sampled)
+    apart = dataclasses.replace(release_of(1, 1, delta=1e-3), shape=None)
+    counts = {(Fraction(20), 1): 3}
+    part = ledgers.Part(lambda alpha: arb("0.125"), 1)
+    monkeypatch.setattr(ledgers, "_known", lambda release, delta, certifier: ((part, part), 1e-12))
+    found, failure = ledgers._directions(
+        [release_of(3, 4), steps, release_of(4, 3), apart, steps, apart], counts, 1e-5, certifier
+    )
+    assert failure == 1e-12  # equal certificates are drawn for once
+    assert set(found) == {"REMOVE", "ADD"}
+    alpha = arb(3)
+    for name, direction in found.items():
+        above, below = direction.above, direction.below
+        assert [one.times for one in above] == [1, 2 * 8, 3, 2]
+        assert [one.times for one in below] == [1, 2 * 8]
+        for one, square in ((above[0], 25), (below[0], 25)):
+            assert float(one.curve(alpha)) == pytest.approx(float(gaussian_delta(arb(square).sqrt(), alpha)))
+        assert above[1].curve is sampled.names[name].above[0].curve
+        assert below[1].curve is sampled.names[name].below[0].curve
+        assert float(above[3].curve(alpha)) == 0.125
+
+
+@pytest.mark.parametrize(("taken", "enough"), [(4.9, True), (5.1, False)])
+def test_parts_that_are_drawn_for_share_ten_times_the_time(monkeypatch, taken, enough):
+    clock, part = [100.0], ledgers.Part(lambda alpha: arb(0), 1)
+
+    def known(release, delta, certifier):
+        clock[0] += taken
+        return (part, part), 1e-12
+
+    monkeypatch.setattr(ledgers, "_known", known)
+    monkeypatch.setattr(ledgers.time, "process_time", lambda: clock[0])
+    certifier = ledgers.Certifier(0.5, np.random.default_rng(1))
+    releases = [dataclasses.replace(release_of(1, 1), shape=None) for _ in range(2)]
+    if enough:
+        assert ledgers._directions(releases, {}, 1e-5, certifier)[1] == 2e-12
+    else:
+        with pytest.raises(TimeIsUp):
+            ledgers._directions(releases, {}, 1e-5, certifier)
 
 
 # ---- Forged lists.
@@ -523,7 +589,110 @@ def test_draws_for_the_total_and_for_the_claims_may_err_both(monkeypatch):
     assert checked(announced(COUNT, PLAN)).failure == pytest.approx(2e-10 + 3e-12, rel=1e-12)
 
 
+@pytest.mark.parametrize(("mu", "times"), [(1.0, 1), (0.5, 4), (3.0, 1), (0.02, 1)])
+def test_the_least_eps_is_found_from_above(mu, times):
+    parts = [ledgers.Part(gaussian(mu), times)]
+    for delta in (1e-5, 1e-2):
+        found = ledgers._least_eps(parts, delta, 5.0)
+        size = arb(mu * times**0.5)
+
+        def above(eps, size=size, delta=delta):
+            return float(gaussian_delta(size, arb(eps).exp())) - delta
+
+        exact = scipy.optimize.brentq(above, 0.0, 60.0) if above(0.0) > 0.0 else 0.0
+        assert exact * (1.0 - 1e-9) <= found <= max(exact * 1.003, 2e-6)
+    assert ledgers._least_eps([], 1e-5, 5.0) == 0.0
+    assert ledgers._least_eps([ledgers.Part(lambda alpha: arb(0.1), 1, (-1.0, 1.0))], 1e-5, 5.0) == math.inf
+
+
 # ---- Filters.
+
+
+def filtered(currency, limits, eps, delta, releases=(), spent=None):
+    settings = {"budget": {"eps": eps, "delta": delta}, "currency": currency}
+    total = {"limits": limits, "spent": spent or limits}
+    return ledgers._filtered("it", settings, total, list(releases), None)
+
+
+def renyi_delta(order, divergence, eps):
+    """By the largest (r - e^eps) / r^order, found on a grid."""
+    ratios = math.exp(eps) * np.linspace(1.0 + 1e-9, 60.0, 2_000_001)
+    return math.exp((order - 1.0) * divergence) * float(((ratios - math.exp(eps)) / ratios**order).max())
+
+
+@pytest.mark.parametrize(("eps", "limit"), [(1.0, 0.09), (3.0, 0.6)])
+def test_a_limit_stands_for_the_delta_that_its_theorem_gives(eps, limit):
+    gdp = float(gaussian_delta(arb(limit).sqrt(), arb(eps).exp()))
+    two, five = renyi_delta(2.0, limit, eps), renyi_delta(5.0, limit, eps)
+    orders = scipy.optimize.minimize_scalar(
+        lambda log: math.log(renyi_delta(1.0 + math.exp(log), limit * (1.0 + math.exp(log)), eps)),
+        bounds=(-3.0, 5.0),
+        method="bounded",
+    )
+    squared = math.exp(orders.fun)
+    for currency, limits, delta, slack in (
+        ({"type": "GdpCurrency"}, [limit], gdp, 1e-9),
+        ({"type": "RenyiCurrency", "order": 2}, [limit], two, 1e-6),
+        ({"type": "RenyiCurrency", "order": 5}, [limit], five, 1e-6),
+        ({"type": "ClaimCurrency", "slack": 1e-3}, [limit, 1e-3], squared + 1e-3, 2e-3),
+        ({"type": "ClaimCurrency", "slack": 0.0}, [eps, 1e-3], 1e-3, 1e-9),
+        ({"type": "ClaimCurrency", "slack": 0.0}, [eps * (1.0 + 1e-9), 1e-3], 1.0 - 1e-12, None),
+    ):
+        wrong = Kind.REFUTED if currency["type"] == "GdpCurrency" else Kind.NOT_CHECKED
+        if slack is None:
+            assert filtered(currency, limits, eps, 0.999).kind is wrong
+            continue
+        assert filtered(currency, limits, eps, delta * (1.0 + slack)).kind is Kind.PROVED
+        assert filtered(currency, limits, eps, delta * (1.0 - slack)).kind is wrong
+
+
+def test_what_releases_cost_in_every_currency():
+    """Gaussian ones mu^2, or order mu^2 / 2; claims eps, or eps^2 / 2; sampled ones a divergence a step."""
+    smooth = dataclasses.replace(release_of(2, 3, eps=0.5), price=[1.0, 1e-5])
+    expected = {
+        ("GdpCurrency", 2, False): (4.0, 9.0),
+        ("RenyiCurrency", 2, False): (4.0, 9.0),
+        ("RenyiCurrency", 6, False): (12.0, 27.0),
+        ("ClaimCurrency", 2, False): (0.5, 0.5),
+        ("ClaimCurrency", 2, True): (0.125, 0.125),
+    }
+    for (kind, order, squared), cost in expected.items():
+        found = ledgers._cost(smooth, kind, order, squared=squared)
+        assert [float(x) for x in found] == pytest.approx(cost, rel=1e-14)
+    with pytest.raises(NotChecked, match="is charged delta 9e-06 only"):
+        ledgers._cost(dataclasses.replace(smooth, price=[1.0, 9e-6]), "ClaimCurrency", 2, squared=False)
+    entries = {"type": "Diagonal", "entries": [1.0, 2.0, 1.0]}
+    claim = claim_of(decode(certificate(entries, {"type": "Poisson", "sampling_prob": 0.25}, 1.0, 1e-5, 4.0)))
+    sampled = dataclasses.replace(smooth, claim=claim, shape=decide._shape(claim))
+    least, most = ledgers._cost(sampled, "RenyiCurrency", 3, squared=False)
+    assert float(least) == pytest.approx(3 * float(ledgers._sampled_divergence(arb(0.25), arb(0.25), 3)))
+    assert float(most) == pytest.approx(3 * float(ledgers._sampled_divergence(arb(0.25), arb(0.5), 3)))
+
+
+def test_costs_are_compared_with_prices_and_limits():
+    currency, eps, delta = {"type": "GdpCurrency"}, 8.0, 0.1
+    release = dataclasses.replace(release_of(0.5, 0.6), price=[0.3])
+    for price, limit, kind in (
+        (0.3, 1.0, Kind.PROVED),
+        (0.26, 0.5, Kind.PROVED),  # 0.25 at least
+        (0.24, 1.0, Kind.REFUTED),
+        (0.3, 0.35, Kind.NOT_CHECKED),  # 0.36 at most
+    ):
+        one = dataclasses.replace(release, price=[price])
+        assert filtered(currency, [limit], eps, delta, [one]).kind is kind
+    two = [dataclasses.replace(release, price=[0.3])] * 2
+    assert filtered(currency, [0.75], eps, delta, two).kind is Kind.PROVED  # 0.72
+    assert filtered(currency, [0.7], eps, delta, two).kind is Kind.NOT_CHECKED
+    for limits, spent in (([0.59], [0.6]), ([0.6], [0.59])):
+        with pytest.raises(BadDocument, match="more than the limit"):
+            filtered(currency, limits, eps, delta, two, spent)
+    for order, right in ((1, False), (2, True), (10_000, True), (10_001, False)):
+        currency = {"type": "RenyiCurrency", "order": order}
+        if right:
+            filtered(currency, [0.1], eps, delta)
+        else:
+            with pytest.raises(BadDocument, match="the order is"):
+                filtered(currency, [0.1], eps, delta)
 
 
 def test_a_claim_may_be_charged_a_smaller_delta_at_which_it_is_true():
