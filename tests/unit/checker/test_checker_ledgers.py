@@ -438,6 +438,7 @@ def test_laws_of_runs_that_are_none_are_refused():
     ("shape", "gamma", "mean"),
     [
         (1.0, 0.25, 4.0),
+        (1.0, 0.7, 1.0 / 0.7),
         (0.0, 0.2, 4.0 / math.log(5.0)),
         (0.5, 0.3, 0.5 * 0.7 / (0.3 * (1.0 - 0.3**0.5))),
         (-0.5, 0.3, -0.5 * 0.7 / (0.3 * (1.0 - 0.3**-0.5))),
@@ -459,6 +460,23 @@ def test_how_ratios_grow_with_a_poisson_number_of_runs():
     mean, grows = ledgers._runs({"law": "poisson", "mean_runs": 3.0})
     assert float(mean) == 3.0
     assert float(grows(lambda alpha: arb(0.25) / alpha)) == pytest.approx(math.exp(0.75), rel=1e-13)
+
+
+@pytest.mark.parametrize(("mu", "mean"), [(0.5, 2.0), (0.3, 0.5)])
+def test_the_best_of_several_runs_has_the_curve_of_its_theorem(mu, mean):
+    """E K h(a / b), b as ratios grow, and h of one run, here in closed form."""
+    certifier, delta = ledgers.Certifier(20.0, np.random.default_rng(1)), 1e-5
+    runs = ledgers._runs({"law": "poisson", "mean_runs": mean})
+    (remove, add), failure = ledgers._best_of(release_of(mu, mu, runs=runs), delta, certifier)
+    assert failure == 0.0
+    grown = math.exp(mean * float(gaussian_delta(arb(mu), arb(1))))
+    low, top = remove.losses
+    assert (low, add.losses, remove.times, add.times) == (-top, (-top, top), 1, 1)
+    for part in (remove, add):
+        assert float(part.curve(arb(top).exp())) <= 1.01e-4 * delta
+        for loss in (1.0, 1.5, 2.0, 2.5):  # nearer to 0 the hull is lower
+            exact = mean * float(gaussian_delta(arb(mu), arb(loss).exp() / grown))
+            assert exact <= float(part.curve(arb(loss).exp())) <= 1.03 * exact + 0.1 * delta
 
 
 @pytest.mark.parametrize(
