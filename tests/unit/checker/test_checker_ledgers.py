@@ -704,6 +704,21 @@ def test_costs_are_compared_with_prices_and_limits():
     for limits, spent in (([0.59], [0.6]), ([0.6], [0.59])):
         with pytest.raises(BadDocument, match="more than the limit"):
             filtered(currency, limits, eps, delta, two, spent)
+    for eps, delta, right in (
+        (0.0, 0.9, True),
+        (0.5, 0.9, True),
+        (1e5, 0.9, True),
+        (1.1e5, 0.9, False),
+        (1.0, 1.0, False),
+        (1.0, 1.5, False),
+        (1.0, 0.0, False),
+    ):
+        if right:
+            assert filtered(currency, [0.1], eps, delta).kind is Kind.PROVED
+        else:
+            with pytest.raises(BadDocument, match="a budget of"):
+                filtered(currency, [0.1], eps, delta)
+    eps, delta = 8.0, 0.1
     for order, right in ((1, False), (2, True), (10_000, True), (10_001, False)):
         currency = {"type": "RenyiCurrency", "order": order}
         if right:
