@@ -531,6 +531,8 @@ def test_every_row_of_a_total_goes_to_the_releases_that_it_fits_most_closely():
         document = announced(*releases).to_dict()
         assert len(document["total"]["sampled"]["decimal"]) == 3
         assert checked(document, seconds=1e-9).parts[-2].kind is Kind.PROVED
+    longer = dm.certify_sigma(dm.Identity(16), STEPS.sigma, delta=1e-4, participation=dm.Poisson(0.2))
+    assert checked(announced(louder, longer), seconds=1e-9).parts[-2].kind is Kind.PROVED
 
 
 def release_of(lower, upper, delta=1e-5, eps=0.5, runs=None, kind=Kind.PROVED):

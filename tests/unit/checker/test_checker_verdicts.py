@@ -300,6 +300,43 @@ def test_the_command(tmp_path, capsys, monkeypatch):
             main(["--seconds", bad, right])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        (["--seconds", "0.5"], True),
+        (["--seconds", "999999999"], True),
+        (["--seconds", "1e9"], False),
+        (["--seconds", "1.5e9"], False),
+        (["--total", "0", "0.5"], True),
+        (["--total", "0.5", "0.999"], True),
+        (["--total", "100000", "0.5"], True),
+        (["--total", "100000.5", "0.5"], False),
+        (["--total", "150000", "0.5"], False),
+        (["--total", "-0.5", "0.5"], False),
+        (["--total", "1", "1"], False),
+        (["--total", "1", "1.5"], False),
+        (["--total", "1", "0"], False),
+    ],
+)
+def test_the_command_says_which_numbers_it_takes(arguments, right, monkeypatch, capsys):
+    asked = []
+
+    def checked(path, *, seconds, total):
+        asked.append((seconds, total))
+        raise BadDocument("asked")
+
+    monkeypatch.setattr(command, "check_file", checked)
+    if right:
+        assert main([*arguments, "a"]) == 2
+        values = tuple(float(x) for x in arguments[1:])
+        assert asked == [(values[0], None) if arguments[0] == "--seconds" else (decide.SECONDS, values)]
+    else:
+        with pytest.raises(SystemExit) as caught:
+            main([*arguments, "a"])
+        assert caught.value.code == 2
+        assert arguments[0] in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_half_a_per_cent_less_noise_is_refuted_of_dp_sgd(tmp_path):
     """q = 128 / 50000 and 3900 steps: most likelihood ratios are within two places of the lattice."""
