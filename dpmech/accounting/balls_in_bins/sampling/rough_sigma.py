@@ -37,8 +37,8 @@ _LARGEST_STEP = 0.7
 _NEAR = 0.25
 _ROUNDS = 2
 _PROBES = 25
-# The moment bound is about e^3 times too high.
-_MOMENT_EXCESS = 3.0
+# The moment bound is about e^3 times too high, but no delta is above 1: less is taken off for large ones.
+_MOMENT_EXCESS, _OF_LOG_DELTA = 3.0, 0.9
 # No start is this far off, in log.
 _FARTHEST = 12.0
 
@@ -141,7 +141,7 @@ class RoughSample:
 
         def excess(log_sigma: float) -> float:
             # The orders of the moment bound end, so that it does not vanish.
-            value = rough_log_delta(gram.scaled(math.exp(-2.0 * log_sigma)), eps) - _MOMENT_EXCESS
+            value = rough_log_delta(gram.scaled(math.exp(-2.0 * log_sigma)), eps) - _moment_excess(delta)
             value = min(value, gaussian_log_delta(math.exp(log_sigma) / largest, eps)[0])
             return gaussian_scale(eps, math.exp(max(value, -700.0))) - target
 
@@ -167,7 +167,7 @@ class RoughSample:
         def by_moments(log_eps: float) -> float:
             if log_eps <= smallest:
                 return -1.0
-            value = rough_log_delta(scaled, math.exp(log_eps)) - _MOMENT_EXCESS
+            value = rough_log_delta(scaled, math.exp(log_eps)) - _moment_excess(delta)
             alone = gaussian_log_delta(sigma / sensitivity, math.exp(log_eps))[0]
             return math.log(delta) - max(min(value, alone), -1e6)
 
@@ -236,3 +236,7 @@ def _root(
         slope = min(max(secant, 0.3 * slope), 3.0 * slope)
         here, value = there, moved
     raise NumericalError(f"no root found within {_PROBES} probes: the estimates do not settle")
+
+
+def _moment_excess(delta: float) -> float:
+    return min(_MOMENT_EXCESS, -_OF_LOG_DELTA * math.log(delta))
