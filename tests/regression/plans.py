@@ -243,7 +243,8 @@ SAMPLED = [
         poisson(0.01), [("identity", 1000)],
         ("profile", 1.0), ("executed", 2.0, 1e-6, 250), ("given", 1.1, 1e-5), ("lots", 600), adjacencies=BOTH,
     ),
-    *plans(poisson(0.01), [("identity", 1000)], ("risk", 1.0), ("composed", 1.0, 2)),
+    *plans(poisson(0.01), [("identity", 1000)], ("composed", 1.0, 2)),
+    *plans(poisson(0.2), [("identity", 12)], ("risk", 2.0)),
     *plans(poisson(0.2), [("identity", 4)], ("selected", 2.0, 5.0, 1.0)),
     *plans(poisson(0.1), [("identity", 100)], ("attack", 0.01, 0.05), ("advantage", 0.1)),
     *plans(poisson(0.3), [("identity", 2)], ("gaussian", 0.5)),
@@ -378,9 +379,10 @@ IN_BINS = [
     *plans(bins(8), [("lambda", 24, 0.5)], *sigmas(COMMON), methods=(None, RDP, ("deterministic", 0.3))),
     *plans(
         bins(4), [("identity", 12)],
-        *sigmas(COMMON, (0.1, 1e-12)), ("epsilon", 2.0, 1e-5), ("delta", 2.0, 1.0), ("profile", 2.0),
+        *sigmas(COMMON, (0.1, 1e-12)), ("epsilon", 2.0, 1e-5), ("delta", 2.0, 1.0),
         methods=(None, EXACT, CERTIFIED, ("deterministic", 0.3), RDP, IMPORTANCE), adjacencies=BOTH,
     ),
+    *plans(bins(4), [("identity", 12)], ("profile", 2.0)),
     *plans(bins(4), [("falling", 12)], *sigmas(COMMON), methods=(None, EXACT)),
     *plans(bins(4), [("identity", 12)], ("risk", 2.0), ("attack", 0.01, 0.05), ("advantage", 0.1),
         ("composed", 2.0, 3)),
@@ -399,9 +401,9 @@ IN_BINS = [
     # bins drawn anew every epoch
     *plans(
         fresh(2), [("identity", 4)], ("sigma", 1.0, 1e-3), ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5),
-            ("profile", 3.0),
-        ("lots", 60), ("executed", 1.0, 1e-3, 3), methods=(None, EXACT), adjacencies=BOTH,
+            ("lots", 60), ("executed", 1.0, 1e-3, 3), methods=(None, EXACT), adjacencies=BOTH,
     ),
+    *plans(fresh(2), [("identity", 4)], ("profile", 3.0)),
     *plans(fresh(3), [("steps", 6, 3)], ("delta", 3.0, 0.5)),
     *plans(fresh(2), [("identity", 4)], ("attack", 0.01, 0.05)),
     *plans(fresh(1), [("identity", 4)], *sigmas(COMMON), methods=(None, RDP)),
@@ -424,7 +426,7 @@ TOTALS = [("total epsilon", 1e-5), ("total delta", 1.0)]
 TOGETHER = [
     ledger([(*_SGD, 2.0, 1e-6), (*_SGD, 2.0, 1e-6), (*_ONCE, 0.5, 1e-6)], *TOTALS, ("total profile",)),
     ledger([(*_ROWS, 1.0, 1e-7), (*_GROUPS, 1.0, 1e-7)], *TOTALS, ("moments", 1e-5)),
-    ledger([(*_BINS, 1.0, 1e-7), (*_SGD, 1.0, 1e-7)], ("total claims", 1e-5), ("total epsilon", 1e-5)),
+    ledger([(*_BINS, 1.0, 1e-7), (*_SGD, 1.0, 1e-7)], ("total claims", 1e-5)),
     ledger([(*_BINS_MOMENTS, 1.0, 1e-7), (*_ROWS, 1.0, 1e-7)], ("total claims", 1e-5)),
     ledger([(*_ONCE, 1.0, 1e-7), ("counts", 20, 1, 12)], *TOTALS),
     ledger([("selection", 10.0, *_ONCE, 0.1, 1e-7)], *TOTALS),
