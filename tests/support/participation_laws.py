@@ -85,8 +85,7 @@ def _min_sep(participation, n):
     sets = _sets(
         n,
         lambda steps: (
-            len(steps) <= most
-            and all(b - a >= participation.min_sep for a, b in itertools.pairwise(steps))
+            len(steps) <= most and all(b - a >= participation.min_sep for a, b in itertools.pairwise(steps))
         ),
     )
     patterns = [counts for ((_, counts),) in sets]
@@ -138,7 +137,8 @@ def _bins(participation, n):
     bins, examples = participation.bins, _examples(participation)
     choices = itertools.product(range(bins), repeat=examples)
     yield _merged(
-        (bins**-examples, tuple(sum(t % bins == one for one in choice) for t in range(n))) for choice in choices
+        (bins**-examples, tuple(sum(t % bins == one for one in choice) for t in range(n)))
+        for choice in choices
     )
 
 
