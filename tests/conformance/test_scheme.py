@@ -132,6 +132,18 @@ def test_every_method_is_here():
     assert {type(method) for _, _, method in CASES} == {type(None), *Method.__subclasses__()}
 
 
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__name__)
+def test_a_plan_of_training_makes_it(kind):
+    settings = dict.fromkeys((*kind.plan_settings, *kind.plan_shares), 3 if kind.random else None)
+    sizes = {name: {"dataset_size": 12, "batch_size": 3}[name] for name in kind.plan_sizes}
+    users = {} if kind.random or kind.unit is None else {"max_examples_per_user": 3}
+    made = kind.planned(2, 3, 0.25, settings | sizes | users)
+    assert type(made) is kind
+    mechanism = dm.Mechanism(dm.Identity(6), made, PROVED[kind.__name__][0][0])
+    assert mechanism.certain is not kind.random
+    assert mechanism.participation.pattern(6).max_participations >= 1
+
+
 @schemes()
 def test_what_has_no_theorem_is_refused(name):
     adjacencies, methods = PROVED[name]
@@ -247,24 +259,48 @@ def test_a_ledger_takes_it(name):
     assert 0.9 * EPS < ledger.epsilon(DELTA).upper <= EPS * 1.02
 
 
-@schemes(COSTLY)
-def test_an_attack_finds_less_than_is_certified_or_is_refused(name):
-    cal = of(name)
-    attack = functools.partial(
-        dm.empirical_epsilon, cal.mechanism, delta=DELTA, samples=20_000, confidence=1.0 - ALPHA, rng=1
-    )
-    if name in NO_ATTACK:
-        with pytest.raises(dm.UnsupportedCombinationError, match="no test under") as refused:
-            attack(cal.sigma)
-        assert refused.value.supported
-        return
-    found = attack(cal.sigma)
-    assert found.lower <= EPS
-    assert attack(0.5 * cal.sigma).lower > EPS
-
-
 # Nobody has derived the best test of these.
 NO_ATTACK = {"TruncatedPoisson", "FixedSizeLots", "MinSepSampling", "UserBallsInBins"}
+
+
+def run_of(strategy, sigma):
+    """The mechanism without dpmech: dense C^-1 times Gaussian noise."""
+    inverse = np.linalg.inv(strategy.to_dense())
+    return lambda gradients, rng: gradients + sigma * rng.standard_normal(gradients.shape) @ inverse.T
+
+
+@pytest.mark.parametrize(
+    ("name", "adjacency"),
+    [
+        marked(name, adjacency, slow=name in COSTLY or (name, number) not in {(name, 0), ("MinSep", 2)})
+        for name, (adjacencies, _) in PROVED.items()
+        for number, adjacency in enumerate(adjacencies)
+    ],
+)
+def test_an_attack_finds_less_than_is_certified_or_is_refused(name, adjacency):
+    cal = calibrated(name, adjacency, PROVED[name][1][0])
+
+    def attack(factor, seed):
+        return dm.empirical_epsilon(
+            cal.mechanism,
+            cal.sigma,
+            DELTA,
+            mechanism=run_of(cal.strategy, factor * cal.sigma),
+            samples=200_000,
+            confidence=1.0 - ALPHA,
+            rng=seed,
+        )
+
+    if name in NO_ATTACK:
+        with pytest.raises(dm.UnsupportedCombinationError, match="no test under") as refused:
+            attack(1.0, 11)
+        assert refused.value.supported
+        return
+    found = attack(1.0, 11)
+    assert 0.7 * EPS < found.lower <= cal.achieved.upper
+    assert found.guarantee.error == pytest.approx(ALPHA, rel=1e-6)
+    assert attack(0.85, 12).lower > EPS
+
 
 # ---- samplers
 
@@ -350,6 +386,7 @@ def test_its_sampler_resumes_and_passes_its_own_check(name):
     sampler, lots = sampler_of(name, units, seed=4), []
     assert type(sampler) is (SAMPLERS.find(participation) or SequentialSampler)
     assert (sampler.participation, sampler.n) == (participation, strategy.n)
+    assert sampler.dataset_size == units * examples_of(participation)
     assert sampler.seeded is participation.random
     tracker = ParticipationTracker(participation, strategy.n, sampler.dataset_size)
     for step, lot in enumerate(sampler):
@@ -363,6 +400,7 @@ def test_its_sampler_resumes_and_passes_its_own_check(name):
     assert [lot.tolist() for lot in again] == lots[2:]
     assert again.fingerprint() == sampler.fingerprint()
     assert sampler.state_dict()["key"] not in repr(sampler)
+    assert [lot.tolist() for lot in sampler_of(name, units, seed=4)] == lots
     # Nothing that a claim does not say is taken from the caller.
     if participation.random:
         for options in ({"batch_size": 3}, {"drop_last": True}):
