@@ -22,6 +22,7 @@ from dpmech.checker import Kind
 from dpmech.mechanism import kinds
 from dpmech.samplers import SAMPLERS, ParticipationTracker, SequentialSampler, sampler_for
 from tests.support.forged_files import changed
+from tests.support.oracles import sampled_delta, sampled_delta_two_steps
 from tests.support.participation_laws import LAWS, hockey_stick, laws_of, pairs_of
 
 # Chance of a false alarm of one test.
@@ -169,6 +170,16 @@ def test_what_has_no_theorem_is_refused(name):
 
 
 # ---- numbers
+
+
+@pytest.mark.parametrize(("q", "sigma", "eps"), [(0.3, 1.0, 0.5), (0.5, 0.7, 1.0), (0.05, 1.5, 0.1)])
+def test_the_oracle_finds_what_sixty_digits_find(q, sigma, eps):
+    """One step of Poisson sampling in closed form, both directions, and two steps by quadrature."""
+    for n, exactly in ((1, sampled_delta), (2, sampled_delta_two_steps)):
+        (pair,) = pairs_of(dm.Poisson(q), n, "add_remove")
+        low, high = hockey_stick(pair, np.eye(n), sigma, eps, 100_000, ALPHA, 3)
+        known = max(float(exactly(q, sigma, eps, remove=remove)) for remove in (True, False))
+        assert low <= known <= high <= 1.1 * known + 1e-3
 
 
 def truth(cal, eps, factor=1.0, draws=100_000, seed=11):
@@ -328,9 +339,9 @@ def counts_of(name, sampler):
     examples = examples_of(PLANS[name][1])
     table = np.zeros((sampler.dataset_size // examples, sampler.n), dtype=int)
     for step in range(sampler.n):
-        lot = sampler.indices(step)
-        assert np.unique(lot).size == lot.size
-        np.add.at(table[:, step], lot // examples, 1)
+        batch = sampler.indices(step)
+        assert np.unique(batch).size == batch.size
+        np.add.at(table[:, step], batch // examples, 1)
     return table
 
 
@@ -384,24 +395,24 @@ def test_batches_in_order_keep_to_the_definition(name):
 def test_its_sampler_resumes_and_passes_its_own_check(name):
     strategy, participation = PLANS[name]
     units = getattr(participation, "dataset_size", None) or 12
-    sampler, lots = sampler_of(name, units, seed=4), []
+    sampler, batches = sampler_of(name, units, seed=4), []
     assert type(sampler) is (SAMPLERS.find(participation) or SequentialSampler)
     assert (sampler.participation, sampler.n) == (participation, strategy.n)
     assert sampler.dataset_size == units * examples_of(participation)
     assert sampler.seeded is participation.random
     tracker = ParticipationTracker(participation, strategy.n, sampler.dataset_size)
-    for step, lot in enumerate(sampler):
-        tracker.record(step, lot)
-        lots.append(lot.tolist())
+    for step, batch in enumerate(sampler):
+        tracker.record(step, batch)
+        batches.append(batch.tolist())
         if step == 1:
             state = json.loads(json.dumps(sampler.state_dict()))
-    assert len(lots) == strategy.n
+    assert len(batches) == strategy.n
     again = sampler_of(name, units, seed=5)
     again.load_state_dict(state)
-    assert [lot.tolist() for lot in again] == lots[2:]
+    assert [batch.tolist() for batch in again] == batches[2:]
     assert again.fingerprint() == sampler.fingerprint()
     assert sampler.state_dict()["key"] not in repr(sampler)
-    assert [lot.tolist() for lot in sampler_of(name, units, seed=4)] == lots
+    assert [batch.tolist() for batch in sampler_of(name, units, seed=4)] == batches
     # Nothing that a claim does not say is taken from the caller.
     if participation.random:
         for options in ({"batch_size": 3}, {"drop_last": True}):
