@@ -80,7 +80,7 @@ CASES = [
 ]
 # Costly: their calibrations take seconds each.
 COSTLY = {"MinSepSampling", "BallsInBins", "UserBallsInBins", "FreshBallsInBins"}
-# Of two kinds with one accountant, the one that the quick tests leave out.
+# Of two kinds with one accountant, the one that most quick tests leave out.
 TWINS = {"UserCyclicPoisson", "UserPoisson"}
 # How much less noise is surely found out: 10 %, but where a bound is above the truth.
 FAULT = 0.9
@@ -194,8 +194,13 @@ def truth(cal, eps, factor=1.0, draws=100_000, seed=11):
 
 def later(name, adjacency, method):
     """Whether only the slow tests look at this case."""
-    first = adjacency is PROVED[name][0][0]
-    return name in COSTLY | TWINS or isinstance(method, dm.Prv) or not (first or PROVED[name][1] is EXACTLY)
+    if PROVED[name][1] is EXACTLY:
+        return False
+    adjacencies, methods = PROVED[name]
+    first = (adjacency, method) == (adjacencies[0], methods[0])
+    return name == "FreshBallsInBins" or not (
+        first or (name not in COSTLY and adjacency is adjacencies[0] and method != dm.Prv())
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ __all__ = [
     "ANSWERS",
     "accepts",
     "answer",
+    "degenerate",
     "kinds_of",
     "mechanism_of",
     "method_of",
@@ -163,6 +164,11 @@ def accepts(mechanism, method):
     except dm.DpmechError:
         return False
     return True
+
+
+def degenerate(mechanism):
+    """Whether a random participation has settings under which nothing is random."""
+    return mechanism.participation.random and mechanism.certain
 
 
 def kinds_of(base):

@@ -187,6 +187,17 @@ UNSAMPLED = [
         min_sep(4), [("lambda", 12, 0.8)], *sigmas(COMMON), ("epsilon", 3.0, 1e-6), ("renyi", 3.0),
         methods=(EXACT, RDP),
     ),
+    *(
+        plan
+        for who in (SINGLE, epochs(3))
+        for plan in plans(who, [("lambda", 12, 0.8)], *sigmas(COMMON), adjacencies=ALL)
+    ),
+    *(
+        plan
+        for who in (EVERY_STEP, SINGLE, epochs(3), min_sep(4, 3, users=3))
+        for plan in plans(who, [("lambda", 12, 0.8)], *sigmas(COMMON), ("epsilon", 3.0, 1e-6),
+            methods=(EXACT, RDP))
+    ),
     *plans(
         min_sep(4, 3, users=3), [("lambda", 12, 0.8), ("wavy", 12)],
         ("sensitivity",), *sigmas(COMMON), ("executed", 2.0, 1e-5, 5),
@@ -244,9 +255,7 @@ SAMPLED = [
         ("profile", 1.0), ("executed", 2.0, 1e-6, 250), ("given", 1.1, 1e-5), ("lots", 600), adjacencies=BOTH,
     ),
     *plans(poisson(0.01), [("identity", 1000)], ("composed", 1.0, 2)),
-    *plans(poisson(0.2), [("identity", 12)], ("risk", 2.0)),
-    *plans(poisson(0.5), [("identity", 1)], ("selected", 3.0, 3.0, 1.0)),
-    *plans(poisson(0.1), [("identity", 100)], ("attack", 0.01, 0.05), ("advantage", 0.1)),
+    *plans(poisson(0.1), [("identity", 100)], ("advantage", 0.1)),
     *plans(poisson(0.01), [("identity", 100)], *sigmas(COMMON), unit="user"),
     # users with several examples
     *plans(
@@ -254,7 +263,6 @@ SAMPLED = [
         *sigmas(COMMON, (0.1, 1e-8)), ("epsilon", 4.0, 1e-5), ("delta", 4.0, 1.0), ("executed", 2.0, 1e-5, 6),
         ("lots", 60), methods=(None, PLD), adjacencies=BOTH,
     ),
-    *plans(poisson(0.2, users=3), [("identity", 12)], ("profile", 4.0)),
     *plans(poisson(0.01, users=5), [("identity", 1000)], *sigmas((2.0, 1e-5))),
     *plans(poisson(1e-4, users=1000), [("identity", 10)], ("epsilon", 500.0, 1e-6)),
     # lots that are cut, lots of one size
@@ -290,7 +298,7 @@ SAMPLED = [
     ),
     *plans(
         cyclic(0.3, 4), [("square-root", 12, 2)],
-        ("profile", 2.0), ("executed", 2.0, 1e-5, 6), ("attack", 0.01, 0.05), ("renyi", 2.0),
+        ("profile", 2.0), ("executed", 2.0, 1e-5, 6), ("renyi", 2.0),
     ),
     *plans(cyclic(0.3, 4), [("square-root", 12, 2)], *sigmas(COMMON), methods=(PLD, PRV, RDP)),
     *plans(cyclic(0.04, 4), [("square-root", 1000, 4)], ("certified", 8.0, 1e-5)),
@@ -300,7 +308,6 @@ SAMPLED = [
         *sigmas(COMMON), ("epsilon", 3.0, 1e-5), ("executed", 2.0, 1e-5, 6), ("lots of users", 60),
         methods=(None, PLD), adjacencies=BOTH,
     ),
-    *plans(cyclic(0.3, 4, users=2), [("square-root", 12, 2)], ("profile", 3.0)),
     *plans(cyclic(0.04, 4, users=5), [("square-root", 1000, 4)], *sigmas((8.0, 1e-5))),
 ]  # fmt: skip
 
@@ -337,15 +344,15 @@ MAP = {
 }
 # Those of `docs/figures/bins_map.py` that take a few seconds at most, at all corners.
 MAP_POINTS = [
-    *itertools.product((20,), (0.1, 1.0, 8.0, 50.0), (1e-5,), MAP),
-    *itertools.product((20,), (0.01, 2.0), (1e-12,), ("lambda 0.5", "64 inverse bands")),
+    *itertools.product((20,), (0.1, 8.0), (1e-5,), sorted(MAP.keys() - {"lambda 0.5", "64 bands"})),
+    (20, 8.0, 1e-5, "lambda 0.5"),
+    (20, 8.0, 1e-5, "64 bands"),
+    *itertools.product((20,), (1.0, 50.0), (1e-5,), ("identity",)),
+    (20, 50.0, 1e-5, "lambda 0.9"),
+    *itertools.product((20,), (2.0,), (1e-12,), ("lambda 0.5", "64 inverse bands")),
     *itertools.product((20, 390, 2000), (0.01, 1.0, 8.0), (1e-12,), ("identity",)),
     (390, 8.0, 1e-5, "lambda 0.9"),
-    (390, 8.0, 1e-5, "4 bands"),
-    (390, 8.0, 1e-12, "64 inverse bands"),
-    (390, 0.1, 1e-5, "lambda 0.9"),
     (2000, 8.0, 1e-9, "64 inverse bands"),
-    (2000, 8.0, 1e-5, "4 bands"),
 ]
 IN_BINS = [
     *(Plan(bins(b), MAP[kind](10 * b), (("sigma", eps, delta),)) for b, eps, delta, kind in MAP_POINTS),
@@ -357,17 +364,17 @@ IN_BINS = [
     *plans(
         bins(4), [("lambda", 12, 0.5)], *sigmas(COMMON), ("epsilon", 3.0, 1e-5), ("delta", 3.0, 1.0),
             ("renyi", 3.0),
-        methods=(None, CERTIFIED, ("certified", 1e-6), ("certified", 1e-6, 3), IMPORTANCE,
-            ("importance", 0.05, 0.99),
-                 ("deterministic", 0.3), RDP),
-        adjacencies=BOTH,
+        methods=(None, CERTIFIED, IMPORTANCE, ("deterministic", 0.3), RDP), adjacencies=BOTH,
+    ),
+    *plans(
+        bins(4), [("lambda", 12, 0.5)], *sigmas(COMMON), ("delta", 3.0, 1.0),
+        methods=(("certified", 1e-6), ("certified", 1e-6, 3), ("importance", 0.05, 0.99)),
     ),
     *plans(bins(4), [("lambda", 12, 0.5)], *sigmas(*CORNERS), ("delta", 1e-3, 1.0)),
     *plans(bins(4), [("lambda", 12, 0.5)], *sigmas(*CORNERS), methods=(RDP,)),
     *plans(
         bins(4), [("lambda", 12, 0.5)],
         ("profile", 3.0), ("certified", 2.0, 1e-5), ("executed", 2.0, 1e-5, 7), ("lots", 60),
-            ("attack", 0.01, 0.05),
     ),
     *plans(bins(4), [("lambda", 12, 0.5)], ("profile", 3.0), methods=(RDP,)),
     *plans(bins(4), [("lambda", 12, 0.5)], ("given", 3.0, 1e-5), ("executed", 2.0, 1e-5, 7),
@@ -377,7 +384,11 @@ IN_BINS = [
     *plans(
         bins(4), [("identity", 12)],
         *sigmas(COMMON, (0.1, 1e-12)), ("epsilon", 2.0, 1e-5), ("delta", 2.0, 1.0),
-        methods=(None, EXACT, CERTIFIED, ("deterministic", 0.3), RDP, IMPORTANCE), adjacencies=BOTH,
+        methods=(None, EXACT, CERTIFIED, ("deterministic", 0.3), RDP, IMPORTANCE),
+    ),
+    *plans(
+        bins(4), [("identity", 12)], *sigmas(COMMON), ("delta", 2.0, 1.0),
+        methods=(None, EXACT, CERTIFIED, ("deterministic", 0.3), RDP, IMPORTANCE), adjacencies=("zero_out",),
     ),
     *plans(bins(4), [("identity", 12)], ("profile", 2.0)),
     *plans(bins(4), [("falling", 12)], *sigmas(COMMON), methods=(None, EXACT)),
@@ -392,18 +403,17 @@ IN_BINS = [
         bins(4, users=2), [("lambda", 12, 0.5)], ("sigma", 2.0, 1e-3), ("delta", 5.0, 1.0),
         methods=(None, CERTIFIED, IMPORTANCE, RDP), adjacencies=BOTH,
     ),
-    *plans(bins(4, users=2), [("lambda", 12, 0.5)], ("sensitivity",), ("profile", 5.0), ("lots", 60)),
+    *plans(bins(4, users=2), [("lambda", 12, 0.5)], ("sensitivity",), ("lots", 60)),
     *plans(bins(10, users=2), [("lambda", 40, 0.5)], ("sigma", 4.0, 1e-5), methods=(RDP,)),
     *plans(bins(1, users=3), [("lambda", 12, 0.5)], *sigmas(COMMON)),
     # bins drawn anew every epoch
     *plans(
-        fresh(2), [("identity", 4)], ("sigma", 1.0, 1e-3), ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5),
-            ("lots", 60), ("executed", 1.0, 1e-3, 3), adjacencies=BOTH,
+        fresh(2), [("identity", 4)], ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5), ("lots", 60),
+        adjacencies=BOTH,
     ),
-    *plans(fresh(2), [("identity", 4)], ("profile", 3.0)),
+    *plans(fresh(2), [("identity", 4)], ("profile", 3.0), ("executed", 1.0, 1e-3, 3)),
     *plans(fresh(2), [("identity", 4)], ("delta", 3.0, 0.5), methods=(EXACT,)),
     *plans(fresh(3), [("steps", 6, 3)], ("delta", 3.0, 0.5)),
-    *plans(fresh(2), [("identity", 4)], ("attack", 0.01, 0.05)),
     *plans(fresh(1), [("identity", 4)], *sigmas(COMMON), methods=(None, RDP)),
 ]  # fmt: skip
 
@@ -436,7 +446,7 @@ TOGETHER = [
             currency="renyi 8",
     ),
     ledger([(*_BINS, 0.5, 1e-6), (*_SGD, 0.2, 1e-7)], ("left", 1e-6), budget=(1.0, 1e-5), currency="claims"),
-    ledger([(*_BINS, 0.05, 1e-7)] * 3, ("left", 1e-6), budget=(1.0, 1e-5), currency="claims 1e-6"),
+    ledger([(*_BINS, 0.2, 1e-7)] * 2, ("left", 1e-6), budget=(1.0, 1e-5), currency="claims 1e-6"),
     ledger([(*_SGD, 2.0, 1e-6)], *TOTALS, adjacency="zero_out"),
     ledger([(*_ONCE, 2.0, 1e-6)], *TOTALS, adjacency="replace_one"),
     Plan(("counts", {"sigma": 20.0, "each": 1, "releases": 12}), None, (("counts", 1e-6, 0.5),)),

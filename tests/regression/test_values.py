@@ -124,18 +124,20 @@ def test_the_command_prints_what_moved_and_renews_the_file(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("base", "of"),
+    ("base", "field", "made_of"),
     [
-        ("participation", lambda plan: [library.participation_of(plan.who)]),
-        ("strategy", lambda plan: strategies_in(library.strategy_of(plan.strategy))),
-        ("method", lambda plan: [library.method_of(plan.method)]),
+        ("participation", "who", lambda words: [library.participation_of(words)]),
+        ("strategy", "strategy", lambda words: strategies_in(library.strategy_of(words))),
+        ("method", "method", lambda words: [library.method_of(words)]),
     ],
 )
-def test_every_kind_that_the_library_exports_is_in_a_plan(base, of):
+def test_every_kind_that_the_library_exports_is_in_a_plan(base, field, made_of):
     exported = library.kinds_of(base)
     assert len(exported) >= 7
-    used = {type(one) for plan in RUNNING for one in of(plan)}
-    assert exported <= used
+    words = [getattr(plan, field) for plan in RUNNING if getattr(plan, field)]
+    if base == "strategy":  # one of each word, and none that is fitted: that takes long
+        words = [one for one in {one[0]: one for one in words}.values() if "fitted" not in one[0]]
+    assert exported <= {type(one) for word in words for one in made_of(word)}
 
 
 def strategies_in(strategy):
@@ -144,7 +146,11 @@ def strategies_in(strategy):
 
 
 def test_every_pair_that_the_library_accepts_is_in_a_plan():
-    """A participation with an adjacency, and with a method."""
+    """A participation with an adjacency, and with a method.
+
+    Left out are settings without any sampling (q = 1, one bin), which are accounted for as what they then
+    are, and mechanisms that take long to make.
+    """
     pairs = {(plan.who[0], users_of(plan), plan.adjacency) for plan in RUNNING}
     methods = {(plan.who[0], users_of(plan), plan.method and plan.method[0]) for plan in RUNNING}
     missing = set()
@@ -154,9 +160,13 @@ def test_every_pair_that_the_library_accepts_is_in_a_plan():
             asked = dataclasses.replace(plan, adjacency=adjacency.value)
             if (*own, adjacency.value) not in pairs and made(asked) is not None:
                 missing.add((*own, adjacency.value))
-        for method in library.method_words():
-            if (*own, method[0]) not in methods and library.accepts(made(plan), method):
-                missing.add((*own, method[0]))
+        unasked = [word for word in library.method_words() if (*own, word[0]) not in methods]
+        if not unasked or plan.strategy[0].startswith("fitted"):
+            continue
+        mechanism = made(plan)
+        if library.degenerate(mechanism) or mechanism.steps > 1000:
+            continue
+        missing |= {(*own, word[0]) for word in unasked if library.accepts(mechanism, word)}
     assert missing == set()
 
 
@@ -176,4 +186,4 @@ def test_the_parts_hold_everything_within_their_time():
     quick, slow = record.parts(SAVED)
     assert sorted([*quick, *slow]) == sorted(SAVED)
     assert sum(SAVED[key].seconds for key in quick) <= record.QUICK_SECONDS
-    assert sum(one.seconds for one in SAVED.values()) <= 360.0
+    assert sum(one.seconds for one in SAVED.values()) <= record.ALL_SECONDS
