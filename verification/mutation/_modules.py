@@ -220,7 +220,7 @@ GROUPS: dict[str, list[str]] = {
         "numerics.toeplitz",
         "numerics.bounds",
     ],
-    "checker": _all("checker"),
+    "checker": [*_all("checker"), "checker.__main__"],
     "verifying": [
         "verifying.claims",
         "verifying.documents",

@@ -191,6 +191,21 @@ def test_slack_is_more_than_the_rounding_of_the_recursion():
     assert chain.inexact < 1e-9
 
 
+@pytest.mark.parametrize(("n", "bands", "apart"), [(300, 2, 3), (7, 1, 3), (40, 4, 4)])
+def test_what_is_said_of_rounding_grows_with_steps_and_states(n, bands, apart):
+    """Seven operations round in each step of the recursion, besides those of the products; section 6.5."""
+    chain = Chain(np.full((n, bands), 0.1), apart, 0.2)
+    rate = 0.2 / (1.0 + 0.2 * (apart - 1))
+    assert chain.mean_square == pytest.approx(rate * n * bands * 0.01, rel=1e-12)
+    # Of all sets of steps that one example may join, the largest, or one step more.
+    most = -(-n // apart) * bands * 0.01
+    assert most <= chain.largest * (1 + 1e-12) <= most + bands * 0.01 + 1e-9
+    far = 40.0 * chain.largest**0.5 + 40.0
+    rounded = 4.0 * 8.0 * (n + bands) * 2.0**-53 * far * (far + 90.0 + (n + bands) ** 0.5)
+    assert 1e-10 + rounded < chain.slack < 1e-9 + 1.5 * rounded
+    assert chain.inexact >= (1024.0 * (n + bands) + 8e6 / n) * 2.0**-53
+
+
 def test_the_first_state_is_drawn_with_an_error_that_is_covered():
     chain = Chain(np.full((6, 1), 0.1), 6, 0.5)
     _, parts = chain.parts(1.0)

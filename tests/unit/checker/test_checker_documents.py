@@ -189,6 +189,39 @@ def test_stated_coefficients_are_those_of_the_strategy():
         claim_of(decode(certificate(dense, every, 1.0, 1e-5, 2.0, coefficients=coefficients("C", [1.0]))))
 
 
+def test_coefficients_are_compared_at_their_own_scale():
+    """What is next to nothing beside the largest one may be left out, at any scale."""
+    for scale in (1e4, 1e-4):
+        coefs = [scale, scale / 2.0, scale * 0.9e-9, scale * 0.9e-9]
+        strategy = {"type": "BandedToeplitz", "n": 4, "coefs": coefs}
+        for leading, total, right in (
+            (coefs, 4, True),
+            (coefs[:2], 2, True),
+            ([scale, scale / 2.0 * (1 + 1e-9)], 4, True),
+            ([scale, scale / 2.0 * (1 + 1e-8)], 4, False),
+        ):
+            stated = coefficients("C", leading) | {"total": total}
+            document = decode(certificate(strategy, EVERY, 1.0, 1e-5, 2.0, coefficients=stated))
+            if right:
+                assert claim_of(document).strategy.n == 4
+            else:
+                with pytest.raises(BadDocument, match="coefficient 1"):
+                    claim_of(document)
+
+
+def test_no_more_coefficients_are_stated_than_are_compared():
+    n = 100_001
+    for count in (n - 1, n):
+        stated = {"of": "C", "columns_scaled": False, "total": n, "leading": [1.0, *[0.0] * (count - 1)]}
+        document = decode(certificate({"type": "Identity", "n": n}, EVERY, 1.0, 1e-5, 2.0))
+        document["claim"]["coefficients"] = stated
+        if count < n:
+            assert claim_of(document).strategy.n == n
+        else:
+            with pytest.raises(BadDocument, match="the coefficients are"):
+                claim_of(document)
+
+
 def adaptive(gradient, count, zero=0.0):
     settings = {"initial": 1.0, "quantile": 0.5, "rate": 0.2, "count_share": 0.01, "count_of_zero": zero}
     return {"type": "AdaptiveClip", **settings, "gradient_sigma": gradient, "count_stddev": count}
@@ -201,6 +234,9 @@ def noise_of(clip, sigma=1.0):
 def test_an_adaptive_clip_norm_shares_the_noise():
     assert noise_of(adaptive(1.25, 5.0 / 6.0)) == pytest.approx(1.0, rel=1e-15)  # 0.64 + 0.36
     assert noise_of(adaptive(10.0, 10.0)) == 1.0  # never more than is stated
+    for gradient, count in ((1.25, 5.0 / 6.0), (2.0, 3.0), (0.3, 0.1)):
+        shared = (gradient**-2 + (2.0 * count) ** -2) ** -0.5
+        assert noise_of(adaptive(gradient, count), sigma=50.0) == pytest.approx(shared, rel=1e-14)
     assert noise_of(adaptive(1.0, 0.5)) == pytest.approx(0.5**0.5)
     assert noise_of(2.5) == 1.0
     for clip in (adaptive(0.0, 1.0), adaptive(1.0, -1.0)):
@@ -219,7 +255,7 @@ def test_a_declared_size_is_an_integer_and_that_of_the_participation():
     def read(size, participation=EVERY):
         return claim_of(decode(certificate(IDENTITY, participation, 1.0, 1e-5, 1.0, dataset_size=size)))
 
-    assert read(50_000).sigma == 1
+    assert read(50_000).sigma == read(1).sigma == 1
     for size in (0, 1.0, True, 2**60, "40"):
         with pytest.raises(BadDocument, match="dataset_size"):
             read(size)

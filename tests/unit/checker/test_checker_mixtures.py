@@ -2,6 +2,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Bet, Work
 from dpmech.checker.documents import BadDocument, decode
 from dpmech.checker.mixtures import Mixed, Mixture, Star, Tilt, log_sum
-from dpmech.checker.strategies import PRECISION, NotChecked
+from dpmech.checker.strategies import PRECISION, NotChecked, strategy_of
 from tests.support.checker_files import certificate
 from tests.support.sets_apart import sets_apart
 
@@ -495,6 +496,76 @@ def test_many_steps_are_narrowed_and_stay_above():
     assert below.root.shape == (20, 600)
     assert np.all(above.gram >= below.gram)
     np.testing.assert_allclose(above.gram, below.gram, rtol=1e-7, atol=1e-8 * below.gram.max())
+
+
+@pytest.mark.parametrize("strategy", [LAMBDA, NORMAL, {"type": "Dense", "matrix": MATRIX.tolist()}])
+def test_sums_of_columns_are_those_of_the_bins_in_their_order(strategy):
+    own = strategy_of(strategy)
+    matrix = MATRIX / (np.linalg.norm(MATRIX, axis=0) if own.scale else 1.0)
+    for bins in (1, 2, 3, 6):
+        for upper in (True, False):
+            found = components._columns(own, bins, upper=upper)
+            np.testing.assert_allclose(
+                found, [matrix[:, i::bins].sum(axis=1) for i in range(bins)], rtol=1e-13
+            )
+
+
+def test_means_lie_on_both_sides_of_the_exact_ones():
+    claim = claim_of(decode(certificate(LAMBDA, {"type": "BallsInBins", "bins": 3}, 1.0, 1e-5, 1.7)))
+    exact = np.stack([MATRIX[:, i::3].sum(axis=1) for i in range(3)]) / 1.7
+    above, below = components.pair_of(claim)
+    assert np.all((above.root > exact) & (above.root <= exact * (1 + 2.1e-10) + 1.1e-200))
+    assert np.all((below.root <= exact) & (below.root >= exact * (1 - 2.1e-10)))
+    assert np.all(above.root[exact == 0.0] > 0.0)
+
+
+@pytest.mark.parametrize(
+    "entries", [[1.0, 1e120], [1e-120, 1e-120], [1e-120, 1.0], [1.0, 1e99], [1e-99, 1.0]]
+)
+def test_columns_out_of_the_range_of_float64_are_not_checked(entries):
+    strategy = strategy_of({"type": "Diagonal", "entries": entries})
+    if all(1e-100 < x < 1e100 for x in entries):
+        assert components._columns(strategy, 2, upper=True).shape == (2, 2)
+    else:
+        with pytest.raises(NotChecked, match="below 1e-100 or above 1e100"):
+            components._columns(strategy, 2, upper=True)
+
+
+def test_a_narrowed_root_has_larger_products_by_a_little():
+    rng = np.random.default_rng(3)
+    for count, width in ((1, 3), (3, 9), (6, 40)):
+        root = rng.random((count, width))
+        found = components._narrowed(root)
+        assert found.shape == (count, count)
+        rows, narrow = ([[Fraction(x) for x in row] for row in one.tolist()] for one in (root, found))
+
+        def products(vectors):
+            return [[sum(a * b for a, b in zip(x, y, strict=True)) for y in vectors] for x in vectors]
+
+        gram, larger = products(rows), products(narrow)
+        most = float(max(map(max, gram)))
+        for i, j in itertools.product(range(count), repeat=2):
+            extra = float(larger[i][j] - gram[i][j])
+            assert 0.0 < extra <= 1.001 * (1e-9 * float(gram[i][j]) + most * (1e-10 + 1e-9 * (i == j)))
+    # Not worth it.
+    assert components._narrowed(np.ones((3, 6))).shape == (3, 6)
+
+
+@pytest.mark.parametrize(("times", "enough"), [(1.99, False), (2.01, True)])
+def test_a_factor_has_to_be_larger_by_more_than_rounding(monkeypatch, times, enough):
+    """Twice what float64 may do to products of so many numbers: once to K, once to that of the factor."""
+    count, width = 100, 1000
+    slack = 1.01**2 * (width + count + 16) * 2.0**-53 * 250.0
+    root = np.full((count, width), 0.5)  # products of 250, without rounding
+    root[-1] = 0.25
+    larger = np.full((count, 1), (250.0 + times * slack) ** 0.5)
+    larger[-1] *= 0.500001
+    monkeypatch.setattr(np.linalg, "cholesky", lambda raised: larger)
+    if enough:
+        assert components._narrowed(root).shape == (count, 1)
+    else:
+        with pytest.raises(ArithmeticError, match="rounded up"):
+            components._narrowed(root)
 
 
 def test_a_factor_that_is_not_above_is_refused(monkeypatch):

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import itertools
 import json
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 
 import dpmech as dm
 from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, records
+from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
-from tests.support.checker_files import plain, sealed
+from tests.support.checker_files import certificate, plain, sealed
 
 STRATEGY = dm.LambdaCGD(12, 0.5)
 
@@ -60,6 +62,8 @@ HONEST = record(STRATEGY, dm.MinSep(4), 7, most=2, apart=4)
         (STRATEGY, dm.SingleParticipation(), 5, {"most": 1}),
         (STRATEGY, dm.FixedEpochs(3), 7, {"most": 2, "apart": 4}),
         (dm.Identity(12), dm.EveryStep(), 7, {"most": 7, "apart": 1}),
+        (STRATEGY, dm.FixedEpochs(3), 12, {"most": 3, "apart": 4}),
+        (STRATEGY, dm.MinSep(4), 1, {"most": 1}),
         (dm.Identity(12), dm.Poisson(0.2), 7, {}),
         (dm.Identity(12), dm.Poisson(0.2), 12, {}),
     ],
@@ -228,6 +232,86 @@ def test_the_first_columns_of_scaled_strategies():
         assert checked(document).parts[1].kind is kind
 
 
+def claim_with(participation, n=12):
+    return claim_of(decode(certificate({"type": "Identity", "n": n}, participation, 1.0, 1e-5, 2.0)))
+
+
+@pytest.mark.parametrize(
+    ("participation", "limits"),
+    [
+        ({"type": "EveryStep"}, (12, 1, True)),
+        ({"type": "SingleParticipation"}, (1, 12, False)),
+        ({"type": "FixedEpochs", "epochs": 3}, (3, 4, True)),
+        ({"type": "FixedEpochs", "epochs": 1}, (1, 12, True)),
+        ({"type": "BallsInBins", "bins": 4}, (3, 4, True)),
+        ({"type": "BallsInBins", "bins": 1}, (12, 1, True)),
+        ({"type": "UserBallsInBins", "bins": 4, "max_examples_per_user": 2}, (3, 4, True)),
+        ({"type": "FreshBallsInBins", "bins": 4}, (3, 1, False)),
+        ({"type": "MinSep", "min_sep": 5, "max_participations": None}, (3, 5, False)),
+        ({"type": "MinSep", "min_sep": 1, "max_participations": 1}, (1, 1, False)),
+        ({"type": "MinSepSampling", "min_sep": 5, "sampling_prob": 0.1}, (3, 5, False)),
+    ],
+)
+def test_how_often_and_how_far_apart_one_example_may_take_part(participation, limits):
+    assert records._limits(claim_with(participation)) == limits
+
+
+@pytest.mark.parametrize(
+    ("participation", "steps", "covered", "own"),
+    [
+        ({"type": "EveryStep"}, 5, 5, {}),
+        ({"type": "FixedEpochs", "epochs": 3}, 5, 8, {"epochs": 2}),
+        ({"type": "FixedEpochs", "epochs": 3}, 8, 8, {"epochs": 2}),
+        ({"type": "FixedEpochs", "epochs": 3}, 1, 4, {"epochs": 1}),
+        ({"type": "MinSep", "min_sep": 4, "max_participations": 2}, 3, 3, {"min_sep": 3}),
+        ({"type": "MinSep", "min_sep": 4, "max_participations": 2}, 9, 9, {}),
+        ({"type": "BallsInBins", "bins": 4}, 9, 12, {}),
+        ({"type": "MinSepSampling", "min_sep": 4, "sampling_prob": 0.1}, 2, 4, {}),
+    ],
+)
+def test_the_claim_on_the_first_steps(participation, steps, covered, own):
+    stopped = records._stopped(claim_with(participation), steps, 0.5)
+    assert (stopped.strategy.n, stopped.eps) == (covered, 0.5)
+    assert stopped.participation == participation | own
+
+
+def test_a_run_of_no_steps_costs_nothing_and_one_of_one_step_does():
+    nothing = {"steps": 0, "most_participations": 0, "smallest_separation": None, "stopped_by_plan": False}
+    document = copy.deepcopy(HONEST)
+    document["run"] |= nothing
+    document["run"]["executed"] |= {"lower": plain(0.0), "upper": plain(0.0)}
+    verdict = checked(document)
+    assert (verdict.kind, verdict.parts[1].reason) == (Kind.PROVED, "nothing was released")
+    document["run"] |= {"steps": 1, "most_participations": 1}
+    with pytest.raises(BadDocument, match="not stopped early by plan"):
+        checked(document)
+
+
+def test_a_claim_is_decided_at_a_smaller_delta():
+    certifier = records.Certifier(1.0, np.random.default_rng(1))
+    document = decode(certificate({"type": "Identity", "n": 4}, {"type": "EveryStep"}, 1.0, 1e-5, 8.0))
+    for delta, used, kind in (
+        (1.0, 1e-5, Kind.PROVED),
+        (0.1, 1e-5, Kind.PROVED),
+        (0.0, 1e-5, Kind.PROVED),
+        (0.9e-5, 0.9e-5, Kind.PROVED),
+        (1e-9, 1e-9, Kind.REFUTED),
+    ):
+        found = certifier.of(document, delta)
+        assert (found.claim.delta, found.verdict.kind) == (used, kind)
+
+
+def test_many_certificates_of_few_steps_are_decided(monkeypatch):
+    def document(eps):
+        return decode(certificate({"type": "Identity", "n": 4}, {"type": "EveryStep"}, eps, 1e-5, 9.0))
+
+    certifier = records.Certifier(1.0, np.random.default_rng(1))
+    assert all(certifier.of(document(1.0 + k)).claim for k in range(8))
+    monkeypatch.setattr(records, "_MOST_STEPS", 12)
+    certifier = records.Certifier(1.0, np.random.default_rng(1))
+    assert [certifier.of(document(1.0)).claim is None for _ in range(4)] == [False, False, False, True]
+
+
 def test_other_documents_are_refused():
     for changes in ({"schema_version": 2}, {"more": 1}, {"certificate": 1}, {"run": 1}):
         content = HONEST | changes
@@ -346,6 +430,75 @@ def test_every_attempt_to_prove_a_node_may_err(monkeypatch):
     )
     assert "5 of 10 upper ends" in whole.verdict.reason
     assert whole.verdict.failure == pytest.approx(decide.FAILURE)
+
+
+class Nodes:
+    """Answers to nodes from a list, each after so many seconds; what was asked is kept."""
+
+    names = ("REMOVE", "ADD")
+
+    def __init__(self, answers, clock=None, seconds=0.0):
+        self.answers, self.clock, self.seconds, self.asked = iter(answers), clock, seconds, []
+
+    def answer(self, name, eps, delta, work):
+        self.asked.append((name, eps, delta, work.failure, work.seconds))
+        if self.clock is not None:
+            self.clock[0] += self.seconds
+        return next(self.answers)
+
+
+def nodes_found(shape, profile, failure=3e-10, seconds=8.0):
+    """What comes of a proved claim whose profile has these nodes."""
+    certifier = records.Certifier(seconds, np.random.default_rng(1))
+    claim = Verdict(Kind.PROVED, "the claim", "as given", failure)
+    return certifier._with_profile(
+        records.Certified(claim_with({"type": "EveryStep"}), shape, claim, profile)
+    )
+
+
+def spread(count, side=lambda k: 0.5 / (k + 1)):
+    return {name: [(float(k), side(k)) for k in range(count)] for name in ("REMOVE", "ADD")}
+
+
+def test_failure_and_time_are_shared_by_the_nodes():
+    sure, drawn = Answer(verdict=True, number="x"), Answer(verdict=True, number="x", failure=1e-11)
+    shape = Nodes([sure, drawn, drawn, Answer(verdict=None, number="x", failure=1e-12)])
+    verdict = nodes_found(shape, spread(2)).verdict
+    assert [asked[3:] for asked in shape.asked] == [(decide.FAILURE / 4, 2.0)] * 4
+    assert [asked[:3] for asked in shape.asked] == [
+        ("ADD", 0.0, 0.5), ("REMOVE", 0.0, 0.5), ("ADD", 1.0, 0.25), ("REMOVE", 1.0, 0.25),
+    ]  # fmt: skip
+    assert (verdict.kind, "3 of 4 upper ends" in verdict.reason) == (Kind.PROVED, True)
+    assert verdict.failure == pytest.approx(3e-10 + 2e-11 + 1e-12, rel=1e-12)
+    assert verdict.unchecked[0] == "1 of 4 upper ends of the privacy profile"
+    shape = Nodes(itertools.repeat(sure))
+    assert nodes_found(shape, spread(60)).verdict.failure == 3e-10
+    assert {asked[3:] for asked in shape.asked} == {(decide.FAILURE / 120, 0.08)}
+    shape = Nodes(itertools.repeat(sure))
+    nodes_found(shape, {"REMOVE": [(0.0, 0.5)], "ADD": []})
+    assert shape.asked == [("REMOVE", 0.0, 0.5, decide.FAILURE, 8.0)]
+
+
+@pytest.mark.parametrize(("failure", "whole"), [(0.0, 3e-10), (1e-12, 3e-10 + decide.FAILURE)])
+def test_a_refuted_node_refutes_the_certificate(failure, whole):
+    right, wrong = Answer(verdict=True, number="x", failure=1e-11), Answer(False, "too large", failure)
+    verdict = nodes_found(Nodes([right, wrong]), spread(2)).verdict
+    assert verdict.kind is Kind.REFUTED
+    assert verdict.failure == pytest.approx(whole, rel=1e-12)
+    assert "REMOVE at eps 0.0 at most 0.5: it is too large" in verdict.reason
+
+
+def test_nodes_are_decided_while_there_is_time(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(records.time, "process_time", lambda: clock[0])
+    shape = Nodes(itertools.repeat(Answer(verdict=True, number="x")), clock, 1.0)
+    verdict = nodes_found(shape, spread(10), seconds=3.5).verdict
+    assert len(shape.asked) == 4
+    assert "4 of 20 upper ends of the profile hold" in verdict.reason
+    # Delta is at most 1, whatever the mechanism; and never 0, which nobody is asked for.
+    shape = Nodes([])
+    verdict = nodes_found(shape, spread(2, side=float)).verdict
+    assert (shape.asked, "2 of 4 upper ends" in verdict.reason) == ([], True)
 
 
 def test_nodes_of_fresh_bins_are_not_checked():

@@ -51,8 +51,8 @@ ROOT, INVERSE = roots(N, Fraction(-1, 2)), roots(N, Fraction(1, 2))
         ({"type": "SquareRoot", "n": N, "bands": None}, toeplitz(ROOT)),
         ({"type": "SquareRoot", "n": N, "bands": 2}, toeplitz([*ROOT[:2], 0, 0, 0, 0])),
         (
-            {"type": "InverseSquareRoot", "n": N, "inverse_bands": 3},
-            np.linalg.inv(toeplitz([*INVERSE[:3], 0, 0, 0])),
+            {"type": "InverseSquareRoot", "n": N, "inverse_bands": 5},
+            np.linalg.inv(toeplitz([*INVERSE[:5], 0])),
         ),
         ({"type": "InverseSquareRoot", "n": N, "inverse_bands": 1}, np.eye(N)),
         ({"type": "BandedToeplitz", "n": N, "coefs": [2.0, -1.0]}, toeplitz([2, -1, 0, 0, 0, 0])),
@@ -119,8 +119,10 @@ def test_other_strategies_are_refused(record, words):
 
 def test_nesting_is_bounded():
     record = {"type": "Identity", "n": 2}
-    for _ in range(9):
+    for _ in range(8):
         record = {"type": "ColumnNormalized", "strategy": record}
+    assert strategy_of(record).n == 2
+    record = {"type": "ColumnNormalized", "strategy": record}
     with pytest.raises(BadDocument, match="nested"):
         strategy_of(record)
 
@@ -136,6 +138,18 @@ def test_nesting_is_bounded():
 def test_what_would_take_too_long_is_not_begun(record):
     with pytest.raises(NotChecked):
         strategy_of(record)
+
+
+def test_a_leading_block_is_that_of_the_matrix():
+    inner = {"type": "LambdaCGD", "n": N, "lam": 0.5}
+    whole = strategy_of({"type": "ColumnNormalized", "strategy": inner})
+    for steps in (2, N - 1, N):
+        block = whole.leading(steps)
+        assert block.unit_columns is (steps == N)
+        exact = matrix_of(whole)[:steps, :steps]
+        np.testing.assert_allclose(matrix_of(block), exact, rtol=1e-14)
+        norms = [float(x) for x in block.squared_norms()]
+        np.testing.assert_allclose(norms, (exact**2).sum(axis=0), rtol=1e-13)
 
 
 def test_an_inverse_that_is_no_number_is_refused(monkeypatch):
@@ -298,3 +312,132 @@ def test_rows_of_a_matrix_need_coefficients_that_are_known():
     gram = module._absolute_gram(tiny)
     assert 0.0 < gram[0, 1] < 1e-38
     assert gram[0, 0] == pytest.approx(1.25)
+
+
+# ---- rounding: a bound from above is above the exact number, and by no more than a few units of it
+
+UNIT = Fraction(1, 2**53)
+
+
+def exact_gram(matrix):
+    """|<C_i, C_j>| and <|C_i|, |C_j|>, as fractions."""
+    columns = [[Fraction(x) for x in column] for column in zip(*matrix, strict=True)]
+
+    def products(vectors):
+        return [[sum(a * b for a, b in zip(x, y, strict=True)) for y in vectors] for x in vectors]
+
+    sizes = products([[abs(x) for x in column] for column in columns])
+    return [[abs(entry) for entry in row] for row in products(columns)], sizes
+
+
+def check_gram(found, matrix, units, nothing=0):
+    """Entries are above the exact ones, by at most so many units of the sum of the absolute products."""
+    gram, sizes = exact_gram(matrix)
+    for i, j in itertools.product(range(len(gram)), repeat=2):
+        value = Fraction(float(found[i, j]))
+        assert gram[i][j] <= value <= gram[i][j] + units * UNIT * sizes[i][j] + Fraction(nothing), (i, j)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_gram_matrix_of_a_dense_matrix_is_rounded_up(signed):
+    rng = np.random.default_rng(4)
+    for n in (1, 3, 24):
+        matrix = np.tril(rng.uniform(-1.0 if signed else 0.0, 1.0, (n, n)))
+        np.fill_diagonal(matrix, 1.0 + rng.random(n))
+        strategy = Strategy(n, matrix=matrix.tolist())
+        check_gram(module._absolute_gram(strategy), matrix, 2 * (n + 8) + 12, 2e-290)
+    # Products that float64 cannot hold are not lost.
+    gram = module._absolute_gram(Strategy(2, matrix=[[1e-160, 0.0], [-1e-160, 1e-160]]))
+    assert np.all((gram > 0.0) & (gram < 1.5e-290))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_gram_matrix_of_toeplitz_columns_is_rounded_up(signed):
+    rng = np.random.default_rng(5)
+    for n in (2, 5, 24):
+        values = [1.0, *rng.uniform(-1.0 if signed else 0.0, 1.0, n - 1)]
+        coefs = [arb(value) for value in values]
+        check_gram(module._absolute_gram(Strategy(n, coefs)), toeplitz(values), 60, 5 * n * 1e-40)
+        scale = rng.uniform(0.5, 2.0, n).tolist()
+        found = module._absolute_gram(Strategy(n, coefs, [arb(x) for x in scale]))
+        scaled = [
+            [Fraction(c) * Fraction(x) for c, x in zip(row, scale, strict=True)] for row in toeplitz(values)
+        ]
+        check_gram(found, scaled, 80, 20 * n * 1e-40)
+    gram = module._absolute_gram(Strategy(2, [arb(1e-160), arb(1e-160)]))
+    assert np.all((gram > 0.0) & (gram < 1.5e-290))
+
+
+def test_terms_that_float64_would_lose_one_by_one_are_not_lost():
+    """1 + x^2 is 1 in float64, and 1 + 200 x^2 is 160 units more."""
+    values = [1.0, *[(0.4 * 2.0**-52) ** 0.5] * 200]
+    exact = sum(Fraction(x) ** 2 for x in values)
+    found = Fraction(float(module._absolute_gram(Strategy(201, [arb(x) for x in values]))[0, 0]))
+    assert exact <= found <= exact * (1 + 60 * UNIT)
+    gram = np.full((200, 200), 0.4 * 2.0**-52)
+    gram[:, 0] = 1.0
+    exact = 200 * (1 + 199 * Fraction(0.4 * 2.0**-52))
+    assert exact <= Fraction(module._best_rows(gram, Pattern(1, 200))) <= exact * (1 + 1700 * UNIT)
+
+
+def test_products_that_cancel_are_off_by_what_their_terms_round():
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        matrix = np.tril(rng.uniform(-1.0, 1.0, (8, 8))) + 2.0 * np.eye(8)
+        for j in range(1, 7):  # orthogonal to the column before, but for rounding
+            rest = matrix[j + 1 :, j - 1] @ matrix[j + 1 :, j]
+            matrix[j, j] = -rest / matrix[j, j - 1]
+        check_gram(module._absolute_gram(Strategy(8, matrix=matrix.tolist())), matrix, 50, 2e-290)
+
+
+def test_coefficients_that_are_next_to_nothing_are_made_up_for():
+    tiny = 0.9e-38
+    for size in (100.0, 1e-3):
+        values = [size, *[tiny * size / 100.0] * 7]
+        gram = module._absolute_gram(Strategy(8, [arb(value) for value in values]))
+        assert np.all(module._known([arb(value) for value in values], size * 1e-40)[1:] == 0.0)
+        check_gram(gram, toeplitz(values), 60, 20 * 1e-40 * size**2)
+
+
+def test_what_is_known_of_a_coefficient():
+    assert module._known([arb("0.1"), arb(-2), arb(0)], 0.0).tolist() == [0.1, -2.0, 0.0]
+    for digits, known in ((2.0**-64, True), (2.0**-56, False)):
+        balls = [arb(3, 3 * digits)]
+        if known:
+            assert module._known(balls, 0.0)[0] == 3.0
+        else:
+            with pytest.raises(NotChecked, match="well enough"):
+                module._known(balls, 0.0)
+
+
+def by_rows(gram, pattern):
+    """What `_best_rows` rounds up, in fractions, by enumeration."""
+    n = len(gram)
+    sets = list(allowed(n, pattern))
+    if pattern.evenly:
+        return max(sum(gram[i][j] for i in one for j in one) for one in sets)
+    best = [max(sum(gram[i][j] for j in one) for one in sets if i in one) for i in range(n)]
+    return max(sum(best[i] for i in one) for one in sets)
+
+
+@pytest.mark.parametrize("pattern", [(2, 3), (1, 2), (2, 2), (3, 9), (2, 4, True), (3, 2, True)])
+def test_the_best_rows_are_rounded_up(pattern):
+    rng, own = np.random.default_rng(6), Pattern(*pattern)
+    for _ in range(12):
+        gram = rng.random((8, 8))
+        gram += gram.T
+        exact = by_rows([[Fraction(x) for x in row] for row in gram.tolist()], own)
+        found = Fraction(module._best_rows(gram, own))
+        units = 6 if own.evenly else 4.1 * (2 * own.most + 4)
+        assert exact <= found <= exact * (1 + Fraction(units) * UNIT)
+
+
+def test_scaled_columns_beyond_the_largest_matrix(monkeypatch):
+    """Columns shorter than 1 are made longer, and the bound is that of the longest."""
+    monkeypatch.setattr(module, "_LARGEST_GRAM", 4)
+    coefs = [0.3, 0.2, 0.15, 0.1, 0.05, 0.01]
+    inner = {"type": "BandedToeplitz", "n": 6, "coefs": coefs}
+    found = sensitivity(strategy_of({"type": "ColumnNormalized", "strategy": inner}), Pattern(2, 2))
+    together = np.array(coefs) + np.append([0.0, 0.0], coefs[:4])
+    # The last column is (0.3), so that it is divided by 0.3.
+    assert float(found.upper) == pytest.approx(np.linalg.norm(together) / 0.3, rel=1e-13)

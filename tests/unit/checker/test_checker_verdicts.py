@@ -3,6 +3,7 @@ import json
 import math
 import pathlib
 
+import flint
 import numpy as np
 import pytest
 from flint import arb
@@ -15,6 +16,7 @@ from dpmech.checker.__main__ import main
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer, Work
 from dpmech.checker.documents import decode
+from dpmech.checker.pairs import sampled_curve
 from tests.support.checker_files import certificate, plain, sealed, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))
@@ -298,6 +300,43 @@ def test_the_command(tmp_path, capsys, monkeypatch):
             main(["--seconds", bad, right])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        (["--seconds", "0.5"], True),
+        (["--seconds", "999999999"], True),
+        (["--seconds", "1e9"], False),
+        (["--seconds", "1.5e9"], False),
+        (["--total", "0", "0.5"], True),
+        (["--total", "0.5", "0.999"], True),
+        (["--total", "100000", "0.5"], True),
+        (["--total", "100000.5", "0.5"], False),
+        (["--total", "150000", "0.5"], False),
+        (["--total", "-0.5", "0.5"], False),
+        (["--total", "1", "1"], False),
+        (["--total", "1", "1.5"], False),
+        (["--total", "1", "0"], False),
+    ],
+)
+def test_the_command_says_which_numbers_it_takes(arguments, right, monkeypatch, capsys):
+    asked = []
+
+    def checked(path, *, seconds, total):
+        asked.append((seconds, total))
+        raise BadDocument("asked")
+
+    monkeypatch.setattr(command, "check_file", checked)
+    if right:
+        assert main([*arguments, "a"]) == 2
+        values = tuple(float(x) for x in arguments[1:])
+        assert asked == [(values[0], None) if arguments[0] == "--seconds" else (decide.SECONDS, values)]
+    else:
+        with pytest.raises(SystemExit) as caught:
+            main([*arguments, "a"])
+        assert caught.value.code == 2
+        assert arguments[0] in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_half_a_per_cent_less_noise_is_refuted_of_dp_sgd(tmp_path):
     """q = 128 / 50000 and 3900 steps: most likelihood ratios are within two places of the lattice."""
@@ -432,3 +471,157 @@ def test_of_neighbours_that_replace_one_either_may_come_first():
     assert found.verdict is False
     low = float(found.number.split()[-1])
     assert shape.answer("ADD", 1.0, low * 0.999, work).verdict is False
+
+
+def shape_of(participation, strategy=LAMBDA, sigma=2.0, **changes):
+    return decide._shape(claim_of(decode(certificate(strategy, participation, 1.0, 1e-5, sigma, **changes))))
+
+
+@pytest.mark.parametrize(
+    ("participation", "columns", "examples"),
+    [
+        ({"type": "EveryStep"}, range(12), 1),
+        ({"type": "SingleParticipation"}, [0], 1),
+        ({"type": "FixedEpochs", "epochs": 1}, [0], 1),
+        ({"type": "FixedEpochs", "epochs": 3}, [0, 4, 8], 1),
+        ({"type": "FixedEpochs", "epochs": 12}, range(12), 1),
+        ({"type": "MinSep", "min_sep": 1, "max_participations": None}, range(12), 1),
+        ({"type": "MinSep", "min_sep": 1, "max_participations": 1}, [0], 1),
+        ({"type": "MinSep", "min_sep": 5, "max_participations": 2}, [0, 5], 1),
+        ({"type": "MinSep", "min_sep": 12, "max_participations": None}, [0], 1),
+        (
+            {"type": "UserMinSep", "min_sep": 5, "max_participations": None, "max_examples_per_user": 1},
+            [0, 5, 10],
+            1,
+        ),
+        (
+            {"type": "UserMinSep", "min_sep": 6, "max_participations": None, "max_examples_per_user": 3},
+            [0, 6],
+            3,
+        ),
+        ({"type": "Poisson", "sampling_prob": 1.0}, range(12), 1),
+        ({"type": "UserPoisson", "sampling_prob": 1.0, "max_examples_per_user": 2}, range(12), 2),
+        ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 1}, range(12), 1),
+        ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 5}, [0, 5, 10], 1),
+        ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 40}, [0], 1),
+        ({"type": "BallsInBins", "bins": 1}, range(12), 1),
+        ({"type": "UserBallsInBins", "bins": 1, "max_examples_per_user": 2}, range(12), 2),
+    ],
+)
+def test_without_chance_the_shape_is_the_norm_of_the_worst_columns(participation, columns, examples):
+    matrix = np.array([[0.5 ** (i - j) if i >= j else 0.0 for j in range(12)] for i in range(12)])
+    exact = examples * np.linalg.norm(matrix[:, list(columns)].sum(axis=1)) / 2.0
+    replaced = () if "bins" in participation else ("replace_one",)
+    for adjacency in ("add_remove", "zero_out", *replaced):
+        shape = shape_of(participation, adjacency=adjacency)
+        factor = 2.0 if adjacency == "replace_one" else 1.0
+        assert isinstance(shape, decide.Gaussian)
+        assert float(shape.upper) == pytest.approx(factor * exact, rel=1e-14)
+        assert float(shape.lower) == pytest.approx(factor * exact, rel=1e-14)
+
+
+def test_balls_have_bits_enough_for_small_deltas():
+    for delta, bits in ((0.5, 192), (1e-5, 192), (2.0**-40, 208), (1e-30, 328), (1e-300, 2122)):
+        with decide.precise(delta):
+            assert arb(1).log1p().rad() < arb(2) ** -100
+            assert flint.ctx.prec == bits
+    assert flint.ctx.prec != 2122
+
+
+def test_both_directions_may_err_half_as_often_and_have_all_the_time():
+    asked = []
+
+    class Asked:
+        names = ("REMOVE", "ADD")
+
+        def answer(self, name, eps, delta, work):
+            asked.append((name, eps, delta, work.failure, work.seconds))
+            return Answer(verdict=True, number="small", failure=work.failure)
+
+    found = decide.verdict_on("it", Asked(), 1.5, 1e-5, 7.0, np.random.default_rng(1))
+    half = decide.FAILURE / 2
+    assert asked == [("REMOVE", 1.5, 1e-5, half, 7.0), ("ADD", 1.5, 1e-5, half, 7.0)]
+    assert (found.kind, found.failure) == (Kind.PROVED, decide.FAILURE)
+
+
+@pytest.mark.parametrize(("cycle", "times"), [(1, 12), (4, 3), (5, 3)])
+def test_of_users_the_upper_curve_counts_from_above_and_the_lower_one_from_below(monkeypatch, cycle, times):
+    asked = []
+
+    def curves(q, mu, examples, spare):
+        asked.append((float(q), examples, spare))
+        return (lambda alpha: "upper"), (lambda alpha: "lower")
+
+    monkeypatch.setattr(decide, "user_curve", curves)
+    kind = {"type": "UserPoisson"} if cycle == 1 else {"type": "UserCyclicPoisson", "cycle": cycle}
+    for examples in (1, 3):
+        asked.clear()
+        participation = kind | {"sampling_prob": 0.25, "max_examples_per_user": examples}
+        forth = shape_of(participation, IDENTITY).names["REMOVE"]
+        assert [(one.curve(arb(2)), one.times) for one in forth.above + forth.below] == [
+            ("upper", times),
+            ("lower", times),
+        ]
+        assert asked == [(0.25, examples, pytest.approx(1e-10 / times, rel=1e-12))] * 2
+
+
+def test_the_smallest_and_the_largest_batches_are_read():
+    fixed = {"type": "FixedSizeLots", "dataset_size": 1, "lot_size": 1}
+    assert isinstance(shape_of(fixed, IDENTITY, adjacency="replace_one"), decide.Gaussian)
+    assert shape_of(fixed | {"dataset_size": 2}, IDENTITY, adjacency="replace_one").names
+    cut = {"type": "TruncatedPoisson", "sampling_prob": 0.5, "max_lot_size": 1, "dataset_size": 2}
+    assert shape_of(cut, IDENTITY, adjacency="zero_out").names
+    assert shape_of(cut | {"max_lot_size": 4, "dataset_size": 5}, IDENTITY, adjacency="zero_out").names
+    for wrong in (
+        {"max_lot_size": 2},
+        {"max_lot_size": 0},
+        {"dataset_size": 1},
+        {"max_lot_size": 5, "dataset_size": 5},
+    ):
+        with pytest.raises(BadDocument):
+            shape_of(cut | wrong, IDENTITY, adjacency="zero_out")
+    with pytest.raises(BadDocument):
+        shape_of(fixed | {"lot_size": 2}, IDENTITY, adjacency="replace_one")
+
+
+def test_a_sampled_release_counts_with_its_norms():
+    """From above with the largest column, as often as a group has turns; from below with the first one."""
+    entries = [1.0, 3.0, 2.0, 0.5, 1.0, 1.0, 2.0]
+    for cycle, times, below in ((1, 7, 6), (2, 4, 4), (3, 3, 2), (7, 1, 1)):
+        participation = {"type": "CyclicPoisson", "sampling_prob": 0.25, "cycle": cycle}
+        shape = shape_of(participation, {"type": "Diagonal", "entries": entries}, sigma=4.0)
+        assert [float(x) for x in shape.mu] == pytest.approx([0.25, 0.75], rel=1e-14)
+        for name, alpha in (("REMOVE", 1.5), ("ADD", 1.2)):
+            (above,), (under,) = shape.names[name].above, shape.names[name].below
+            assert (above.times, under.times) == (times, below)
+            for part, mu in ((above, 0.75), (under, 0.25)):
+                forth = sampled_curve(arb("0.25"), arb(mu))
+                value = forth(arb(alpha)) if name == "REMOVE" else losses.reverse(forth)(arb(alpha))
+                assert float(part.curve(arb(alpha))) == pytest.approx(float(value), rel=1e-12)
+
+
+@pytest.mark.parametrize(("rounds", "rounding"), [(1, 1.1e-9), (10, 2e-9)])
+def test_sums_on_a_grid_are_moved_by_more_than_rounding(monkeypatch, rounds, rounding):
+    """Ratios are off by so much: from above delta is raised by it and taken at a smaller ratio, and back."""
+    asked, value = [], {}
+
+    class Told:
+        def __init__(self, above):
+            self.above = above
+
+        def delta(self, ratio):
+            asked.append((self.above, float(ratio / arb(1).exp() - 1)))
+            return arb(value[self.above])
+
+    monkeypatch.setattr(decide.Independent, "_laws", lambda self, *given, above: (Told(above), Told(above)))
+    shape = decide.Independent(2, rounds, (arb(1), arb(4)))
+    work = Work(1e-9, 5.0, np.random.default_rng(1))
+    for name in ("REMOVE", "ADD"):
+        value |= {True: 0.1, False: 0.0}
+        assert shape.answer(name, 1.0, 0.1 * (1 + 0.9 * rounding), work).verdict is None
+        assert shape.answer(name, 1.0, 0.1 * (1 + 1.1 * rounding), work).verdict is True
+        value |= {True: 1.0, False: 0.1}
+        assert shape.answer(name, 1.0, 0.1 * (1 - 0.9 * rounding), work).verdict is None
+        assert shape.answer(name, 1.0, 0.1 * (1 - 1.1 * rounding), work).verdict is False
+    for above, moved in asked:
+        assert moved == pytest.approx(-rounding if above else rounding, rel=1e-3)
