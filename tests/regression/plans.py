@@ -446,7 +446,7 @@ TOGETHER = [
             currency="renyi 8",
     ),
     ledger([(*_BINS, 0.5, 1e-6), (*_SGD, 0.2, 1e-7)], ("left", 1e-6), budget=(1.0, 1e-5), currency="claims"),
-    ledger([(*_BINS, 0.2, 1e-7)] * 2, ("left", 1e-6), budget=(1.0, 1e-5), currency="claims 1e-6"),
+    ledger([(*_BINS, 0.05, 1e-7)] * 2, ("left", 1e-6), budget=(1.0, 1e-5), currency="claims 1e-6"),
     ledger([(*_SGD, 2.0, 1e-6)], *TOTALS, adjacency="zero_out"),
     ledger([(*_ONCE, 2.0, 1e-6)], *TOTALS, adjacency="replace_one"),
     Plan(("counts", {"sigma": 20.0, "each": 1, "releases": 12}), None, (("counts", 1e-6, 0.5),)),
