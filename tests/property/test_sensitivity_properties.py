@@ -2,7 +2,7 @@ import itertools
 
 import hypothesis
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
@@ -164,5 +164,7 @@ def test_every_kind_is_drawn():
 
 def find(participations, kind):
     return hypothesis.find(
-        participations, lambda one: type(one) is kind, settings=settings(max_examples=5000, database=None)
+        participations,
+        lambda one: type(one) is kind,
+        settings=settings(max_examples=5000, database=None, phases=[Phase.generate]),
     )

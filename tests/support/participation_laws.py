@@ -1,6 +1,6 @@
 """Who takes part when, enumerated from the definitions of the schemes, and the divergences that follow.
 
-Nothing here comes from dpmech but the fields of a participation. A law is a list of (probability, counts):
+Of dpmech nothing is used here but the fields of a participation. A law is a list of (probability, counts):
 counts[t] is how many examples of the unit are in the batch of step t, all with the same gradient. Where
 something is fixed that the law of the scheme does not say (a group, the sets of an unsampled scheme), there
 is one law for every possibility.
