@@ -411,7 +411,7 @@ IN_BINS = [
         fresh(2), [("identity", 4)], ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5), ("lots", 60),
         adjacencies=BOTH,
     ),
-    *plans(fresh(2), [("identity", 4)], ("profile", 3.0), ("executed", 1.0, 1e-3, 3)),
+    *plans(fresh(2), [("identity", 4)], ("profile", 3.0)),
     *plans(fresh(2), [("identity", 4)], ("delta", 3.0, 0.5), methods=(EXACT,)),
     *plans(fresh(3), [("steps", 6, 3)], ("delta", 3.0, 0.5)),
     *plans(fresh(1), [("identity", 4)], *sigmas(COMMON), methods=(None, RDP)),
