@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-# Every test under tests/statistical may reject a correct library with at most this probability.
+# Every test under tests/statistical, and every one of the sampling schemes, may reject a correct library with
+# at most this probability.
 ALPHA = 1e-9
 
 # Workers of pytest-xdist and shells set it, and what is printed would follow them.
@@ -38,5 +39,5 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_report_collectionfinish(items):
-    count = sum("statistical" in item.path.parts for item in items)
+    count = sum("statistical" in item.path.parts or item.path.name == "test_scheme.py" for item in items)
     return f"statistical suite: {count} tests, false-positive rate at most {count * ALPHA:.1e} per run"

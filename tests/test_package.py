@@ -108,19 +108,23 @@ NEIGHBOURS = [
     ROOT / "tests" / "property" / "neighbours" / f"{name}.py"
     for name in ("check", "features", "integrations", "own_loops", "planted", "registry")
 ]
+# What the test of recorded values runs: its table, the library behind it, the file, and the command.
+RECORDED = [
+    ROOT / "tests" / "regression" / f"{name}.py" for name in ("__main__", "library", "plans", "record")
+]
 
 
 def test_every_test_file_is_collected():
     for path in (ROOT / "tests").rglob("*.py"):
         if path.parent.name == "reference":
             assert path.name.startswith("make_")
-        elif path.name != "conftest.py" and path.parent != SUPPORT and path not in NEIGHBOURS:
+        elif path.name != "conftest.py" and path.parent != SUPPORT and path not in (*NEIGHBOURS, *RECORDED):
             assert path.name.startswith("test_"), f"{path} is never collected"
             assert "def test_" in path.read_text(encoding="utf-8"), f"{path} holds no test"
 
 
 def test_oracles_do_not_use_what_they_check():
-    for name in ("support/oracles.py", "reference/make_toeplitz.py"):
+    for name in ("support/oracles.py", "support/participation_laws.py", "reference/make_toeplitz.py"):
         assert "import dpmech" not in (ROOT / "tests" / name).read_text(encoding="utf-8")
         assert "from dpmech" not in (ROOT / "tests" / name).read_text(encoding="utf-8")
 

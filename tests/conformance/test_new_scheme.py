@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, accountant_for, gaussian_delta
+from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, gaussian_delta
 from dpmech.checker import Kind
-from dpmech.checker.decide import _SHAPES
 from dpmech.mechanism import Pattern, forget, kinds, register
 from dpmech.samplers import SAMPLERS, Sampler, SequentialSampler, sampler_for
 from dpmech.samplers.random_words import groups
@@ -202,51 +201,3 @@ def test_without_its_lines_it_is_refused():
         SequentialSampler(600, OneStep(), 6)
     with pytest.raises(dm.InvalidParameterError, match="participation must be a mapping with type in"):
         dm.Mechanism.from_json(MECHANISM.to_json())
-
-
-# ---- the schemes that dpmech has
-
-
-PLAN_SIZES = {"dataset_size": 12, "batch_size": 3}
-
-
-@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.random], ids=lambda kind: kind.__name__)
-def test_every_scheme_has_its_lines(kind):
-    sizes = dict.fromkeys((*kind.plan_settings, *kind.plan_shares), 3) | {
-        name: PLAN_SIZES[name] for name in kind.plan_sizes
-    }
-    schema = kind.planned(2, 3, 0.25, sizes)
-    covered = {
-        dm.Adjacency.ADD_REMOVE: not kind.add_remove_refused,
-        dm.Adjacency.ZERO_OUT: not kind.zero_out_refused,
-        dm.Adjacency.REPLACE_ONE: kind.replace_one_proved,
-    }
-    adjacency = next(one for one, proved in covered.items() if proved)
-    mechanism = dm.Mechanism(dm.Identity(6), schema, adjacency)
-    assert not mechanism.certain
-    scheme = SCHEMES.find(schema)
-    for method in filter(None, (scheme.default, scheme.unsampled)):
-        bound = accountant_for(mechanism, method)
-        assert bound.guarantee.rigorous
-    # Where nothing but draws is known, the default one draws.
-    assert bound.guarantee.error == 0.0 or scheme == Scheme(scheme.accountant, default=dm.Certified())
-    assert kind.__name__ in _SHAPES
-    whose = {"user_ids": [example // 2 for example in range(12)]} if kind.users_together else {}
-    sampler = sampler_for(mechanism, 12, rng=1, **whose)
-    assert type(sampler) is SAMPLERS.find(schema)
-    assert (sampler.participation, sampler.n) == (schema, 6)
-
-
-@pytest.mark.parametrize(
-    "kind", [kind for kind in kinds() if not kind.random], ids=lambda kind: kind.__name__
-)
-def test_what_is_not_random_needs_no_lines(kind):
-    settings = dict.fromkeys((*kind.plan_settings, *kind.plan_shares))
-    schema = kind.planned(2, 3, 0.25, settings | ({} if kind.unit is None else {"max_examples_per_user": 3}))
-    mechanism = dm.Mechanism(dm.Identity(6), schema)
-    assert mechanism.certain
-    assert SCHEMES.find(schema) is SAMPLERS.find(schema) is None
-    assert kind.__name__ in _SHAPES
-    assert accountant_for(mechanism, None).sensitivity == mechanism.sensitivity
-    sampler = sampler_for(mechanism, 12, batch_size=4 if schema.unrestricted else None, declared_size=12)
-    assert isinstance(sampler, SequentialSampler)

@@ -24,10 +24,9 @@ def known_delta(steps, q, sigma, eps):
         reject()
 
 
-@given(gen.strategy_and_participation(), EPS, DELTAS, st.sampled_from(dm.Adjacency))
+@given(gen.strategy_and_participation(of=gen.unsampled), EPS, DELTAS, st.sampled_from(dm.Adjacency))
 def test_unsampled_calibration_is_safe_and_tight(drawn, eps, delta, adjacency):
     strategy, schema = drawn
-    schema = dm.FixedEpochs(strategy.n // schema.bins) if isinstance(schema, dm.BallsInBins) else schema
     options = {"participation": schema, "adjacency": adjacency}
     calibration = dm.calibrate_sigma(strategy, eps, delta, **options)
     assert calibration.achieved.lower <= calibration.achieved.upper <= eps

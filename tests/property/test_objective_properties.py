@@ -15,7 +15,7 @@ def problems(draw):
     strategy = draw(gen.strategies(n))
     beta = draw(st.one_of(st.just(0.0), gen.finite(0.0, 0.95)))
     rates = draw(st.one_of(st.none(), st.lists(gen.finite(0.0, 2.0), min_size=n, max_size=n)))
-    return strategy, draw(gen.participations(n)), dm.workloads.Workload(n, beta, rates)
+    return strategy, draw(gen.joint(n)), dm.workloads.Workload(n, beta, rates)
 
 
 @given(problems())
@@ -45,7 +45,7 @@ def test_errors_are_those_of_dense_algebra(problem):
     assert mean <= largest * (1 + 1e-12)
 
 
-@given(gen.strategy_and_participation(), gen.finite(0.1, 10.0))
+@given(gen.strategy_and_participation(of=gen.joint), gen.finite(0.1, 10.0))
 def test_rescaling_the_strategy_changes_nothing(drawn, factor):
     strategy, schema = drawn
     one, other = dm.Dense(strategy.to_dense()), dm.Dense(factor * strategy.to_dense())

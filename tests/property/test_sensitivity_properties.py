@@ -1,8 +1,12 @@
+import itertools
+
+import hypothesis
 import numpy as np
-from hypothesis import assume, given
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
+from dpmech.mechanism import kinds
 from tests.support import generators as gen
 from tests.support import oracles as oracle
 
@@ -10,26 +14,37 @@ ROUNDING = 1 + 1e-10
 
 
 def allowed_sets(n, schema):
-    match schema:
-        case dm.EveryStep():
+    """Sets of steps of one example; where every step is a release of its own, those of one step."""
+    match type(schema).__name__.removeprefix("User"):
+        case "EveryStep":
             return oracle.separated_sets(n, 1, n)
-        case dm.SingleParticipation():
-            return oracle.separated_sets(n, n, 1)
-        case dm.MinSep():
+        case "MinSep":
             k = n if schema.max_participations is None else min(n, schema.max_participations)
             return oracle.separated_sets(n, schema.min_sep, k)
-        case dm.FixedEpochs():
+        case "MinSepSampling":
+            return oracle.separated_sets(n, schema.min_sep, n)
+        case "FixedEpochs":
             return oracle.epoch_sets(n, schema.epochs)
-        case dm.BallsInBins():
+        case "BallsInBins":
             return oracle.epoch_sets(n, n // schema.bins)
+        case "FreshBallsInBins":
+            epochs = [range(first, first + schema.bins) for first in range(0, n, schema.bins)]
+            return tuple(itertools.product(*epochs))
+        case "SingleParticipation" | "Poisson" | "TruncatedPoisson" | "FixedSizeLots" | "CyclicPoisson":
+            return oracle.separated_sets(n, n, 1)
         case _:
             raise AssertionError(schema)
+
+
+def matrix_of(strategy, schema):
+    """Of one user, all of whose examples have the same gradient: that is their worst case."""
+    return (getattr(schema, "max_examples_per_user", None) or 1) * strategy.to_dense()
 
 
 @given(gen.strategy_and_participation(max_n=10))
 def test_the_bracket_never_excludes_the_truth(drawn):
     strategy, schema = drawn
-    matrix, sets = strategy.to_dense(), allowed_sets(strategy.n, schema)
+    matrix, sets = matrix_of(strategy, schema), allowed_sets(strategy.n, schema)
     floor, ceiling = oracle.sensitivity_floor(matrix, sets), oracle.sensitivity_ceiling(matrix, sets)
     bounds = dm.sensitivity(strategy, schema)
     assert bounds.upper * ROUNDING >= floor
@@ -42,7 +57,7 @@ def test_the_bracket_never_excludes_the_truth(drawn):
 @given(gen.strategy_and_participation(max_n=12))
 def test_the_lower_end_is_reached_and_the_upper_end_is_not_passed(drawn):
     strategy, schema = drawn
-    matrix, sets = strategy.to_dense(), allowed_sets(strategy.n, schema)
+    matrix, sets = matrix_of(strategy, schema), allowed_sets(strategy.n, schema)
     bounds = dm.sensitivity(strategy, schema)
     # The lower end comes from signed columns of one set, so brute force finds at least as much.
     assert bounds.lower <= oracle.sensitivity_floor(matrix, sets[-400:]) * ROUNDING or (
@@ -57,7 +72,7 @@ def test_the_lower_end_is_reached_and_the_upper_end_is_not_passed(drawn):
 @given(gen.strategy_and_participation(max_n=8), st.integers(0, 2**32 - 1))
 def test_gradients_in_more_dimensions_stay_below(drawn, seed):
     strategy, schema = drawn
-    matrix, sets = strategy.to_dense(), allowed_sets(strategy.n, schema)
+    matrix, sets = matrix_of(strategy, schema), allowed_sets(strategy.n, schema)
     rng = np.random.default_rng(seed)
     steps = sets[int(rng.integers(len(sets)))]
     reached = oracle.rank_sensitivity(matrix, steps, 3, rng, rounds=30)
@@ -75,7 +90,7 @@ def test_toeplitz_and_banded_branches_are_exact(drawn):
     assume(monotone or orthogonal or full or pattern.max_participations == 1)
     bounds = dm.sensitivity(strategy, schema)
     assert bounds.exact
-    truth = oracle.sensitivity_floor(strategy.to_dense(), allowed_sets(strategy.n, schema))
+    truth = oracle.sensitivity_floor(matrix_of(strategy, schema), allowed_sets(strategy.n, schema))
     assert abs(bounds.upper - truth) <= 1e-9 * truth
 
 
@@ -84,7 +99,7 @@ def test_column_normalised_lambda_cgd_is_exact(n, lam, data):
     schema = data.draw(gen.participations(n))
     strategy = dm.ColumnNormalized(dm.LambdaCGD(n, lam))
     bounds = dm.sensitivity(strategy, schema)
-    truth = oracle.sensitivity_ceiling(strategy.to_dense(), allowed_sets(n, schema))
+    truth = oracle.sensitivity_ceiling(matrix_of(strategy, schema), allowed_sets(n, schema))
     assert bounds.exact
     assert abs(bounds.upper - truth) <= 1e-9 * truth
 
@@ -140,3 +155,16 @@ def test_replace_one_doubles(drawn):
     double = dm.sensitivity(strategy, schema, adjacency=dm.Adjacency.REPLACE_ONE)
     assert (double.lower, double.upper) == (2 * bounds.lower, 2 * bounds.upper)
     assert dm.sensitivity(strategy, schema, adjacency=dm.Adjacency.ZERO_OUT) == bounds
+
+
+def test_every_kind_is_drawn():
+    found = {type(one) for one in (find(gen.participations(6), kind) for kind in kinds())}
+    assert found == set(kinds())
+
+
+def find(participations, kind):
+    return hypothesis.find(
+        participations,
+        lambda one: type(one) is kind,
+        settings=settings(max_examples=5000, database=None, phases=[Phase.generate]),
+    )

@@ -1,7 +1,6 @@
-"""Runs of the mechanism against its certificate: eps found by the best test, at confidence 1 - ALPHA.
+"""What `dm.empirical_epsilon` is made of: the worst gradients, the best test and its bound.
 
-Each case asserts that the lower bound of a true mechanism lies below the certified eps, and that the same
-mechanism with sigma 15 % too low is caught: its lower bound lies above.
+Its runs against certificates, of every sampling scheme, are in tests/conformance/test_scheme.py.
 """
 
 import numpy as np
@@ -13,57 +12,7 @@ from dpmech.auditing.likelihood_ratios import Algebra
 from dpmech.auditing.many_runs import _best_cut, _bounds, _canary
 
 ALPHA = 1e-9
-SAMPLES = 200_000
-FAULT = 0.85
-SLOW = pytest.mark.slow
 REPLACE = dm.Adjacency.REPLACE_ONE
-
-CASES = {
-    "correlated, min-sep": (dm.LambdaCGD(12, 0.7), dm.MinSep(4, 3), 1.0, 0.1, {}),
-    "correlated, fixed epochs": (dm.InverseSquareRoot(12, 3), dm.FixedEpochs(3), 1.0, 0.1, {}),
-    "replace one": (dm.LambdaCGD(12, 0.7), dm.MinSep(4, 3), 1.0, 0.1, {"adjacency": REPLACE}),
-    "poisson": (dm.Identity(10), dm.Poisson(0.3), 1.0, 0.1, {}),
-    "cyclic poisson": (dm.BandedToeplitz(12, [1.0, 0.5]), dm.CyclicPoisson(0.5, 3), 1.0, 0.1, {}),
-    "balls in bins": (dm.LambdaCGD(12, 0.7), dm.BallsInBins(4), 2.0, 0.1, {"method": dm.Deterministic()}),
-    "fresh bins": (dm.Identity(6), dm.BallsInBins(3, fresh=True), 1.0, 0.1, {}),
-}
-
-
-def mechanism(strategy, sigma):
-    """An implementation of its own: dense C^-1 times Gaussian noise."""
-    inverse = np.linalg.inv(strategy.to_dense())
-
-    def run(gradients, rng):
-        return gradients + sigma * rng.standard_normal(gradients.shape) @ inverse.T
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=SLOW if "bins" in name else ()) for name in sorted(CASES)]
-)
-def test_the_certified_eps_holds_and_too_little_noise_is_caught(name):
-    strategy, participation, eps, delta, options = CASES[name]
-    cal = dm.calibrate_sigma(strategy, eps, delta, participation=participation, **options)
-    adjacency = options.get("adjacency", dm.Adjacency.ADD_REMOVE)
-
-    def found(factor, seed):
-        return dm.empirical_epsilon(
-            strategy,
-            cal.sigma,
-            delta,
-            participation=participation,
-            adjacency=adjacency,
-            mechanism=mechanism(strategy, factor * cal.sigma),
-            samples=SAMPLES,
-            confidence=1.0 - ALPHA,
-            rng=seed,
-        )
-
-    true = found(1.0, 11)
-    assert 0.75 * eps < true.lower <= cal.achieved.upper
-    assert true.guarantee.error == pytest.approx(ALPHA, rel=1e-6)
-    assert found(FAULT, 12).lower > cal.achieved.upper
 
 
 def test_the_mechanism_as_dpmech_defines_it_is_tested_by_default():

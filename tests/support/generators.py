@@ -73,22 +73,60 @@ def divisors(n):
     return st.sampled_from([k for k in range(1, n + 1) if n % k == 0])
 
 
-def participations(n):
-    """Every participation that has a sensitivity over several steps."""
+def user_min_seps(n):
+    """MinSep for users who have up to three examples."""
+    return st.builds(
+        lambda one, users: dm.MinSep(one.min_sep, one.max_participations, max_examples_per_user=users),
+        min_seps(n),
+        st.integers(2, 3),
+    )
+
+
+def unsampled(n):
+    """Every participation that is not random."""
     return st.one_of(
         st.just(dm.EveryStep()),
         st.just(dm.SingleParticipation()),
         min_seps(n),
         min_seps(n),
+        user_min_seps(n),
         divisors(n).map(dm.FixedEpochs),
-        divisors(n).map(dm.BallsInBins),
     )
 
 
+def independent(n):
+    """Every participation whose steps are releases of their own."""
+    prob, users, few = finite(0.01, 0.99), st.integers(2, 3), st.integers(1, n)
+    return st.one_of(
+        prob.map(dm.Poisson),
+        st.builds(lambda q, m: dm.Poisson(q, max_examples_per_user=m), prob, users),
+        st.builds(lambda q, most: dm.Poisson(q, max_lot_size=most, dataset_size=9), prob, st.integers(1, 8)),
+        st.integers(1, 9).map(lambda size: dm.FixedSizeLots(9, size)),
+        st.builds(dm.CyclicPoisson, prob, few),
+        st.builds(lambda q, b, m: dm.CyclicPoisson(q, b, max_examples_per_user=m), prob, few, users),
+    )
+
+
+def joint(n):
+    """Every participation of which the whole run is one release: the error does not depend on sigma."""
+    return st.one_of(
+        unsampled(n),
+        st.builds(dm.MinSepSampling, st.integers(1, n), finite(0.01, 1.0)),
+        divisors(n).map(dm.BallsInBins),
+        st.builds(lambda b, m: dm.BallsInBins(b, max_examples_per_user=m), divisors(n), st.integers(2, 3)),
+        divisors(n).map(lambda bins: dm.BallsInBins(bins, fresh=True)),
+    )
+
+
+def participations(n):
+    """Every participation."""
+    return st.one_of(joint(n), joint(n), independent(n))
+
+
 @st.composite
-def strategy_and_participation(draw, max_n=12):
+def strategy_and_participation(draw, max_n=12, of=participations):
     n = draw(st.integers(1, max_n))
-    return draw(strategies(n)), draw(participations(n))
+    return draw(strategies(n)), draw(of(n))
 
 
 def random_bins_problem(rng):

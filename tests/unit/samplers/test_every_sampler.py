@@ -9,20 +9,32 @@ import dpmech as dm
 from dpmech.samplers import (
     BallsInBinsSampler,
     CyclicPoissonSampler,
+    FixedSizeSampler,
     FreshBallsInBinsSampler,
+    MinSepSampler,
     PoissonSampler,
-    Sampler,
     SequentialSampler,
+    TruncatedPoissonSampler,
+    UserBallsInBinsSampler,
+    UserCyclicPoissonSampler,
+    UserPoissonSampler,
     padded,
     sampler_for,
     shard,
 )
 
+PAIRS = [example // 2 for example in range(200)]
 MAKE = {
     "poisson": lambda rng=None: PoissonSampler(200, 0.1, 12, rng=rng),
     "cyclic": lambda rng=None: CyclicPoissonSampler(200, 0.5, 3, 12, rng=rng),
     "bins": lambda rng=None: BallsInBinsSampler(200, 4, 12, rng=rng),
     "fresh bins": lambda rng=None: FreshBallsInBinsSampler(200, 4, 12, rng=rng),
+    "poisson of users": lambda rng=None: UserPoissonSampler(200, 0.1, 2, 12, rng=rng),
+    "cyclic of users": lambda rng=None: UserCyclicPoissonSampler(200, 0.5, 3, 2, 12, user_ids=PAIRS, rng=rng),
+    "bins of users": lambda rng=None: UserBallsInBinsSampler(200, 4, 2, 12, rng=rng),
+    "truncated": lambda rng=None: TruncatedPoissonSampler(200, 0.1, 30, 200, 12, rng=rng),
+    "fixed size": lambda rng=None: FixedSizeSampler(200, 200, 20, 12, rng=rng),
+    "b-min-sep": lambda rng=None: MinSepSampler(200, 3, 0.1, 12, rng=rng),
     "reshuffled": lambda rng=None: SequentialSampler(
         200, dm.EveryStep(), 12, batch_size=40, reshuffle=True, rng=rng
     ),
@@ -275,10 +287,10 @@ def test_reshuffling_is_refused_with_the_reason(participation):
         SequentialSampler(9, participation, 4, reshuffle=True)
 
 
-@pytest.mark.parametrize("participation", [dm.Poisson(0.1), dm.CyclicPoisson(0.1, 2), dm.BallsInBins(2)])
-def test_random_patterns_are_not_sequential(participation):
+@pytest.mark.parametrize("name", [name for name in MAKE if name != "reshuffled"])
+def test_random_patterns_are_not_sequential(name):
     with pytest.raises(dm.UnsupportedCombinationError, match="not realised by sequential"):
-        SequentialSampler(9, participation, 4)
+        SequentialSampler(200, MAKE[name]().participation, 12)
 
 
 # ---- the sampler of a claim
@@ -355,30 +367,6 @@ def test_states_of_another_dataset_are_refused_without_its_size():
     told = f"{caught.value} {caught.value.claimed} {caught.value.recomputed}"
     assert "200" not in told
     assert "201" not in told
-
-
-@pytest.mark.parametrize(
-    ("participation", "kind"),
-    [
-        (dm.Poisson(0.1), PoissonSampler),
-        (dm.CyclicPoisson(0.1, 2), CyclicPoissonSampler),
-        (dm.BallsInBins(2), BallsInBinsSampler),
-        (dm.MinSep(2), SequentialSampler),
-        (dm.FixedEpochs(2), SequentialSampler),
-        (dm.SingleParticipation(), SequentialSampler),
-    ],
-)
-def test_every_pattern_has_its_sampler(participation, kind):
-    sampler = sampler_for(participation, 50, n=4, rng=3)
-    assert type(sampler) is kind
-    assert isinstance(sampler, Sampler)
-    assert (sampler.participation, sampler.n, sampler.dataset_size) == (participation, 4, 50)
-    assert sampler.seeded == participation.random
-    if participation.random:
-        assert lots(sampler) == lots(sampler_for(participation, 50, n=4, rng=3))
-        for options in ({"batch_size": 25}, {"drop_last": True}):
-            with pytest.raises(dm.InvalidParameterError, match=next(iter(options))):
-                sampler_for(participation, 50, n=4, **options)
 
 
 def test_what_is_neither_claim_nor_participation_is_refused():
