@@ -27,7 +27,7 @@ from tests.support.participation_laws import LAWS, hockey_stick, laws_of, pairs_
 
 # Chance of a false alarm of one test.
 ALPHA = 1e-9
-# Delta is far below exp(-3) and large enough that samples see it.
+# Large enough that samples see it.
 EPS, DELTA = 1.0, 0.03
 ROOT, MIXED, PLAIN = dm.SquareRoot(6, 2), dm.LambdaCGD(6, 0.7), dm.Identity(4)
 
@@ -212,6 +212,18 @@ def test_claims_hold_and_too_little_noise_is_found(name, adjacency, method):
     assert cal.guarantee.rigorous is not isinstance(method, dm.Importance)
     assert truth(cal, EPS)[0] <= DELTA * (1.0 + 1e-9)
     assert truth(cal, EPS, fault_of(name, method, FAULT), seed=12)[0] > DELTA
+
+
+@pytest.mark.parametrize(
+    ("name", "delta"), [("MinSepSampling", 0.05), ("MinSepSampling", 0.3), ("BallsInBins", 0.3)]
+)
+def test_sampled_bounds_hold_at_large_deltas_too(name, delta):
+    strategy, participation = PLANS[name]
+    cal = dm.calibrate_sigma(strategy, EPS, delta, participation=participation, rng=3)
+    assert truth(cal, EPS)[0] <= delta
+    assert truth(cal, EPS, 0.9, seed=12)[0] > delta
+    spent = dm.epsilon(cal.mechanism, cal.sigma, delta, rng=3)
+    assert spent.lower <= EPS < 1.05 * spent.upper <= 1.1 * EPS
 
 
 @schemes(COSTLY | TWINS | {"TruncatedPoisson", "CyclicPoisson", "FixedSizeLots"})
