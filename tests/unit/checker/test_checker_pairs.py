@@ -88,6 +88,14 @@ def test_a_ball_across_the_corner_holds_the_whole_curve(mu):
     assert found.rad() < 0.3
 
 
+def test_a_probability_that_is_a_ball_makes_a_ball_of_all_its_curves():
+    """Some of which have their corner below a number, and some above."""
+    for alpha in (0.7, 0.8, 0.86):
+        found = sampled_curve(arb(0.25, 0.125), arb(50))(arb(alpha))
+        for q in (0.126, 0.2, 0.25, 0.3, 0.374):
+            assert found.contains(sampled_curve(arb(q), arb(50))(arb(alpha)))
+
+
 def test_a_ball_across_one_holds_both_sides():
     for curve in (
         fixed_size_curve(arb(0.5), arb(1)),
