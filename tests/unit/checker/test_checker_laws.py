@@ -136,6 +136,44 @@ def test_laws_from_below_keep_below_every_corner(seed):
             assert law.delta(arb(float(ratio))) <= curve(arb(float(ratio))) + SMALL
 
 
+@pytest.mark.parametrize("place", [-2, 0, 2, 4])
+@pytest.mark.parametrize("dot", range(8))
+def test_a_dot_that_is_hardly_known_is_kept_below(dot, place):
+    """On a straight piece, ever farther from where its line begins: lines that go on are compared, too."""
+    spacing, at = 0.25, (arb(0.25) * (8 * place + dot) / 8).exp()
+    plain = normalised([math.exp(0.25 * -3.1), math.exp(0.25 * 6.4)], [0.3, 0.7])
+    for width in (1e-5, 1e-3, 3e-2):
+
+        def curve(alpha, width=width):
+            return plain(alpha) + (arb(0, width) if near(alpha, at) else 0)
+
+        law = law_below(curve, spacing, (-1.0, 2.0))
+        assert law.delta(at) <= curve(at).lower().max(arb(0)) + SMALL
+        assert law.delta(at) >= plain(at) - 0.2
+        for k in range(-40, 70, 4):
+            alpha = (arb(spacing) * k / 8).exp()
+            assert law.delta(alpha) <= plain(alpha) + SMALL
+
+
+@pytest.mark.parametrize(("corner", "ends"), [(4.0, (-1.0, 2.0)), (9.0, (0.75, 3.0)), (40.0, (1.5, 4.5))])
+def test_a_law_from_below_is_below_all_curves_that_balls_allow(corner, ends):
+    """Straight from (0, 1) to the corner: with a slope that is hardly known, it must not begin above 1."""
+    plain = corners([corner], [1.0 / corner])
+    for width in (1e-7, 1e-5, 1e-4):
+        law = law_below(lambda alpha, width=width: plain(alpha) + arb(0, width), 0.25, ends)
+        if law is not None:
+            for alpha in (1e-9, 0.1, 0.5, 0.9 * corner, corner):
+                assert not law.delta(arb(alpha)) > plain(arb(alpha))
+    assert law_below(lambda alpha: plain(alpha) + arb(0, 1e-7), 0.25, ends) is not None
+
+
+def test_a_curve_that_ends_before_the_second_place_has_no_law_from_below():
+    for within in (0.3, 0.6, 0.9):
+        curve = normalised([math.exp(0.25 * (-4 + within))], [1.0])
+        assert law_below(curve, 0.25, (-1.0, 1.0)) is None
+    assert law_below(normalised([math.exp(0.25 * -2.5)], [1.0]), 0.25, (-1.0, 1.0)) is not None
+
+
 def test_a_law_from_below_ends_at_zero_and_loses_little():
     curve = sampled_curve(arb(0.2), arb(0.7))
     spacing = 0.02
