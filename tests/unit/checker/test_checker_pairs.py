@@ -430,10 +430,26 @@ def test_cells_have_the_probabilities_of_a_log_normal_number(square, above):
     assert found.infinite == (pytest.approx(columns[1][-1] - columns[0][-1] * edges[-1]) if above else 0.0)
 
 
+def test_what_is_infinite_of_one_bin_is_so_of_their_mean(monkeypatch):
+    start, spare = pairs._start, 1e-9
+
+    def more(square, edges, *, above):
+        found = start(square, edges, above=above)
+        return pairs._Sum(found.masses, found.values, 0.0625)
+
+    monkeypatch.setattr(pairs, "_start", more)
+    for bins in (2, 3):
+        law = bin_laws(bins, arb(0.5), 60, spare, 1, above=True)[0]
+        assert float(law.infinite) == pytest.approx(1.01 * (0.0625 + spare), rel=1e-6)
+        assert law.infinite >= arb(1.01) * (arb(0.0625) + spare)
+        assert bin_laws(bins, arb(0.5), 60, spare, 1, above=False)[0].infinite == 0
+
+
+@pytest.mark.parametrize(("spacing", "count"), [(0.05, 150), (1.0, 70)])
 @pytest.mark.parametrize("above", [True, False])
-def test_sums_are_gathered_pair_by_pair(above):
+def test_sums_are_gathered_pair_by_pair(above, spacing, count):
     """Of more cells than are taken at once."""
-    rng, spacing, count = np.random.default_rng(3), 0.05, 150
+    rng = np.random.default_rng(3)
     edges = np.concatenate([[0.0], np.exp(-3.0 + spacing * np.arange(count - 1))])
     one, other = (
         pairs._Sum(rng.dirichlet(np.full(count, 0.3)), edges * rng.uniform(1.0, 1.04, count), rest)
