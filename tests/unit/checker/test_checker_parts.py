@@ -184,9 +184,9 @@ def test_no_part_is_farther_out_than_slack_covers(eps, scale):
 # ---- parts
 
 
-def tilted(power, more, lift):
+def tilted(power, more, lift, root=ROOT):
     """Tuples of a tilt, the logs of their weights, and the means of x: by the moments of Gaussians."""
-    gram, size = ROOT @ ROOT.T, len(P)
+    gram, size = root @ root.T, len(P)
     found = []
     for chosen in itertools.product(range(size), repeat=1 + more):
         c = lift * P.copy()
@@ -196,7 +196,7 @@ def tilted(power, more, lift):
             c[index] += 1.0
             rest -= 0.5 * gram[index, index]
         weight = np.log(P[list(chosen)]).sum() + rest + 0.5 * c @ gram @ c
-        found.append((chosen, weight, c @ ROOT))
+        found.append((chosen, weight, c @ root))
     return found
 
 
@@ -242,6 +242,19 @@ def test_tilts_are_what_enumeration_finds(power, more, lift, monkeypatch):
     np.testing.assert_allclose(part.log_density(X, terms, log_r), expected, rtol=1e-12, atol=1e-12)
     if part.bounds:
         assert np.all(expected >= part.power * log_r + part.log_scale - 1e-11)
+
+
+@pytest.mark.parametrize(("power", "more", "lift"), [(38.0, 2, 0.1), (25.0, 1, 0.0), (1.0, 2, 0.0)])
+def test_tilts_of_long_means_are_in_the_range_of_float64(power, more, lift, monkeypatch):
+    root = 17.0 * ROOT
+    mixture, laws = Mixture(root, np.log(P)), tilted(power, more, lift, root)
+    part, total = Tilt(mixture, power, more, lift), float(log_sum(np.array([[w for _, w, _ in laws]]))[0])
+    assert part.log_scale == pytest.approx(-total, rel=1e-12)
+    for chosen, weight, mean in laws:
+        told = Chosen(chosen)
+        monkeypatch.setattr(mixtures, "picked", told)
+        np.testing.assert_allclose(part.draw(Still(), 1), [mean], rtol=1e-12)
+        assert told.chance == pytest.approx(weight - total, rel=1e-12, abs=1e-8)
 
 
 @pytest.mark.parametrize("power", [0.5, 0.999, 1.0, 1.5])
