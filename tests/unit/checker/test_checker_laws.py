@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from fractions import Fraction
 
 import numpy as np
@@ -153,6 +154,63 @@ def test_a_dot_that_is_hardly_known_is_kept_below(dot, place):
         for k in range(-40, 70, 4):
             alpha = (arb(spacing) * k / 8).exp()
             assert law.delta(alpha) <= plain(alpha) + SMALL
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_laws_from_below_keep_below_corners_at_dots_and_near_them(seed):
+    """Also where the first dot after a place is lower than those that follow, beside a line that is lower yet."""
+    rng = np.random.default_rng(seed)
+    for place in (-3, -2, -1, 0):
+        for between in (0.1, 0.5, 0.9):
+            near_place = 8 * place + rng.integers(0, 4) + between
+            dots = [-32 + rng.choice([0.2, 0.5, 0.9]), near_place, 8 * place + 1, 56]
+            ratios = [(arb(0.25) * float(dot) / 8).exp() for dot in dots]
+            curve = normalised(ratios, (10.0 ** rng.uniform(-3.0, 0.0, 4)).tolist())
+            law = law_below(curve, 0.25, (-1.0, 1.75))
+            for ratio in (*ratios, *((arb(0.25) * k / 8).exp() for k in range(8 * place - 4, 8 * place + 20))):
+                assert law is None or law.delta(ratio) <= curve(ratio) + SMALL
+
+
+@pytest.mark.parametrize("place", [-1, 0, 2])
+@pytest.mark.parametrize("dot", [0, 3, 5, 7])
+def test_lines_that_a_lower_dot_contradicts_are_taken_back(dot, place):
+    """All of them: of a curve that bends everywhere, at one dot that may be much lower."""
+    plain, at = sampled_curve(arb(0.5), arb(1.5)), (arb(0.125) * (8 * place + dot) / 8).exp()
+
+    def curve(alpha):
+        return plain(alpha) + (arb(0, 0.2) if near(alpha, at) else 0)
+
+    law = law_below(curve, 0.125, (-0.7, 1.6))
+    assert law is None or law.delta(at) <= curve(at).lower().max(arb(0)) + SMALL
+
+
+def uncertain(seed):
+    """A curve of corners, and the same known by balls, of which some are wide, at the dots of a lattice."""
+    rng, exact = random.Random(seed), arb(0.25)
+    dots = [rng.choice([rng.uniform(-33, 50), rng.randint(-32, 50)]) for _ in range(rng.randint(1, 5))]
+    dots.append(rng.choice([56, 60.3]))
+    shares = [10 ** rng.uniform(-3, 0) for _ in dots]
+    ratios = [(exact * dot / 8).exp() for dot in dots]
+    plain = normalised(ratios, shares)
+    scale, part, blurred = 10 ** rng.uniform(-5, -1), rng.choice([0.02, 0.05, 0.1, 0.3]), {}
+    for dot in range(-40, 70):
+        if rng.random() < part:
+            width = scale * rng.choice([1, 1, 0.3, 0.1])
+            blurred[dot] = arb(width * rng.choice([1, 1, 0.9, rng.uniform(-1, 1)]), width)
+
+    def curve(alpha):
+        return plain(alpha) + blurred.get(round(float(alpha.log() * 32)), arb(0))
+
+    return plain, curve, ratios
+
+
+# The last: a line that is compared with four dots ahead only would pass above the curve at the sixth.
+@pytest.mark.parametrize("seed", [*range(12), 9247])
+def test_laws_from_below_are_below_what_balls_hold(seed):
+    plain, curve, ratios = uncertain(seed)
+    law = law_below(curve, 0.25, (-1.0, 1.75))
+    for ratio in (*ratios, *((arb(0.25) * k / 8).exp() for k in range(-32, 57))):
+        assert law is None or not law.delta(ratio) > plain(ratio) + SMALL
 
 
 @pytest.mark.parametrize(("corner", "ends"), [(4.49, (-1.0, 2.0)), (9.5, (0.75, 3.0)), (33.2, (1.5, 4.5))])
