@@ -167,7 +167,10 @@ def test_laws_from_below_keep_below_corners_at_dots_and_near_them(seed):
             ratios = [(arb(0.25) * float(dot) / 8).exp() for dot in dots]
             curve = normalised(ratios, (10.0 ** rng.uniform(-3.0, 0.0, 4)).tolist())
             law = law_below(curve, 0.25, (-1.0, 1.75))
-            for ratio in (*ratios, *((arb(0.25) * k / 8).exp() for k in range(8 * place - 4, 8 * place + 20))):
+            for ratio in (
+                *ratios,
+                *((arb(0.25) * k / 8).exp() for k in range(8 * place - 4, 8 * place + 20)),
+            ):
                 assert law is None or law.delta(ratio) <= curve(ratio) + SMALL
 
 
@@ -382,7 +385,15 @@ def test_small_ends_are_moved_to_the_safe_side(above):
         return losses._trimmed(law_of(masses, infinite, above=above, first=5), float(allowance))
 
     # Sums from either end: 1, 3, 7, 47 and 1, 3, 11, 51 of 128.
-    for allowed, low, high in ((0.5, 0, 7), (1, 1, 6), (2, 1, 6), (3, 2, 5), (6.5, 2, 5), (7, 3, 5), (11, 3, 4)):
+    for allowed, low, high in (
+        (0.5, 0, 7),
+        (1, 1, 6),
+        (2, 1, 6),
+        (3, 2, 5),
+        (6.5, 2, 5),
+        (7, 3, 5),
+        (11, 3, 4),
+    ):
         kept = masses[low:high]
         if above:
             kept[0] += sum(masses[:low])

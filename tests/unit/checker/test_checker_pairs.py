@@ -49,7 +49,11 @@ def exact(first, second, alpha):
     plain = [[np.array([float(x) for x in column]) for column in law] for law in (first, second)]
 
     def log_density(law, x):
-        return np.logaddexp.reduce(np.log(law[1], where=law[1] > 0.0, out=np.full(len(law[1]), -np.inf)) + law[0] * x - law[0] ** 2 / 2)
+        return np.logaddexp.reduce(
+            np.log(law[1], where=law[1] > 0.0, out=np.full(len(law[1]), -np.inf))
+            + law[0] * x
+            - law[0] ** 2 / 2
+        )
 
     def log_ratio(x):
         return log_density(plain[0], x) - log_density(plain[1], x) - float(mpmath.log(alpha))
@@ -61,7 +65,9 @@ def exact(first, second, alpha):
         middle = (low + high) / 2
         low, high = (low, middle) if log_ratio(middle) > 0.0 else (middle, high)
     start = mpmath.mpf(low)
-    parts = [[(w * mpmath.npdf(start, m), m - start) for m, w in zip(*law, strict=True)] for law in (first, second)]
+    parts = [
+        [(w * mpmath.npdf(start, m), m - start) for m, w in zip(*law, strict=True)] for law in (first, second)
+    ]
     gaps, slopes = ([sum(d * x**k for d, x in law) for law in parts] for k in (0, 1))
     start -= (gaps[0] - alpha * gaps[1]) / (slopes[0] - alpha * slopes[1])
     tails = [[w * mpmath.ncdf(m - start) for m, w in zip(*law, strict=True)] for law in (first, second)]
@@ -122,7 +128,9 @@ def binomial(count, q):
     return [math.comb(count, j) * q**j * (1 - q) ** (count - j) for j in range(count + 1)]
 
 
-@pytest.mark.parametrize(("q", "mu", "examples"), [("0.25", "0.75", 3), ("0.125", "2", 5), ("0.5", "0.25", 2)])
+@pytest.mark.parametrize(
+    ("q", "mu", "examples"), [("0.25", "0.75", 3), ("0.125", "2", 5), ("0.5", "0.25", 2)]
+)
 def test_users_to_many_digits(q, mu, examples):
     weights = [mpmath.mpf(w.numerator) / w.denominator for w in binomial(examples, Fraction(q))]
     law = [j * mpmath.mpf(mu) for j in range(examples + 1)], weights
@@ -145,14 +153,19 @@ def test_what_of_a_user_is_rare_is_left_out(kept):
     for alpha in ("0.2", "0.8", "2"):
         lower = exact(law, ([0], [1]), mpmath.mpf(alpha))
         assert abs(number(below(arb(alpha))) - lower) < 1e-15
-        assert abs(number(above(arb(alpha)) - below(arb(alpha))) - rest.numerator / mpmath.mpf(rest.denominator)) < 1e-30
+        assert (
+            abs(number(above(arb(alpha)) - below(arb(alpha))) - rest.numerator / mpmath.mpf(rest.denominator))
+            < 1e-30
+        )
     if kept > 1:  # one more
         tight = user_curve(arb(0.125), arb(0.75), 6, float(rest) * (1 - 1e-9))
         more = sum(weights[kept + 2 :])
         assert float((tight[0](arb(2)) - tight[1](arb(2))).mid()) == pytest.approx(float(more), rel=1e-12)
 
 
-@pytest.mark.parametrize("coefficients", [(1.0, 1.0), (0.5, 0.25, 3.0), (0.25, 1e-9, 1e-3, 1e-12), (0.1, 1e5, 1.0)])
+@pytest.mark.parametrize(
+    "coefficients", [(1.0, 1.0), (0.5, 0.25, 3.0), (0.25, 1e-9, 1e-3, 1e-12), (0.1, 1e5, 1.0)]
+)
 def test_roots_are_found_to_many_bits(coefficients):
     poly = pairs.arb_poly([arb(c) for c in coefficients])
     for target in (1e-7, 0.1, 1.0, 1e3, 1e30):
@@ -233,16 +246,22 @@ def test_batches_of_one_size_to_many_digits(q, mu):
 # ---- counts
 
 
-@pytest.mark.parametrize(("sigma", "shift"), [(Fraction(5, 2), 1), (Fraction(1, 3), 2), (Fraction(1), 6), (Fraction(4), 30)])
+@pytest.mark.parametrize(
+    ("sigma", "shift"), [(Fraction(5, 2), 1), (Fraction(1, 3), 2), (Fraction(1), 6), (Fraction(4), 30)]
+)
 def test_counts_to_many_digits(sigma, shift):
     width, square = mpmath.mpf(sigma.numerator) / sigma.denominator, None
     square = 2 * width**2
     reach = 50 * math.ceil(sigma) + shift
-    law = {y: mpmath.exp(-mpmath.mpf(y) ** 2 / square) for y in range(-reach - shift, reach + shift + 1)}
+    law = {y: mpmath.exp(-(mpmath.mpf(y) ** 2) / square) for y in range(-reach - shift, reach + shift + 1)}
     total = mpmath.fsum(law.values())
     curve = counts_curve(sigma, shift)
     thresholds = range(-reach // 4, reach // 4, max(1, reach // 12))
-    ties = [mpmath.exp((2 * m - shift) * shift / square) for m in thresholds if abs(2 * m * shift) < 900 * width**2]
+    ties = [
+        mpmath.exp((2 * m - shift) * shift / square)
+        for m in thresholds
+        if abs(2 * m * shift) < 900 * width**2
+    ]
     # What float64 cannot tell from a tie, too.
     beside = [tie * (1 + mpmath.mpf(part)) for tie in ties for part in ("1e-15", "-1e-15", "0.01")]
     for alpha in [mpmath.mpf(1), mpmath.mpf("0.37"), mpmath.mpf("8.5"), *ties, *beside]:
@@ -262,7 +281,9 @@ def test_counts_far_out_are_what_the_tail_leaves():
         assert (found - (1 if loss < 0 else 0)).contains(0) or float(found) < 1e-100
 
 
-@pytest.mark.parametrize(("sigma", "bits"), [(Fraction(1, 2), 3000), (Fraction(40), 160), (Fraction(3), 2500)])
+@pytest.mark.parametrize(
+    ("sigma", "bits"), [(Fraction(1, 2), 3000), (Fraction(40), 160), (Fraction(3), 2500)]
+)
 def test_tails_of_counts_hold_what_is_beyond_the_last_weight(sigma, bits):
     """By as many digits as show what is left out; and no more than half as much again as a series has."""
     with ctx.workprec(bits), mpmath.workprec(bits + 100):
@@ -271,9 +292,29 @@ def test_tails_of_counts_hold_what_is_beyond_the_last_weight(sigma, bits):
         counts_curve.cache_clear()
         square = 2 * (mpmath.mpf(sigma.numerator) / sigma.denominator) ** 2
         reach, far = math.ceil(40 * sigma) + 1, math.ceil(80 * sigma) + 50
-        weights = {y: mpmath.exp(-mpmath.mpf(y) ** 2 / square) for y in range(far + 1)}
-        sums = dict(zip(range(far, -far - 1, -1), itertools.accumulate(weights[abs(y)] for y in range(far, -far - 1, -1)), strict=True))
-        for m in (reach + 30, reach + 2, reach + 1, reach, reach - 1, 1, 0, -1, 2 - reach, 1 - reach, -reach, -reach - 1, -reach - 9):
+        weights = {y: mpmath.exp(-(mpmath.mpf(y) ** 2) / square) for y in range(far + 1)}
+        sums = dict(
+            zip(
+                range(far, -far - 1, -1),
+                itertools.accumulate(weights[abs(y)] for y in range(far, -far - 1, -1)),
+                strict=True,
+            )
+        )
+        for m in (
+            reach + 30,
+            reach + 2,
+            reach + 1,
+            reach,
+            reach - 1,
+            1,
+            0,
+            -1,
+            2 - reach,
+            1 - reach,
+            -reach,
+            -reach - 1,
+            -reach - 9,
+        ):
             true = arb(mpmath.nstr(sums[m] / sums[-far], bits // 3))
             found = at_least(m)
             if m <= reach + 1:
@@ -282,10 +323,14 @@ def test_tails_of_counts_hold_what_is_beyond_the_last_weight(sigma, bits):
             if m > reach:
                 assert found.upper() <= arb(mpmath.nstr(sums[reach + 1] / sums[-far], 30)) * 1.5
             else:
-                assert found.rad() <= arb(mpmath.nstr(3 * sums[reach + 1] / sums[-far], 30)) + arb(2) ** (20 - bits)
+                assert found.rad() <= arb(mpmath.nstr(3 * sums[reach + 1] / sums[-far], 30)) + arb(2) ** (
+                    20 - bits
+                )
 
 
-@pytest.mark.parametrize(("sigma", "shift", "allowed"), [(Fraction(1, 50), 2, True), (Fraction(1, 50), 3, False)])
+@pytest.mark.parametrize(
+    ("sigma", "shift", "allowed"), [(Fraction(1, 50), 2, True), (Fraction(1, 50), 3, False)]
+)
 def test_counts_that_move_by_a_hundred_times_their_noise_are_not_checked(sigma, shift, allowed):
     if allowed:
         assert float(counts_curve(sigma, shift)(arb(1))) == pytest.approx(1.0)
@@ -326,7 +371,9 @@ def test_laws_of_bins_are_what_the_sums_on_the_grid_say(bins, square, cells, abo
     expected = {-(first + k + moved): masses[k + 1] for k in range(-1 if moved else 0, count - moved)}
     expected = {k: mass for k, mass in expected.items() if mass != 0}
     assert found == expected
-    infinite = [1.01 * (total.infinite / bins + spare), 1.01 * (float(masses[0]) + spare)] if above else [0.0, 0.0]
+    infinite = (
+        [1.01 * (total.infinite / bins + spare), 1.01 * (float(masses[0]) + spare)] if above else [0.0, 0.0]
+    )
     assert [float(there.infinite), float(back.infinite)] == pytest.approx(infinite, rel=1e-12)
     if above:
         assert there.infinite >= arb(1.01) * (arb(total.infinite) / bins + arb(spare)) * (1 - arb(1e-15))
@@ -407,7 +454,9 @@ def test_cells_have_the_probabilities_of_a_log_normal_number(square, above):
     bounds = [-mpmath.inf, *(mpmath.log(mpmath.mpf(float(e))) / root for e in edges[1:]), mpmath.inf]
     masses, moments = (
         [
-            mpmath.ncdf(b + s) - mpmath.ncdf(a + s) if b + s < 0 else mpmath.ncdf(-a - s) - mpmath.ncdf(-b - s)
+            mpmath.ncdf(b + s) - mpmath.ncdf(a + s)
+            if b + s < 0
+            else mpmath.ncdf(-a - s) - mpmath.ncdf(-b - s)
             for a, b in itertools.pairwise(bounds)
         ]
         for s in (root / 2, -root / 2)
@@ -459,7 +508,11 @@ def test_sums_are_gathered_pair_by_pair(above, spacing, count):
     one.masses /= one.masses.sum()
     found = pairs._added(one, other, edges, spacing, above=above)
     values, weights = np.add.outer(one.values, other.values), np.outer(one.masses, other.masses)
-    masses, moments, cells = np.zeros(count), np.zeros(count), np.searchsorted(edges, values, side="right") - 1
+    masses, moments, cells = (
+        np.zeros(count),
+        np.zeros(count),
+        np.searchsorted(edges, values, side="right") - 1,
+    )
     np.add.at(masses, cells, weights)
     np.add.at(moments, cells, weights * values)
     true = pairs._gathered(masses, moments, edges, above=above)

@@ -48,7 +48,11 @@ def exact_logs(x, power=1.0):
 
 def test_logs_of_sums():
     rows = np.array([[1000.0, 999.0, -1000.0], [-1000.0, -1001.0, -5000.0], [0.0, -1.0, 2.0]])
-    expected = [1000 + math.log1p(math.exp(-1)), -1000 + math.log1p(math.exp(-1)), math.log(1 + math.exp(-1) + math.exp(2))]
+    expected = [
+        1000 + math.log1p(math.exp(-1)),
+        -1000 + math.log1p(math.exp(-1)),
+        math.log(1 + math.exp(-1) + math.exp(2)),
+    ]
     np.testing.assert_allclose(log_sum(rows), expected, rtol=1e-15)
     np.testing.assert_array_equal(log_sum(np.array([[3.0]])), [3.0])
 
@@ -123,7 +127,9 @@ def test_slack_is_what_rounding_may_do_to_the_farthest_draw(largest, width):
     least = 2.0 * (width + 8) * unit * reach * (math.sqrt(largest) + far)
     scales = 1e-10 + 1e-10 * largest
     assert one.slack > scales + least
-    assert one.slack == pytest.approx(1e-10 + 2e-10 * largest + 4.0 * (width + 8) * unit * far * reach, rel=1e-6)
+    assert one.slack == pytest.approx(
+        1e-10 + 2e-10 * largest + 4.0 * (width + 8) * unit * far * reach, rel=1e-6
+    )
 
 
 def test_recursions_have_slack_for_their_steps():
@@ -131,9 +137,7 @@ def test_recursions_have_slack_for_their_steps():
         terms = log_r = parts = None
 
     mean = np.full(20, 0.1)
-    plain, stepped = (
-        Stepped(mean, (0.1, 1.0), steps=steps, inexact=2.0**20, cost=99) for steps in (0, 140)
-    )
+    plain, stepped = (Stepped(mean, (0.1, 1.0), steps=steps, inexact=2.0**20, cost=99) for steps in (0, 140))
     unit = 4.0 * 2.0**-53 * 80.0 * (math.sqrt(20.0) + 170.0)
     assert stepped.slack - plain.slack == pytest.approx(140 * unit, rel=1e-6)
     assert plain.slack - 3e-10 == pytest.approx(28 * unit, rel=1e-4)
@@ -171,7 +175,7 @@ def test_no_part_is_farther_out_than_slack_covers(eps, scale):
     assert 2.0 <= star.power <= 40.0
     assert star.bounds
     for tilt in tilts:
-        assert 0.0 < tilt._power
+        assert tilt._power > 0.0
         assert tilt._power + tilt._more <= 40.0
         assert np.linalg.norm(tilt._shift) <= 40.0 * (1 + 1e-12)
     assert len(tilts) == 21
@@ -220,7 +224,15 @@ class Still:
         return np.zeros(shape)
 
 
-TILTS = [(1.0, 0, 0.0), (4.2, 0, 0.0), (1.0, 1, 0.0), (1.3, 1, 0.4), (1.0, 2, 0.0), (0.6, 2, 0.7), (2.5, 2, -0.3)]
+TILTS = [
+    (1.0, 0, 0.0),
+    (4.2, 0, 0.0),
+    (1.0, 1, 0.0),
+    (1.3, 1, 0.4),
+    (1.0, 2, 0.0),
+    (0.6, 2, 0.7),
+    (2.5, 2, -0.3),
+]
 
 
 @pytest.mark.parametrize(("power", "more", "lift"), TILTS)
@@ -362,7 +374,9 @@ def test_what_is_drawn_has_the_density_of_every_part(with_star):
     made = removal(star, tilts, shares, eps)
     log_r, logs = made.drawn(Counts(), 60)
     counts = [24, 12, 24] if with_star else [24, 36]
-    x = np.concatenate([np.arange(n) + s for n, s in zip(counts, (0.25, 0.5, 0.75)[not with_star :], strict=True)])
+    x = np.concatenate(
+        [np.arange(n) + s for n, s in zip(counts, (0.25, 0.5, 0.75)[not with_star :], strict=True)]
+    )
     all_r = x / 4.0 - 1.0
     paid = all_r > eps - 4.0 * 0.125
     np.testing.assert_allclose(log_r, all_r[paid])
@@ -403,7 +417,12 @@ def test_where_nothing_is_paid_weights_are_zero():
 
 def test_the_bound_is_the_least_of_those_of_the_parts():
     eps = 0.7
-    parts = [Part(0.0, 2.0, 0.25), Part(0.0, 3.0, -1.5), Part(0.0, 2.0, 99.0, bounds=False), Part(0.0, 1.0, 0.5)]
+    parts = [
+        Part(0.0, 2.0, 0.25),
+        Part(0.0, 3.0, -1.5),
+        Part(0.0, 2.0, 99.0, bounds=False),
+        Part(0.0, 1.0, 0.5),
+    ]
     for order in itertools.permutations(range(4)):
         chosen, shares = [parts[i] for i in order], np.array([0.1, 0.2, 0.3, 0.4])
         made = removal(chosen[0], chosen[1:], shares, eps)
@@ -414,7 +433,9 @@ def test_the_bound_is_the_least_of_those_of_the_parts():
             for part, share in zip(chosen, shares, strict=True)
             if part.bounds and part.power > 1.0
         ]
-        alone += [-0.5 - math.log(share) for part, share in zip(chosen, shares, strict=True) if part.power == 1.0]
+        alone += [
+            -0.5 - math.log(share) for part, share in zip(chosen, shares, strict=True) if part.power == 1.0
+        ]
         assert made.log_bound() == pytest.approx(min(alone), abs=1e-6)
     made = removal(None, parts[:2], np.array([0.5, 0.5]), eps)
     assert made._log_bounds().tolist() == [
@@ -443,6 +464,21 @@ def test_shares_make_a_law_whose_weights_keep_their_bound(eps):
     assert drawn.mean() == pytest.approx(plain.mean(), rel=0.2)
     assert (drawn**2).mean() < 1.2 * (plain**2).mean()
     assert drawn.max() <= math.exp(made.log_bound())
+
+
+@pytest.mark.parametrize(("batch", "size"), [(200, 4000), (2200, 4400), (50_000, 10_000)])
+def test_shares_are_chosen_by_some_thousand_draws(batch, size):
+    class Told(Exception):
+        pass
+
+    class Asked(mixtures._Removal):
+        def drawn(self, rng, size):
+            raise Told(size)
+
+    mixture = three()
+    mixture.batch = batch
+    with pytest.raises(Told, match=f"^{size}$"):
+        Asked(mixture, 1.0, np.random.default_rng(1))
 
 
 # ---- draws of ADD
@@ -491,7 +527,9 @@ def test_add_in_closed_form_is_what_the_half_space_holds(eps):
     tau = P @ ROOT
     with mpmath.workdps(30):
         spread = mpmath.sqrt(mpmath.fdot(tau, tau))
-        start = eps - mpmath.mpf(0.5) * float(P @ (ROOT**2).sum(axis=1)) - mpmath.mpf("1e-9") - mpmath.mpf(0.001)
+        start = (
+            eps - mpmath.mpf(0.5) * float(P @ (ROOT**2).sum(axis=1)) - mpmath.mpf("1e-9") - mpmath.mpf(0.001)
+        )
         gain = lambda u: (1 - mpmath.exp(start - u)) * mpmath.npdf(u / spread) / spread  # noqa: E731
         true = mpmath.quad(gain, [start, start + spread, start + 5 * spread, start + 15 * spread])
     assert float(found) >= float(true)
@@ -624,7 +662,10 @@ def test_the_longest_mean_is_raised_by_its_rounding():
 
 def test_add_takes_the_smaller_closed_form():
     mixture = three()
-    half, whole = mixtures._Addition(mixture, 3.0, None).closed(), gaussian_delta(arb(1.21).sqrt(), arb(3).exp())
+    half, whole = (
+        mixtures._Addition(mixture, 3.0, None).closed(),
+        gaussian_delta(arb(1.21).sqrt(), arb(3).exp()),
+    )
     assert float(half) < 0.1 * float(whole)
     found = answered("ADD", 3.0, float(half) * (1 + 1e-9), mixture)
     assert (found.verdict, found.failure) == (True, 0.0)
