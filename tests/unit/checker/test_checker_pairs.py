@@ -223,10 +223,9 @@ def test_truncated_batches_to_many_digits(q, mu):
     none, once, twice = ([0], [1]), ([0, mu], [1 - p, p]), ([0, 2 * mu], [1 - p, p])
     for text in ALPHAS:
         alpha = mpmath.mpf(text)
-        if alpha >= 1:
-            rest = exact(twice, once, alpha)
-        else:  # (x)_+ = x + (-x)_+, and the ratio of `once` to `none` rises
-            rest = 1 - alpha + alpha * exact(once, none, 1 / alpha)
+        # Below 1: (x)_+ = x + (-x)_+, and the ratio of `once` to `none` rises.
+        back = alpha < 1
+        rest = 1 - alpha + alpha * exact(once, none, 1 / alpha) if back else exact(twice, once, alpha)
         true = (1 - full) * exact(sampled, none, alpha) + full * rest
         assert holds(curve(arb(text)), true)
 

@@ -1,4 +1,4 @@
-"""Parts of the mixtures that the checker draws from, against enumeration; weights, bounds and slack, exactly."""
+"""Parts that the checker draws from, against enumeration; weights, bounds and slack, exactly."""
 
 import itertools
 import math
