@@ -25,10 +25,11 @@ def main(arguments=None, path=record.FILE):
         quick = set(record.parts(old)[0])
         chosen = {key: make for key, make in chosen.items() if key in quick}
     answers, changes, seconds = {}, [], 0.0
+    rtol = record.tolerance(path) if path.exists() else record.RTOL
     for key, make in chosen.items():
         answers[key] = record.computed(make)
         seconds += answers[key].seconds
-        for change in record.moved(key, old.get(key), answers[key]):
+        for change in record.moved(key, old.get(key), answers[key], rtol):
             changes.append(change)
             print(change, flush=True)
     for key in old.keys() - every.keys():
