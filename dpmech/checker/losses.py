@@ -64,9 +64,9 @@ def _decimal(end: arb, digits: int, rounding: str, towards: float) -> str:
     if not end.is_finite():
         return str(towards)
     mantissa, exponent = (int(x) for x in end.man_exp())
-    with decimal.localcontext(decimal.Context(prec=400, Emin=-999_999, Emax=999_999)) as context:
+    with decimal.localcontext(decimal.Context(400, rounding, -999_999, 999_999)) as context:
         exact = decimal.Decimal(mantissa) * decimal.Decimal(2) ** exponent
-        context.prec, context.rounding = digits, rounding
+        context.prec = digits
         return f"{+exact:.{digits - 1}e}" if exact else "0"
 
 
@@ -276,8 +276,8 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
 def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> Law:
     """The law of the product of so many copies, by repeated squaring, within `end` seconds of CPU time.
 
-    Masses at the ends, of at most `allowance` in all, are moved to the safe side: from above upwards, to
-    infinity at the upper end; from below to the highest loss that is kept, and dropped at the lower end.
+    Masses at each end of every product, of at most its share of `allowance`, go to the safe side: from above
+    upwards, to infinity at the upper end; from below to the highest loss kept, and dropped at the lower end.
     """
     found, done = law, 1
     for digit in bin(times)[3:]:

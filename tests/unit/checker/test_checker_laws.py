@@ -65,6 +65,9 @@ def test_a_trifle_beyond_a_decimal_number_is_seen(text):
         moved = exact * (1 + Fraction(part, 2**1200))
         assert down <= moved <= up
         assert up - down <= exact / 10**5 * 2
+    with ctx.workprec(2121):  # more digits than are looked at
+        assert rounded_up(1 + arb(2) ** -1400) == "1.00001e+0"
+        assert rounded_down(1 - arb(2) ** -1400) == "9.99999e-1"
     assert rounded_up(arb(12345678), 3) == "1.24e+7"
     assert rounded_down(arb(-12345678), 3) == "-1.24e+7"
 
