@@ -14,11 +14,12 @@ from dpmech.mechanism.participation import Participation, Pattern, check_partici
 from dpmech.mechanism.sensitivities import pattern_sensitivity
 from dpmech.mechanism.strategies import Strategy, check_strategy
 from dpmech.mechanism.unsampled_participation import EveryStep
-from dpmech.numerics import Bounds
+from dpmech.numerics import Bounds, Guarantee, Kind
 
 __all__ = ["Mechanism", "mechanism_of", "sensitivity"]
 
 _FIELDS = {"strategy", "participation", "adjacency"}
+_SAME = 1e-12  # of lower ends that differ by rounding only, relative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +254,12 @@ def sensitivity(
 
 def _sensitivity(strategy: Strategy, participation: Participation, adjacency: Adjacency) -> Bounds:
     factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    found = pattern_sensitivity(strategy, participation.pattern(strategy.n))
+    pattern, attained = participation.pattern(strategy.n), participation.attained(strategy.n)
+    found = pattern_sensitivity(strategy, pattern)
+    if attained != pattern:
+        lower = pattern_sensitivity(strategy, attained).lower
+        if lower < found.lower * (1.0 - _SAME):
+            found = dataclasses.replace(found, lower=lower, guarantee=Guarantee(Kind.BOUND))
     return found.scaled(factor * participation.examples)
 
 

@@ -86,6 +86,17 @@ class Participation(abc.ABC):
             InvalidParameterError: if the schema does not fit n steps.
         """
 
+    def attained(self, n: int) -> Pattern:
+        """A pattern all of whose sets can occur: `pattern` itself, unless that allows more than can.
+
+        Args:
+            n: steps.
+
+        Raises:
+            InvalidParameterError: if the schema does not fit n steps.
+        """
+        return self.pattern(n)
+
     @abc.abstractmethod
     def duty(self, n: int) -> str:
         """What the sampler of a run of n steps has to do, in the words of a certificate."""

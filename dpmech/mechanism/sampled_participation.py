@@ -334,6 +334,10 @@ class FreshBallsInBins(BallsInBins):
         check_bins(self.bins, n)
         return Pattern(1, n // self.bins) if n > self.bins else Pattern(n, 1)
 
+    def attained(self, n: int) -> Pattern:
+        """The same bin in every epoch; `pattern` allows two steps of one epoch as well."""
+        return super().pattern(n)
+
     def duty(self, n: int) -> str:
         """A new allocation for every epoch."""
         return (

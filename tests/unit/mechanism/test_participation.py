@@ -386,3 +386,16 @@ def test_a_fresh_allocation_by_either_name():
 def test_files_from_before_fresh_allocations_still_load():
     assert dm.Participation.from_json('{"bins": 3, "type": "BallsInBins"}') == dm.BallsInBins(3)
     assert dm.BallsInBins(3).to_dict() == {"type": "BallsInBins", "bins": 3}
+
+
+def test_a_pattern_that_allows_more_than_can_occur_is_a_bound():
+    """Bins drawn anew: steps 0 and 1, of one epoch, are never joined together."""
+    strategy, participation = dm.LambdaCGD(4, 0.5), dm.BallsInBins(2, fresh=True)
+    matrix = strategy.to_dense()
+    sets = [(first, second) for first in (0, 1) for second in (2, 3)]
+    truth = max(np.linalg.norm(matrix[:, list(one)].sum(axis=1)) for one in sets)
+    found = dm.sensitivity(strategy, participation)
+    assert found.lower < truth < found.upper
+    assert found.guarantee == dm.Guarantee(dm.Kind.BOUND)
+    assert dm.sensitivity(dm.Identity(4), participation).exact  # whatever the steps
+    assert dm.sensitivity(strategy, dm.BallsInBins(4, fresh=True)).exact  # one epoch
