@@ -45,8 +45,8 @@ __all__ = [
 
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time of one direction
-_MOST_EXAMPLES = 1000
-_CELLS, _COARSE = (500, 1000, 2000, 4000), 4  # lattices that are always looked at from both sides
+_CELLS = (500, 1000, 2000, 4000)
+_COARSE = 4  # so many lattices are looked at from both sides, and those from which nothing follows above
 _ROUNDING = 1e-9, 1e-10  # of ratios, more than all rounding on a grid; besides, in every round
 UNDECIDED = (NotChecked, TimeIsUp, ArithmeticError, MemoryError, ValueError)
 
@@ -208,7 +208,7 @@ def _examples(claim: Claim) -> tuple[list[str], int]:
     """The entry that says how many examples a user has, and their number; of an example none, and 1."""
     if not claim.participation["type"].startswith("User"):
         return [], 1
-    return ["max_examples_per_user"], claim.integer("max_examples_per_user", 1, _MOST_EXAMPLES)
+    return ["max_examples_per_user"], claim.integer("max_examples_per_user", 1, 1000)
 
 
 # ---- Sampling release by release: compositions of one-dimensional losses.
@@ -250,7 +250,7 @@ class Sampled:
                         return Answer(verdict=True, number=f"at most {best} by joined dots")
                     open_ends[0] = _may_cross(float(upper), ends[0], delta)
                     ends[0] = float(upper)
-                if open_ends[1] and (count < _COARSE or not open_ends[0]):
+                if open_ends[1] and (count < _COARSE or not open_ends[0] or ends[0] >= 0.5):
                     law = lattice.below(direction.below)
                     lower = arb(0) if law is None else law.delta(ratio)
                     if lower > arb(delta):

@@ -218,9 +218,10 @@ def sensitivity(
     """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
 
     For Poisson, CyclicPoisson and FixedSizeLots it is that of one release, the largest column norm; for
-    BallsInBins it is that of its worst-case support, FixedEpochs(n / bins); for UserPoisson and
-    UserCyclicPoisson that of one release which all examples of a user join, and for UserMinSep and
-    UserBallsInBins that of m examples which are all in the same lots.
+    BallsInBins it is that of its worst-case support, FixedEpochs(n / bins), and with fresh bins at most that
+    of one participation for each epoch, at any steps; for UserPoisson and UserCyclicPoisson that of one
+    release which all examples of a user join, and for UserMinSep and UserBallsInBins that of m examples
+    which are all in the same lots.
 
     Args:
         strategy: C; or a Mechanism, which says the other two as well.
@@ -254,12 +255,13 @@ def sensitivity(
 
 def _sensitivity(strategy: Strategy, participation: Participation, adjacency: Adjacency) -> Bounds:
     factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    pattern, attained = participation.pattern(strategy.n), participation.attained(strategy.n)
+    pattern, attained = participation.pattern(strategy.n), participation.attained_pattern(strategy.n)
     found = pattern_sensitivity(strategy, pattern)
     if attained != pattern:
-        lower = pattern_sensitivity(strategy, attained).lower
-        if lower < found.lower * (1.0 - _SAME):
-            found = dataclasses.replace(found, lower=lower, guarantee=Guarantee(Kind.BOUND))
+        lower = min(found.lower, pattern_sensitivity(strategy, attained).lower)
+        exact = found.exact and lower >= found.lower * (1.0 - _SAME)
+        guarantee = found.guarantee if exact else Guarantee(Kind.BOUND)
+        found = dataclasses.replace(found, lower=lower, guarantee=guarantee)
     return found.scaled(factor * participation.examples)
 
 

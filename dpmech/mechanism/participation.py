@@ -86,8 +86,8 @@ class Participation(abc.ABC):
             InvalidParameterError: if the schema does not fit n steps.
         """
 
-    def attained(self, n: int) -> Pattern:
-        """A pattern all of whose sets can occur: `pattern` itself, unless that allows more than can.
+    def attained_pattern(self, n: int) -> Pattern:
+        """A pattern all of whose sets can occur: that of `pattern`, unless it allows sets that cannot.
 
         Args:
             n: steps.

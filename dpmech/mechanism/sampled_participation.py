@@ -334,7 +334,7 @@ class FreshBallsInBins(BallsInBins):
         check_bins(self.bins, n)
         return Pattern(1, n // self.bins) if n > self.bins else Pattern(n, 1)
 
-    def attained(self, n: int) -> Pattern:
+    def attained_pattern(self, n: int) -> Pattern:
         """The same bin in every epoch; `pattern` allows two steps of one epoch as well."""
         return super().pattern(n)
 
