@@ -587,6 +587,20 @@ def test_the_smallest_and_the_largest_batches_are_read():
         shape_of(fixed | {"lot_size": 2}, IDENTITY, adjacency="replace_one")
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "UserMinSep", "min_sep": 6, "max_participations": None},
+        {"type": "UserPoisson", "sampling_prob": 1.0},
+    ],
+)
+def test_users_have_at_most_a_thousand_examples(kind):
+    assert isinstance(shape_of(kind | {"max_examples_per_user": 1000}), decide.Gaussian)
+    for examples in (0, 1001):
+        with pytest.raises(BadDocument, match=r"not an integer in \[1, 1000\]"):
+            shape_of(kind | {"max_examples_per_user": examples})
+
+
 def test_a_sampled_release_counts_with_its_norms():
     """From above with the largest column, as often as a group has turns; from below with the first one."""
     entries = [1.0, 3.0, 2.0, 0.5, 1.0, 1.0, 2.0]
