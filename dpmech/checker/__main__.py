@@ -10,13 +10,6 @@ from .documents import BadDocument, shown
 _CODES = {Kind.PROVED: 0, Kind.REFUTED: 1, Kind.NOT_CHECKED: 3}
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.0 < value < 1e9:
-        raise ValueError
-    return value
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Print a verdict for every file; return the exit code.
 
@@ -29,13 +22,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("files", nargs="+", metavar="certificate.json")
     times = "CPU time that one direction may take (default %(default)g)"
-    parser.add_argument("--seconds", type=_seconds, default=SECONDS, help=times)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=times)
     totals = "of all releases of a ledger together (default: its budget, or an eps that is found)"
     parser.add_argument("--total", type=float, nargs=2, metavar=("EPS", "DELTA"), help=totals)
     options = parser.parse_args(arguments)
+    if not 0.0 < options.seconds < 1e9:
+        parser.error(f"--seconds takes a number in (0, 1e9), not {options.seconds:g}")
     total = options.total and tuple(options.total)
     if total is not None and not (0.0 <= total[0] <= 1e5 and 0.0 < total[1] < 1.0):
-        parser.error("--total takes eps in [0, 1e5] and delta in (0, 1)")
+        parser.error(f"--total takes eps in [0, 1e5] and delta in (0, 1), not {total[0]:g} and {total[1]:g}")
     codes = set()
     for path in options.files:
         try:

@@ -300,9 +300,17 @@ def test_the_command(tmp_path, capsys, monkeypatch):
             main(["--seconds", bad, right])
 
 
+ACCEPTED = {
+    "--seconds": "--seconds takes a number in (0, 1e9)",
+    "--total": "--total takes eps in [0, 1e5] and delta in (0, 1)",
+}
+
+
 @pytest.mark.parametrize(
     ("arguments", "right"),
     [
+        (["--seconds", "nan"], False),
+        (["--seconds", "0"], False),
         (["--seconds", "0.5"], True),
         (["--seconds", "999999999"], True),
         (["--seconds", "1e9"], False),
@@ -334,7 +342,8 @@ def test_the_command_says_which_numbers_it_takes(arguments, right, monkeypatch, 
         with pytest.raises(SystemExit) as caught:
             main([*arguments, "a"])
         assert caught.value.code == 2
-        assert arguments[0] in capsys.readouterr().err
+        given = " and ".join(f"{float(x):g}" for x in arguments[1:])
+        assert capsys.readouterr().err.endswith(f"{ACCEPTED[arguments[0]]}, not {given}\n")
 
 
 @pytest.mark.slow
