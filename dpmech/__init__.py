@@ -8,19 +8,6 @@ import importlib as _importlib
 from types import ModuleType as _ModuleType
 
 from dpmech import samplers
-from dpmech.accounting import (
-    Certified,
-    Deterministic,
-    DiscreteGaussian,
-    Exact,
-    Importance,
-    NegativeBinomialRuns,
-    Pld,
-    PoissonRuns,
-    PrivacyProfile,
-    Prv,
-    Rdp,
-)
 from dpmech.auditing import CurveAudit, audit_profile, canary_scores, empirical_epsilon, one_run_epsilon
 from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import (
@@ -45,6 +32,19 @@ from dpmech.composition import (
     executed_epsilon,
     join,
 )
+from dpmech.engines import (
+    Certified,
+    Deterministic,
+    DiscreteGaussian,
+    Exact,
+    Importance,
+    NegativeBinomialRuns,
+    Pld,
+    PoissonRuns,
+    PrivacyProfile,
+    Prv,
+    Rdp,
+)
 from dpmech.evaluation import delta, epsilon, profile
 from dpmech.exceptions import (
     CertificateError,
@@ -63,35 +63,21 @@ from dpmech.interchange import FlowerAccountant, from_opacus_history, to_dp_even
 from dpmech.mechanism import (
     BLT,
     Adjacency,
-    BallsInBins,
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
-    CyclicPoisson,
     Dense,
     Diagonal,
     EveryStep,
-    FixedEpochs,
-    FixedSizeLots,
-    FreshBallsInBins,
     Identity,
     InverseSquareRoot,
     LambdaCGD,
     Mechanism,
-    MinSep,
-    MinSepSampling,
     Participation,
-    Poisson,
     PrivacyBudget,
-    SingleParticipation,
     SquareRoot,
     Strategy,
-    TruncatedPoisson,
     Unit,
-    UserBallsInBins,
-    UserCyclicPoisson,
-    UserMinSep,
-    UserPoisson,
     last_iterate_error,
     max_se,
     per_step_error,
@@ -107,6 +93,22 @@ from dpmech.risk_targets import (
     GaussianTarget,
     RiskCalibration,
     calibrate_sigma_to,
+)
+from dpmech.schemes import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedEpochs,
+    FixedSizeLots,
+    FreshBallsInBins,
+    MinSep,
+    MinSepSampling,
+    Poisson,
+    SingleParticipation,
+    TruncatedPoisson,
+    UserBallsInBins,
+    UserCyclicPoisson,
+    UserMinSep,
+    UserPoisson,
 )
 from dpmech.signing import new_key, sign
 from dpmech.verifying import Check, Policy, Verification, verify

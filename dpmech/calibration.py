@@ -6,14 +6,6 @@ import math
 
 import numpy as np
 
-from dpmech.accounting import (
-    Method,
-    PrivacyProfile,
-    Progress,
-    accountant_for,
-    check_method,
-    effective_method,
-)
 from dpmech.certificates import (
     AdaptiveClip,
     Certificate,
@@ -23,6 +15,7 @@ from dpmech.certificates import (
     check_unedited,
     with_checksum,
 )
+from dpmech.engines import Method, PrivacyProfile, Progress, check_method
 from dpmech.evaluation import plain_scale, profile
 from dpmech.exceptions import (
     InvalidParameterError,
@@ -42,6 +35,7 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, between, running_on, typed, up, within_float64
+from dpmech.schemes import accountant_for, effective_method
 
 __all__ = ["Calibration", "calibrate_sigma", "certify_sigma"]
 

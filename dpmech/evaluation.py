@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.accounting import Method, PrivacyProfile, accountant_for, check_method, profile_for
+from dpmech.engines import Method, PrivacyProfile, check_method
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -19,6 +19,7 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, running_on, short, typed, within_float64
+from dpmech.schemes import accountant_for, profile_for
 
 __all__ = ["delta", "epsilon", "plain_scale", "profile"]
 

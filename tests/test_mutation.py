@@ -215,8 +215,8 @@ def test_a_mutant_meets_the_tests_that_execute_its_lines():
 def test_a_module_has_several_names():
     assert named("gaussian_groups") == ["accounting.balls_in_bins.proposals.gaussian_groups"]
     assert (
-        named("dpmech.accounting.poisson.prv")
-        == named("dpmech/accounting/poisson/prv.py")
+        named("dpmech.engines.losses.prv")
+        == named("dpmech/engines/losses/prv.py")
         == named("accounting.poisson.prv")
         == ["accounting.poisson.prv"]
     )

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.gaussian import gaussian_sigma
+from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.numerics.printed import times, up
 from dpmech.plans.claim_files import read_claims

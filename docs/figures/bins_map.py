@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import dpmech as dm
-from dpmech.accounting import accountant_for
 from dpmech.numerics import up
+from dpmech.schemes.dispatch import accountant_for
 
 STRATEGIES: dict[str, Callable[[int], dm.Strategy]] = {
     "Identity": dm.Identity,

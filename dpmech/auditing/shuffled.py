@@ -13,8 +13,8 @@ The upper end takes the order as known: then it is the Gaussian mechanism with o
 import dataclasses
 from typing import Any
 
-from dpmech.accounting import gaussian_epsilon
 from dpmech.auditing.largest_sums import Epoch, epsilon_below
+from dpmech.engines import gaussian_epsilon
 from dpmech.evaluation import epsilon
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta, check_integer, check_sigma

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.accounting import PrivacyProfile
 from dpmech.auditing.one_run import guessed
+from dpmech.engines import PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.numerics import UNIT, FloatArray, percent, up

@@ -9,17 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpmech.accounting import (
-    Certified,
-    Deterministic,
-    Exact,
-    Importance,
-    Method,
-    Pld,
-    PrivacyProfile,
-    Prv,
-    Rdp,
-)
 from dpmech.certificates.adaptive_clip import AdaptiveClip, clip_norm_from, clip_norm_stated
 from dpmech.certificates.claim import Claim, Evidence, check_unedited, with_checksum
 from dpmech.certificates.document import (
@@ -33,6 +22,7 @@ from dpmech.certificates.document import (
 )
 from dpmech.certificates.duties import trainer_duties
 from dpmech.certificates.profile_nodes import ProfileNodes
+from dpmech.engines import Certified, Deterministic, Exact, Importance, Method, Pld, PrivacyProfile, Prv, Rdp
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy, decoder_work

@@ -7,9 +7,9 @@ import json
 import platform
 from typing import TYPE_CHECKING, TypeVar
 
-from dpmech.accounting import Method, PrivacyProfile
 from dpmech.certificates.adaptive_clip import AdaptiveClip
 from dpmech.certificates.checksums import checksum_of
+from dpmech.engines import Method, PrivacyProfile
 from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (

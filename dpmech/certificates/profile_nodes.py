@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from dpmech.accounting import Composition, Curve, Nodes, PrivacyProfile
+from dpmech.engines import Composition, Curve, Nodes, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Mechanism, Unit

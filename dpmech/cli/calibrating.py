@@ -8,7 +8,6 @@ from typing import Any
 import click
 import numpy as np
 
-from dpmech.accounting import Importance, PrivacyProfile
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import ProfileNodes
 from dpmech.cli.commands import Command
@@ -23,6 +22,7 @@ from dpmech.cli.strategy_options import NAMES, chosen_strategy, strategy_options
 from dpmech.cli.tables import sheet
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.engines import Importance, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, PrivacyBudget, Unit
 

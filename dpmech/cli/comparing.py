@@ -8,7 +8,6 @@ from typing import Any
 import click
 from rich.text import Text
 
-from dpmech.accounting import accountant_for, method_among
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.cli.baseline import Baseline, baseline_of
 from dpmech.cli.commands import Command
@@ -24,6 +23,7 @@ from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Strategy
 from dpmech.plans import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
+from dpmech.schemes import accountant_for, method_among
 
 __all__ = ["compare"]
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from dpmech.accounting import Method, unsampled_method
 from dpmech.calibration import Calibration, certify_sigma
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command
@@ -23,11 +22,13 @@ from dpmech.cli.strategy_options import NAMES, ChosenStrategy, chosen_strategy, 
 from dpmech.cli.tables import sheet
 from dpmech.cli.words import MissingOptionsError
 from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.engines import Method
 from dpmech.evaluation import delta, epsilon
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, Strategy, sensitivity, sigma_use
 from dpmech.mechanism import noise_multiplier as noise_multiplier_of
 from dpmech.numerics import Bounds, between, typed
+from dpmech.schemes import unsampled_method
 
 __all__ = ["delta_command", "epsilon_command"]
 

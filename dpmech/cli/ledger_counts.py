@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from dpmech.accounting import DiscreteGaussian
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
 from dpmech.cli.files import read_ledger
@@ -16,6 +15,7 @@ from dpmech.cli.parameters import OneOf, Whole
 from dpmech.cli.printing import emit
 from dpmech.cli.words import MissingOptionsError
 from dpmech.composition import Ledger, locked
+from dpmech.engines import DiscreteGaussian
 from dpmech.exceptions import InvalidParameterError
 from dpmech.free_text import on_one_line
 from dpmech.mechanism import Adjacency, Unit
@@ -70,7 +70,7 @@ def add_counts(
 ) -> None:
     """Enter counts into an announced ledger, before the first of them is drawn.
 
-    Their noise is `dpmech.samplers.discrete_gaussian`. Each may depend on the results before.
+    Their noise is `dpmech.drawing.discrete_gaussian`. Each may depend on the results before.
     """
     del quiet  # there is nothing on standard error
     if name is None or sigma is None:

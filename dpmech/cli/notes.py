@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from dpmech.accounting import FreshEpochsAccountant, accountant_for
 from dpmech.calibration import Calibration
+from dpmech.engines import FreshEpochsAccountant
 from dpmech.exceptions import DpmechError
-from dpmech.mechanism import BallsInBins, Mechanism, Unit
+from dpmech.mechanism import Mechanism, Unit
 from dpmech.numerics import typed, up
 from dpmech.plans import TrainingPlan
+from dpmech.schemes import BallsInBins, accountant_for
 
 __all__ = ["allocation_notes", "plan_notes"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from dpmech.accounting import method_among
 from dpmech.calibration import calibrate_sigma
 from dpmech.certificates import Certificate
 from dpmech.cli.baseline import baseline_of, error_of
@@ -35,6 +34,7 @@ from dpmech.guards import check_real
 from dpmech.mechanism import Identity
 from dpmech.numerics import typed
 from dpmech.plans import FAMILIES, STRATEGIES, FamilyEntry, parse_families, read_plan
+from dpmech.schemes import method_among
 
 __all__ = ["optimize"]
 

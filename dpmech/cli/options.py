@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
-from dpmech.accounting import Method
 from dpmech.cli.parameters import OneOf, Real, Whole
 from dpmech.cli.words import MissingOptionsError
+from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import MOST_STEPS, check_delta, check_eps, check_real
 from dpmech.mechanism import Adjacency, Participation

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from dpmech.accounting import PrivacyProfile
 from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command
 from dpmech.cli.documents import document
@@ -20,6 +19,7 @@ from dpmech.cli.parameters import Real, Target
 from dpmech.cli.printing import emit, progress_bar, warn
 from dpmech.cli.rows import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.engines import PrivacyProfile
 from dpmech.evaluation import profile
 from dpmech.free_text import on_one_line
 from dpmech.numerics import typed, up

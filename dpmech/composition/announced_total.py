@@ -18,21 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.accounting import (
-    Composition,
-    Method,
-    Pld,
-    PrivacyProfile,
-    Progress,
-    Rdp,
-    RunCount,
-)
 from dpmech.certificates import Certificate
 from dpmech.composition.announced_whole import Whole
 from dpmech.composition.ledger_counts import CountsPart, CountsRelease
 from dpmech.composition.ledger_entries import Mode, Release, draw_of, sure_together
 from dpmech.composition.ledger_totals import Total
 from dpmech.composition.release_profiles import ProfileCache, claimed, known_profile
+from dpmech.engines import Composition, Method, Pld, PrivacyProfile, Progress, Rdp, RunCount
 from dpmech.exceptions import UnattainableBudgetError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import (

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from dpmech.accounting import Divergence, PrivacyProfile, RenyiAccountant, RenyiComposition, SampledPart
+from dpmech.engines import Divergence, PrivacyProfile, RenyiAccountant, RenyiComposition, SampledPart
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import BOUND, UNIT, Bounds, Guarantee, Provenance, next_up, sum_up, up
 

@@ -8,13 +8,14 @@ import math
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from dpmech.accounting import (
+from dpmech.certificates import Claim
+from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
+from dpmech.engines import (
     Accountant,
     AllocationRenyiAccountant,
     GaussianAccountant,
     PoissonAccountant,
     Rdp,
-    accountant_for,
     best_order,
     budget_at,
     delta_at,
@@ -24,8 +25,6 @@ from dpmech.accounting import (
     gaussian_sigma,
     sampled_divergence,
 )
-from dpmech.certificates import Claim
-from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
 from dpmech.exceptions import (
     InvalidParameterError,
     NumericalError,
@@ -35,6 +34,7 @@ from dpmech.exceptions import (
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import PrivacyBudget
 from dpmech.numerics import quotient_down, root_down, root_up, rounded_down, rounded_up
+from dpmech.schemes import accountant_for
 
 __all__ = ["ClaimCurrency", "GdpCurrency", "RenyiCurrency", "check_currency", "currency_from"]
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from dpmech.accounting import Certified
 from dpmech.certificates import Claim
+from dpmech.engines import Certified
 from dpmech.evaluation import delta, epsilon
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer

@@ -5,7 +5,6 @@ import json
 import os
 from typing import Any, Self
 
-from dpmech.accounting import DiscreteGaussian, RunCount, run_count_from
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, differences
 from dpmech.composition.announced_total import AnnouncedTotal
@@ -18,6 +17,7 @@ from dpmech.composition.ledger_file import check_continues, decoded, document_of
 from dpmech.composition.ledger_totals import FilteredTotal, Total
 from dpmech.composition.lot import Lot
 from dpmech.composition.privacy_filters import Currency, Remaining
+from dpmech.engines import DiscreteGaussian, RunCount, run_count_from
 from dpmech.exceptions import (
     CertificateError,
     DpmechError,

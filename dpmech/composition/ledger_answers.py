@@ -5,13 +5,13 @@ import dataclasses
 
 import numpy as np
 
-from dpmech.accounting import Method, PrivacyProfile, Progress, check_method
 from dpmech.certificates import Document
 from dpmech.composition.announced_total import AnnouncedTotal
 from dpmech.composition.ledger_counts import CountsRelease
 from dpmech.composition.ledger_entries import Mode, Release, in_all, sure_together
 from dpmech.composition.ledger_totals import FilteredTotal, Total
 from dpmech.composition.privacy_filters import Currency, PrivacyFilter
+from dpmech.engines import Method, PrivacyProfile, Progress, check_method
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps
 from dpmech.mechanism import PrivacyBudget, Unit

@@ -4,8 +4,8 @@ import dataclasses
 from fractions import Fraction
 from typing import Any, Self
 
-from dpmech.accounting import DiscreteGaussian, PrivacyProfile
 from dpmech.composition.ledger_entries import check_together
+from dpmech.engines import DiscreteGaussian, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Adjacency, Unit
 

@@ -5,10 +5,10 @@ import enum
 from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 
-from dpmech.accounting import RunCount
 from dpmech.certificates import Certificate, Claim, check_unedited
 from dpmech.composition.lot import Join, Lot
 from dpmech.composition.privacy_filters import Price
+from dpmech.engines import RunCount
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Guarantee, Kind, down, joined, sum_up, up

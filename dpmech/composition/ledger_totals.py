@@ -6,10 +6,10 @@ from collections.abc import Hashable
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from dpmech.accounting import Method
 from dpmech.certificates import Claim
 from dpmech.composition.ledger_entries import Mode, Release, draw_of
 from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
+from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import PrivacyBudget
 from dpmech.numerics import BOUND, Bounds, Provenance, rounded_up

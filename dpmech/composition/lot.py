@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmech.accounting import Accountant, Method, accountant_for, check_method
+from dpmech.engines import Accountant, Method, check_method
 from dpmech.evaluation import plain_scale
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import (
@@ -34,6 +34,7 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, typed
+from dpmech.schemes import accountant_for
 
 __all__ = ["Join", "Lot", "join"]
 

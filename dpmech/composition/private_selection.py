@@ -6,7 +6,7 @@ from typing import Never, TypeVar
 
 import numpy as np
 
-from dpmech.accounting import PrivacyProfile, RunCount
+from dpmech.engines import PrivacyProfile, RunCount
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_rng
 

@@ -6,20 +6,13 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from dpmech.accounting import (
-    Composition,
-    Curve,
-    GaussianAccountant,
-    PoissonAccountant,
-    PrivacyProfile,
-    Progress,
-    accountant_for,
-)
 from dpmech.certificates import Certificate
+from dpmech.engines import Composition, Curve, GaussianAccountant, PoissonAccountant, PrivacyProfile, Progress
 from dpmech.evaluation import profile
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import BOUND, Provenance, up
+from dpmech.schemes import accountant_for
 
 __all__ = ["ProfileCache", "claimed", "known_profile", "what_runs"]
 

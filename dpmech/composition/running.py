@@ -3,9 +3,9 @@
 import bisect
 import math
 
-from dpmech.accounting import Certified, Importance, Method, Rdp
 from dpmech.certificates import Claim
 from dpmech.composition.executed import executed_epsilon
+from dpmech.engines import Certified, Importance, Method, Rdp
 from dpmech.evaluation import epsilon
 from dpmech.exceptions import (
     InvalidParameterError,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from dpmech.accounting import RoughSample, RoughSigma, bin_gram
+from dpmech.engines import RoughSample, RoughSigma, bin_gram
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
 from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import fit_dense_form
@@ -28,7 +28,6 @@ from dpmech.fitting.families import Family
 from dpmech.fitting.gram_gradient import ENTROPY, BinForm, form_value, responsibilities
 from dpmech.mechanism import (
     BLT,
-    BallsInBins,
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
@@ -42,6 +41,7 @@ from dpmech.mechanism import (
     per_step_error,
 )
 from dpmech.numerics import FloatArray, up
+from dpmech.schemes import BallsInBins
 
 __all__ = ["AmplifiedSearch", "Move", "Sized", "damped", "error_at"]
 

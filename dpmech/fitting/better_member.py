@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from dpmech.accounting import RoughSample, bin_gram
+from dpmech.engines import RoughSample, bin_gram
 from dpmech.exceptions import DpmechError
 from dpmech.fitting.amplified import damped
 from dpmech.fitting.gram_gradient import ENTROPY

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from dpmech.accounting import Certified, Importance, Method, effective_method, method_among
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import with_checksum
+from dpmech.engines import Certified, Importance, Method
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
 from dpmech.fitting.decoder_error import Objective
@@ -25,16 +25,15 @@ from dpmech.mechanism import (
     BandedToeplitz,
     ColumnNormalized,
     Dense,
-    FixedEpochs,
     LambdaCGD,
     Mechanism,
     Participation,
     PrivacyBudget,
-    SingleParticipation,
     Strategy,
     Workload,
 )
 from dpmech.numerics import Bounds, up
+from dpmech.schemes import FixedEpochs, SingleParticipation, effective_method, method_among
 
 __all__ = ["Candidate", "Report", "Request"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from dpmech.accounting import (
+from dpmech.engines import (
     AddPoint,
     AddProposal,
     BinGram,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmech.accounting import Method
+from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.fitting.candidates import Report, Request
 from dpmech.fitting.decoder_error import Objective
@@ -18,7 +18,6 @@ from dpmech.mechanism import (
     Adjacency,
     BandedInverse,
     BandedToeplitz,
-    CyclicPoisson,
     Dense,
     EveryStep,
     LambdaCGD,
@@ -30,6 +29,7 @@ from dpmech.mechanism import (
     check_workload,
 )
 from dpmech.numerics import running_on
+from dpmech.schemes import CyclicPoisson
 
 __all__ = ["check_family", "cyclic_choices", "optimize"]
 

@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from dpmech.accounting import GaussianAccountant, PoissonAccountant, accountant_for
 from dpmech.certificates import Claim
 from dpmech.composition import Ledger
+from dpmech.engines import GaussianAccountant, PoissonAccountant
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_sigma
 from dpmech.mechanism import Adjacency, Mechanism, Participation, Strategy, mechanism_of
 from dpmech.numerics import quotient_down
+from dpmech.schemes import accountant_for
 
 if TYPE_CHECKING:
     import dp_accounting

@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dpmech.accounting import PrivacyProfile
+from dpmech.engines import PrivacyProfile
 from dpmech.evaluation import profile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
-from dpmech.mechanism import Identity, Poisson
+from dpmech.mechanism import Identity
 from dpmech.numerics import EXACT, Bounds, Provenance
+from dpmech.schemes import Poisson
 
 __all__ = ["NOTHING", "Steps", "from_opacus_history", "history_profile", "steps_of"]
 

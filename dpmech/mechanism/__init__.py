@@ -3,9 +3,7 @@
 from dpmech.mechanism import workloads
 from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unit, Unstated
 from dpmech.mechanism.fixed_draw import FixedDraw
-from dpmech.mechanism.fixed_participation import FixedSizeLots
 from dpmech.mechanism.mechanism import Mechanism, mechanism_of, sensitivity
-from dpmech.mechanism.min_sep_participation import MinSepSampling
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.mechanism.noise_multiplier import noise_multiplier, sigma_use
 from dpmech.mechanism.objectives import (
@@ -17,21 +15,19 @@ from dpmech.mechanism.objectives import (
     rmse,
 )
 from dpmech.mechanism.participation import (
+    EveryStep,
     Participation,
     Pattern,
+    check_examples_per_user,
     check_participation,
+    check_sampling_prob,
     forget,
     kinds,
+    needed_setting,
     register,
 )
 from dpmech.mechanism.registry import Registry
 from dpmech.mechanism.rest_law import RestLaw
-from dpmech.mechanism.sampled_participation import (
-    BallsInBins,
-    CyclicPoisson,
-    FreshBallsInBins,
-    Poisson,
-)
 from dpmech.mechanism.strategies import (
     BLT,
     BandedInverse,
@@ -50,54 +46,39 @@ from dpmech.mechanism.strategies import (
     square_root_coefs,
 )
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
-from dpmech.mechanism.truncated_participation import TruncatedPoisson
 from dpmech.mechanism.truncation import Truncation
-from dpmech.mechanism.unsampled_participation import EveryStep, FixedEpochs, MinSep, SingleParticipation
-from dpmech.mechanism.user_participation import UserBallsInBins, UserCyclicPoisson, UserMinSep, UserPoisson
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [
     "BLT",
     "UNSTATED",
     "Adjacency",
-    "BallsInBins",
     "BandedInverse",
     "BandedToeplitz",
     "ColumnNormalized",
-    "CyclicPoisson",
     "Dense",
     "Diagonal",
     "EveryStep",
     "FixedDraw",
-    "FixedEpochs",
-    "FixedSizeLots",
-    "FreshBallsInBins",
     "Identity",
     "InverseSquareRoot",
     "LambdaCGD",
     "Mechanism",
-    "MinSep",
-    "MinSepSampling",
     "Participation",
     "Pattern",
-    "Poisson",
     "PrivacyBudget",
     "Registry",
     "RestLaw",
     "ScaledToeplitz",
-    "SingleParticipation",
     "SquareRoot",
     "Strategy",
-    "TruncatedPoisson",
     "Truncation",
     "Unit",
     "Unstated",
-    "UserBallsInBins",
-    "UserCyclicPoisson",
-    "UserMinSep",
-    "UserPoisson",
     "Workload",
+    "check_examples_per_user",
     "check_participation",
+    "check_sampling_prob",
     "check_strategy",
     "check_workload",
     "decoder_norm",
@@ -110,6 +91,7 @@ __all__ = [
     "last_iterate_error",
     "max_se",
     "mechanism_of",
+    "needed_setting",
     "noise_cost",
     "noise_multiplier",
     "per_step_error",

@@ -10,10 +10,9 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.files import parse_json
 from dpmech.guards import check_integer
 from dpmech.mechanism.budget import UNSTATED, Adjacency, Unit, Unstated
-from dpmech.mechanism.participation import Participation, Pattern, check_participation
+from dpmech.mechanism.participation import EveryStep, Participation, Pattern, check_participation
 from dpmech.mechanism.sensitivities import pattern_sensitivity
 from dpmech.mechanism.strategies import Strategy, check_strategy
-from dpmech.mechanism.unsampled_participation import EveryStep
 from dpmech.numerics import Bounds, Guarantee, Kind
 
 __all__ = ["Mechanism", "mechanism_of", "sensitivity"]

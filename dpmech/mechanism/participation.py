@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.files import parse_json
-from dpmech.guards import check_integer
+from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.fixed_draw import FixedDraw
 from dpmech.mechanism.rest_law import RestLaw
@@ -294,3 +294,59 @@ def check_participation(value: object) -> Participation:
     if not isinstance(value, Participation):
         raise InvalidParameterError("participation", value, "a Participation such as dm.MinSep(390, 10)")
     return value
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class EveryStep(Participation):
+    """Every example may take part in every step: no assumption, so it can only over-protect.
+
+    Example:
+        >>> import dpmech as dm
+        >>> f"{dm.sensitivity(dm.Identity(4), dm.EveryStep()).upper:.3f}"
+        '2.000'
+    """
+
+    unrestricted: ClassVar[bool] = True
+    plan_name: ClassVar[str] = "every-step"
+
+    def pattern(self, n: int) -> Pattern:
+        """All n steps."""
+        return Pattern(1, n)
+
+    def duty(self, n: int) -> str:
+        """Any batches will do."""
+        del n
+        return "Any batches: every example may take part in every step."
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """The same for every plan."""
+        del epochs, steps_per_epoch, sampling_prob, settings
+        return cls()
+
+
+def needed_setting(kind: type[Participation], settings: Mapping[str, int | None], name: str) -> int:
+    """A setting of a plan that a kind of participation cannot do without.
+
+    Raises:
+        InvalidParameterError: if the plan does not give it.
+    """
+    value = settings[name]
+    if value is None:
+        raise InvalidParameterError(name, value, f"given with sampling {kind.plan_name}")
+    return value
+
+
+def check_sampling_prob(value: object, *, below_one: bool = False) -> float:
+    """Return a probability in (0, 1], or with `below_one` in (0, 1), else raise InvalidParameterError."""
+    return check_real(
+        "sampling_prob", value, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=below_one
+    )
+
+
+def check_examples_per_user(value: object) -> int:
+    """Return an integer in [1, 1000], else raise InvalidParameterError."""
+    return check_integer("max_examples_per_user", value, minimum=1, maximum=1000)

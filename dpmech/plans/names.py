@@ -8,18 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.accounting import (
-    Certified,
-    Deterministic,
-    Exact,
-    Importance,
-    Method,
-    Pld,
-    Prv,
-    Rdp,
-    effective_method,
-    unsampled_method,
-)
+from dpmech.engines import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import read_bytes
 from dpmech.mechanism import (
@@ -36,6 +25,7 @@ from dpmech.mechanism import (
     kinds,
 )
 from dpmech.plans.suggestions import check_known
+from dpmech.schemes import effective_method, unsampled_method
 
 __all__ = [
     "FAMILIES",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmech.accounting import Composition, Curve, PrivacyProfile, Progress
 from dpmech.certificates import Certificate
+from dpmech.engines import Composition, Curve, PrivacyProfile, Progress
 from dpmech.evaluation import profile
 from dpmech.exceptions import DpmechError
 from dpmech.numerics import BOUND, Guarantee, Provenance

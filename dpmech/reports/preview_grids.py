@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dpmech.calibration import calibrate_sigma
 from dpmech.evaluation import epsilon
 from dpmech.exceptions import DpmechError
-from dpmech.mechanism import Identity, Mechanism, SingleParticipation
+from dpmech.mechanism import Identity, Mechanism
 from dpmech.numerics import product_up, up
+from dpmech.schemes import SingleParticipation
 
 __all__ = ["MARGIN", "RATIO", "Grid", "gaussian_grid", "grid_of"]
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from dpmech.accounting import PrivacyProfile, Progress
+from dpmech.engines import PrivacyProfile, Progress
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Bounds, percent, product_up, typed, up
 

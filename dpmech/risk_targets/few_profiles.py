@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmech.accounting import (
+from dpmech.engines import (
     PrivacyProfile,
     Progress,
     RoughSample,
     draw_entropy,
     gaussian_delta,
     gaussian_epsilon,
-    method_among,
     sampling_gram,
 )
 from dpmech.evaluation import profile
@@ -26,6 +25,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import Bounds, up
 from dpmech.risk_targets.targets import LARGEST_MU, GaussianTarget
+from dpmech.schemes import method_among
 
 __all__ = ["PROFILES", "CertifiedMu", "by_few_profiles"]
 

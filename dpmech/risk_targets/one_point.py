@@ -11,8 +11,8 @@ import math
 import numpy as np
 import scipy
 
-from dpmech.accounting import Composition, Curve, PrivacyProfile, RoughSample, draw_entropy, sampling_gram
 from dpmech.calibration import Calibration
+from dpmech.engines import Composition, Curve, PrivacyProfile, RoughSample, draw_entropy, sampling_gram
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.mechanism import Mechanism, PrivacyBudget
 from dpmech.numerics import BOUND, EXACT, Guarantee, Provenance

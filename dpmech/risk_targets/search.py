@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 
-from dpmech.accounting import (
+from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
+from dpmech.certificates import Evidence, with_checksum
+from dpmech.engines import (
     Accountant,
     Exact,
     FreshEpochsAccountant,
@@ -16,12 +18,7 @@ from dpmech.accounting import (
     PoissonAccountant,
     PrivacyProfile,
     Progress,
-    accountant_for,
-    effective_method,
-    unsampled_method,
 )
-from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
-from dpmech.certificates import Evidence, with_checksum
 from dpmech.evaluation import delta, epsilon, profile
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_real, check_rng
@@ -41,6 +38,7 @@ from dpmech.numerics import Bounds, between, next_up, safe_root, signed, typed, 
 from dpmech.risk_targets.few_profiles import by_few_profiles
 from dpmech.risk_targets.one_point import proved_profile, proving_budget
 from dpmech.risk_targets.targets import LARGEST_MU, GaussianTarget, RiskTarget
+from dpmech.schemes import accountant_for, effective_method, unsampled_method
 
 __all__ = ["RiskCalibration", "calibrate_sigma_to"]
 

@@ -6,7 +6,7 @@ import math
 
 import scipy
 
-from dpmech.accounting import PrivacyProfile
+from dpmech.engines import PrivacyProfile
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_real
 from dpmech.numerics import Bounds

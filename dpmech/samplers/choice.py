@@ -7,39 +7,32 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.certificates import Claim
+from dpmech.drawing import Sampler, check_steps
 from dpmech.exceptions import CertificateError, InvalidParameterError
-from dpmech.mechanism import (
+from dpmech.mechanism import Mechanism, Participation, Registry
+from dpmech.schemes import (
     BallsInBins,
-    CyclicPoisson,
-    FixedSizeLots,
-    FreshBallsInBins,
-    Mechanism,
-    MinSepSampling,
-    Participation,
-    Poisson,
-    Registry,
-    TruncatedPoisson,
-    UserBallsInBins,
-    UserCyclicPoisson,
-    UserPoisson,
-)
-from dpmech.samplers.balls_in_bins import (
     BallsInBinsSampler,
-    FreshBallsInBinsSampler,
-    UserBallsInBinsSampler,
-)
-from dpmech.samplers.base import Sampler
-from dpmech.samplers.fixed import FixedSizeSampler
-from dpmech.samplers.min_sep import MinSepSampler
-from dpmech.samplers.poisson import (
+    CyclicPoisson,
     CyclicPoissonSampler,
+    FixedSizeLots,
+    FixedSizeSampler,
+    FreshBallsInBins,
+    FreshBallsInBinsSampler,
+    MinSepSampler,
+    MinSepSampling,
+    Poisson,
     PoissonSampler,
+    SequentialSampler,
+    TruncatedPoisson,
+    TruncatedPoissonSampler,
+    UserBallsInBins,
+    UserBallsInBinsSampler,
+    UserCyclicPoisson,
     UserCyclicPoissonSampler,
+    UserPoisson,
     UserPoissonSampler,
 )
-from dpmech.samplers.random_words import check_steps
-from dpmech.samplers.sequential import SequentialSampler
-from dpmech.samplers.truncated import TruncatedPoissonSampler
 
 __all__ = ["SAMPLERS", "sampler_for"]
 

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from dpmech.drawing import numbered_users
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
-from dpmech.samplers.contributions import numbered_users
 
 __all__ = ["SharedContributions"]
 

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpmech.drawing import check_steps, numbered_users
 from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Participation, Unit, check_participation
 from dpmech.numerics import IntArray
-from dpmech.samplers.contributions import numbered_users
-from dpmech.samplers.random_words import check_steps
 from dpmech.samplers.sharing import check_indices
 
 __all__ = ["ParticipationTracker"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmech.accounting import Progress
 from dpmech.certificates import LARGEST_FILE, Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
+from dpmech.engines import Progress
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.numerics import metered

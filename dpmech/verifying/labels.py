@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from dpmech.accounting import (
+from dpmech.certificates import Certificate, ProfileNodes
+from dpmech.engines import (
     Accountant,
     Certified,
     Deterministic,
@@ -11,14 +12,11 @@ from dpmech.accounting import (
     IndependentAccountant,
     Method,
     Rdp,
-    accountant_for,
-    effective_method,
-    nodes_label,
 )
-from dpmech.certificates import Certificate, ProfileNodes
 from dpmech.exceptions import DpmechError, InvalidParameterError, WorkLimitError
 from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds, Fact, Provenance, between
+from dpmech.schemes import accountant_for, effective_method, nodes_label
 from dpmech.verifying.report import Check
 
 __all__ = ["by_allocation", "label_checks", "nodes_method", "sensitivity_check"]

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpmech.accounting import Progress
 from dpmech.certificates import Certificate
 from dpmech.composition import Ledger, Mode, Release, parsed
+from dpmech.engines import Progress
 from dpmech.exceptions import CertificateError
 from dpmech.numerics import spend
 from dpmech.verifying.claims import claim_checks

@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Iterator
 
-from dpmech.accounting import accountant_for
 from dpmech.certificates import Certificate, Kept, RunRecord, Uniqueness
 from dpmech.mechanism import PrivacyBudget
 from dpmech.numerics import Bounds
+from dpmech.schemes import accountant_for
 from dpmech.verifying.report import Check
 
 __all__ = ["run_checks", "stopped_certificate"]

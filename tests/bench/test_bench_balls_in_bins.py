@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.mixtures import RemoveProposal
 from tests.support.bins_oracles import plain_monte_carlo, random_gram
 
 STRATEGY = dm.LambdaCGD(3900, 0.9)

@@ -3,7 +3,7 @@
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.profiles import SampledPart
+from dpmech.engines.profiles.curves import SampledPart
 from tests.support.announced import whole
 from tests.support.composition_peers import LISTS, PACKAGES, answer
 

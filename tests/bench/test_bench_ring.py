@@ -1,7 +1,7 @@
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.ring import RingGram
 
 
 def lambda_ring(lam, sigma, bins=390, epochs=10):

@@ -3,7 +3,9 @@
 import pytest
 
 import dpmech as dm
-from dpmech.samplers import BallsInBinsSampler, ParticipationTracker, PoissonSampler, sampler_for
+from dpmech.samplers import ParticipationTracker, sampler_for
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler
 
 SIZE = 10_000_000
 

@@ -9,11 +9,15 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting import SCHEMES, Accountant, Scheme, Solution, gaussian_delta
 from dpmech.checker import Kind
+from dpmech.drawing.base import Sampler
+from dpmech.drawing.random_words import groups
+from dpmech.engines.accountant import Accountant, Solution
+from dpmech.engines.gaussian import gaussian_delta
 from dpmech.mechanism import Pattern, forget, kinds, register
-from dpmech.samplers import SAMPLERS, Sampler, SequentialSampler, sampler_for
-from dpmech.samplers.random_words import groups
+from dpmech.samplers import SAMPLERS, sampler_for
+from dpmech.schemes.dispatch import SCHEMES, Scheme
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
 
 # ---- the scheme
 

@@ -16,13 +16,14 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting import SCHEMES, accountant_for
-from dpmech.accounting.methods import Method
 from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
 from dpmech.checker.decide import _SHAPES
+from dpmech.engines.methods import Method
 from dpmech.mechanism import kinds
-from dpmech.samplers import SAMPLERS, ParticipationTracker, SequentialSampler, sampler_for
+from dpmech.samplers import SAMPLERS, ParticipationTracker, sampler_for
+from dpmech.schemes.dispatch import SCHEMES, accountant_for
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from tests.support.forged_files import changed
 from tests.support.oracles import sampled_delta, sampled_delta_two_steps
 from tests.support.participation_laws import LAWS, hockey_stick, laws_of, pairs_of

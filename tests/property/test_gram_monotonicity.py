@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
-from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.grid import RingGrid
+from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.grid import RingGrid
+from dpmech.engines.convex_order.ring import RingGram, dominating_ring
 from tests.support.bins_oracles import quadrature
 
 EPS = st.floats(0.0, 3.0)

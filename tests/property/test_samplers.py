@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.samplers import ParticipationTracker, SequentialSampler, padded, sampler_for, shard
+from dpmech.samplers import ParticipationTracker, padded, sampler_for, shard
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
 
 SEEDS = st.integers(0, 2**32)
 PROBS = st.one_of(st.just(1.0), st.floats(0.01, 1.0))

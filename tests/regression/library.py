@@ -9,10 +9,10 @@ import functools
 import numpy as np
 
 import dpmech as dm
-from dpmech.accounting import accountant_for
 from dpmech.certificates import AdaptiveClip
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.samplers import sampler_for
+from dpmech.schemes.dispatch import accountant_for
 
 __all__ = [
     "ANSWERS",

@@ -20,8 +20,8 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
-from dpmech.accounting.poisson import PoissonRelease
-from dpmech.accounting.poisson.prv import PrvAccountant
+from dpmech.engines.losses.prv import PrvAccountant
+from dpmech.engines.losses.release import PoissonRelease
 from dpmech.plans.training_plan import TrainingPlan
 from tests.support import oracles
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.samplers import discrete_gaussian
+from dpmech.drawing.discrete_gaussian import discrete_gaussian
 
 ALPHA = 1e-9
 DRAWS = 20_000

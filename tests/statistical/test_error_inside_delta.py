@@ -13,8 +13,8 @@ import pytest
 import scipy.stats
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import certified_accountant
+from dpmech.engines.gaussian_mixture import certified_accountant
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
 from tests.conftest import ALPHA
 from tests.support import bins_oracles
 

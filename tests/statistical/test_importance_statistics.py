@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.sampling.certified_bound import certify_delta
-from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.certified_bound import certify_delta
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from tests.support.bins_oracles import (
     identity_delta,
     plain_monte_carlo,

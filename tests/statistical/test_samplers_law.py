@@ -13,12 +13,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.samplers import (
-    BallsInBinsSampler,
-    CyclicPoissonSampler,
-    FreshBallsInBinsSampler,
-    PoissonSampler,
-)
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler, FreshBallsInBinsSampler
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler
 
 ALPHA = 1e-9
 PROB = 0.3

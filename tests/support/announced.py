@@ -1,9 +1,10 @@
 """Announced lists put together from numbers."""
 
 import dpmech as dm
-from dpmech.accounting.profiles import Composition, PrivacyProfile
 from dpmech.composition.announced_total import Whole
 from dpmech.composition.release_profiles import claimed
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.profile import PrivacyProfile
 
 
 def whole(gaussian=(0.0, 0.0), sampled=(), claims=()):

@@ -12,8 +12,8 @@ import sys
 import numpy as np
 
 import dpmech as dm
-from dpmech.accounting import accountant_for
 from dpmech.certificates.claim import with_checksum
+from dpmech.schemes.dispatch import accountant_for
 
 FOLDER = pathlib.Path(__file__).parents[1] / "certificates"
 

@@ -230,8 +230,8 @@ def test_numpy_scalars_and_sequences_are_accepted():
 
 
 def test_a_solution_on_the_wrong_side_is_never_returned(monkeypatch):
-    from dpmech.accounting.accountant import Solution
-    from dpmech.accounting.gaussian import GaussianAccountant
+    from dpmech.engines.accountant import Solution
+    from dpmech.engines.gaussian import GaussianAccountant
 
     for sigma, upper in ((1.0, 1.0000001), (math.nan, 0.5), (0.0, 0.5), (math.inf, 0.5)):
         solution = Solution(sigma, dm.Bounds.bracket(0.0, upper, dm.Provenance("wrong")))

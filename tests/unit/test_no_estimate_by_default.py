@@ -6,12 +6,12 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.accounting import dispatch
-from dpmech.accounting.balls_in_bins import CertifiedAccountant
 from dpmech.auditing import PublishedClaim, audit
 from dpmech.cli import main
+from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant
 from dpmech.plans import TrainingPlan
-from dpmech.samplers import BallsInBinsSampler
+from dpmech.schemes import dispatch
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
 
 STRATEGY, SCHEME = dm.LambdaCGD(6, 0.5), dm.BallsInBins(2)
 BUDGET = (2.0, 1e-3)

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmech as dm
-from dpmech.accounting import Method
 from dpmech.checker.documents import decode
+from dpmech.engines.methods import Method
 
 __all__ = ["PLANS", "Plan"]
 

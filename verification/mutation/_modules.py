@@ -292,7 +292,7 @@ def named(name: str) -> list[str]:
 
     Args:
         name: a group (which goes before a module of its name), or a module: as it is imported
-            (`dpmech.accounting.poisson.prv`), below dpmech (`accounting.poisson.prv`), by its last part
+            (`dpmech.engines.losses.prv`), below dpmech (`accounting.poisson.prv`), by its last part
             (`prv`), by its path.
 
     Raises:

@@ -2,12 +2,13 @@
 
 import dataclasses
 
-from dpmech.accounting import Method
 from dpmech.analysis.noise_share.convergence import Floor, sgd_floor
 from dpmech.analysis.noise_share.share import noise_variance
 from dpmech.calibration import calibrate_sigma
+from dpmech.engines import Method
 from dpmech.guards import check_integer, check_real
-from dpmech.mechanism import Identity, Poisson
+from dpmech.mechanism import Identity
+from dpmech.schemes import Poisson
 
 __all__ = ["BudgetedFloor", "floor_at_budget"]
 

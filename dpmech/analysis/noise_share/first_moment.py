@@ -9,15 +9,9 @@ import scipy
 
 from dpmech.analysis.noise_share.moment_scatter import second_moment_scatter
 from dpmech.guards import check_integer, check_real
-from dpmech.mechanism import (
-    Mechanism,
-    Participation,
-    SingleParticipation,
-    Strategy,
-    check_strategy,
-    mechanism_of,
-)
+from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
 from dpmech.numerics import FloatArray, cumulative_sum
+from dpmech.schemes import SingleParticipation
 
 __all__ = [
     "average_autocovariance",

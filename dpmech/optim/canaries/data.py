@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from dpmech.drawing import Sampler
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real, check_rng
-from dpmech.samplers import Sampler
 
 __all__ = ["CanaryData"]
 

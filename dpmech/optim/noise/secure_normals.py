@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpmech.drawing import CIPHER, keystream
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.optim.noise.box_muller import PairMaker
 from dpmech.optim.noise.normals import ACCEPTED, NormalSource, fill_by_host
 from dpmech.optim.noise.state import PHILOX
 from dpmech.optim.noise.ziggurat import ZigguratMaker
 from dpmech.optim.processes import Key
-from dpmech.samplers import CIPHER, keystream
 
 __all__ = ["ON_LATTICE", "ZIGGURAT", "SecureNormals", "ZigguratNormals", "secure_key", "source_of"]
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
 
 from dpmech.certificates import Continuity
+from dpmech.drawing import Sampler
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -28,7 +29,7 @@ from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.same_data import SameData, check_same_length
 from dpmech.optim.runs.step_randomness import StepRandomness, WorkerRandomness
 from dpmech.optim.runs.user_datasets import owners_of
-from dpmech.samplers import ParticipationTracker, Sampler, shard
+from dpmech.samplers import ParticipationTracker, shard
 
 __all__ = ["LotSampler", "PrivateLoader"]
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from dpmech.certificates import NO_GENERATOR, Certificate, Continuity, Kept, Randomness, RunRecord
 from dpmech.composition import RunningEpsilon, executed_epsilon
+from dpmech.drawing import Sampler
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.numerics import Bounds
 from dpmech.optim.clipping import ClippedSum, ClippingMode
@@ -20,7 +21,6 @@ from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.same_data import check_same_numbers
 from dpmech.optim.runs.step_randomness import StepRandomness
 from dpmech.optim.runs.unchanged import Unchanged
-from dpmech.samplers import Sampler
 
 __all__ = ["LotOptimizer"]
 

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from dpmech.certificates import AdaptiveClip, Claim
+from dpmech.drawing import Sampler
 from dpmech.exceptions import (
     CertificateError,
     InvalidParameterError,
@@ -33,7 +34,8 @@ from dpmech.optim.runs.same_data import check_same_length, loss_words
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.optim.runs.user_datasets import UserDataset, check_same_choice, check_unit, owners_of
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
-from dpmech.samplers import Sampler, SequentialSampler, sampler_for
+from dpmech.samplers import sampler_for
+from dpmech.schemes import SequentialSampler
 
 __all__ = ["LOADERS_SIZE", "make_private"]
 

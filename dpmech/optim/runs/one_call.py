@@ -8,25 +8,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
-from dpmech.accounting import Method
 from dpmech.calibration import calibrate_sigma
 from dpmech.certificates import AdaptiveClip, Certificate, Claim
+from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import (
-    Adjacency,
-    BallsInBins,
-    Identity,
-    Mechanism,
-    Participation,
-    Poisson,
-    Strategy,
-)
+from dpmech.mechanism import Adjacency, Identity, Mechanism, Participation, Strategy
 from dpmech.optim.processes import Group, is_first, processes
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.make_private import make_private
+from dpmech.schemes import BallsInBins, Poisson
 
 __all__ = ["make_private_with_epsilon"]
 

@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from dpmech.certificates import Claim
+from dpmech.drawing import Contributions
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Participation, Unit
 from dpmech.numerics import IntArray
 from dpmech.optim.processes import Group, check_agreement
-from dpmech.samplers import Contributions, SharedContributions
+from dpmech.samplers import SharedContributions
 
 __all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit", "owners_of"]
 

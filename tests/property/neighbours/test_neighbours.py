@@ -9,7 +9,7 @@ import dpmech as dm
 
 pytest.importorskip("torch")
 
-from dpmech.samplers import SequentialSampler
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from tests.property.neighbours import features, integrations, own_loops  # noqa: F401 - they register themselves
 from tests.property.neighbours.check import ADD_REMOVE, LONG, REPLACE_ONE, WORST, Violation, check
 from tests.property.neighbours.planted import planted

@@ -6,7 +6,7 @@ import mpmath as mp
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import discrete_gaussian as module
+from dpmech.engines import discrete_gaussian as module
 
 CASES = [
     (1, 1, 1, 0.0),

@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import independent_noise
-from dpmech.accounting.dispatch import (
-    SCHEMES,
-    accountant_for,
-    effective_method,
-    method_among,
-    unsampled_method,
-)
-from dpmech.accounting.methods import Exact, Method, Pld
+from dpmech.engines.methods import Exact, Method, Pld
+from dpmech.schemes import independent_noise
+from dpmech.schemes.dispatch import SCHEMES, accountant_for, effective_method, method_among, unsampled_method
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
 

@@ -8,7 +8,7 @@ import pytest
 import scipy
 
 import dpmech as dm
-from dpmech.accounting.gaussian import (
+from dpmech.engines.gaussian import (
     GaussianAccountant,
     gaussian_delta,
     gaussian_epsilon,

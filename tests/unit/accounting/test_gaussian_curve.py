@@ -4,7 +4,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpmech.accounting.gaussian_curve import gaussian_curve
+from dpmech.engines.gaussian import gaussian_curve
 
 
 def exact(mu, eps):

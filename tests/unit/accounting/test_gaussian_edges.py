@@ -5,7 +5,7 @@ import math
 import mpmath as mp
 import pytest
 
-from dpmech.accounting.gaussian import GaussianAccountant, gaussian_delta, gaussian_epsilon
+from dpmech.engines.gaussian import GaussianAccountant, gaussian_delta, gaussian_epsilon
 from dpmech.numerics import Bounds, Provenance
 
 

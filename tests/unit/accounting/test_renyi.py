@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.renyi import RenyiAccountant
+from dpmech.engines.renyi import RenyiAccountant
 from dpmech.numerics.bounds import Bounds
 
 

@@ -5,7 +5,7 @@ import types
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.sigma_search import _certified
+from dpmech.engines.sigma_search import _certified
 
 BY, BOUND = dm.Provenance("x"), dm.Guarantee(dm.Kind.BOUND)
 

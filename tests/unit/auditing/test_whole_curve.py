@@ -8,9 +8,10 @@ import pytest
 import scipy
 
 import dpmech as dm
-from dpmech.accounting import Composition, Curve, Nodes
 from dpmech.auditing.one_run import _p_value
 from dpmech.auditing.whole_curve import Tangents, chained_bound, p_value, tail_bound
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.numerics import BOUND, Provenance
 from tests.support.finite_mechanisms import curve, kinks, random_pair
 

@@ -490,8 +490,8 @@ def test_the_generator_is_named_and_judged():
 
 def test_every_generator_that_runs_is_known_to_records():
     torch = pytest.importorskip("torch")
+    from dpmech.drawing.secure_words import CIPHER
     from dpmech.optim.noise.secure_normals import source_of
-    from dpmech.samplers import CIPHER
 
     names = {CIPHER} | {
         made

@@ -9,9 +9,9 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import dpmech as dm
-from dpmech.accounting.gaussian import gaussian_delta
-from dpmech.accounting.profiles import SampledPart
 from dpmech.composition.release_profiles import claimed, known_profile, what_runs
+from dpmech.engines.gaussian import gaussian_delta
+from dpmech.engines.profiles.curves import SampledPart
 from dpmech.numerics import quotient_down
 from tests.support.announced import whole
 

@@ -10,9 +10,9 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
-from dpmech.accounting.profiles import SampledPart
 from dpmech.certificates.claim import with_checksum
 from dpmech.certificates.document import Document, seal_of
+from dpmech.engines.profiles.curves import SampledPart
 from tests.support import oracles
 from tests.support.announced import whole
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.gaussian import gaussian_epsilon
-from dpmech.accounting.renyi_orders import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from dpmech.certificates.claim import with_checksum
+from dpmech.engines.gaussian import gaussian_epsilon
+from dpmech.engines.renyi import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
 from tests.support import oracles
 from tests.support.announced import whole
 

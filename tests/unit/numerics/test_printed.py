@@ -119,15 +119,15 @@ NEAREST = {
     ("numerics/toeplitz.py", "*"): "digits lost and column norms, in messages of refusals",
     ("optim/noise/error_bound.py", "error"): "what roundings may cost, in a refusal",
     ("numerics/series.py", "error"): "the digits that an inverse lost, in a refusal",
-    ("accounting/balls_in_bins/sampling/confidence.py", "*"): "internals of a bound that failed",
-    ("accounting/balls_in_bins/sampling/estimate.py", "*"): "diagnostics of a sample that was refused",
-    ("accounting/balls_in_bins/gram/dense.py", "*"): "the digits that a factor lost",
+    ("engines/gaussian_mixture/samples.py", "*"): "internals of a bound that failed",
+    ("engines/gaussian_mixture/estimate.py", "*"): "diagnostics of a sample that was refused",
+    ("engines/gaussian_mixture/dense_gram.py", "*"): "the digits that a factor lost",
     (
-        "accounting/balls_in_bins/ring/accountant.py",
+        "engines/convex_order/accountant.py",
         "math.log(sigma) / _CELL",
     ): "a sigma close by, whose rings are then bounds at sigma itself",
-    ("accounting/balls_in_bins/in_turn.py", "error.estimate[0]"): "seconds of work, in a refusal",
-    ("accounting/balls_in_bins/in_turn.py", "error.allowed[0]"): "seconds of work, in a refusal",
+    ("engines/in_turn.py", "error.estimate[0]"): "seconds of work, in a refusal",
+    ("engines/in_turn.py", "error.allowed[0]"): "seconds of work, in a refusal",
     ("checker/pairs.py", "float(sigma)"): "the noise of counts, in a refusal",
 }
 

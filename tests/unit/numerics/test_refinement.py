@@ -107,7 +107,8 @@ def test_the_rung_below_a_goal(goal):
 )
 def test_poisson_bounds_move_only_from_rung_to_rung(q, steps, sigma, eps, delta):
     """Public bounds under ever tighter tolerances: equal or nested, never a number of their own."""
-    from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease
+    from dpmech.engines.losses.accountants import PoissonAccountant
+    from dpmech.engines.losses.release import PoissonRelease
     from dpmech.numerics import Bounds
 
     accountant = PoissonAccountant(PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.Provenance("one"))))

@@ -3,9 +3,9 @@ import math
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.accountant import Accountant
-from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
-from dpmech.accounting.sigma_search import smallest_sigma
+from dpmech.engines.accountant import Accountant
+from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
+from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.numerics import bisect_boundary, safe_root
 from dpmech.numerics.bounds import Bounds
 

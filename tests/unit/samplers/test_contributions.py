@@ -10,7 +10,9 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.samplers import Contributions, PoissonSampler, UserPoissonSampler, sampler_for
+from dpmech.drawing.contributions import Contributions
+from dpmech.samplers import sampler_for
+from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
 
 
 class Colour(enum.Enum):

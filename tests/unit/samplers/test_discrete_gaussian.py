@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.samplers import discrete_gaussian
-from dpmech.samplers.discrete_gaussian import _coin_exp, _floor_root, _laplace
+from dpmech.drawing.discrete_gaussian import _coin_exp, _floor_root, _laplace, discrete_gaussian
 
 
 class Unfinished(Exception):

@@ -6,22 +6,18 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.samplers import (
+from dpmech.samplers import padded, sampler_for, shard
+from dpmech.schemes.b_min_sep.sampler import MinSepSampler
+from dpmech.schemes.balls_in_bins.sampler import (
     BallsInBinsSampler,
-    CyclicPoissonSampler,
-    FixedSizeSampler,
     FreshBallsInBinsSampler,
-    MinSepSampler,
-    PoissonSampler,
-    SequentialSampler,
-    TruncatedPoissonSampler,
     UserBallsInBinsSampler,
-    UserCyclicPoissonSampler,
-    UserPoissonSampler,
-    padded,
-    sampler_for,
-    shard,
 )
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
+from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
+from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
 
 PAIRS = [example // 2 for example in range(200)]
 MAKE = {

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.samplers import FixedSizeSampler, ParticipationTracker, sampler_for
+from dpmech.samplers import ParticipationTracker, sampler_for
+from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
 
 LOTS = dm.FixedSizeLots(dataset_size=4, lot_size=2)
 STEPS = 4000

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.samplers import MinSepSampler, ParticipationTracker, sampler_for
+from dpmech.samplers import ParticipationTracker, sampler_for
+from dpmech.schemes.b_min_sep.sampler import MinSepSampler
 from tests.unit.accounting.min_sep.test_chains import written_out
 
 N, B, P, SIZE = 6, 3, 0.3, 20_000

@@ -5,9 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpmech.samplers import BallsInBinsSampler, CyclicPoissonSampler, PoissonSampler
-from dpmech.samplers.random_words import Use, coins, fresh_key, groups, order, words
-from dpmech.samplers.secure_words import SecureKey
+from dpmech.drawing.random_words import Use, coins, fresh_key, groups, order, words
+from dpmech.drawing.secure_words import SecureKey
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler
 
 WORD = 1 << 64
 KEY = 0x0123456789ABCDEF_FEDCBA9876543210

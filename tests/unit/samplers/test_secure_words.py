@@ -7,9 +7,11 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import dpmech as dm
-from dpmech.samplers import PoissonSampler, SequentialSampler, sampler_for
-from dpmech.samplers.random_words import Use, words
-from dpmech.samplers.secure_words import SecureKey, SecureWords
+from dpmech.drawing.random_words import Use, words
+from dpmech.drawing.secure_words import SecureKey, SecureWords
+from dpmech.samplers import sampler_for
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler
 
 PARTICIPATIONS = [
     dm.Poisson(0.2),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.samplers import Contributions, SharedContributions, sampler_for
+from dpmech.drawing.contributions import Contributions
+from dpmech.samplers import SharedContributions, sampler_for
 
 RECORDS = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=25)
 

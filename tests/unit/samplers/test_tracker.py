@@ -2,14 +2,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.samplers import (
-    BallsInBinsSampler,
-    CyclicPoissonSampler,
-    FreshBallsInBinsSampler,
-    ParticipationTracker,
-    SequentialSampler,
-    UserCyclicPoissonSampler,
-)
+from dpmech.samplers import ParticipationTracker
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler, FreshBallsInBinsSampler
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
 
 MAKE = {
     "every": lambda: ParticipationTracker(dm.EveryStep(), 6, 10),

@@ -9,8 +9,10 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.samplers import ParticipationTracker, PoissonSampler, TruncatedPoissonSampler, sampler_for
-from dpmech.samplers.random_words import chosen
+from dpmech.drawing.random_words import chosen
+from dpmech.samplers import ParticipationTracker, sampler_for
+from dpmech.schemes.poisson.sampler import PoissonSampler
+from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
 
 LOTS = dm.Poisson(0.4, max_lot_size=2, dataset_size=5)
 STEPS = 3000
@@ -79,7 +81,7 @@ def test_a_lot_in_one_shape():
 
 
 def test_ties_draw_again(monkeypatch):
-    from dpmech.samplers import random_words
+    from dpmech.drawing import random_words
 
     class Words:
         draws = iter([[5, 5, 5, 9], [1, 2, 2, 9], [3, 1, 2, 9]])

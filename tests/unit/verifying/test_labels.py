@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import accountant_for
 from dpmech.certificates.document import seal_of, to_text
+from dpmech.schemes.dispatch import accountant_for
 from dpmech.verifying.labels import label_checks
 from tests.support.saved import certificate
 

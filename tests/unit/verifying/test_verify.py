@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.proposals import Proposal
 from dpmech.certificates.claim import with_checksum
 from dpmech.certificates.document import seal_of, to_text
 from dpmech.checker import BadDocument, Kind, Verdict, check_file
 from dpmech.cli import main
+from dpmech.engines.gaussian_mixture.proposal import Proposal
 from dpmech.verifying import Check, Question, Verification, claims
 from tests.support import saved
 from tests.support.forged_files import changed, sealed_text
@@ -359,7 +359,7 @@ def test_a_claim_whose_error_is_infinite_has_no_certificate():
 
 def test_a_fault_of_the_library_does_not_pass(monkeypatch):
     """A certificate made by a faulty accountant is refused although the same fault verifies it."""
-    from dpmech.accounting import gaussian
+    from dpmech.engines import gaussian
 
     honest = gaussian.gaussian_log_delta
     monkeypatch.setattr(gaussian, "gaussian_log_delta", lambda sigma, eps: honest(1.02 * sigma, eps))
@@ -517,8 +517,8 @@ def test_nothing_but_the_checker_decides_claims():
     folder = pathlib.Path(claims.__file__).parent
     for path in folder.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpmech.accounting"):
-                assert node.module == "dpmech.accounting"
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpmech.engines"):
+                assert node.module == "dpmech.engines"
                 assert {name.name for name in node.names} <= allowed, path.name
 
 

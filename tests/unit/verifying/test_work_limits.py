@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.ring import programme as ring_programme
-from dpmech.accounting.balls_in_bins.sampling import blocks as sampling
 from dpmech.cli import main
+from dpmech.engines.convex_order import dynamic_program as ring_programme
+from dpmech.engines.gaussian_mixture import samples as sampling
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.numerics import series

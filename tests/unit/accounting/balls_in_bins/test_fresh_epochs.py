@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import FreshEpochsAccountant, accountant_for
+from dpmech.engines.independent_sum.fresh_epochs import FreshEpochsAccountant
+from dpmech.schemes.dispatch import accountant_for
 from tests.support.epochs_by_quadrature import delta, two_epochs
 
 # Of the rule for a kink, relative; brackets are wider.

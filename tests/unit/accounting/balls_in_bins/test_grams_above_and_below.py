@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins import bin_gram, dominating_pair, lower_gram, sampling_gram
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture import bin_gram as dominating_pair
+from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, lower_gram, sampling_gram
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
 
 STRATEGIES = {
     "lambda": lambda n: dm.LambdaCGD(n, 0.8),

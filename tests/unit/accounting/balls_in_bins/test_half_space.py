@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmech.accounting.balls_in_bins import half_space_add
-from dpmech.accounting.balls_in_bins.gram import DenseGram
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.half_space import half_space_add
 from tests.support.bins_oracles import gaussian, quadrature
 
 

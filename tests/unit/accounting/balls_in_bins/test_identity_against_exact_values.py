@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
 from tests.support.bins_oracles import gaussian, identity_bracket, identity_delta, quadrature
 
 # (bins, sigma, eps): delta is about 1e-3, 1e-6, 1e-9, 1e-12 in turn.

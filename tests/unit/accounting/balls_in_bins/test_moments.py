@@ -8,15 +8,17 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from dpmech.accounting.balls_in_bins.gram import CirculantGram, DenseGram, FactorGram
-from dpmech.accounting.balls_in_bins.moment_bound import (
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.gram import CirculantGram, FactorGram
+from dpmech.engines.gaussian_mixture.moments import (
     ORDERS,
+    AllocationRenyiAccountant,
     log_moment_bound,
     log_tail_factor,
     moment_rounding,
+    rough_log_delta,
     tail_rounding,
 )
-from dpmech.accounting.balls_in_bins.moments import AllocationRenyiAccountant, rough_log_delta
 from dpmech.numerics import Bounds, Provenance
 from tests.support.bins_oracles import gaussian, quadrature
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import blocks
-from dpmech.accounting.balls_in_bins.streams import (
+from dpmech.engines.gaussian_mixture import samples as blocks
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
+from dpmech.engines.gaussian_mixture.streams import (
     ADD,
     REMOVE,
     AddDraw,
@@ -24,7 +24,7 @@ from dpmech.accounting.balls_in_bins.streams import (
 
 PACKAGE = pathlib.Path(dm.__file__).parent
 SOURCES = {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
-STREAMS = "accounting/balls_in_bins/streams.py"
+STREAMS = "engines/gaussian_mixture/streams.py"
 ENTROPY = (5, 6, 7, 8)
 
 
@@ -126,8 +126,8 @@ def test_an_estimate_and_a_bound_take_each_stage_once(monkeypatch):
         return original(entropy, stage, block)
 
     monkeypatch.setattr(blocks, "stage_seed", noted)
-    from dpmech.accounting.balls_in_bins.sampling.certified_bound import certify_delta
-    from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+    from dpmech.engines.gaussian_mixture.certified_bound import certify_delta
+    from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 
     gram = DenseGram(np.diag([1.0, 0.8, 0.5]))
     estimate_delta(gram, 1.0, rng=np.random.default_rng(0), rel_error=0.2)

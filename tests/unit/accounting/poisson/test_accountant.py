@@ -5,8 +5,10 @@ import warnings
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, direction
-from dpmech.accounting.poisson import accountant as poisson
+from dpmech.engines.losses import accountants as poisson
+from dpmech.engines.losses import direction
+from dpmech.engines.losses.accountants import PoissonAccountant
+from dpmech.engines.losses.release import PoissonRelease
 from dpmech.numerics.bounds import Bounds
 from tests.support import oracles as oracle
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.poisson import LatticeRoute, PoissonAccountant, PoissonRelease
-from dpmech.accounting.poisson.contour import Contour
-from dpmech.accounting.poisson.direction import Direction
-from dpmech.accounting.poisson.far_losses import FarLosses
-from dpmech.accounting.poisson.lattice import Loss
-from dpmech.accounting.poisson.line import Sketch
+from dpmech.engines.losses.accountants import PoissonAccountant
+from dpmech.engines.losses.contour import Contour, FarLosses, Sketch
+from dpmech.engines.losses.direction import Direction
+from dpmech.engines.losses.lattice import Loss
+from dpmech.engines.losses.lattice_route import LatticeRoute
+from dpmech.engines.losses.release import PoissonRelease
 from dpmech.numerics import Bounds
 from tests.support import oracles as oracle
 
@@ -164,7 +164,7 @@ def test_budgets_that_were_refused_are_met_and_shown_to_be_tight(q, steps, eps, 
 
 
 def test_what_is_too_long_is_refused_and_not_begun(monkeypatch):
-    from dpmech.accounting.poisson import contour as contours
+    from dpmech.engines.losses import contour as contours
 
     loss = Loss(0.1, 1.0, True)
     contour = Contour(loss, 100, Sketch(loss, 100).line(1.0))

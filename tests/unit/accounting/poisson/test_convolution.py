@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.poisson import convolution as composition
-from dpmech.accounting.poisson.convolution import LossMoments, compose
-from dpmech.accounting.poisson.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
+from dpmech.engines.losses import convolution as composition
+from dpmech.engines.losses.convolution import LossMoments, compose
+from dpmech.engines.losses.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
 from tests.support import oracles as oracle
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dpmech.accounting.poisson import lattice as losses
-from dpmech.accounting.poisson.convolution import ComposedLoss, LossMoments, compose, compose_all
-from dpmech.accounting.poisson.lattice import LatticeLoss, Loss
+from dpmech.engines.losses import lattice as losses
+from dpmech.engines.losses.convolution import ComposedLoss, LossMoments, compose, compose_all
+from dpmech.engines.losses.lattice import LatticeLoss, Loss
 from dpmech.numerics import merge_cells
 
 LOPSIDED = np.array([0.6, 0.25, 0.1, 0.04, 0.01])

@@ -11,11 +11,11 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting.poisson.fixed_loss import FixedLoss
-from dpmech.accounting.poisson.lattice import lower_lattice, upper_lattice
-from dpmech.accounting.replaced_renyi import log_even_moments, replaced_divergence
 from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
+from dpmech.engines.losses.lattice import lower_lattice, upper_lattice
+from dpmech.engines.losses.release import FixedLoss
+from dpmech.engines.renyi import log_even_moments, replaced_divergence
 from tests.support.checked_compositions import fixed_size_delta
 
 REPLACE_ONE = dm.Adjacency.REPLACE_ONE

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.poisson import lattice as losses
-from dpmech.accounting.poisson import step_loss
-from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
+from dpmech.engines.losses import lattice as losses
+from dpmech.engines.losses import step_losses as step_loss
+from dpmech.engines.losses.lattice import Loss, lower_lattice, upper_lattice
 from tests.support import oracles as oracle
 
 # (q, s): tiny, usual and almost full sampling; noise from far below to far above the sensitivity.

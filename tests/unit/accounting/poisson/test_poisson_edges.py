@@ -6,9 +6,11 @@ import types
 import mpmath as mp
 import pytest
 
-from dpmech.accounting.gaussian import gaussian_epsilon
-from dpmech.accounting.poisson import PoissonAccountant, PoissonRelease, one_step
-from dpmech.accounting.poisson.prv import PrvAccountant
+from dpmech.engines.gaussian import gaussian_epsilon
+from dpmech.engines.losses import accountants as one_step
+from dpmech.engines.losses.accountants import PoissonAccountant
+from dpmech.engines.losses.prv import PrvAccountant
+from dpmech.engines.losses.release import PoissonRelease
 from dpmech.numerics import Bounds, Provenance
 
 ONE = Bounds.bracket(1.0, 1.0, Provenance("one"))

@@ -7,10 +7,10 @@ from prv_accountant.domain import Domain
 from scipy import special
 
 import dpmech as dm
-from dpmech.accounting.poisson import PoissonRelease
-from dpmech.accounting.poisson.lattice import Loss
-from dpmech.accounting.poisson.lattice_route import Side
-from dpmech.accounting.poisson.prv import PrvAccountant, _PrivacyLoss
+from dpmech.engines.losses.lattice import Loss
+from dpmech.engines.losses.lattice_route import Side
+from dpmech.engines.losses.prv import PrvAccountant, _PrivacyLoss
+from dpmech.engines.losses.release import PoissonRelease
 from tests.support import oracles as oracle
 
 GRID = [(8.0, 1e-5, 1 / 390, 3900), (0.5, 1e-6, 0.01, 1000), (0.05, 1e-6, 0.01, 1000)]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.poisson.lattice import Loss
-from dpmech.accounting.poisson.transform import exponent_of, transform
+from dpmech.engines.losses.lattice import Loss
+from dpmech.engines.losses.transform import exponent_of, transform
 
-transforms = importlib.import_module("dpmech.accounting.poisson.transform")
+transforms = importlib.import_module("dpmech.engines.losses.transform")
 INF = math.inf
 # (q, s, remove, theta, outputs, frequency)
 CASES = [

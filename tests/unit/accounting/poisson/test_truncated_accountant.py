@@ -11,12 +11,13 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting import LatticeRoute, accountant_for
-from dpmech.accounting.poisson.lattice import Loss, lower_lattice, upper_lattice
-from dpmech.accounting.poisson.one_sided_loss import OneSidedLoss
-from dpmech.accounting.poisson.truncated_loss import TruncatedLoss
 from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
+from dpmech.engines.losses.lattice import Loss, lower_lattice, upper_lattice
+from dpmech.engines.losses.lattice_route import LatticeRoute
+from dpmech.engines.losses.release import TruncatedLoss
+from dpmech.engines.losses.step_losses import OneSidedLoss
+from dpmech.schemes.dispatch import accountant_for
 from tests.support.checked_compositions import joined_prob, truncated_delta
 
 ZERO_OUT = dm.Adjacency.ZERO_OUT

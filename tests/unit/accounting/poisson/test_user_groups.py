@@ -8,11 +8,12 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.accounting import accountant_for
 from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
 from dpmech.mechanism.participation import Participation
-from dpmech.samplers import CyclicPoissonSampler, UserCyclicPoissonSampler, sampler_for
+from dpmech.samplers import sampler_for
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.dispatch import accountant_for
 from tests.support import saved
 from tests.support.checked_compositions import users_delta
 

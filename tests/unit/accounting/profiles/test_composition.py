@@ -4,8 +4,9 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import dpmech as dm
-from dpmech.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmech.accounting.profiles import Composition, Curve, Nodes, SampledPart
+from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, Nodes, SampledPart
 
 SAMPLED = SampledPart(0.02, 1.0, 200, tight=True)
 

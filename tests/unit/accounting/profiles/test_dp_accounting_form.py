@@ -4,8 +4,10 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import dpmech as dm
-from dpmech.accounting.gaussian import gaussian_delta
-from dpmech.accounting.profiles import Composition, Curve, PrivacyProfile, SampledPart
+from dpmech.engines.gaussian import gaussian_delta
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, SampledPart
+from dpmech.engines.profiles.profile import PrivacyProfile
 
 BOUND = dm.Guarantee(dm.Kind.BOUND)
 CLAIM = Curve.of_claim(0.5, 1e-6)

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.accounting.profiles import Composition, Curve, Nodes, atoms_above
+from dpmech.engines.profiles.atoms import atoms_above
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, Nodes
 from tests.support.finite_mechanisms import curve, kinks, product, random_pair
 
 EPS = np.linspace(-4.0, 5.0, 16)

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from dpmech.accounting import gaussian_delta
-from dpmech.accounting.profiles import Composition, Curve, Nodes
-from dpmech.accounting.profiles.lower_atoms import atoms_below
+from dpmech.engines.gaussian import gaussian_delta
+from dpmech.engines.profiles.atoms import atoms_below
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, Nodes
 
 
 def gaussian_nodes(mu, spacing, slack):

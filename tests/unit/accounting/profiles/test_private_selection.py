@@ -9,9 +9,10 @@ import pytest
 from scipy import special, stats
 
 import dpmech as dm
-from dpmech.accounting.profiles import Composition, Curve, Nodes
-from dpmech.accounting.profiles import private_selection as module
-from dpmech.accounting.profiles.private_selection import rank_atoms, selected_curve
+from dpmech.engines.profiles import private_selection as module
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, Nodes
+from dpmech.engines.profiles.private_selection import rank_atoms, selected_curve
 from tests.support.finite_mechanisms import curve, kinks, random_pair
 
 LAWS = [

@@ -4,7 +4,8 @@ from fractions import Fraction
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.profiles import Composition, Curve, SampledPart
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, SampledPart
 
 RUN = {"participation": dm.Poisson(0.02)}
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import dpmech as dm
-from dpmech.accounting import Composition, Curve, Nodes
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import BOUND, Provenance
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins import half_space_add
-from dpmech.accounting.balls_in_bins.sampling import certified_accountant
-from dpmech.accounting.user_bins import accountants
 from dpmech.certificates.claim import with_checksum
+from dpmech.engines.gaussian_mixture import certified_accountant
+from dpmech.engines.gaussian_mixture.half_space import half_space_add
+from dpmech.schemes.balls_in_bins import user_accountant as accountants
 
 IMPORTANCE = dm.Importance(rel_error=0.02)
 

@@ -8,9 +8,10 @@ import pytest
 import scipy
 
 import dpmech as dm
-from dpmech.accounting import UserGram, add_mixture, bin_gram, remove_mixture, tuple_gram
-from dpmech.accounting.balls_in_bins.moment_bound import log_moment_bound, moment_rounding
-from dpmech.accounting.user_bins import lower_tuple_gram
+from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+from dpmech.engines.gaussian_mixture.mixtures import add_mixture, remove_mixture
+from dpmech.engines.gaussian_mixture.moments import log_moment_bound, moment_rounding
+from dpmech.engines.gaussian_mixture.user_gram import UserGram, lower_tuple_gram, tuple_gram
 
 
 def written_out(strategy, bins, examples, sigma):

@@ -20,7 +20,9 @@ from dpmech.optim import (
     clipped_gradients,
     make_private,
 )
-from dpmech.samplers import BallsInBinsSampler, SequentialSampler, sampler_for
+from dpmech.samplers import sampler_for
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
 
 CLASSES = 4
 WIDTH = 6

@@ -17,7 +17,10 @@ import dpmech as dm
 from dpmech.optim import CanaryData, LotSampler, PrivateLoader
 from dpmech.optim.runs.datasets import Collation, OneByOne
 from dpmech.optim.runs.uniqueness import check_unique
-from dpmech.samplers import BallsInBinsSampler, CyclicPoissonSampler, PoissonSampler, SequentialSampler
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler
 
 SIZE = 23
 

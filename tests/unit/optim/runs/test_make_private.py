@@ -22,7 +22,8 @@ from dpmech.optim import (
     save_checkpoint,
 )
 from dpmech.optim.runs.per_example_model import check_model
-from dpmech.samplers import BallsInBinsSampler, SequentialSampler
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from tests.support import saved
 from tests.support.training import classification, classifier, cross_entropy, private_run, train, weights
 

@@ -4,10 +4,9 @@ import pickle
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.dominating_pair import _structured, folded
-from dpmech.accounting.balls_in_bins.gram.base import fft_rounding
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
+from dpmech.engines.gaussian_mixture.bin_gram import _structured, folded
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.gram import CirculantGram, FactorGram, fft_rounding
 from dpmech.exceptions import InvalidParameterError
 
 ROW = np.array([2.0, 0.9, 0.4, 0.2, 0.4, 0.9])

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
-from dpmech.accounting.balls_in_bins.gram import dense, sequential
-from dpmech.accounting.balls_in_bins.gram.base import factor_rounding
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.sequential import SequentialFactor
+from dpmech.engines.gaussian_mixture import dense_gram as dense
+from dpmech.engines.gaussian_mixture import dense_gram as sequential
+from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram, SequentialFactor
+from dpmech.engines.gaussian_mixture.gram import factor_rounding
 
 BINS = 150
 SHORT = [

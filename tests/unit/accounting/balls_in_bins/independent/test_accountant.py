@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import IndependentAccountant
-from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.ring import RingGram
+from dpmech.engines.independent_sum.accountant import IndependentAccountant
 from dpmech.numerics import BOUND, Provenance
 from tests.support.bins_oracles import identity_delta
 

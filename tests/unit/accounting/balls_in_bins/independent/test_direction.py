@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmech.accounting.balls_in_bins.independent.direction import Direction
-from dpmech.accounting.balls_in_bins.independent.ratio import Ratio
+from dpmech.engines.independent_sum.direction import Direction
+from dpmech.engines.independent_sum.likelihood_ratio import Ratio
 from tests.support.independent_oracles import call, delta_of_two, put
 
 TOLERANCE = 4e-4

@@ -5,7 +5,7 @@ import math
 import mpmath as mp
 import pytest
 
-from dpmech.accounting.balls_in_bins.independent.jumps import Jumps
+from dpmech.engines.independent_sum.direction import Jumps
 
 
 def of_one(spread, x):

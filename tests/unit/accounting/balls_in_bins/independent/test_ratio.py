@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.independent.ratio import Ratio
+from dpmech.engines.independent_sum.likelihood_ratio import Ratio
 from dpmech.numerics import UNIT
 from tests.support.independent_oracles import call, put
 

@@ -6,12 +6,12 @@ import scipy.special
 import scipy.stats
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.proposals.all_bins_tilt import CollectiveParts
-from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.all_bins_tilt import CollectiveParts
+from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
 from tests.support.bins_oracles import identity_delta, strategy_gram
 
 ALPHA = 1e-9

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.proposals import gaussian_groups
-from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup
-from dpmech.accounting.balls_in_bins.proposals.tuples import FreeTuples
+from dpmech.engines.gaussian_mixture import points as gaussian_groups
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
+from dpmech.engines.gaussian_mixture.points import LiftedGroup, PointGroup
+from dpmech.engines.gaussian_mixture.tuples import FreeTuples
 
 ROW = np.array([2.0, 0.9, 0.4, 0.2, 0.4, 0.9])
 CIRCULANT = np.array([np.roll(ROW, i) for i in range(6)])

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import scipy
 
-from dpmech.accounting.balls_in_bins.gram import CirculantGram, DenseGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal, mixture
+from dpmech.engines.gaussian_mixture import proposal as mixture
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
 from tests.support.bins_oracles import quadrature
 
 COUNT = 8_000

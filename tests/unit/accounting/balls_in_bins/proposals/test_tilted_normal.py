@@ -6,7 +6,7 @@ import scipy.integrate
 import scipy.special
 import scipy.stats
 
-from dpmech.accounting.balls_in_bins.proposals.tilted_normal import (
+from dpmech.engines.gaussian_mixture.tilted_normal import (
     NODES,
     Fading,
     PartialExponential,

@@ -5,12 +5,12 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.moment_bound import log_moment_bound
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal, add_point
-from dpmech.accounting.balls_in_bins.proposals.remove_mixture import TuplesOfSamples
-from dpmech.accounting.balls_in_bins.proposals.tuples import best_tuple_proposal, draw_rows, tuple_proposal
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal, TuplesOfSamples
+from dpmech.engines.gaussian_mixture.moments import log_moment_bound
+from dpmech.engines.gaussian_mixture.points import add_point
+from dpmech.engines.gaussian_mixture.tuples import best_tuple_proposal, draw_rows, tuple_proposal
 
 
 def random_gram(seed, bins, size):

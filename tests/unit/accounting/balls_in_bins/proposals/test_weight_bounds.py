@@ -9,11 +9,11 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.proposals.mixture import log_largest_weight
-from dpmech.accounting.balls_in_bins.sampling.blocks import pilot_sample, weight_sample
-from dpmech.accounting.balls_in_bins.streams import Stage
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
+from dpmech.engines.gaussian_mixture.proposal import log_largest_weight
+from dpmech.engines.gaussian_mixture.samples import pilot_sample, weight_sample
+from dpmech.engines.gaussian_mixture.streams import Stage
 from tests.support.bins_oracles import quadrature
 
 ROUNDING = 1e-9

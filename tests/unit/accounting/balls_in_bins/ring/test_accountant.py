@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.ring import accountant as programmed
+from dpmech.engines.convex_order import accountant as programmed
 from dpmech.exceptions import NumericalError
 from tests.support.generators import random_bins_problem
 from tests.support.quick_cases import slow_but

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import scipy.special
 
-from dpmech.accounting.balls_in_bins.ring import kernels as ring_kernels
-from dpmech.accounting.balls_in_bins.ring import programme as ring_programme
-from dpmech.accounting.balls_in_bins.ring.bound import _simplified, ring_delta
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, place_nodes
-from dpmech.accounting.balls_in_bins.ring.programme import Direction, run_programme
+from dpmech.engines.convex_order import dynamic_program as ring_programme
+from dpmech.engines.convex_order import kernels as ring_kernels
+from dpmech.engines.convex_order.bound import _simplified, ring_delta
+from dpmech.engines.convex_order.dynamic_program import Direction, run_programme
+from dpmech.engines.convex_order.grid import RingGrid, place_nodes
+from dpmech.engines.convex_order.ring import RingGram
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import gaussian, quadrature
 from tests.support.quick_cases import slow_but
@@ -356,7 +356,7 @@ def test_a_delta_below_the_smallest_number_is_a_bound_all_the_same():
 
 SCRIPT = """
 import sys
-from dpmech.accounting.balls_in_bins.ring.bound import RingGram, RingGrid, ring_delta
+from dpmech.engines.convex_order.bound import RingGram, RingGrid, ring_delta
 assert "numba" not in sys.modules
 grid = RingGrid(y_step=0.8, z_nodes=6, s_nodes=10, white_nodes=4, tail=4.0)
 result = ring_delta(RingGram(3, 0.2, 0.8, 0.5, 0.0), 0.5, grid=grid)

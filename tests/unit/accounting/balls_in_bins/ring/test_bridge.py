@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring import bridge as bridges
-from dpmech.accounting.balls_in_bins.ring.bridge import Futures, RingBridge
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.engines.convex_order import dynamic_program as bridges
+from dpmech.engines.convex_order.dynamic_program import Futures, RingBridge
+from dpmech.engines.convex_order.ring import RingGram
 
 
 def matrix(bins, variance, decay):

@@ -3,12 +3,11 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram, ring_profile
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.ring import dominating
-from dpmech.accounting.balls_in_bins.ring.dominating import dominating_ring
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
+from dpmech.engines.convex_order import ring as dominating
+from dpmech.engines.convex_order.ring import RingGram, dominating_ring
+from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, ring_profile
+from dpmech.engines.gaussian_mixture.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
 from dpmech.exceptions import InvalidParameterError
 from tests.support.quick_cases import slow_but
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from dpmech.accounting.balls_in_bins.ring.exponential_sums import Majorant
+from dpmech.engines.convex_order.exponentials import Majorant
 
 POINTS = np.unique(np.concatenate([np.linspace(0.0, 3.0, 3001), np.geomspace(3.0, 200.0, 400)]))
 CASES = [

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
+from dpmech.engines.convex_order.ring import RingGram
 from dpmech.exceptions import InvalidParameterError
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.grid import (
+from dpmech.engines.convex_order.dynamic_program import Curve, Direction, run_programme
+from dpmech.engines.convex_order.grid import (
     FREE,
     MOST_X_NODES,
     RingGrid,
@@ -18,7 +18,7 @@ from dpmech.accounting.balls_in_bins.ring.grid import (
     place_nodes,
     spread_z,
 )
-from dpmech.accounting.balls_in_bins.ring.programme import Curve, Direction, run_programme
+from dpmech.engines.convex_order.ring import RingGram
 from dpmech.exceptions import InvalidParameterError
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD

@@ -6,9 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring import kernels
-from dpmech.accounting.balls_in_bins.ring import walk as ring_walk
-from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Window, start_walk
+from dpmech.engines.convex_order import kernels
+from dpmech.engines.convex_order import walk as ring_walk
+from dpmech.engines.convex_order.walk import CHARGE, EXCESS, MASS, Window, start_walk
 
 # the law of a step
 

@@ -6,9 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring import kernels as ring_kernels
-from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split, normal_split
-from dpmech.accounting.balls_in_bins.ring.walk import CHARGE, EXCESS, MASS, Window
+from dpmech.engines.convex_order import kernels as ring_kernels
+from dpmech.engines.convex_order.node_laws import lognormal_split, normal_split
+from dpmech.engines.convex_order.walk import CHARGE, EXCESS, MASS, Window
 from dpmech.exceptions import InvalidParameterError
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import scipy
 
-from dpmech.accounting.balls_in_bins.ring.lattice import build_lattice
-from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
+from dpmech.engines.convex_order.exponentials import build_lattice
+from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.exceptions import NumericalError
 
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring import mixture_fit
-from dpmech.accounting.balls_in_bins.ring.mixture_fit import dominating_mixture, excess
-from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
+from dpmech.engines.convex_order import mixture_ring as mixture_fit
+from dpmech.engines.convex_order.mixture_ring import MixtureGram, dominating_mixture, excess
 from dpmech.exceptions import NumericalError
 from tests.support.bins_oracles import quadrature
 

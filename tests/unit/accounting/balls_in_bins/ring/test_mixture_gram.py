@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
+from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.exceptions import InvalidParameterError
 
 

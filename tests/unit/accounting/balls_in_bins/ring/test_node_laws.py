@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring.node_laws import (
+from dpmech.engines.convex_order.node_laws import (
     SUM_TOLERANCE,
     _checked,
     _lognormal_call,

@@ -8,9 +8,9 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, place_nodes
-from dpmech.accounting.balls_in_bins.ring.programme import Curve, Direction, _white_law, _z_split
+from dpmech.engines.convex_order.dynamic_program import Curve, Direction, _white_law, _z_split
+from dpmech.engines.convex_order.grid import RingGrid, place_nodes
+from dpmech.engines.convex_order.ring import RingGram
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 RING = RingGram(5, 0.4, 1.3, 0.7, 0.0)

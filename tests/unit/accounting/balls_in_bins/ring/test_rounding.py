@@ -8,21 +8,21 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring import kernels
-from dpmech.accounting.balls_in_bins.ring.bridge import RingBridge
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.grid import RingGrid, place_nodes
-from dpmech.accounting.balls_in_bins.ring.node_laws import lognormal_split, normal_split
-from dpmech.accounting.balls_in_bins.ring.programme import Direction
-from dpmech.accounting.balls_in_bins.ring.rounding import (
+from dpmech.engines.convex_order import kernels
+from dpmech.engines.convex_order.bound import bound_on
+from dpmech.engines.convex_order.dynamic_program import Direction, RingBridge
+from dpmech.engines.convex_order.grid import (
     SPLIT_SAFETY,
+    RingGrid,
     common_factor,
     level_shift,
+    place_nodes,
     raised_ring,
     split_rounding,
     sums_factor,
 )
-from dpmech.accounting.balls_in_bins.ring.shared_factor import bound_on
+from dpmech.engines.convex_order.node_laws import lognormal_split, normal_split
+from dpmech.engines.convex_order.ring import RingGram
 
 DIGITS = 450  # a second difference of calls 29 deviations below the mean is 1e-183 of them
 RING = RingGram(3, 0.0, 1.0, 0.5, 0.0)
@@ -211,7 +211,7 @@ def test_factors_grow_with_what_is_summed():
 @pytest.mark.parametrize("direction", [Direction.REMOVE, Direction.ADD])
 def test_a_bound_is_that_of_the_run_with_every_margin(direction, monkeypatch):
     """Each of the three makes it larger by itself."""
-    from dpmech.accounting.balls_in_bins.ring import shared_factor
+    from dpmech.engines.convex_order import bound as shared_factor
 
     ring, grid = RingGram(3, 0.0, 0.9, 0.4, 0.2), RingGrid(z_nodes=9, s_nodes=32, constant_nodes=24)
     for rings in (ring, dataclasses.replace(ring, constant=0.0)):

@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring import shared_factor
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.grid import RingGrid
-from dpmech.accounting.balls_in_bins.ring.programme import Direction, run_programme
-from dpmech.accounting.balls_in_bins.ring.shared_factor import bound_on
+from dpmech.engines.convex_order import bound as shared_factor
+from dpmech.engines.convex_order.bound import bound_on
+from dpmech.engines.convex_order.dynamic_program import Direction, run_programme
+from dpmech.engines.convex_order.grid import RingGrid
+from dpmech.engines.convex_order.ring import RingGram
 from tests.support.bins_oracles import gaussian, quadrature
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD

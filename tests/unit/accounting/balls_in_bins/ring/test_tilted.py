@@ -7,20 +7,22 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import accountant_for
-from dpmech.accounting.balls_in_bins.ring import tilted_group
-from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.large_bins import LargeBins, large_bins
-from dpmech.accounting.balls_in_bins.ring.lattice import Lattice, build_lattice
-from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
-from dpmech.accounting.balls_in_bins.ring.tilted import tilted_delta
-from dpmech.accounting.balls_in_bins.ring.tilted_law import TiltedLaw
-from dpmech.accounting.balls_in_bins.ring.tilted_series import TiltedSeries
-from dpmech.accounting.balls_in_bins.ring.tilted_traces import TiltedTraces
-from dpmech.accounting.balls_in_bins.ring.white_law import WhiteLaw
+from dpmech.engines.convex_order import tilted as tilted_group
+from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.exponentials import Lattice, WhiteLaw, build_lattice
+from dpmech.engines.convex_order.mixture_ring import MixtureGram
+from dpmech.engines.convex_order.ring import RingGram
+from dpmech.engines.convex_order.tilted import tilted_delta
+from dpmech.engines.convex_order.tilted_law import (
+    LargeBins,
+    TiltedLaw,
+    TiltedSeries,
+    TiltedTraces,
+    large_bins,
+)
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Mechanism
+from dpmech.schemes.dispatch import accountant_for
 from tests.support.bins_oracles import quadrature
 
 RING = MixtureGram(3, 0.3, ((0.9, 0.6),), 0.0)

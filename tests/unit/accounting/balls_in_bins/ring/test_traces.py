@@ -2,10 +2,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpmech.accounting.balls_in_bins.ring.lattice import build_lattice
-from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
-from dpmech.accounting.balls_in_bins.ring.traces import Traces
-from dpmech.accounting.balls_in_bins.ring.white_law import WhiteLaw, bin_transform
+from dpmech.engines.convex_order.exponentials import WhiteLaw, bin_transform, build_lattice
+from dpmech.engines.convex_order.mixture_ring import MixtureGram
+from dpmech.engines.convex_order.traces import Traces
 from dpmech.exceptions import NumericalError
 
 EXPONENTS = (0j, 0.4 + 0j, 0.4 - 2.0j, 1.0 - 9.0j)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.ring import transform
-from dpmech.accounting.balls_in_bins.ring.bound import ring_delta
-from dpmech.accounting.balls_in_bins.ring.gram import RingGram
-from dpmech.accounting.balls_in_bins.ring.lattice import Lattice
-from dpmech.accounting.balls_in_bins.ring.mixture_gram import MixtureGram
-from dpmech.accounting.balls_in_bins.ring.transform import mixture_delta
+from dpmech.engines.convex_order import transform
+from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.exponentials import Lattice
+from dpmech.engines.convex_order.mixture_ring import MixtureGram
+from dpmech.engines.convex_order.ring import RingGram
+from dpmech.engines.convex_order.transform import mixture_delta
 from tests.support.bins_oracles import identity_delta, plain_monte_carlo, quadrature
 
 SIGMAS = 6.12  # two-sided 1e-9

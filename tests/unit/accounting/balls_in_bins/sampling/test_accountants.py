@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.proposals import RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import blocks, estimate_accountant
-from dpmech.accounting.balls_in_bins.sampling import certified_bound as certified
-from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, pilot_sample, weight_sample
-from dpmech.accounting.balls_in_bins.sampling.reach import delta_below
-from dpmech.accounting.balls_in_bins.streams import Stage
-from dpmech.accounting.gaussian import gaussian_delta
+from dpmech.engines.gaussian import gaussian_delta
+from dpmech.engines.gaussian_mixture import certified_bound as certified
+from dpmech.engines.gaussian_mixture import estimate_accountant
+from dpmech.engines.gaussian_mixture import samples as blocks
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
+from dpmech.engines.gaussian_mixture.mixtures import RemoveProposal
+from dpmech.engines.gaussian_mixture.rough_sigma import delta_below
+from dpmech.engines.gaussian_mixture.samples import block_size, pilot_sample, weight_sample
+from dpmech.engines.gaussian_mixture.streams import Stage
 from dpmech.numerics.bounds import Bounds
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dpmech.accounting.balls_in_bins.sampling.aims import _AIMS, _FAR_AIMS, Aim, best_aim
+from dpmech.engines.gaussian_mixture.pilots import _AIMS, _FAR_AIMS, Aim, best_aim
 
 
 class Needing:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.accounting.balls_in_bins.sampling import bets as module
-from dpmech.accounting.balls_in_bins.sampling.bets import (
+from dpmech.engines.gaussian_mixture import betting as module
+from dpmech.engines.gaussian_mixture.betting import (
     LARGEST_LOWER,
     LARGEST_STAKE,
     LowerBets,

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.sampling import aims, blocks, certified_accountant
-from dpmech.accounting.balls_in_bins.sampling import certified_bound as bound_module
-from dpmech.accounting.balls_in_bins.sampling.certified_accountant import _FLOOR_SHARE, _TRIES
-from dpmech.accounting.balls_in_bins.sampling.certified_accountant import CertifiedAccountant as Accountant
-from dpmech.accounting.balls_in_bins.streams import Stage
-from dpmech.accounting.gaussian import gaussian_epsilon
+from dpmech.engines.gaussian import gaussian_epsilon
+from dpmech.engines.gaussian_mixture import certified_accountant
+from dpmech.engines.gaussian_mixture import certified_bound as bound_module
+from dpmech.engines.gaussian_mixture import pilots as aims
+from dpmech.engines.gaussian_mixture import samples as blocks
+from dpmech.engines.gaussian_mixture.certified_accountant import _FLOOR_SHARE, _TRIES
+from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant as Accountant
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.streams import Stage
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import Bounds
 from tests.support.bins_oracles import quadrature

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import blocks
-from dpmech.accounting.balls_in_bins.sampling import certified_bound as module
-from dpmech.accounting.balls_in_bins.sampling.bets import rounded_bound
-from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, weight_stream
-from dpmech.accounting.balls_in_bins.sampling.certified_bound import certified_floor, certify_delta
-from dpmech.accounting.balls_in_bins.sampling.pilots import Pilots
-from dpmech.accounting.balls_in_bins.streams import Stage
+from dpmech.engines.gaussian_mixture import certified_bound as module
+from dpmech.engines.gaussian_mixture import samples as blocks
+from dpmech.engines.gaussian_mixture.betting import rounded_bound
+from dpmech.engines.gaussian_mixture.certified_bound import certified_floor, certify_delta
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
+from dpmech.engines.gaussian_mixture.pilots import Pilots
+from dpmech.engines.gaussian_mixture.samples import block_size, weight_stream
+from dpmech.engines.gaussian_mixture.streams import Stage
 from tests.support.bins_oracles import gaussian, quadrature
 
 TWO = np.array([[1.0, 0.3], [0.3, 1.2]])

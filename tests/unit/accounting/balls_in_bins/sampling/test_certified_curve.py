@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
 from tests.support import bins_oracles
 
 STRATEGY, BINS, SIGMA = dm.LambdaCGD(6, 0.5), dm.BallsInBins(2), 1.5
@@ -69,7 +69,7 @@ def test_weights_that_are_too_light_are_found(monkeypatch):
 
 @pytest.mark.parametrize("kind", [RemoveProposal, AddProposal])
 def test_payoffs_at_another_eps_are_those_drawn_there(kind):
-    from dpmech.accounting import bin_gram
+    from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
 
     gram = bin_gram(STRATEGY, 2).scaled(SIGMA**-2)
     one = kind.at(gram, 0.3)

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.accounting.balls_in_bins.sampling.confidence import (
-    likelihood_interval,
-    pareto_shape,
-    summarise,
-)
+from dpmech.engines.gaussian_mixture.samples import likelihood_interval, pareto_shape, summarise
 from dpmech.exceptions import InvalidParameterError, NumericalError
 
 ALPHA = 1e-9

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.dominating_pair import bin_gram
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram, FactorGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.sampling import estimate as importance
-from dpmech.accounting.balls_in_bins.sampling.blocks import block_size, weight_sample
-from dpmech.accounting.balls_in_bins.sampling.certified_bound import certify_delta
-from dpmech.accounting.balls_in_bins.sampling.confidence import likelihood_interval
-from dpmech.accounting.balls_in_bins.sampling.estimate import estimate_delta
-from dpmech.accounting.balls_in_bins.streams import Stage
+from dpmech.engines.gaussian_mixture import estimate as importance
+from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+from dpmech.engines.gaussian_mixture.certified_bound import certify_delta
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.estimate import estimate_delta
+from dpmech.engines.gaussian_mixture.gram import CirculantGram, FactorGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
+from dpmech.engines.gaussian_mixture.samples import block_size, likelihood_interval, weight_sample
+from dpmech.engines.gaussian_mixture.streams import Stage
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import gaussian, identity_bracket, identity_delta, quadrature, strategy_gram
 from tests.support.quick_cases import slow_but

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting import accountant_for
-from dpmech.accounting.balls_in_bins.sampling import certified_accountant
+from dpmech.engines.gaussian_mixture import certified_accountant
+from dpmech.schemes.dispatch import accountant_for
 from dpmech.verifying.labels import label_checks
 from tests.support.saved import Named
 

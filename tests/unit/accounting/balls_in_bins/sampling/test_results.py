@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from dpmech.accounting.balls_in_bins.sampling.results import DirectionEstimate, Estimate, SamplingPlan
+from dpmech.engines.gaussian_mixture.estimate import DirectionEstimate, Estimate, SamplingPlan
 
 PLAN = SamplingPlan((1,), ("a",), (1.0,), ("b",), (1.0,), 100, 200)
 

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.accounting.balls_in_bins.gram.dense import DenseGram
-from dpmech.accounting.balls_in_bins.gram.structured import CirculantGram
-from dpmech.accounting.balls_in_bins.proposals import AddProposal, RemoveProposal
-from dpmech.accounting.balls_in_bins.proposals.gaussian_groups import LiftedGroup, PointGroup
-from dpmech.accounting.balls_in_bins.proposals.rounding import mean_rounding
-from dpmech.accounting.balls_in_bins.proposals.tuples import FreeTuples
-from dpmech.accounting.balls_in_bins.streams import Stage, stage_seed
-from dpmech.accounting.min_sep.adding import ChainAdd
-from dpmech.accounting.min_sep.gram import chain_gram
-from dpmech.accounting.min_sep.removing import ChainRemove
+from dpmech.engines.gaussian_mixture.chain_gram import chain_gram
+from dpmech.engines.gaussian_mixture.chain_mixtures import ChainAdd, ChainRemove
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.gram import CirculantGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
+from dpmech.engines.gaussian_mixture.points import LiftedGroup, PointGroup
+from dpmech.engines.gaussian_mixture.proposal import mean_rounding
+from dpmech.engines.gaussian_mixture.streams import Stage, stage_seed
+from dpmech.engines.gaussian_mixture.tuples import FreeTuples
 
 CASES = [(1, 0.2, 0.5), (8, 0.05, 0.3), (8, 2.0, 4.0), (40, 9.0, 20.0), (6, 80.0, 60.0)]
 DRAWS = 64
@@ -226,7 +225,7 @@ def test_payoffs_at_the_boundary_are_moved_to_the_safe_side():
 
 
 def _some_tuples(proposal, order):
-    from dpmech.accounting.balls_in_bins.proposals.remove_mixture import TuplesOfSamples
+    from dpmech.engines.gaussian_mixture.mixtures import TuplesOfSamples
 
     law = next(part.law for part in proposal.tuple_parts if part.law.order == order)
     return TuplesOfSamples(law, np.ones(1, dtype=bool), np.zeros((1, order)), np.zeros((1, order), dtype=int))

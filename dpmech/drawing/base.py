@@ -1,0 +1,209 @@
+"""Sampler: what every sampler is to the loop that iterates it and to the record of the run."""
+
+import abc
+import hashlib
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from dpmech.drawing.random_words import KEY_BITS, PHILOX, SECURE, fresh_key
+from dpmech.drawing.secure_words import CIPHER, SecureKey
+from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.mechanism import Participation
+from dpmech.numerics import IntArray
+
+_FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other lots
+# What of a configuration follows from the data: it stands in states, which are secret, and nowhere else.
+_OF_DATA = {"dataset_size", "users"}
+_STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
+
+
+class Sampler(abc.ABC):
+    """The lots of a run: a deterministic function of a key and the step.
+
+    Iterating yields the lots of the steps that are left, each once; `indices` gives the lot of any step and
+    counts nothing. What a sampler draws is as secret as the training data: amplification by sampling holds
+    only while nobody learns who took part. Without `rng` the key comes from the operating system, and a
+    cipher (AES) makes the lots of it. With a seed or a numpy Generator Philox does, as with "philox", which
+    takes a key from the operating system too. "secure" is the default by name, and refuses states of Philox.
+
+    **Guarantee:** the realised participations are those of `participation`, with its exact law.
+
+    The number of examples is private under ADD_REMOVE, so that it is neither printed nor in `fingerprint`.
+
+    Attributes:
+        dataset_size: number of examples; they are the integers below it. Private under ADD_REMOVE.
+        n: number of steps.
+        participation: the pattern that is realised.
+        steps_per_epoch: steps in which every example takes part once; for Poisson and CyclicPoisson once in
+            expectation, rounded down.
+        mean_batch_size: mean number of examples of a batch, as private as `dataset_size`.
+        expected_batch_size: a public number to divide sums by. Of a sampler that was made for a claim under
+            ADD_REMOVE (`sampler_for`) that of the claim, None where it states none; else `mean_batch_size`.
+        steps_taken: lots handed out by iteration so far.
+        seeded: whether the caller supplied the random numbers; the lots are then only as secret as those.
+    """
+
+    def __init__(
+        self,
+        dataset_size: int,
+        participation: Participation,
+        n: int,
+        *,
+        steps_per_epoch: int,
+        expected_batch_size: float,
+        rng: object = None,
+    ) -> None:
+        self.dataset_size = dataset_size
+        self.participation = participation
+        self.n = n
+        self.steps_per_epoch = steps_per_epoch
+        self.mean_batch_size = expected_batch_size
+        self.expected_batch_size: float | None = expected_batch_size
+        self.steps_taken = 0
+        self.seeded = not (rng is None or isinstance(rng, str))
+        self._cipher_only = isinstance(rng, str) and rng == SECURE
+        self._key = fresh_key(rng)
+        self._prepare()
+
+    @property
+    def generator(self) -> str:
+        """What the random words come from: "aes-128-ctr"; "philox" of a seed, or where nothing is drawn."""
+        return CIPHER if isinstance(self._key, SecureKey) else PHILOX
+
+    @property
+    def reshuffled(self) -> bool:
+        """Whether every epoch has an order of its own; only SequentialSampler offers it."""
+        return False
+
+    def indices(self, step: int) -> IntArray:
+        """The whole lot of a step, int64, increasing, without repetition; possibly empty.
+
+        Args:
+            step: t in [0, n - 1].
+
+        Raises:
+            HorizonError: past the last step.
+            InvalidParameterError: if step is not an integer >= 0.
+        """
+        index = check_integer("step", step, minimum=0)
+        if index >= self.n:
+            raise HorizonError(index, self.n)
+        return self._lot(index)
+
+    def __iter__(self) -> Iterator[IntArray]:
+        while self.steps_taken < self.n:
+            lot = self._lot(self.steps_taken)
+            self.steps_taken += 1
+            yield lot
+
+    def __len__(self) -> int:
+        return self.n - self.steps_taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Configuration, key and steps taken as plain data. Secret: it tells who took part in every step."""
+        # States of Philox are those of versions that had nothing else.
+        generator = {} if self.generator == PHILOX else {"generator": self.generator}
+        return {
+            "type": type(self).__name__,
+            "format": _FORMAT,
+            "configuration": self._configuration(),
+            "key": f"{self._key:032x}",
+            "seeded": self.seeded,
+            "steps_taken": self.steps_taken,
+        } | generator
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, with the same lots; only before the first lot.
+
+        The generator is that of the state, whatever this sampler was made with, but for "secure".
+
+        Raises:
+            CertificateError: if the state belongs to another sampler, configuration or generator: one that
+                is not known here, or Philox where "secure" was asked for.
+            InvalidParameterError: if it is no state of a sampler, or lots were handed out already.
+        """
+        if self.steps_taken:
+            raise InvalidParameterError(
+                "state", f"after {self.steps_taken} lots", "loaded before the first lot"
+            )
+        if not isinstance(state, dict) or set(state) - {"generator"} != _STATE:
+            raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
+        mine = self.state_dict()
+        state = {"generator": PHILOX} | state
+        mine["generator"] = CIPHER
+        if state["generator"] == PHILOX and not self._cipher_only:
+            mine["generator"] = PHILOX
+        for name in ("type", "format", "configuration", "generator"):
+            if state[name] != mine[name]:
+                theirs, own = (_publishable(one[name]) for one in (state, mine))
+                differ = f"{theirs!r}, here {own!r}" if theirs != own else "another dataset"
+                raise CertificateError(
+                    f"the state has another {name} than this sampler: {differ}",
+                    claimed=theirs,
+                    recomputed=own,
+                )
+        if not isinstance(state["seeded"], bool):
+            raise InvalidParameterError("state['seeded']", state["seeded"], "True or False")
+        steps_taken = check_integer("state['steps_taken']", state["steps_taken"], minimum=0, maximum=self.n)
+        key = _parsed_key(state["key"])
+        self._key = SecureKey(key) if state["generator"] == CIPHER else key
+        self.seeded = state["seeded"]
+        self.steps_taken = steps_taken
+        self._prepare()
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of key and configuration: names the randomness of the run without giving it away.
+
+        A key from the operating system cannot be guessed from it. One from a seed can (`seeded`). The number
+        of examples is not in it, nor anything else that follows from the data.
+        """
+        named = {"type", "format", "configuration", "key", "generator"}
+        content = {name: _publishable(value) for name, value in self.state_dict().items() if name in named}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        settings = ", ".join(
+            f"{name}={value!r}"
+            for name, value in _publishable(self._configuration()).items()
+            if name != "participation"
+        )
+        return f"{type(self).__name__}({self.participation!r}, {settings}, steps_taken={self.steps_taken})"
+
+    @abc.abstractmethod
+    def _lot(self, step: int) -> IntArray:
+        """The lot of a step in [0, n - 1], a new array."""
+
+    def _prepare(self) -> None:  # noqa: B027 - most samplers draw nothing in advance
+        """Draw what stays fixed for the run; called whenever the key is set."""
+
+    def _configuration(self) -> dict[str, Any]:
+        """What two samplers must share for the same key to give the same lots."""
+        return {
+            "dataset_size": self.dataset_size,
+            "n": self.n,
+            "participation": self.participation.to_dict(),
+        }
+
+
+def _publishable(value: Any) -> Any:  # noqa: ANN401 - an entry of a state
+    """A configuration without what follows from the data; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {name: one for name, one in value.items() if name not in _OF_DATA}
+
+
+def _parsed_key(text: object) -> int:
+    # What was given is not shown: it may be most of a key.
+    digits = KEY_BITS // 4
+    if not isinstance(text, str) or len(text) != digits or not set(text) <= set("0123456789abcdef"):
+        raise InvalidParameterError("state['key']", type(text).__name__, f"{digits} hexadecimal digits")
+    return int(text, 16)
+
+
+def whole_epoch(cycle: int, prob: float) -> int:
+    """Steps of an epoch: cycle / prob, rounded down."""
+    # 1 / q may fall just short of the integer that q was made from. Fractions do not overflow.
+    return int(cycle / Fraction(prob) * (1 + Fraction(1, 10**12)))

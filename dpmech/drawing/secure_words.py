@@ -1,0 +1,79 @@
+"""Random words of AES-128 in counter mode: as `random_words` has them from Philox, of a cipher.
+
+Whoever cannot tell AES from a random permutation cannot tell these words from random ones, up to n^2 / 2^129
+for n blocks of 16 bytes: they do not give away others of the same key.
+"""
+
+import secrets
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.exceptions import MissingDependencyError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
+
+
+CIPHER = "aes-128-ctr"
+_BYTES = 16
+
+
+class SecureKey(int):
+    """128 bits that words are made of by AES; a plain integer is a key of Philox."""
+
+    __slots__ = ()
+
+
+class SecureWords:
+    """The stream of 64-bit words at a position.
+
+    The counter starts at use (2 bytes), position (6 bytes) and 8 bytes of zeros, so that the streams of two
+    positions cannot meet before 2^65 words.
+
+    Args:
+        key: in [0, 2^128).
+        use: in [0, 2^16).
+        position: in [0, 2^48).
+
+    Raises:
+        MissingDependencyError: without the package `cryptography`.
+    """
+
+    def __init__(self, key: int, use: int, position: int) -> None:
+        start = use.to_bytes(2, "big") + position.to_bytes(6, "big") + bytes(8)
+        self._stream = keystream(int(key).to_bytes(_BYTES, "big"), start)
+
+    def random_raw(self, size: int) -> npt.NDArray[np.uint64]:
+        """The next `size` words, little-endian in the stream on every machine."""
+        drawn = self._stream.update(bytes(8 * size))
+        return np.frombuffer(bytearray(drawn), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def keystream(key: bytes, start: bytes) -> "CipherContext":
+    """What turns zeros into the ciphertexts of `start`, `start` + 1, ..., under AES-128.
+
+    Args:
+        key: 16 bytes.
+        start: the first counter, 16 bytes, highest first.
+
+    Raises:
+        MissingDependencyError: without the package `cryptography`.
+    """
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    except ImportError as error:
+        raise MissingDependencyError("cryptography", "sign") from error
+    return Cipher(algorithms.AES128(key), modes.CTR(start)).encryptor()
+
+
+def fresh_secure_key() -> SecureKey:
+    """A key from the operating system.
+
+    Raises:
+        MissingDependencyError: without the package `cryptography`, and not at the first lot.
+    """
+    key = SecureKey(secrets.randbits(8 * _BYTES))
+    SecureWords(key, 0, 0)
+    return key

@@ -1,0 +1,5 @@
+"""A deterministic bound for Gaussian mixtures by a dominating cyclic pair: dynamic program or transforms."""
+
+from dpmech.engines.convex_order.accountant import DeterministicAccountant
+
+__all__ = ["DeterministicAccountant"]

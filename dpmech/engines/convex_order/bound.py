@@ -1,0 +1,381 @@
+"""Delta of Balls-in-Bins without sampling: a dominating ring and a dynamic program from above.
+
+The bound on one grid: one run of the programme, or a sum of runs over the factor that all bins share.
+
+A constant part c multiplies r by R = exp(sqrt(c) G - c / 2). R is split onto nodes; one run serves all nodes
+within a factor GROUP_RATIO (docs/balls_in_bins_proof.md, "The constant part").
+
+delta of Balls-in-Bins without sampling: a stationary ring and a programme that can only over-state it.
+
+One example falls into one of b bins, uniformly, and takes part in that bin's step of every epoch. With
+m_i the sum of the columns of C that belong to bin i, the pair to bound is P = (1/b) sum_i N(m_i, sigma^2 I)
+against Q = N(0, sigma^2 I). All that matters is the Gram matrix K_il = <m_i, m_l> / sigma^2, and delta is
+monotone in every entry of it. So a stationary ring that dominates K bounds delta, and the ring is Markov:
+a dynamic programme over (y, S) does the rest. The proofs are in docs/balls_in_bins_proof.md.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from dpmech.engines.convex_order.dynamic_program import Curve, Direction, Placement, run_programme
+from dpmech.engines.convex_order.grid import (
+    RingGrid,
+    coarser,
+    common_factor,
+    constant_nodes,
+    level_shift,
+    place_nodes,
+    raised_ring,
+    spread_z,
+    sums_factor,
+)
+from dpmech.engines.convex_order.node_laws import lognormal_split
+from dpmech.engines.convex_order.ring import RingGram
+from dpmech.engines.gaussian import gaussian_delta
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_real
+from dpmech.numerics import Ladder, rung_below
+
+Vector = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+GROUP_RATIO = 2.0
+# Shares of the whole that may stay without a run, and on the coarse grid.
+LEFT_OUT = 1e-4
+LEFT_COARSE = 0.01
+
+# Above what underflow may lose in the sums of a run, whose terms are >= 0.
+TINY = 1e-250
+
+Found = tuple[float, Placement, Curve]
+
+
+def bound_on(
+    ring: RingGram, eps: float, direction: Direction, grid: RingGrid, *, coarse_only: bool = False
+) -> Found:
+    """Upper bound on delta of a ring with b >= 2 in one direction on one grid, constant part included.
+
+    Rounding is on the safe side (`ring.rounding`): eps is taken a little lower, the bound a little higher.
+
+    Args:
+        ring: the Gram matrix.
+        eps: the privacy loss level.
+        direction: REMOVE or ADD.
+        grid: the nodes.
+        coarse_only: whether all runs of a ring with a constant part are to be coarse.
+
+    Returns:
+        The bound, and the placement and curve of the run that matters most.
+    """
+    shift = level_shift(ring, eps, grid)
+    ring, eps = raised_ring(ring), eps - shift
+    if ring.constant == 0.0:
+        place = place_nodes(ring, eps, direction, grid, 1.0)
+        curve = run_programme(place, direction)
+        return min(1.0, curve.delta(eps) * sums_factor(place) * (1.0 + shift) + TINY), place, curve
+    common = _Common(ring, eps, direction, grid)
+    shares, left = common.coarse()
+    heaviest = max(shares, key=lambda group: shares[group][0])
+    if not coarse_only:
+        shares[heaviest] = common.share(heaviest, grid)
+        total = left + sum(one[0] for one in shares.values())
+        unrefined = total - shares[heaviest][0]
+        for group in sorted(shares, key=lambda group: -shares[group][0]):
+            if group == heaviest or unrefined <= LEFT_COARSE * total:
+                continue
+            unrefined -= shares[group][0]
+            finer = common.share(group, grid)
+            shares[group] = min(finer, shares[group], key=lambda one: one[0])
+    total = left + sum(one[0] for one in shares.values())
+    _, place, curve = shares[heaviest]
+    # The finest run loses most: it has the largest number of nodes, the smallest steps.
+    factor = max(sums_factor(one[1]) for one in shares.values()) * common_factor(common.logs, ring.constant)
+    return min(1.0, total * factor * (1.0 + shift) + TINY), place, curve
+
+
+class _Common:
+    """The nodes of R in groups, and what each group adds to delta."""
+
+    def __init__(self, ring: RingGram, eps: float, direction: Direction, grid: RingGrid) -> None:
+        self.ring, self.eps, self.direction, self.grid = ring, eps, direction, grid
+        self.remove = direction is Direction.REMOVE
+        self.logs = constant_nodes(ring.constant, direction, grid)
+        split = lognormal_split(self.logs, -0.5 * ring.constant, math.sqrt(ring.constant))
+        # REMOVE: p_R R delta_0(eps - ln R), ADD: p_R delta_0(eps + ln R)
+        self.weights = split.weights * np.exp(self.logs) if self.remove else split.weights
+        self.levels = eps - self.logs if self.remove else eps + self.logs
+        self.beyond = split.excess if self.remove else split.zero
+        groups = np.floor((self.logs - self.logs[0]) / math.log(GROUP_RATIO)).astype(np.int64)
+        self.members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+
+    def coarse(self) -> tuple[dict[int, Found], float]:
+        """Every group that may matter on a coarse grid, and a bound on all that was left out."""
+        caps = [self._cap(members) for members in self.members]
+        order = sorted(range(len(caps)), key=lambda group: -caps[group])
+        grid = coarser(self.grid)
+        shares: dict[int, Found] = {}
+        rest = sum(caps)
+        for group in order:
+            if shares and rest <= LEFT_OUT * sum(one[0] for one in shares.values()):
+                break
+            rest = max(rest - caps[group], 0.0)
+            shares[group] = self.share(group, grid)
+        left = sum(caps[group] for group in order if group not in shares)
+        return shares, left + self.beyond
+
+    def _cap(self, members: Indices) -> float:
+        """What the group adds at most: without amplification, one Gaussian for each node."""
+        scale = (self.ring.white + self.ring.amplitude) ** -0.5
+        deltas = [
+            gaussian_delta(scale, level)[1] if level > 0.0 else 1.0 for level in self.levels[members].tolist()
+        ]
+        return float(self.weights[members] @ np.array(deltas))
+
+    def share(self, group: int, grid: RingGrid) -> Found:
+        """What the nodes of one group add, from one run: its curve serves them all."""
+        members = self.members[group]
+        reference = float(np.max(self.levels[members]) if self.remove else np.min(self.levels[members]))
+        reach = float(np.ptp(self.levels[members]))
+        place = place_nodes(self.ring, reference, self.direction, grid, math.exp(reach))
+        curve = run_programme(place, self.direction)
+        parts = [min(1.0, curve.delta(level)) for level in self.levels[members].tolist()]
+        return float(self.weights[members] @ np.array(parts)), place, curve
+
+
+LARGEST_DIAGONAL = 300.0
+LARGEST_EPS = 500.0
+NEGLIGIBLE = 1e-6
+FINEST_STEP = 0.02
+MOST_S_NODES = 16384
+MOST_WHITE_NODES = 384
+TEST_STEPS = (0.5, 0.25)
+REL_ERROR = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class RingResult:
+    """Upper bounds on delta of a ring, and the grids that gave them.
+
+    Attributes:
+        delta_remove: upper bound on H_eps(P || Q); NaN if it was not asked for.
+        delta_add: upper bound on H_eps(Q || P); NaN if it was not asked for.
+        delta: the largest of those that were asked for.
+        grids: the grid behind each bound; none where a closed form was used. Pass it as `grid` for a ring
+            or an eps close by: the search is then skipped.
+        excess: estimate, not a bound, of how far `delta` lies above the truth, relative to it; infinite where
+            there is none (a grid that was given, or the Gaussian bound).
+    """
+
+    delta_remove: float
+    delta_add: float
+    delta: float
+    grids: Mapping[Direction, RingGrid]
+    excess: float
+
+
+def ring_delta(
+    ring: RingGram,
+    eps: float,
+    *,
+    rel_error: float = 0.05,
+    direction: Direction | str = Direction.BOTH,
+    grid: RingGrid | Mapping[Direction, RingGrid] | None = None,
+) -> RingResult:
+    """Upper bound on delta(eps) of the Balls-in-Bins pair whose Gram matrix is `ring`.
+
+    Deterministic: no sampling, and the same value for any number of threads. With both directions, the
+    smaller one is refined only until it is known not to matter.
+
+    Args:
+        ring: the Gram matrix, or one that dominates it.
+        eps: in [0, 500].
+        rel_error: how far above the truth of the ring delta may lie, relative to it, in (0, 10]; taken
+            down to 0.05 times a power of two. It steers the effort; the result is an upper bound whether or
+            not the aim is met (see `excess`).
+        direction: REMOVE, ADD or BOTH, or the value of one.
+        grid: the grid to use instead of searching for one, for both directions or for each.
+
+    Returns:
+        The bounds. **Guarantee:** upper bounds, rounding included.
+
+    Raises:
+        InvalidParameterError: if an argument is outside its range.
+        NumericalError: if weights that must sum to one do not.
+
+    References:
+        docs/balls_in_bins_proof.md: monotonicity, the programme, what leaves a grid.
+
+    Examples:
+        >>> from dpmech.engines.convex_order.bound import RingGram, ring_delta
+        >>> ring = RingGram(bins=1, white=0.0, amplitude=1.0, decay=0.0, constant=0.0)
+        >>> round(ring_delta(ring, 1.0).delta, 6)
+        0.126937
+    """
+    eps = check_real("eps", eps, minimum=0.0, maximum=LARGEST_EPS)
+    # every grid follows from a rung, so that a little less error asked for is the same bound or a new search
+    rel_error = rung_below(
+        check_real("rel_error", rel_error, minimum=0.0, maximum=10.0, open_minimum=True), REL_ERROR
+    )
+    wanted = _directions(direction)
+    searches = [_Search(_simplified(ring), eps, one, rel_error) for one in wanted]
+    for search in searches:
+        chosen = grid.get(search.direction) if isinstance(grid, Mapping) else grid
+        search.start(chosen)
+    # the larger first: the other one need not be refined once its bound is below
+    searches.sort(key=lambda search: -search.best)
+    floor = 0.0
+    for search in searches:
+        search.refine(floor)
+        floor = max(floor, search.best)
+    by_direction = {search.direction: search for search in searches}
+    bounds = {one: by_direction[one].best if one in by_direction else math.nan for one in Direction}
+    largest = max(searches, key=lambda search: search.best)
+    return RingResult(
+        delta_remove=bounds[Direction.REMOVE],
+        delta_add=bounds[Direction.ADD],
+        delta=largest.best,
+        grids={search.direction: search.grid for search in searches if search.grid is not None},
+        excess=min(largest.excess, 1.0 / largest.best - 1.0) if largest.best > 0.0 else 0.0,
+    )
+
+
+def _directions(direction: Direction | str) -> list[Direction]:
+    try:
+        chosen = Direction(direction)
+    except ValueError:
+        accepted = f"one of {', '.join(repr(one.value) for one in Direction)}"
+        raise InvalidParameterError("direction", direction, accepted) from None
+    return [Direction.REMOVE, Direction.ADD] if chosen is Direction.BOTH else [chosen]
+
+
+def _simplified(ring: RingGram) -> RingGram:
+    """A ring that dominates this one, without parts too small for the nodes to tell apart."""
+    white, amplitude, constant = ring.white, ring.amplitude, ring.constant
+    if ring.decay == 0.0:
+        white, amplitude = white + amplitude, 0.0
+    if amplitude < NEGLIGIBLE:
+        constant, amplitude = constant + amplitude, 0.0  # ring <= amplitude 1 1^T
+    if white < NEGLIGIBLE and amplitude > 0.0:
+        white, amplitude = (
+            0.0,
+            amplitude + white,
+        )  # a ring has 1 on its diagonal and nothing negative beside it
+    elif white < NEGLIGIBLE:
+        white, constant = 0.0, constant + white
+    if 0.0 < constant < NEGLIGIBLE and white + amplitude > 0.0:
+        constant = NEGLIGIBLE
+    return dataclasses.replace(ring, white=white, amplitude=amplitude, constant=constant)
+
+
+class _Search:
+    """One direction: the best bound so far, and the grid that is to give a better one.
+
+    With a constant part, delta is a sum over its nodes of bounds for the rest of the ring. The search for a
+    grid looks at the term that weighs most, and only what it finds is run for all of them.
+    """
+
+    def __init__(self, ring: RingGram, eps: float, direction: Direction, rel_error: float) -> None:
+        self.ring, self.eps, self.direction, self.rel_error = ring, eps, direction, rel_error
+        self.part, self.level = ring, eps
+        self.grid: RingGrid | None = None
+        self.fixed = False
+        self.seen: dict[RingGrid, Found] = {}
+        self.excess = math.inf
+        # K <= K_00 1 1^T: without amplification, one Gaussian
+        self.best = 0.0 if ring.diagonal == 0.0 else gaussian_delta(ring.diagonal**-0.5, eps)[1]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the Gaussian bound is exact (one bin, or all bins alike), or nothing better is tried."""
+        ring = self.ring
+        alike = ring.bins == 1 or ring.white + ring.amplitude == 0.0
+        return alike or ring.diagonal > LARGEST_DIAGONAL
+
+    def start(self, grid: RingGrid | None) -> None:
+        """A first bound: on the grid given, or on a coarse one."""
+        if self.closed:
+            self.excess = 0.0 if self.ring.diagonal <= LARGEST_DIAGONAL else math.inf
+            return
+        self.fixed = grid is not None
+        self.grid = RingGrid() if grid is None else grid
+        _, place, _ = self.whole(self.grid, coarse_only=not self.fixed)
+        self.part, self.level = dataclasses.replace(self.ring, constant=0.0), place.eps
+
+    def whole(self, grid: RingGrid, *, coarse_only: bool = False) -> Found:
+        """One bound on delta, with slack for rounding."""
+        found = bound_on(self.ring, self.eps, self.direction, grid, coarse_only=coarse_only)
+        if not math.isfinite(found[0]):
+            raise NumericalError(f"the ring programme gave {found[0]!r} on {grid!r}")
+        self.best = min(self.best, found[0])
+        return found
+
+    def run(self, grid: RingGrid) -> Found:
+        """One bound on the term that weighs most, which is delta itself without a constant part."""
+        if grid not in self.seen:
+            if self.ring.constant == 0.0:
+                self.seen[grid] = self.whole(grid)
+            else:
+                self.seen[grid] = bound_on(self.part, self.level, self.direction, grid)
+        return self.seen[grid]
+
+    def refine(self, floor: float) -> None:
+        """Search a grid for `rel_error`, and run it; stop as soon as the bound is at most `floor`."""
+        if self.grid is None or self.fixed or self.best <= floor:
+            return
+        grid, goal = self.grid, self.rel_error
+        tail = -float(scipy.special.ndtri(max(1e-4 * goal * self.best / self.ring.bins, 1e-200)))
+        grid = dataclasses.replace(grid, tail=min(max(tail, 5.0), 29.0), prune=1e-3 * goal * self.best)
+        bound, place, curve = self.run(grid)
+        if self.ring.amplitude > 0.0:
+            # a first estimate on equally spaced nodes of y_0, a second on those it asked for
+            for share in (0.5, 0.2):
+                places = spread_z(place, curve, self.direction, share * goal * bound, grid.z_nodes)
+                grid = dataclasses.replace(grid, z_places=places, z_nodes=len(places))
+                if share == 0.5:
+                    bound, place, curve = self.run(grid)
+        grid, s_error = self._double("s_nodes", grid, MOST_S_NODES, 0.2 * goal, floor)
+        white_error = y_error = 0.0
+        if self.ring.white > 0.0:
+            grid, white_error = self._double("white_nodes", grid, MOST_WHITE_NODES, 0.2 * goal, floor)
+        if self.best <= floor:
+            self.grid = grid
+            return
+        if self.ring.amplitude > 0.0:
+            grid, y_error = self._y_step(grid, 0.5 * goal)
+        self.grid = grid
+        last = (self.run(grid) if self.ring.constant == 0.0 else self.whole(grid))[0]
+        if last > self.best * (1.0 + self.rel_error):
+            return  # the Gaussian cap is lower: nothing is known about its excess
+        # half as much again: the parts are measured on coarse grids
+        self.excess = 1.5 * (s_error + white_error + y_error + 0.2 * goal)
+
+    def _double(
+        self, name: str, grid: RingGrid, most: int, goal: float, floor: float
+    ) -> tuple[RingGrid, float]:
+        """Double one resolution, on a coarse y grid, until the next doubling would gain less than `goal`."""
+
+        def with_nodes(count: float) -> RingGrid:
+            if name == "s_nodes":
+                return dataclasses.replace(grid, s_nodes=int(count))
+            return dataclasses.replace(grid, white_nodes=int(count))
+
+        doublings = Ladder.up(getattr(grid, name), most)
+        found = doublings.settle(
+            lambda count: self.run(with_nodes(count))[0], goal=goal, stop=lambda _: self.best <= floor
+        )
+        # the error falls like 1/n at first, like 1/n^2 later: between gain / 3 and gain is left
+        enough = found.before if found.gain <= 0.5 * goal else found.resolution
+        return with_nodes(enough), found.gain
+
+    def _y_step(self, grid: RingGrid, goal: float) -> tuple[RingGrid, float]:
+        """Step of y for a relative error of `goal`: ln delta is linear in the square of the step."""
+        trial = dataclasses.replace(grid, s_nodes=max(grid.s_nodes // 4, 64))
+        coarse, fine = (self.run(dataclasses.replace(trial, y_step=step))[0] for step in TEST_STEPS)
+        slope = max(math.log(coarse / fine), 1e-6) / (TEST_STEPS[0] ** 2 - TEST_STEPS[1] ** 2)
+        step = min(max(math.sqrt(goal / slope), FINEST_STEP), TEST_STEPS[1])
+        return dataclasses.replace(grid, y_step=step), slope * step * step

@@ -1,0 +1,256 @@
+r"""Rings with several exponentials that dominate a Gram matrix.
+
+Rings with up to two exponentials that dominate a Gram matrix.
+
+delta grows along K' - K wherever that difference is copositive: e^T (K' - K) e >= 0 for all e >= 0
+(docs/balls_in_bins_proof.md). It is, where it is a matrix with entries >= 0 plus a positive semidefinite
+one, here a circulant of cosines with weights >= 0; so K' may be below K at some distances if it is far
+enough above at others. Which K' is best is read off the moment bound, as in `dominating`.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import scipy
+
+from dpmech.engines.convex_order.ring import Height, own_decay, ring_shape
+from dpmech.exceptions import NumericalError
+from dpmech.guards import check_integer, check_real
+from dpmech.numerics import UNIT, FloatArray
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureGram:
+    """A b x b covariance, already divided by sigma^2, that depends on the distance round a ring only.
+
+    Every part is a covariance, hence so is the sum.
+
+    Args:
+        bins: b >= 2.
+        white: variance of what is independent from bin to bin, > 0.
+        parts: (amplitude, decay) of each exponential: its variance, > 0, and its correlation from bin to bin
+            on an infinite line, in (0, 1); at most two.
+        constant: variance of what all bins share, >= 0.
+
+    Raises:
+        InvalidParameterError: if a value is outside its range.
+
+    Examples:
+        >>> from dpmech.engines.convex_order.mixture_ring import MixtureGram
+        >>> MixtureGram(4, 0.5, ((1.0, 0.5),), 0.25).profile().round(4).tolist()
+        [1.75, 0.8382, 0.7206]
+    """
+
+    bins: int
+    white: float
+    parts: tuple[tuple[float, float], ...]
+    constant: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=2))
+        object.__setattr__(self, "white", check_real("white", self.white, minimum=0.0, open_minimum=True))
+        object.__setattr__(self, "constant", check_real("constant", self.constant, minimum=0.0))
+        checked = []
+        for amplitude, decay in self.parts:
+            checked.append(
+                (
+                    check_real("amplitude", amplitude, minimum=0.0, open_minimum=True),
+                    check_real(
+                        "decay", decay, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+                    ),
+                )
+            )
+        check_integer("len(parts)", len(checked), minimum=0, maximum=2)
+        object.__setattr__(self, "parts", tuple(checked))
+
+    def profile(self) -> FloatArray:
+        """Entries at ring distances 0, 1, ..., b // 2; shape (b // 2 + 1,)."""
+        values = np.full(self.bins // 2 + 1, self.constant)
+        for amplitude, decay in self.parts:
+            values += amplitude * ring_shape(self.bins, decay)
+        values[0] += self.white
+        return values
+
+    def scaled(self, factor: float) -> "MixtureGram":
+        """Every part times a positive factor: a change of sigma from s to t is the factor (s / t)^2."""
+        factor = check_real("factor", factor, minimum=0.0, open_minimum=True)
+        parts = tuple((amplitude * factor, decay) for amplitude, decay in self.parts)
+        return MixtureGram(self.bins, self.white * factor, parts, self.constant * factor)
+
+    @property
+    def exponential(self) -> float:
+        """The variance of all exponentials together."""
+        return sum(amplitude for amplitude, _ in self.parts)
+
+    @property
+    def mean(self) -> float:
+        """1^T K 1 / b^2, rounded up."""
+        total = self.white / self.bins + self.constant
+        for amplitude, decay in self.parts:
+            # the sum of a geometric series, twice: q^2 / (1 - lam)^2 with q^2 as in `lattice`
+            far = decay**self.bins
+            total += amplitude * (1.0 + decay) / (1.0 - decay) * (1.0 - far) / (1.0 + far) / self.bins
+        return total * (1.0 + 1e-12)
+
+    @property
+    def diagonal(self) -> float:
+        """The entry at distance 0."""
+        return self.white + self.exponential + self.constant
+
+
+# The least white part, relative to the diagonal: the lattice is the coarser, the more there is.
+LEAST_WHITE = (0.005, 0.03)
+# Cosines of all low and of some high frequencies.
+WAVES = np.unique(np.round(np.concatenate([np.arange(16), 16.0 * 1.08 ** np.arange(40)]))).astype(np.int64)
+SCAN = 18
+COARSE_SCAN = 10
+# What a fit has to lower ln delta by to be worth its time.
+CONSTANT_PRICE = 0.03
+SECOND_PRICE = 0.05
+# Eigenvalues that count in a trace over the bins, at most: they grow with the decays.
+MOST_LEADING = 12
+DROPPED = 38.0
+# What the solver may miss constraints by, relative to the diagonal, and rounding of the sums of cosines.
+SOLVER = 5e-7
+SUMS = 1e-12
+
+
+def dominating_mixture(profile: FloatArray, bins: int, *, eps: float, parts: int = 2) -> MixtureGram:
+    """A ring whose delta is not below that of any Gram matrix with at most this profile.
+
+    Args:
+        profile: shape (b // 2 + 1,), the largest entry at each ring distance, diagonal first and largest,
+            positive. K is divided by sigma^2 already.
+        bins: b >= 2.
+        eps: the privacy loss level that the ring is to be good for, >= 0.
+        parts: the most exponentials, 1 or 2.
+
+    Returns:
+        The ring of least moment bound found. Sound for any eps.
+
+    Raises:
+        NumericalError: if none is found.
+    """
+    return _Fits(profile, bins, eps).best(parts)
+
+
+def excess(profile: FloatArray, waves: FloatArray, gram: MixtureGram) -> float:
+    """Smallest entry of K' - K - (sum of waves): where it is >= 0, K' - K is copositive."""
+    return float(np.min(gram.profile() - profile - _cosines(gram.bins) @ waves))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Fit:
+    """A ring, and its price: log of the moment bound plus what its computation has to earn."""
+
+    price: float
+    gram: MixtureGram
+
+
+class _Fits:
+    def __init__(self, profile: FloatArray, bins: int, eps: float) -> None:
+        self.bins, self.top = bins, float(profile[0])
+        self.target = profile / self.top
+        self.height = Height(bins, eps)
+        self.prices = self.height.gradient(profile)
+        self.waves = _cosines(bins)
+        self.own = own_decay(profile, bins)
+
+    def best(self, parts: int) -> MixtureGram:
+        """One exponential, with and without a constant part; then two, without."""
+        lengths = np.linspace(math.log(0.3), math.log(self._longest(1)), SCAN)
+        singles = [(float(length),) for length in lengths]
+        if self.own > 0.0:
+            singles.insert(0, (_length(self.own),))
+        fits = [self._refined(singles, constant=constant) for constant in (False, True)]
+        longest = math.log(self._longest(2))
+        if parts > 1 and longest > math.log(0.5):
+            coarse = np.linspace(math.log(0.3), longest, COARSE_SCAN)
+            pairs = [(float(one), float(other)) for one, other in itertools.combinations(coarse, 2)]
+            # with a constant part as well it would take minutes
+            fits.append(self._refined(pairs, constant=False))
+        found = [fit for fit in fits if fit is not None]
+        if not found:
+            raise NumericalError(f"no ring dominates a profile of {self.bins} bins")
+        return min(found, key=lambda fit: fit.price).gram
+
+    def _longest(self, parts: int) -> float:
+        """The longest correlation, in bins, that leaves few enough eigenvalues near 1."""
+        most = MOST_LEADING if parts == 2 else 4 * MOST_LEADING
+        return max(most * self.bins / DROPPED, 0.4)
+
+    def _refined(self, starts: Sequence[tuple[float, ...]], *, constant: bool) -> _Fit | None:
+        """The best of a scan, improved by a search around it; then with prices at what was found."""
+        scanned = [(self._solve(start, self.prices, constant=constant), start) for start in starts]
+        known = [(fit, start) for fit, start in scanned if fit is not None]
+        if not known:
+            return None
+        fit, start = min(known, key=lambda pair: pair[0].price)
+        top = math.log(self._longest(len(start)))
+        for prices in (self.prices, self.height.gradient(fit.gram.profile())):
+            price = partial(self._price, top=top, prices=prices, constant=constant)
+            simplex = np.array([start, *(np.array(start) + 0.2 * row for row in np.eye(len(start)))])
+            options = {"initial_simplex": simplex, "maxfev": 20 * len(start), "xatol": 1e-3, "fatol": 1e-3}
+            end = scipy.optimize.minimize(price, np.array(start), method="Nelder-Mead", options=options)  # type: ignore[call-overload]  # its stub wants a typed dict
+            lengths = tuple(np.minimum(np.asarray(end.x), top).tolist())
+            better = self._solve(lengths, prices, constant=constant)
+            if better is not None and better.price < fit.price:
+                fit, start = better, lengths
+        return fit
+
+    def _price(self, lengths: FloatArray, *, top: float, prices: FloatArray, constant: bool) -> float:
+        solved = self._solve(tuple(np.minimum(lengths, top).tolist()), prices, constant=constant)
+        return math.inf if solved is None else solved.price
+
+    def _solve(self, lengths: tuple[float, ...], prices: FloatArray, *, constant: bool) -> _Fit | None:
+        """The linear programme for these decays: least priced entries such that K' - K is copositive."""
+        decays = [math.exp(-math.exp(-length)) for length in lengths]
+        if not all(1e-4 < decay < 1.0 - 1e-9 for decay in decays):
+            return None
+        shapes = [np.eye(1, self.target.size)[0], *(ring_shape(self.bins, decay) for decay in decays)]
+        if constant:
+            shapes.append(np.ones(self.target.size))
+        columns = np.stack(shapes, axis=1)
+        solved = scipy.optimize.linprog(
+            np.concatenate([prices @ columns, np.zeros(self.waves.shape[1])]),
+            A_ub=np.hstack([-columns, self.waves]),
+            b_ub=-(self.target + SOLVER),
+            bounds=[(LEAST_WHITE[len(decays) - 1], None)]
+            + [(0.0, None)] * (columns.shape[1] - 1 + self.waves.shape[1]),
+            method="highs",
+        )
+        if solved.x is None:
+            return None
+        values = np.maximum(solved.x, 0.0)
+        parts = tuple(
+            (float(value * self.top), decay)
+            for value, decay in zip(values[1 : 1 + len(decays)], decays, strict=True)
+            if value > 1e-6
+        )
+        shared = float(values[columns.shape[1] - 1]) * self.top if constant else 0.0
+        gram = MixtureGram(self.bins, float(values[0] * self.top), parts, shared)
+        waves = values[columns.shape[1] :] * self.top
+        profile = self.target * self.top
+        short = SUMS * self.top - excess(profile * (1.0 + 64.0 * UNIT), waves, gram)
+        if short > 0.0:
+            if not constant:
+                return None
+            gram = dataclasses.replace(gram, constant=gram.constant + 1.01 * short)
+        cost = float(np.min(self.height.of(gram.profile())))
+        cost += (CONSTANT_PRICE if gram.constant > 0.0 else 0.0) + SECOND_PRICE * (len(parts) - 1)
+        return _Fit(cost, gram)
+
+
+def _length(decay: float) -> float:
+    """Log of the correlation length in bins."""
+    return -math.log(-math.log(decay))
+
+
+def _cosines(bins: int) -> FloatArray:
+    """cos(2 pi k d / b), shape (b // 2 + 1, waves): circulants of these are positive semidefinite."""
+    phases = np.outer(np.arange(bins // 2 + 1), WAVES[bins // 2 >= WAVES])
+    return np.asarray(np.cos(2.0 * np.pi * (phases % bins) / bins))

@@ -1,0 +1,244 @@
+r"""tr (S D)^b for a positive definite S of norm about 1 and a complex diagonal D of norm at most 1.
+
+Only eigenvalues near the unit circle count for large b. A subspace X of k vectors that S D almost maps into
+itself is found; whatever it is, the difference of tr (S D)^b and tr H^b, H the k x k matrix of S D on X, is
+bounded by its residual, squared, and by what S leaves outside of X (docs/balls_in_bins_proof.md).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from dpmech.engines.convex_order.exponentials import Lattice
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import LONGDOUBLE_UNIT, UNIT, FloatArray
+
+Complex = npt.NDArray[np.complex128]
+
+# What eigenvalues under the threshold leave of a trace, in logs.
+DROPPED = 38.0
+# Up to this many states all eigenvectors are computed.
+DENSE = 150
+MOST_LEADING = 60
+MOST_DEPTH = 48
+RESIDUAL = 2e-11
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Leading:
+    """Eigenvectors of S above a threshold."""
+
+    vectors: FloatArray
+    values: FloatArray
+    threshold: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Power:
+    """A power of S D as computed, and a bound on its error in the Frobenius norm."""
+
+    matrix: Complex
+    exponent: int
+    error: float
+
+    def times(self, other: "_Power", norm: float, each: float) -> "_Power":
+        """The product; `norm` bounds S, `each` is the relative error of a product."""
+        sizes = [float(np.linalg.norm(one.matrix)) for one in (self, other)]
+        largest = [
+            min(size + one.error, norm**one.exponent) for size, one in zip(sizes, (self, other), strict=True)
+        ]
+        error = largest[0] * other.error + largest[1] * self.error + self.error * other.error
+        error += each * sizes[0] * sizes[1]
+        return _Power(self.matrix @ other.matrix, self.exponent + other.exponent, error)
+
+
+class Traces:
+    """Traces on one lattice.
+
+    Args:
+        lattice: nodes and steps.
+
+    Raises:
+        NumericalError: if too many eigenvalues of S count (few bins, and many states).
+    """
+
+    def __init__(self, lattice: Lattice) -> None:
+        self.lattice, self.bins, self.size = lattice, lattice.gram.bins, lattice.size
+        spectra = [np.linalg.eigh(step) for step in lattice.steps]
+        values, vectors = np.ones(1), np.ones((1, 1))
+        for value, vector in spectra:
+            values = np.multiply.outer(values, value).reshape(-1)
+            keep = np.abs(values) >= 1e-4 * math.exp(-DROPPED / self.bins)
+            pairs = np.einsum("ia,jb->ijab", vectors, vector).reshape(-1, values.size)
+            values, vectors = values[keep], pairs[:, keep]
+        order = np.argsort(-values)
+        values, vectors = values[order], vectors[:, order]
+        # computed eigenvalues are off by a few N roundings of the largest
+        self.norm = float(values[0]) + 64.0 * UNIT * sum(step.shape[0] for step in lattice.steps)
+        threshold = self.norm * math.exp(-DROPPED / self.bins)
+        count = min(int(np.sum(values >= threshold)) + 1, self.size)
+        if self.size > DENSE and count > MOST_LEADING:
+            raise NumericalError(f"{count} eigenvalues of {self.size} states count for {self.bins} bins")
+        self.leading = _Leading(vectors[:, :count], values[:count], max(threshold, 0.0))
+        self.frobenius = math.prod(float(np.linalg.norm(step)) for step in lattice.steps)
+        self.start: Complex = self.leading.vectors.astype(np.complex128)
+
+    def step(self, block: npt.NDArray[np.inexact]) -> npt.NDArray[np.inexact]:
+        """S times columns, shape (size, m)."""
+        steps = [step.astype(block.real.dtype) for step in self.lattice.steps]
+        if len(steps) == 1:
+            return np.asarray(steps[0] @ block)
+        shape = (steps[0].shape[0], steps[1].shape[0], block.shape[1])
+        first = (steps[0] @ block.reshape(shape[0], -1)).reshape(shape)
+        return np.asarray(np.matmul(steps[1], first).reshape(block.shape))
+
+    def trace(self, defect: Complex, errors: FloatArray) -> tuple[complex, float]:
+        """The trace and a bound on its absolute error, infinite where none was found.
+
+        Args:
+            defect: 1 - D, shape (size,); |D| is at most 1 up to rounding.
+            errors: bounds on the errors of its entries.
+        """
+        diagonal = 1.0 - defect
+        if self.size > DENSE:
+            return self._bounded(defect, errors, self._krylov(diagonal))
+        whole = self._power(diagonal, errors)
+        if self.leading.vectors.shape[1] == self.size:
+            return whole
+        return min(whole, self._bounded(defect, errors, self._dense(diagonal)), key=lambda found: found[1])
+
+    def ceiling(self, defect: FloatArray) -> float:
+        """At least tr (S D)^b for a real D in [0, 1]: |S|_F^2 times a power of the norm of D^(1/2) S D^(1/2).
+
+        For a symmetric matrix A with entries >= 0 and any v > 0 that norm is at most max (A v)_i / v_i.
+        """
+        root = np.sqrt(np.maximum(1.0 - defect, 0.0))
+        vector = np.abs(self.leading.vectors[:, :1]) + 1e-12
+        norm = self.norm
+        for _ in range(60):
+            image = root[:, None] * np.asarray(self.step(root[:, None] * vector))
+            if not np.max(image) > 0.0:
+                # nothing but what underflow takes is left
+                norm = min(norm, 1e-150)
+                break
+            before, norm = norm, min(norm, float(np.max(image / vector)) * (1.0 + 1e-12))
+            if self.bins * (before - norm) < 0.05 * norm and before > norm:
+                break
+            vector = image + 1e-9 * np.max(image)
+        return float(self.frobenius**2 * norm ** (self.bins - 2)) * (1.0 + 1e-9)
+
+    def _power(self, diagonal: Complex, errors: FloatArray) -> tuple[complex, float]:
+        """All of it by squaring, with a running bound on the error of the product in the Frobenius norm.
+
+        A product of complex matrices is off by less than 3 (size + 2) roundings of the product of their
+        norms; the largest singular value of a power is at most that of S to the same power.
+        """
+        each = 3.0 * UNIT * (self.size + 2.0)
+        whole = np.asarray(self.step(np.eye(self.size))) * diagonal[None, :]
+        base = _Power(whole, 1, (float(np.max(errors)) + 8.0 * UNIT) * self.frobenius)
+        product: _Power | None = None
+        left = self.bins
+        while left:
+            if left % 2:
+                product = base if product is None else product.times(base, self.norm, each)
+            left //= 2
+            if left:
+                base = base.times(base, self.norm, each)
+        if product is None:
+            raise NumericalError("there are no bins")
+        return complex(np.trace(product.matrix)), product.error * math.sqrt(self.size) * (1.0 + 1e-9)
+
+    def _dense(self, diagonal: Complex) -> Complex:
+        matrix = np.asarray(self.step(np.eye(self.size))) * diagonal[None, :]
+        values, vectors = np.linalg.eig(matrix)
+        order = np.argsort(-np.abs(values))[: self.leading.vectors.shape[1]]
+        return np.asarray(vectors[:, order])
+
+    def _krylov(self, diagonal: Complex) -> Complex:
+        """Ritz vectors of a block Krylov space that starts at the vectors of the last trace."""
+        count = self.leading.vectors.shape[1]
+        basis = np.linalg.qr(self.start)[0]
+        new, images = basis, np.empty((self.size, 0), dtype=np.complex128)
+        small = np.empty((0, 0), dtype=np.complex128)
+        ritz = basis
+        for depth in range(MOST_DEPTH):
+            image = np.asarray(self.step(diagonal[:, None] * new))
+            old = images.shape[1]
+            images = np.hstack([images, image])
+            grown = np.empty((basis.shape[1],) * 2, dtype=np.complex128)
+            grown[:old, :old] = small
+            grown[:, old:] = basis.conj().T @ image
+            grown[old:, :old] = new.conj().T @ images[:, :old]
+            small = grown
+            if depth % 4 == 3 or basis.shape[1] + count > self.size:
+                values, vectors = np.linalg.eig(small)
+                order = np.argsort(-np.abs(values))[:count]
+                ritz = basis @ vectors[:, order]
+                residual = np.linalg.norm(images @ vectors[:, order] - ritz * values[order])
+                if residual <= RESIDUAL or basis.shape[1] + count > self.size:
+                    break
+            rest = image
+            for _ in range(2):
+                rest = rest - basis @ (basis.conj().T @ rest)
+            new = np.linalg.qr(rest)[0]
+            basis = np.hstack([basis, new])
+        self.start = ritz
+        return ritz
+
+    def _bounded(self, defect: Complex, errors: FloatArray, basis: Complex) -> tuple[complex, float]:
+        """The trace of H^b and how far it may be off; valid for any basis."""
+        bins, count = self.bins, basis.shape[1]
+        exact_diagonal = np.longdouble(1.0) - defect.astype(np.clongdouble)
+        diagonal = 1.0 - defect
+        # X^T D X = 1: the projector X X^T D is then symmetric with respect to D, as S D is
+        gram = basis.T @ (diagonal[:, None] * basis)
+        basis = basis @ scipy.linalg.inv(scipy.linalg.sqrtm(gram))
+        exact = basis.astype(np.clongdouble)
+        moved = exact_diagonal[:, None] * exact
+        images = self.step(moved)
+        off = exact.T @ moved - np.eye(count)
+        form = moved.T @ images
+        matrix = form - off @ form + off @ (off @ form)
+        value = complex(np.trace(np.linalg.matrix_power(matrix, bins)))
+        size = float(np.linalg.norm(basis, 2))
+        off_size = float(np.linalg.norm(off.astype(np.complex128)))
+        if not off_size < 1e-3 or not size < 1e3:
+            return value, math.inf
+        # products in extended precision, and the third power of `off`
+        terms = self.size + sum(step.shape[0] for step in self.lattice.steps) + 4.0 * count
+        lost = 4.0 * LONGDOUBLE_UNIT * terms * size**2 * (1.0 + size**2) + 2.0 * off_size**3
+        first = _power_error(np.asarray(matrix, dtype=np.complex128), lost, bins)
+        # D is not quite what it should be: to first order through X, the rest by norms
+        weights = np.sum(np.abs(basis) ** 2, axis=1)
+        worst = float(np.max(errors))
+        first += 1.1 * bins * float(weights @ errors) * self.norm**bins
+        residual = float(np.linalg.norm((images - exact @ matrix).astype(np.complex128)))
+        residual += 2.0 * worst * size + lost * size
+        offdiagonal = 1.01 * residual * size * (2.0 + size**2) + worst
+        if not bins * offdiagonal < 0.1:
+            return value, math.inf
+        growth = (self.norm + offdiagonal) ** bins * math.exp(bins * offdiagonal)
+        second = bins**2 * math.sqrt(2.0 * count) * offdiagonal**2 * growth
+        second += bins**2 * math.sqrt(self.size) * self.frobenius * worst * offdiagonal * growth
+        return value, 1.01 * (first + second + self._outside(moved, offdiagonal))
+
+    def _outside(self, moved: npt.NDArray[np.inexact], offdiagonal: float) -> float:
+        """What vectors v with X^T D v = 0 contribute: at most |S|_F^2 y^(b - 2), y the norm of S on them."""
+        leading = self.leading
+        frame = np.linalg.qr(np.asarray(moved, dtype=np.complex128).conj())[0]
+        seen = leading.vectors - frame @ (frame.conj().T @ leading.vectors)
+        excess = np.sqrt(np.maximum(leading.values**2 - leading.threshold**2, 0.0))
+        norm = math.hypot(leading.threshold, float(np.linalg.norm(seen * excess[None, :], 2)))
+        norm += offdiagonal + 256.0 * UNIT * max(step.shape[0] for step in self.lattice.steps)
+        mass = (self.frobenius + math.sqrt(self.size) * offdiagonal) ** 2
+        return float(mass * norm ** (self.bins - 2))
+
+
+def _power_error(matrix: Complex, error: float, bins: int) -> float:
+    """|tr (H + E)^b - tr H^b| for |E| <= error."""
+    count = matrix.shape[0]
+    norm = float(np.linalg.norm(matrix, 2))
+    return float(count * bins * error * (norm + error) ** (bins - 1))

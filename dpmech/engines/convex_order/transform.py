@@ -1,0 +1,206 @@
+r"""delta of Balls-in-Bins without sampling, by Laplace transforms on a ring with up to two exponentials.
+
+The likelihood ratio is r = (1/b) sum_l W_l exp(sum_j x_(j,l) - V/2) times what all bins share, so that
+E e^(-zeta r) is the trace of a power of one matrix (`traces`) once the x stand on a lattice (`lattice`), and
+(1 - r / t)_+ lies below a sum of exponentials (`exponential_sums`). Every step raises delta; the proofs
+are in docs/balls_in_bins_proof.md.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.engines.convex_order.exponentials import (
+    Lattice,
+    Majorant,
+    Parts,
+    WhiteLaw,
+    bin_transform,
+    build_lattice,
+    groups_of,
+)
+from dpmech.engines.convex_order.mixture_ring import MixtureGram
+from dpmech.engines.convex_order.traces import DENSE, Traces
+from dpmech.engines.gaussian_mixture import log_add_bound
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import UNIT, FloatArray, spend
+
+ComplexArray = npt.NDArray[np.complex128]
+
+# Shares of the relative error aimed at. They steer the effort; any choice gives a bound.
+SMOOTHING = 0.4
+RIPPLE = 0.1
+WINDOW = 0.02
+LEFT_OUT = 0.1
+DAMPING = 4.0
+GROUP_RATIO = 2.0
+MOST_WIDTH = 0.5
+MOST_EXPONENTS = 6000
+
+
+def mixture_delta(
+    gram: MixtureGram, eps: float, *, rel_error: float, remove: bool, floor: float = 0.0
+) -> float:
+    """Upper bound on delta(eps) of the Balls-in-Bins pair with Gram matrix `gram`, in one direction.
+
+    Deterministic, and the same for any number of threads up to the order of sums in the linear algebra
+    library, which the bound allows for.
+
+    Args:
+        gram: the Gram matrix, or one that dominates it.
+        eps: in [0, 500].
+        rel_error: how far above the truth the bound may lie, relative to it, about; it steers the effort.
+        remove: REMOVE, H_eps(P || Q), or else ADD, H_eps(Q || P).
+        floor: a delta below which this direction need not be resolved, >= 0.
+
+    Returns:
+        The bound. **Guarantee:** an upper bound, rounding included. It is loose where delta is below about
+        1e-9 e^eps (REMOVE) or 1e-9 (ADD): absolute errors are added.
+
+    Raises:
+        NumericalError: if the lattice would be too large, or no bound on its errors is found.
+
+    References:
+        docs/balls_in_bins_proof.md, "Two exponentials: Laplace transforms".
+    """
+    return _Direction(gram, eps, rel_error, floor, remove=remove).bound()
+
+
+class _Direction(Parts):
+    def bound(self) -> float:
+        """Sum over the nodes of what all bins share, in groups that share their transforms."""
+        if not self.remove:
+            closed = log_add_bound(self.gram.diagonal * (1.0 + 1e-12), self.gram.mean, self.eps)
+            if math.exp(min(closed, 0.0)) <= self.floor:
+                return self.floor
+        wanted = WINDOW * self.rel_error * self.scale
+        lattice = build_lattice(self.own, remove=self.remove, ripple=RIPPLE * self.rel_error, outside=wanted)
+        law, top, weights_factor = self.white_law(wanted)
+        run = _Run(lattice, law, self.remove)
+        common = self.common(wanted)
+        groups = groups_of(common.kinks, GROUP_RATIO)
+        caps = [self.cap(common, members) for members in groups]
+        total, left = 0.0, LEFT_OUT * self.rel_error * self.scale
+        sizes = [self.importance(common, members) for members in groups]
+        largest = max(size for size, _ in sizes)
+        for index in sorted(range(len(groups)), key=lambda index: caps[index]):
+            members, cap = groups[index], caps[index]
+            if cap <= left:
+                total, left = total + cap, left - cap
+                continue
+            size, slope = sizes[index]
+            # w^2 / 2 times the density at the kink over delta: from its slope, and near r = 1 from the spread
+            width = math.sqrt(2.0 * SMOOTHING * self.rel_error)
+            width *= min(1.0 / math.sqrt(slope * (slope + 1.0)), self.spread())
+            width *= min((largest / max(size, 1e-300)) ** (1.0 / 3.0), 30.0)
+            kinks, weights = common.kinks[members], common.weights[members]
+            width = min(width, self._most_width(float(kinks.max()), float(weights.sum()), wanted))
+            total += min(run.share(kinks, weights, self._majorant(width, kinks), 0.2 * wanted), cap)
+        factor = math.exp(lattice.log_factor) * weights_factor * common.factor * (1.0 + 2.0 * self.shift)
+        found = (total + common.beyond) * factor + lattice.outside + top * lattice.twice
+        if not math.isfinite(found) or found < 0.0:
+            raise NumericalError(f"the transform gave {found!r} for {self.gram!r}")
+        return min(1.0, found)
+
+    def _most_width(self, kink: float, weight: float, wanted: float) -> float:
+        """Smoothing must not reach r about 1, where all the mass is: kink w phi(distance / w) stays small."""
+        distance = abs(1.0 - 1.0 / kink)
+        height = weight * (kink if self.remove else 1.0) / wanted
+        if distance < 0.3 or height <= math.e:
+            return MOST_WIDTH
+        return min(MOST_WIDTH, distance / math.sqrt(2.0 * math.log(height)))
+
+    def _majorant(self, width: float, kinks: FloatArray) -> Majorant:
+        """Exponents for a group; a long period or strong damping keeps the copies of the payoff small."""
+        largest = float(np.max(kinks))
+        period, damping = 1.0 + 8.0 * width, DAMPING
+        if not self.remove:
+            for _ in range(20):
+                level = math.log(largest * (1.0 + period))
+                rough = self.rough(self.own, level)[1] if level > 1e-3 else 1.0
+                damping = max(DAMPING, math.log(rough / largest / (WINDOW * self.rel_error * self.scale)))
+                if damping <= DAMPING * period:
+                    break
+                period *= 1.2
+        return Majorant(width, period, damping, float(np.min(kinks)) / largest)
+
+
+class _Run:
+    """Transforms on one lattice."""
+
+    def __init__(self, lattice: Lattice, law: WhiteLaw, remove: bool) -> None:  # noqa: FBT001 - one caller
+        self.lattice, self.law, self.remove = lattice, law, remove
+        self.increments = np.exp(lattice.sums()) / lattice.gram.bins
+        self.traces = Traces(lattice)
+        mass, mean, error = lattice.moments()
+        self.mass, self.mean = mass, mean * law.mean
+        self.error = error + (law.sizes.size + 64.0) * 2.0 * UNIT
+
+    def share(self, kinks: FloatArray, weights: FloatArray, majorant: Majorant, negligible: float) -> float:
+        """Sum of weights times the payoff of each kink: E (r - kink)_+ (REMOVE) or E (1 - r / kink)_+."""
+        unit = float(np.max(kinks))
+        negligible /= float(np.sum(weights)) * (unit if self.remove else 1.0)
+        exponents = majorant.exponents() / unit
+        if exponents.size > MOST_EXPONENTS:
+            raise NumericalError(f"{exponents.size} exponents are too many")
+        size, count = self.lattice.size, self.law.sizes.size
+        each = size * (3e-7 * count + 1e-5) if size > 150 else 3e-8 * size * count + 2e-7 * size**2.5
+        spend(exponents.size * each, 8.0 * size * 400.0 + 2e8, what=f"{exponents.size} Laplace transforms")
+        # no transform is larger than that of the real part, which all of them share
+        ceiling = self._ceiling(float(exponents[0].real))
+        if ceiling * float(np.sum(np.abs(majorant.coefficients(1.0)))) <= negligible:
+            found = [(0j, ceiling)] * exponents.size
+        else:
+            found = self._transforms(exponents, majorant, ceiling, negligible)
+        values = np.array([value for value, _ in found])
+        errors = np.array([error for _, error in found])
+        total = 0.0
+        for kink, weight in zip(kinks.tolist(), weights.tolist(), strict=True):
+            theta = kink / unit
+            coefficients = majorant.coefficients(theta)
+            sizes = np.abs(coefficients)
+            high, slope = majorant.line(theta)
+            put = float(np.sum((coefficients * values).real)) + majorant.remainder(theta) * self.mass
+            put += -high * self.mass + slope * self.mean / unit
+            slack = float(sizes @ errors) + 8.0 * UNIT * (sizes.size * float(np.sum(sizes)) + 4.0)
+            slack += self.error * (high * self.mass + slope * self.mean / unit)
+            put += slack
+            if self.remove:
+                put = self.mean - kink * self.mass + kink * put
+                put += (self.error + 8.0 * UNIT) * (self.mean + kink * self.mass)
+            total += weight * max(put, 0.0)
+        return total
+
+    def _transforms(
+        self, exponents: ComplexArray, majorant: Majorant, ceiling: float, negligible: float
+    ) -> list[tuple[complex, float]]:
+        """Transforms and their errors: 0 and the ceiling where that is enough."""
+        sizes = np.max([np.abs(majorant.coefficients(theta)) for theta in (majorant.least, 1.0)], axis=0)
+        found = []
+        left = negligible / max(ceiling, 1e-300)
+        # high frequencies first: many need no transform, and where one finds no bound it is the highest
+        for exponent, size in zip(exponents[::-1].tolist(), sizes[::-1].tolist(), strict=True):
+            if size <= left:
+                left -= size
+                found.append((0j, ceiling))
+                continue
+            found.append(self._transform(complex(exponent), ceiling))
+            if self.lattice.size > DENSE and found[-1][1] >= ceiling:
+                raise NumericalError(f"no bound on the transform at {exponent!r}")
+        return found[::-1]
+
+    def _transform(self, exponent: complex, ceiling: float) -> tuple[complex, float]:
+        """E e^(-exponent r) on the lattice, and its error."""
+        defect, errors = bin_transform(self.increments, self.law, exponent)
+        value, error = self.traces.trace(defect, errors)
+        norm = self.lattice.norm
+        if not error * norm < ceiling:
+            return 0j, ceiling
+        return value * norm, error * norm * (1.0 + 1e-12) + 8.0 * UNIT * abs(value)
+
+    def _ceiling(self, exponent: float) -> float:
+        """At least E e^(-exponent r), exponent real."""
+        defect, errors = bin_transform(self.increments, self.law, complex(exponent))
+        raised = np.maximum(defect.real - errors, 0.0)
+        return min(self.mass * (1.0 + self.error), self.traces.ceiling(raised) * self.lattice.norm)

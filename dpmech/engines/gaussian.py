@@ -1,0 +1,208 @@
+r"""The Gaussian mechanism, exactly: one release of C G + sigma Z for unsampled participation; and its curve.
+
+The Gaussian mechanism, exactly: one release of C G + sigma Z for an unsampled participation.
+
+delta(sigma, eps) = Phi(a) - e^eps Phi(b), a = 1/(2 sigma) - eps sigma, b = -1/(2 sigma) - eps sigma, at
+sensitivity 1 (Balle and Wang 2018, Theorem 8). With Phi(x) = e^{-x^2/2} erfcx(-x/sqrt 2) / 2 the powers
+of e cancel and delta = Phi(a) (1 - erfcx(-b/sqrt 2) / erfcx(-a/sqrt 2)), which keeps its relative
+accuracy for delta down to 1e-300 and eps up to 1e4.
+
+The hockey-stick curve of the Gaussian mechanism at any eps, also below 0, for whole arrays.
+
+With mu = sensitivity / sigma, a = mu / 2 - eps / mu and b = a - mu it is h = Phi(a) - e^eps Phi(b) = Phi(a)
+(1 - r), r = e^eps Phi(b) / Phi(a) = erfcx(-b / sqrt 2) / erfcx(-a / sqrt 2). It is the same in both
+directions, and h(-eps) = 1 - e^-eps + e^-eps h(eps).
+
+References:
+    Balle and Wang 2018, Theorem 8.
+"""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import scipy
+
+from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.numerics import UNIT, Bounds, FloatArray, Provenance, bisect_boundary, quotient_down, quotient_up
+
+_ROOT_HALF = math.sqrt(0.5)
+_ULP = 2.0**-52
+_LARGEST = 1e15
+# Far above the absolute error of numbers below the smallest normal one, 2^-1074 an operation.
+_SUBNORMAL = 1e-320
+
+
+def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
+    """Natural log of delta at sensitivity 1, and a bound on the relative rounding error of delta.
+
+    Args:
+        sigma: at sensitivity 1, > 0.
+        eps: >= 0.
+    """
+    a = 0.5 / sigma - eps * sigma
+    b = -0.5 / sigma - eps * sigma
+    above, below = float(scipy.special.erfcx(-b * _ROOT_HALF)), float(scipy.special.erfcx(-a * _ROOT_HALF))
+    if not above < below:
+        return -math.inf, math.inf
+    ratio = above / below
+    # In units of u = 2^-53, S = 1 / (2 sigma) + eps sigma >= |a|: a and b are off by 2 S, and log Phi has
+    # slope |a| + 1 at most. log_ndtr is log erfcx - a^2 / 2, off by 3 a^2 <= 3 (|a| + 1) S and the error of
+    # erfcx, and sums add |log delta| <= (|a| + 1) S / 2 + 1 / (1 - ratio): less than 8 (|a| + 1) S.
+    # Erfcx is off by 12 (a test sees 8 of scipy's), which enters three times, arguments by 2 S and more; the
+    # slope of log erfcx times that is at most 10, times the ratio and for both; logarithms, exponential and
+    # products add 8. All are divided by 1 - ratio, as delta is, at most: less than 64.
+    error = UNIT * (64.0 / (1.0 - ratio) + 8.0 * (abs(a) + 1.0) * (0.5 / sigma + eps * sigma))
+    return float(scipy.special.log_ndtr(a)) + math.log1p(-ratio), error
+
+
+def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
+    """Lower and upper value of delta at sensitivity 1, rounding included."""
+    log_delta, error = gaussian_log_delta(sigma, eps)
+    if math.isinf(error):
+        # Too private for float64 to tell delta from 0. With m = Phi / phi it is phi(a) (m(a) - m(b)), where
+        # a - b = 1 / sigma and m' = 1 + x m <= 1 for x <= 0; a is below 1e-7 here.
+        a = min(0.5 / sigma - eps * sigma, 0.0)
+        return 0.0, min(1.0, 0.4 / sigma * math.exp(-0.5 * a * a) + _SUBNORMAL)  # phi(0) = 0.3989
+    delta = math.exp(log_delta)
+    return max(0.0, delta * (1.0 - error) - _SUBNORMAL), min(1.0, delta * (1.0 + error) + _SUBNORMAL)
+
+
+def gaussian_sigma(eps: float, delta: float) -> float:
+    """Smallest sigma at sensitivity 1 that meets (eps, delta), rounded up.
+
+    The relative excess is about 1e-12, and below 1e-7 for eps down to 1e-6.
+
+    Raises:
+        UnattainableBudgetError: if it would exceed 1e15.
+
+    Examples:
+        >>> round(gaussian_sigma(8.0, 1e-5), 6)
+        0.600229
+    """
+    sigma = math.exp(gaussian_log_sigma(eps, delta))
+    step = _ULP
+    while gaussian_delta(sigma, eps)[1] > delta:
+        sigma *= 1.0 + step
+        step *= 2.0
+        if step > 1e-3:
+            raise NumericalError(
+                f"rounding errors hide delta={delta!r} at eps={eps!r} for the Gaussian mechanism"
+            )
+    return sigma
+
+
+def gaussian_log_sigma(eps: float, delta: float) -> float:
+    """Log of sigma / sensitivity at (eps, delta), to nearest: for searches, never for a guarantee."""
+    target = math.log(delta)
+
+    def excess(log_sigma: float) -> float:
+        value = gaussian_log_delta(math.exp(log_sigma), eps)[0]
+        return max(value, -1e6) - target
+
+    low, high = -1.0, 1.0
+    while excess(low) < 0.0:
+        low -= 2.0
+    while excess(high) > 0.0:
+        high += 2.0
+        if high > math.log(_LARGEST):
+            raise UnattainableBudgetError(eps, delta, f"sigma / sensitivity would exceed {_LARGEST:g}")
+    # The tolerances are those of a search; no guarantee rests on them.
+    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
+
+
+def gaussian_epsilon(sigma: float, delta: float, *, safe: bool) -> float:
+    """Smallest eps >= 0 at delta for sigma at sensitivity 1, rounded up (`safe`) or down."""
+
+    def value(eps: float) -> float:
+        return gaussian_delta(sigma, eps)[1 if safe else 0]
+
+    if value(0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while value(high) > delta:
+        high *= 2.0
+        if high > 1e300:
+            raise NumericalError(f"eps overflows at sigma={sigma!r}, delta={delta!r}")
+    return bisect_boundary(lambda eps: value(eps) > delta, 0.0, high, safe=safe)
+
+
+class GaussianAccountant(Accountant):
+    """Exact accountant of one Gaussian release whose sensitivity is known within Bounds."""
+
+    amplified: ClassVar[bool] = False
+
+    def __init__(self, sensitivity: Bounds) -> None:
+        self.sensitivity = sensitivity
+        self.by = Provenance("gaussian.analytic", rests_on=(sensitivity.by,))
+        self.guarantee = sensitivity.guarantee
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Exact, up to rounding and the bracket of the sensitivity."""
+        lower = gaussian_delta(quotient_up(sigma, self.sensitivity.lower), eps)[0]
+        upper = gaussian_delta(quotient_down(sigma, self.sensitivity.upper), eps)[1]
+        return Bounds.derived(lower, upper, self.guarantee, self.by)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Exact, up to rounding and the bracket of the sensitivity."""
+        lower = gaussian_epsilon(quotient_up(sigma, self.sensitivity.lower), delta, safe=False)
+        upper = gaussian_epsilon(quotient_down(sigma, self.sensitivity.upper), delta, safe=True)
+        return Bounds.derived(lower, upper, self.guarantee, self.by)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """The smallest sigma, whatever rtol."""
+        sigma = gaussian_sigma(eps, delta) * self.sensitivity.upper
+        for _ in range(60):
+            achieved = self.epsilon(sigma, delta, tolerance=rtol)
+            if achieved.upper <= eps and self.delta(sigma, eps, tolerance=rtol).upper <= delta:
+                return Solution(sigma, achieved)
+            sigma *= 1.0 + 4.0 * _ULP
+        raise NumericalError(
+            f"rounding errors hide eps={eps!r} at delta={delta!r} for the Gaussian mechanism"
+        )
+
+
+# Beyond it erfcx of a negative argument overflows; Phi(a) is 1 there to the last bit.
+_FAR = 30.0
+# Of r, up to how near 1 its relative error is still small beside 1 - r.
+_SMALLEST = 1e-12
+
+
+def gaussian_curve(mu: float, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Log h, and a bound on the relative rounding error of h, where it is known.
+
+    Args:
+        mu: > 0.
+        eps: any real numbers, shape (m,).
+
+    Returns:
+        Two arrays of shape (m,). Where float64 cannot tell r from 1 the logarithm is an upper bound instead,
+        and the error infinite.
+    """
+    a = 0.5 * mu - eps / mu
+    b = a - mu
+    near = np.minimum(a, _FAR)
+    below = scipy.special.erfcx(-near * _ROOT_HALF)
+    with np.errstate(under="ignore"):
+        ratio = np.where(
+            a <= _FAR,
+            scipy.special.erfcx(-np.minimum(b, _FAR) * _ROOT_HALF) / below,
+            np.exp(eps + scipy.special.log_ndtr(b)),
+        )
+    left = 1.0 - ratio
+    # In units of u: a and b are off by S = 4 (mu + |eps| / mu), the slope of log Phi is |a| + 1 at most where
+    # it matters, log_ndtr itself is off by 3 a^2. Erfcx is off by 12 and, of a negative argument x, by 4 x^2;
+    # the exponential of a sum by that sum's parts. What r is off by counts over 1 - r.
+    size = 4.0 * (mu + np.abs(eps) / mu)
+    phi = (np.maximum(-a, 0.0) + 1.0) * size + 3.0 * np.minimum(a, 0.0) ** 2 + 16.0
+    inside = 64.0 + 4.0 * (near**2 + np.minimum(b, _FAR) ** 2) + 10.0 * size
+    inside = np.where(a <= _FAR, inside, 32.0 + 4.0 * np.abs(eps) + (np.maximum(-b, 0.0) + 1.0) * size)
+    known = left > _SMALLEST
+    safe = np.where(known, left, 1.0)
+    error = UNIT * (phi + inside * np.minimum(ratio, 1.0) / safe + 8.0 / safe)
+    logs = scipy.special.log_ndtr(a) + np.log(safe)
+    # With m = Phi / phi, h = phi(a) (m(a) - m(b)) where eps >= 0, and m' = 1 + x m <= 1 for x <= 0; otherwise
+    # h <= Phi(a) - Phi(b) + 1 - e^eps <= mu + |eps|.
+    bound = np.where(a <= 0.0, math.log(mu) - 0.5 * a**2, np.log(mu + np.maximum(-eps, 0.0))) + 1e-9
+    return np.where(known, logs, np.minimum(bound, 0.0)), np.where(known, error, np.inf)

@@ -1,0 +1,72 @@
+"""Mixtures of Gaussians against one Gaussian: closed-form bounds, and importance sampling."""
+
+from dpmech.engines.gaussian_mixture.all_bins_tilt import CollectiveParts
+from dpmech.engines.gaussian_mixture.bin_gram import (
+    bin_gram,
+    check_nonnegative,
+    folded,
+    lower_gram,
+    ring_profile,
+    sampling_gram,
+)
+from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant
+from dpmech.engines.gaussian_mixture.chain_gram import ChainGram, chain_gram
+from dpmech.engines.gaussian_mixture.chain_mixtures import ChainRemove
+from dpmech.engines.gaussian_mixture.estimate import CurveEstimate, estimate_curve
+from dpmech.engines.gaussian_mixture.estimate_accountant import ImportanceAccountant
+from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.half_space import half_space_add
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal, add_mixture, remove_mixture
+from dpmech.engines.gaussian_mixture.moments import (
+    ORDERS,
+    AllocationRenyiAccountant,
+    log_add_bound,
+    log_tail_factor,
+)
+from dpmech.engines.gaussian_mixture.pilots import FarAimError, pilot_size
+from dpmech.engines.gaussian_mixture.points import AddPoint, LiftedGroup, PointGroup, log_mean_exp
+from dpmech.engines.gaussian_mixture.rough_sigma import RoughSample, RoughSigma
+from dpmech.engines.gaussian_mixture.samples import draw_entropy
+from dpmech.engines.gaussian_mixture.streams import Stage, stage_seed
+from dpmech.engines.gaussian_mixture.user_gram import UserGram, lower_tuple_gram, tuple_gram
+
+__all__ = [
+    "ORDERS",
+    "AddPoint",
+    "AddProposal",
+    "AllocationRenyiAccountant",
+    "BinGram",
+    "CertifiedAccountant",
+    "ChainGram",
+    "ChainRemove",
+    "CollectiveParts",
+    "CurveEstimate",
+    "FarAimError",
+    "ImportanceAccountant",
+    "LiftedGroup",
+    "PointGroup",
+    "RemoveProposal",
+    "RoughSample",
+    "RoughSigma",
+    "Stage",
+    "UserGram",
+    "add_mixture",
+    "bin_gram",
+    "chain_gram",
+    "check_nonnegative",
+    "draw_entropy",
+    "estimate_curve",
+    "folded",
+    "half_space_add",
+    "log_add_bound",
+    "log_mean_exp",
+    "log_tail_factor",
+    "lower_gram",
+    "lower_tuple_gram",
+    "pilot_size",
+    "remove_mixture",
+    "ring_profile",
+    "sampling_gram",
+    "stage_seed",
+    "tuple_gram",
+]

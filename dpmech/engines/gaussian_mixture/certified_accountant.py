@@ -1,0 +1,338 @@
+"""The accountant of bounds that hold with probability 1 - beta."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.gaussian import gaussian_epsilon
+from dpmech.engines.gaussian_mixture.certified_bound import CertifiedBound, certified_floor, certify_delta
+from dpmech.engines.gaussian_mixture.certified_curve import whole_curve
+from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.pilots import Pilots, best_aim
+from dpmech.engines.gaussian_mixture.rough_sigma import _SMALLEST_EPS, RoughSample, delta_below
+from dpmech.engines.gaussian_mixture.samples import draw_entropy
+from dpmech.engines.methods import Certified
+from dpmech.engines.profiles import Curve
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_down, quotient_down, up
+
+# Tries in a fixed order: by how much higher in log sigma (or log eps), and the part of beta that each has.
+_TRIES = ((0.0, 0.85), (0.0015, 0.05), (0.005, 0.03), (0.02, 0.01), (0.08, 0.009))
+# The part of beta that the lower end has.
+_FLOOR_SHARE = 0.05
+# Draws times bins that a proof may take, and how much more of them is still tried.
+_WORK = 1.2e8
+# Fewer bins are worth no more draws than so many: what a draw costs beside them begins to count.
+_FEWEST_BINS = 400
+_LEAST_DRAWS = 4000.0
+_HOPELESS = 6.0
+# The same for bounds on delta, which are wide where that is not enough.
+_PATIENT = 4.0
+# The lower end is looked for below the root by this many times what the upper one is above it.
+_FLOOR_GAP = 3.0
+# Between a bound of `delta` from below and the estimate.
+_DELTA_GAP = 1.05
+# ADD is bounded without samples where it is e^-3 of delta, and its bets would need all the work.
+_SMALL_ADD = 3.0
+_NATS = 25.0
+# Down there delta hardly depends on eps, and no amplification is little more.
+_NEAR_NOTHING = 0.01
+# For the slope of log delta.
+_STEP = 0.01
+_LEAST_FALL = 0.1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """Where a proof is tried, in the log of what is searched for (sigma or eps).
+
+    Attributes:
+        pilots: at the root, about.
+        root: where delta meets its target, about.
+        above: how far above that a proof is tried.
+        fall: by how much log delta falls a unit.
+    """
+
+    pilots: Pilots
+    root: float
+    above: float
+    fall: float
+
+    @property
+    def aim(self) -> float:
+        """Where the first proof is tried."""
+        return self.root + self.above
+
+    def pilots_at(self, gram: BinGram, eps: float) -> Pilots:
+        """The pilots for a point: what is proved there is what is handed out, with no rounding between."""
+        return self.pilots.moved(gram, eps, self.pilots.entropy)
+
+
+class CertifiedAccountant(Accountant):
+    """An upper bound that holds with probability 1 - beta, over every probe of one call.
+
+    Sizing uses independent samples; the bound is then drawn at points fixed before its own samples, each with
+    its share of beta.
+
+    Args:
+        gram: the Gram matrix at sigma 1, or one above it.
+        sensitivity: without amplification.
+        method: beta, and where to draw.
+        rng: None for numbers of this call's own.
+        lower: a Gram matrix that is nowhere above, for lower ends; with None they are 0.
+        settled_add: a proved upper bound on ADD at (sigma, eps), for where samples would take too long.
+        reach: how far above the right sigma, in log, a proof may aim; infinite for no limit.
+    """
+
+    def __init__(
+        self,
+        gram: BinGram,
+        sensitivity: Bounds,
+        method: Certified,
+        rng: np.random.Generator | None,
+        *,
+        lower: BinGram | None,
+        settled_add: Callable[[float, float], float] | None = None,
+        reach: float = math.inf,
+    ) -> None:
+        self.gram, self.lower, self.reach = gram, lower, reach
+        self.settled_add = settled_add
+        self.sensitivity = sensitivity
+        self.settings = method
+        # Whoever picks the numbers picks the sigma: only those of this call may count inside delta.
+        self.fresh = rng is None
+        self.entropy = draw_entropy(rng)
+        self.rng = np.random.default_rng(self.entropy)
+        self.guarantee = method.guarantee(inside=False)
+        self.by = self._by(self.guarantee)
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta, which share beta."""
+        del tolerance
+        sampled, half = max(eps, _SMALLEST_EPS), product_down(0.5, self.settings.share(1))
+        pilots = Pilots.at(self.gram.scaled(sigma**-2), sampled, self._entropy(), self.settings.executor)
+        found = certify_delta(
+            pilots.gram,
+            sampled,
+            beta=half,
+            rng=self._fresh(),
+            executor=self.settings.executor,
+            max_samples=int(_PATIENT * self._most()),
+            pilots=self._settled(pilots, sigma, None),
+        )
+        upper = delta_below(found.upper, sampled, eps, sigma / self.sensitivity.upper)
+        lower = 0.0
+        if pilots.weights:
+            goal = math.exp(pilots.log_mean) * (1.0 - min(2.0 * pilots.relative_error, 0.5)) / _DELTA_GAP
+            lower = self._proved_below(pilots, sigma, sampled, goal, half)
+        return self._bounds(min(lower, upper), upper, self.guarantee)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps, which share beta."""
+        del tolerance
+        unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
+        guarantee = self.settings.guarantee(delta, inside=False)
+        if unamplified <= _SMALLEST_EPS:
+            return self._bounds(0.0, unamplified, guarantee)
+        beta, gram = self.settings.share(1, delta), self.gram.scaled(sigma**-2)
+        start = self._rough().epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)
+
+        def at(log_eps: float) -> tuple[BinGram, float]:
+            return gram, math.exp(log_eps)
+
+        search = self._search(at, math.log(max(start, _SMALLEST_EPS)), delta, beta)
+        for further, share in _TRIES:
+            eps = max(math.exp(search.aim + further), _SMALLEST_EPS)
+            if eps >= unamplified:
+                eps = unamplified
+                break
+            pilots = self._settled(search.pilots_at(gram, eps), sigma, delta)
+            if self._certified(pilots, delta, product_down(share, beta)).meets(delta):
+                break
+        else:
+            if unamplified > _NEAR_NOTHING:
+                raise NumericalError(
+                    f"no eps up to {eps!r} could be certified at delta={delta!r} ({self.method})"
+                )
+            eps = unamplified
+        lower = self._floor(
+            search.pilots, sigma, min(math.exp(search.root - _FLOOR_GAP * search.above), eps), delta, beta
+        )
+        return self._bounds(lower, eps, guarantee)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Size on independent samples, then certify a little above; at most a few tries, fixed in advance.
+
+        Beta is inside delta where the random numbers are this call's own: what is certified is then the
+        delta that is left. The aim lies as little above the right sigma as a reasonable number of draws can
+        prove; `rtol` does not enter.
+        """
+        del rtol
+        guarantee = self.settings.guarantee(delta, inside=self.fresh)
+        goal, beta = guarantee.mechanism_delta(delta), self.settings.share(1, delta)
+        rough = self._rough().sigma(
+            self.gram, eps, goal, sensitivity=self.sensitivity.upper, progress=progress
+        )
+
+        def at(log_sigma: float) -> tuple[BinGram, float]:
+            return self.gram.scaled(math.exp(-2.0 * log_sigma)), eps
+
+        search = self._search(at, math.log(rough.sigma), goal, beta, rough.parts)
+        for further, share in _TRIES:
+            sigma = math.exp(search.aim + further)
+            pilots = search.pilots_at(self.gram.scaled(sigma**-2), eps)
+            pilots = self._settled(pilots, sigma, goal)
+            bound = self._certified(pilots, goal, product_down(share, beta))
+            progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
+            if bound.meets(goal):
+                # Log delta is short of the goal by about the first part; the lower end is above the budget's.
+                gap = search.fall * ((1.0 + _FLOOR_GAP) * search.above + further) + math.log(delta / goal)
+                return Solution(
+                    sigma,
+                    self._bounds(self._lower_epsilon(pilots, sigma, delta, gap, beta), eps, guarantee),
+                    bound.samples,
+                    randomness="".join(f"{word:08x}" for word in self.entropy),
+                    method=self.settings.settled(delta),
+                    excess=search.above + further,
+                )
+        raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
+
+    def curve(self, sigma: float, *, rel_error: float) -> Curve:
+        """Both directions at nodes, by `whole_curve`; all bounds share beta, which is outside delta."""
+        settled = self.settled_add
+        return whole_curve(
+            self.gram.scaled(sigma**-2),
+            None if self.lower is None else self.lower.scaled(sigma**-2),
+            quotient_down(sigma, self.sensitivity.upper),
+            settled_add=None if settled is None else lambda eps: settled(sigma, eps),
+            rel_error=rel_error,
+            beta=self.settings.share(1),
+            entropy=self._entropy(),
+            executor=self.settings.executor,
+        )
+
+    def _search(
+        self,
+        at: Callable[[float], tuple[BinGram, float]],
+        start: float,
+        delta: float,
+        beta: float,
+        parts: Collection[str] | None = None,
+    ) -> "_Search":
+        """Where delta meets its target, and how far above that to look for a proof.
+
+        Args:
+            at: the Gram matrix and eps at a point.
+            start: a point near the root.
+            delta: the target.
+            beta: of the proof.
+            parts: of the mixtures, to try; None for all.
+
+        Raises:
+            NumericalError: if no gap can be proved with so many draws as are still tried.
+        """
+        pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
+        if not pilots.weights:
+            return _Search(pilots, start, 0.0, 0.0)
+        further = pilots.moved(*at(start + _STEP), pilots.entropy).of_decider().redrawn()
+        # Both have the same random numbers, so that their difference is known well.
+        fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
+        root = start + (pilots.log_mean - math.log(delta)) / fall
+        if not math.isfinite(root):
+            raise NumericalError(f"no sample reached the payoff at delta={delta!r} ({self.method})")
+        first = product_down(_TRIES[0][1], beta)
+        most = self._most()
+
+        def there(above: float) -> Pilots:
+            return pilots.moved(*at(start + above), self._entropy()).redrawn()
+
+        aim = best_aim(pilots, fall, delta, first, most, there, reach=self.reach)
+        if aim.draws > _HOPELESS * most:
+            raise NumericalError(
+                f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.words} "
+                f"({self.method})"
+            )
+        if aim.pilots is not None:
+            return _Search(aim.pilots, root, start + aim.above - root, fall)
+        larger = pilots.moved(*at(root), self._entropy()).redrawn(int(min(aim.sizing, most)))
+        root += (larger.log_mean - math.log(delta)) / fall
+        return _Search(larger, root, aim.above, fall)
+
+    def _lower_epsilon(self, pilots: Pilots, sigma: float, delta: float, gap: float, beta: float) -> float:
+        """A certified lower bound on eps, where log delta is about `gap` above that of the pilots."""
+        if self.lower is None or not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
+            return 0.0
+        here, below = (
+            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).of_decider().redrawn().log_mean
+            for factor in (1.0, 1.0 - _STEP)
+        )
+        fall = (below - here) / -math.log1p(-_STEP)
+        eps = pilots.eps * math.exp(-gap / fall) if fall > 0.0 else 0.0
+        return self._floor(pilots, sigma, eps, delta, beta)
+
+    def _floor(self, pilots: Pilots, sigma: float, eps: float, delta: float, beta: float) -> float:
+        """`eps`, where delta is proved to be larger there than `delta`; else 0."""
+        if not pilots.weights or eps < _SMALLEST_EPS:
+            return 0.0
+        found = self._proved_below(pilots, sigma, eps, delta, product_down(_FLOOR_SHARE, beta))
+        # Delta falls in eps: no eps up to this one meets it.
+        return next_down(eps) if found >= delta else 0.0
+
+    def _proved_below(self, pilots: Pilots, sigma: float, eps: float, goal: float, beta: float) -> float:
+        """A certified lower bound on delta; drawing ends where the goal is proved."""
+        if self.lower is None:
+            return 0.0
+        return certified_floor(
+            pilots.moved(self.lower.scaled(sigma**-2), eps, self._entropy()),
+            goal,
+            beta,
+            rng=self._fresh(),
+            max_samples=int(self._most()),
+        )
+
+    def _settled(self, pilots: Pilots, sigma: float, delta: float | None) -> Pilots:
+        """Without samples for ADD where these would take long and a bound without samples is small enough."""
+        if self.settled_add is None or "add" not in pilots.weights or pilots.decider == "add":
+            return pilots
+        goal = math.exp(pilots.log_mean) if delta is None else delta
+        if pilots.summary("add").log_mean > math.log(goal) - _SMALL_ADD:
+            return pilots
+        bound = pilots.proposals["add"].log_weight_bound
+        # Where weights are small, bets on them win about their goal over their bound.
+        if math.exp(bound - math.log(goal)) < _WORK / self.gram.bins / _NATS:
+            return pilots
+        upper = self.settled_add(sigma, pilots.eps)
+        return pilots.without("add", upper) if upper <= goal else pilots
+
+    def _certified(self, pilots: Pilots, delta: float, beta: float) -> CertifiedBound:
+        return certify_delta(
+            pilots.gram,
+            pilots.eps,
+            delta,
+            beta=beta,
+            rng=self._fresh(),
+            executor=self.settings.executor,
+            pilots=pilots,
+        )
+
+    def _most(self) -> float:
+        """Draws that a proof may take."""
+        return max(_WORK / max(self.gram.bins, _FEWEST_BINS), _LEAST_DRAWS)
+
+    def _rough(self) -> RoughSample:
+        return RoughSample(self._entropy(), pilots=2, executor=self.settings.executor)
+
+    def _entropy(self) -> tuple[int, ...]:
+        return draw_entropy(self._fresh())
+
+    def _fresh(self) -> np.random.Generator:
+        return np.random.default_rng(self.rng.integers(2**63, size=4))
+
+    def _bounds(self, lower: float, upper: float, guarantee: Guarantee) -> Bounds:
+        return Bounds(lower, upper, guarantee, self._by(guarantee))
+
+    def _by(self, guarantee: Guarantee) -> Provenance:
+        return Provenance(f"{self.gram.family}.certified", {**self.gram.facts, "beta": guarantee.error})

@@ -1,0 +1,316 @@
+r"""Certified bounds on both directions of the whole curve delta(eps): one sample serves many eps.
+
+The weight of a draw is a payoff over a density, and only the payoff knows eps. So the draws of one mixture
+give a bound at every eps of a stretch, each by its own bets and with its own proved bound on the weights.
+Pilots divide the curve into stretches over which delta falls by a few powers of e, and place the nodes; then,
+with everything fixed, the draws that count are made. All bets together fail with probability beta at most.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon
+from dpmech.engines.gaussian_mixture.betting import Bets, LowerBets, UpperBets
+from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, add_mixture, remove_mixture
+from dpmech.engines.gaussian_mixture.pilots import STAGES, adapt
+from dpmech.engines.gaussian_mixture.proposal import Proposal
+from dpmech.engines.gaussian_mixture.rough_sigma import _SMALLEST_EPS
+from dpmech.engines.gaussian_mixture.samples import level_stream, pilot_sample, summarise
+from dpmech.engines.profiles import LEAST_DELTA, Curve, Nodes, placed_nodes
+from dpmech.exceptions import DpmechError, NumericalError
+from dpmech.numerics import FloatArray
+
+PILOT_SAMPLES = 8192
+# A stretch ends where log delta has fallen by so much, or draws spread by so much more than at its start.
+_FALL, _SPREAD = 4.5, 2.5
+# Levels of a stretch at which a pilot is read, and at least so many of them make a stretch.
+_READ, _FEWEST = 48, 4
+# Where a weight may be this much larger than delta, a proof by draws is too dear: the bound on weights stands
+# in.
+_LARGEST_RATIO = 1500.0
+# From this ratio on, at its start, a stretch is the last one; after so many that were too short, too.
+_LAST_RATIO = 300.0
+_HOPELESS = 3
+# Up to this ratio the gap that is asked for is aimed at.
+_EASY = 60.0
+# Most draws of a stretch, as a multiple of what is expected.
+_PATIENCE = 1.5
+_MIXTURES = {
+    "remove": remove_mixture,
+    "add": add_mixture,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CurveSettings:
+    """What is asked of a curve.
+
+    Args:
+        least_eps: the first node, > 0.
+        largest_eps: no node beyond it is drawn for.
+        least_delta: where the curve may end.
+        hull: how much higher than the curve, relative, the line between two nodes may be.
+        upper_gap: how much higher than delta, relative, an upper bound is aimed at.
+        lower_gap: the same for lower bounds.
+    """
+
+    least_eps: float
+    largest_eps: float
+    least_delta: float
+    hull: float
+    upper_gap: float
+    lower_gap: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Stretch:
+    """A piece of one direction.
+
+    Attributes:
+        name: the direction.
+        number: of the stretch; it has random numbers of its own.
+        proposal: the mixture, at its first level.
+        levels: the nodes.
+        weights: pilot weights at the nodes, logs, shape (n, k).
+    """
+
+    name: str
+    number: int
+    proposal: Proposal
+    levels: FloatArray
+    weights: FloatArray
+
+
+def certified_curve(
+    gram: BinGram,
+    lower: BinGram | None,
+    settings: CurveSettings,
+    *,
+    beta: float,
+    entropy: tuple[int, ...],
+    executor: concurrent.futures.Executor | None = None,
+) -> tuple[dict[str, tuple[FloatArray, FloatArray, FloatArray]], int]:
+    """Nodes of both directions, all bounds true with probability at least 1 - beta.
+
+    Args:
+        gram: the Gram matrix K.
+        lower: one that is nowhere above it, for lower bounds; with None they are 0.
+        settings: where nodes are, and how close bounds should be.
+        beta: error probability, in (0, 1).
+        entropy: seeds of every stage.
+        executor: where blocks run.
+
+    Returns:
+        By direction ("remove", "add") eps, lower and upper bounds, each of shape (m,); and the draws that
+        count.
+    """
+    stretches = {name: list(_stretches(name, gram, settings, entropy, executor)) for name in _MIXTURES}
+    gamblers = (1 if lower is None else 2) * sum(
+        one.levels.size for parts in stretches.values() for one in parts
+    )
+    share = math.nextafter(beta / max(gamblers, 1), 0.0)
+    found: dict[str, tuple[FloatArray, FloatArray, FloatArray]] = {}
+    samples = 0
+    for name, parts in stretches.items():
+        eps, least, most = ([np.zeros(0)] for _ in range(3))
+        for one in parts:
+            eps.append(one.levels)
+            upper, drawn = _proved(
+                one, one.proposal, share, settings.upper_gap, entropy, executor, upper=True
+            )
+            most.append(upper)
+            samples += drawn
+            if lower is None:
+                least.append(np.zeros(one.levels.size))
+                continue
+            below = _moved(one.proposal, lower).rounded_to(below=True)
+            bound, drawn = _proved(one, below, share, settings.lower_gap, entropy, executor, upper=False)
+            least.append(bound)
+            samples += drawn
+        found[name] = np.concatenate(eps), np.concatenate(least), np.concatenate(most)
+    return found, samples
+
+
+def _stretches(
+    name: str,
+    gram: BinGram,
+    settings: CurveSettings,
+    entropy: tuple[int, ...],
+    executor: concurrent.futures.Executor | None,
+) -> Iterator[_Stretch]:
+    """From the first eps on, until delta is as small as asked, or nothing can be proved by draws."""
+    start, width, number, hopeless = settings.least_eps, 0.25, 0, 0
+    while start < settings.largest_eps:
+        stop = min(start + width, settings.largest_eps)
+        own = (*entropy, 0 if name == "remove" else 1, number)
+        number += 1
+        # Laid out for the far end, where weights are the rarer; the near end has enough of them.
+        fitted = adapt(
+            _MIXTURES[name](gram, stop), own, STAGES[name], executor, {}, prune=True, bounded=True
+        ).at_level(start)
+        payoffs, densities = pilot_sample(fitted, own, STAGES[name].sizing, PILOT_SAMPLES, executor)
+        levels = np.linspace(start, stop, _READ)
+        weights = fitted.level_weights(payoffs, densities, levels)
+        logs, spreads = _read(weights)
+        bounds = np.array([fitted.at_level(float(eps)).log_weight_bound for eps in levels])
+        good = np.isfinite(logs) & (bounds - logs <= math.log(_LARGEST_RATIO))
+        good &= (logs >= logs[0] - _FALL) & (spreads <= _SPREAD * max(spreads[0], 1.0))
+        reached = int(np.argmin(good)) if not good.all() else _READ
+        if reached < _FEWEST:
+            hopeless += 1
+            width *= 0.3
+            if hopeless >= _HOPELESS or logs[0] < math.log(settings.least_delta):
+                return
+            continue
+        hopeless = 0
+        stop = float(levels[reached - 1])
+        nodes = placed_nodes(levels[:reached], logs[:reached], settings.hull)
+        yield _Stretch(name, number, fitted, nodes, fitted.level_weights(payoffs, densities, nodes))
+        if logs[reached - 1] < math.log(settings.least_delta) or bounds[0] - logs[0] > math.log(_LAST_RATIO):
+            return
+        fall = max((logs[0] - logs[reached - 1]) / (stop - start), 0.1)
+        start, width = stop, min(0.9 * _FALL / fall, 3.0 * width)
+
+
+def _read(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Logs of the mean weights at every level, and relative variances of a weight."""
+    summaries = [summarise(weights[:, level]) for level in range(weights.shape[1])]
+    logs = np.array([one.log_mean for one in summaries])
+    spreads = np.array([one.relative_error**2 * weights.shape[0] for one in summaries])
+    return logs, spreads
+
+
+def _moved(proposal: Proposal, gram: BinGram) -> Proposal:
+    """The same parts and probabilities for another Gram matrix nearby."""
+    made = _MIXTURES["add" if isinstance(proposal, AddProposal) else "remove"](
+        gram, proposal.eps, proposal.names
+    )
+    return made.reweighted(proposal.weights) if made.names == proposal.names else made
+
+
+def _proved(
+    stretch: _Stretch,
+    proposal: Proposal,
+    beta: float,
+    gap: float,
+    entropy: tuple[int, ...],
+    executor: concurrent.futures.Executor | None,
+    *,
+    upper: bool,
+) -> tuple[FloatArray, int]:
+    """Bounds at every level, and how many draws they took."""
+    logs, spreads = _read(stretch.weights)
+    count = stretch.weights.shape[0]
+    gamblers: list[Bets] = []
+    for level, eps in enumerate(stretch.levels):
+        pilot = stretch.weights[:, level]
+        off = min(2.0 * math.sqrt(spreads[level] / count), 0.5)
+        if upper:
+            unit = proposal.at_level(float(eps)).log_weight_bound
+            # Bets on rare large weights win their goal over that size a draw: a wider gap is what they allow.
+            wide = gap * max(1.0, math.exp(unit - logs[level]) / _EASY)
+            goal = math.exp(logs[level]) * (1.0 + off) * (1.0 + min(wide, 1.0))
+            gamblers.append(UpperBets(unit, beta, goal, pilot, rounding=proposal.weight_rounding))
+        else:
+            goal = math.exp(logs[level]) * (1.0 - off) / (1.0 + gap)
+            gamblers.append(
+                LowerBets(float(logs[level]), beta, goal, pilot, rounding=proposal.weight_rounding)
+            )
+    expected = max(one.expected_samples() for one in gamblers)
+    if not math.isfinite(expected):
+        raise NumericalError(f"no bet on a curve of {proposal.gram.bins} bins would be won")
+    limit = int(_PATIENCE * max(expected, PILOT_SAMPLES))
+    own = (*entropy, 2 + upper, 0 if stretch.name == "remove" else 1, stretch.number)
+    drawn = 0
+    with contextlib.closing(
+        level_stream(proposal, stretch.levels, own, STAGES[stretch.name].main, int(expected), executor)
+    ) as stream:
+        while drawn < limit and not all(one.proved for one in gamblers):
+            weights = next(stream)
+            for level, gambler in enumerate(gamblers):
+                if not gambler.proved:
+                    gambler.add(weights[:, level])
+            drawn += weights.shape[0]
+    return np.array([one.bound for one in gamblers]), drawn
+
+
+# How much wider than the hull bounds by draws may be.
+_GAP = 5.0
+# How many nodes of ADD have no draws, and how far they are apart at least; nodes in the tail.
+_MOST_SETTLED, _LEAST_FURTHER = 12, 1.1
+_FAR_NODES = 60
+
+
+def whole_curve(
+    gram: BinGram,
+    lower: BinGram | None,
+    multiplier: float,
+    *,
+    settled_add: Callable[[float], float] | None,
+    rel_error: float,
+    beta: float,
+    entropy: tuple[int, ...],
+    executor: concurrent.futures.Executor | None,
+) -> Curve:
+    """Both directions at nodes, all bounds true with probability at least 1 - beta.
+
+    Args:
+        gram: the Gram matrix K.
+        lower: one that is nowhere above it; with None lower bounds are 0.
+        multiplier: sigma over the sensitivity without amplification, rounded down.
+        settled_add: a proved upper bound on ADD at an eps, without draws; None where there is none.
+        rel_error: by how much, relative, the hull of nodes may be above the curve.
+        beta: error probability, in (0, 1).
+        entropy: seeds of every stage.
+        executor: where blocks run.
+    """
+    settings = CurveSettings(
+        least_eps=_SMALLEST_EPS,
+        largest_eps=gaussian_epsilon(multiplier, LEAST_DELTA, safe=True),
+        least_delta=LEAST_DELTA,
+        hull=rel_error,
+        upper_gap=_GAP * rel_error,
+        lower_gap=2.0 * _GAP * rel_error,
+    )
+    found, _ = certified_curve(gram, lower, settings, beta=beta, entropy=entropy, executor=executor)
+    sides: dict[str, Nodes] = {}
+    for name, (eps, least, most) in found.items():
+        last, bound = (float(eps[-1]), float(most[-1])) if eps.size else (_SMALLEST_EPS, 1.0)
+        further: list[tuple[float, float]] = []
+        if name == "add" and settled_add is not None:
+            further = _settled(settled_add, last, bound, sides["remove"])
+        far = last + np.geomspace(0.25, settings.largest_eps, _FAR_NODES)
+        every = np.concatenate([eps, [one for one, _ in further], far])
+        above = np.concatenate([most, [delta for _, delta in further], np.ones(far.size)])
+        below = np.concatenate([least, np.zeros(len(further) + far.size)])
+        every, places = np.unique(every, return_index=True)
+        plain = np.array([gaussian_delta(multiplier, float(one))[1] for one in every])
+        sides[name] = Nodes.of(every, below[places], np.minimum(above[places], plain))
+    return Curve(sides["remove"], sides["add"])
+
+
+def _settled(
+    bound: Callable[[float], float], eps: float, delta: float, remove: Nodes
+) -> list[tuple[float, float]]:
+    """Eps and bounds on ADD without draws, beyond the last node that has draws.
+
+    Each lies where REMOVE has fallen to the bound of the one before, so that ADD stays below it.
+    """
+    nodes: list[tuple[float, float]] = []
+    for _ in range(_MOST_SETTLED):
+        above = [one for one, upper in zip(remove.eps, remove.upper, strict=True) if upper >= delta]
+        eps = max(max(above, default=0.0), _LEAST_FURTHER * eps)
+        try:
+            delta = bound(eps)
+        except (DpmechError, ArithmeticError):
+            break  # what no bound is known for is bounded by the node before
+        nodes.append((eps, delta))
+        if delta < LEAST_DELTA:
+            break
+    return nodes

@@ -1,0 +1,288 @@
+r"""b-min-sep sampling of a banded strategy: columns, the law of the rest counter, and the likelihood ratio.
+
+One example rests for b - 1 steps after each step that it joined and joins every other step with probability
+p. With pi the set of its steps, P = sum_pi P(pi) N(sum of c_t over pi, sigma^2 I) and Q = N(0, sigma^2 I). C
+has at most b bands, so that the columns of one pi do not overlap, and for `w_t = <c_t, y> / sigma^2`
+
+    dP/dQ = E_pi[exp(sum over t in pi of w_t - K_tt / 2)],    K = C^T C / sigma^2,
+
+which the recursion over the rest counter of `kernels` sums up, O(n) a draw.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from dpmech.engines.gaussian import gaussian_log_delta
+from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.moments import rough_log_delta
+from dpmech.engines.gaussian_mixture.proposal import LogError
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Strategy
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
+
+# What rounding may do to an entry, to its product with a scale, and to that scale: 2 each, and as much again.
+_ENTRY = 16.0 * UNIT
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tilt:
+    """The law of the participations, with each step that is joined counted `e^gains[t]` times.
+
+    Attributes:
+        gains: logs, shape (n,).
+        log_total: log E_P[product of e^gains over the steps joined].
+        joins: probability of joining a step when free to, shape (n,).
+        starts: law of the first step at which it is free to, shape (b,).
+        tails: logs of the same expectations from every step on, shape (n + b,).
+    """
+
+    gains: FloatArray
+    log_total: float
+    joins: FloatArray
+    starts: FloatArray
+    tails: FloatArray
+
+    def marginals(self) -> FloatArray:
+        """The probability of joining each step, shape (n,)."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import joined
+
+        return joined(self.joins, self.starts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChainGram(BinGram):
+    """K of the steps, with the law of who joins them.
+
+    Attributes:
+        banded: columns of C over sigma, c_t[t + k] = banded[t, k] >= 0, shape (n, bands).
+        min_sep: b, at least the number of bands.
+        sampling_prob: p.
+    """
+
+    banded: FloatArray
+    min_sep: int
+    sampling_prob: float
+
+    @property
+    def bins(self) -> int:
+        """The number of steps."""
+        return len(self.banded)
+
+    @property
+    def family(self) -> str:
+        """What routes of accountants with this matrix begin with."""
+        return "chains"
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What those routes say of it."""
+        return {"steps": self.bins, "min_sep": self.min_sep}
+
+    @property
+    def words(self) -> str:
+        """What a draw has so many of."""
+        return f"{self.bins} steps"
+
+    @functools.cached_property
+    def diagonal(self) -> FloatArray:
+        """Squared norms of the columns."""
+        found: FloatArray = np.einsum("tk,tk->t", self.banded, self.banded)
+        return found
+
+    @functools.cached_property
+    def by_lag(self) -> FloatArray:
+        """The columns, shape (bands, n)."""
+        return np.ascontiguousarray(self.banded.T)
+
+    @property
+    def cheap_columns(self) -> bool:
+        """Never read."""
+        return False
+
+    @property
+    def entry_rounding(self) -> float:
+        """Of squared norms of columns."""
+        return 1.01 * (float(self.banded.shape[1]) + 4.0) * UNIT
+
+    def product_rounding(self, total: float, norm: float) -> float:
+        """Through the columns both ways: of each of two sums, as many terms as there are bands."""
+        del norm
+        return 1.01 * (4.0 * float(self.banded.shape[1]) + 8.0) * UNIT * float(self.diagonal.max()) * total
+
+    @property
+    def log_prob(self) -> float:
+        """Log p."""
+        return math.log(self.sampling_prob)
+
+    @property
+    def log_rest(self) -> float:
+        """log(1 - p)."""
+        return math.log1p(-self.sampling_prob) if self.sampling_prob < 1.0 else -math.inf
+
+    @property
+    def rate(self) -> float:
+        """The probability of joining a step: p / (1 + p (b - 1)), the same at all of them."""
+        return self.sampling_prob / (1.0 + self.sampling_prob * (self.min_sep - 1))
+
+    @functools.cached_property
+    def log_starts(self) -> FloatArray:
+        """Logs of the stationary law of the rest counter, shape (b,): 1 : p : ... : p."""
+        law = np.full(self.min_sep, self.sampling_prob)
+        law[0] = 1.0
+        logs: FloatArray = np.log(law) - math.log1p(self.sampling_prob * (self.min_sep - 1))
+        return logs
+
+    def matmat(self, values: FloatArray) -> FloatArray:
+        """K @ values."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import correlate, spread
+
+        rows = np.ascontiguousarray(values.T, dtype=np.float64)
+        means, out = np.zeros_like(rows), np.empty_like(rows)
+        spread(self.banded, rows, means)
+        correlate(self.by_lag, means, out)
+        return out.T
+
+    def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Draws of w under Q, shape (count, n)."""
+        return self.correlated(rng.standard_normal((count, self.bins)))
+
+    def correlated(self, rows: FloatArray) -> FloatArray:
+        """w_t = <c_t, y> / sigma^2 for rows y / sigma, shape (m, n)."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import correlate
+
+        out = np.empty_like(rows)
+        correlate(self.by_lag, rows, out)
+        return out
+
+    def means(self, weights: FloatArray) -> FloatArray:
+        """sum_t weights[t] c_t / sigma for every row, shape (m, n)."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import spread
+
+        out = np.zeros_like(weights)
+        spread(self.banded, weights, out)
+        return out
+
+    def scaled(self, factor: float) -> "ChainGram":
+        """K times a factor."""
+        return dataclasses.replace(self, banded=self.banded * math.sqrt(factor))
+
+    def losses(self, values: FloatArray) -> FloatArray:
+        """Log dP/dQ of rows w, shape (m,)."""
+        return self.log_sums(values, 1.0, -0.5 * self.diagonal)
+
+    def log_sums(self, values: FloatArray, scale: float, offsets: FloatArray) -> FloatArray:
+        """Log E_pi[exp(sum over t in pi of scale w_t + offsets_t)] of rows w, shape (m,)."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import log_sums
+
+        out = np.empty(len(values))
+        log_sums(values, scale, offsets, self.log_prob, self.log_rest, self.log_starts, out)
+        return out
+
+    def sum_rounding(self, largest: float, each: float) -> LogError:
+        """Of `log_sums`, where exponents are of at most that size, each off by at most `each`.
+
+        As numbers, a step multiplies and adds a few times (4 u), and passes the errors of p and 1 - p on,
+        which are exponentials of logarithms; a step that is joined adds that of an exponential and of its
+        exponent.
+        As logs, a step rounds five numbers of at most the size of the result, and takes an exponential and a
+        logarithm of numbers of size 1. At most n / b + 1 steps are joined. What underflows is 1e-28 of a sum.
+        Either way may be taken, so that both are added.
+        """
+        n, joined = self.bins, self.bins / self.min_sep + 1.0
+        rest = 0.0 if self.sampling_prob == 1.0 else abs(self.log_rest)
+        start = math.log(self.min_sep) + 2.0 * abs(self.log_prob) + 1.0
+        size = joined * (largest + abs(self.log_prob)) + n * rest + start
+        steps = joined * (each + ELEMENTARY * (2.0 + abs(self.log_prob)) + 2.0 * UNIT * largest + 6.0 * UNIT)
+        steps += n * (4.0 * UNIT + ELEMENTARY * (1.0 + rest)) + self.min_sep * (UNIT + ELEMENTARY)
+        logs = (n + self.min_sep) * (5.0 * UNIT * size + 2.0 * ELEMENTARY)
+        return LogError(1.05 * (steps + logs + ELEMENTARY * size + 4.0 * UNIT * size), size)
+
+    def tilt(self, gains: FloatArray) -> Tilt:
+        """The participations with each step joined counted `e^gains[t]` times, shape (n,)."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import tails
+
+        found = tails(gains, self.log_prob, self.log_rest, self.min_sep)
+        n, b = self.bins, self.min_sep
+        logs = self.log_starts + found[:b]
+        total = float(np.logaddexp.reduce(logs))
+        joins = np.exp(np.minimum(self.log_prob + gains + found[b : n + b] - found[:n], 0.0))
+        return Tilt(gains, total, joins, np.exp(logs - total), found)
+
+    def patterns(self, tilt: Tilt, rng: np.random.Generator, count: int) -> FloatArray:
+        """Who joins when, 1.0 or 0.0, shape (count, n)."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import draw_patterns
+
+        out = np.zeros((count, self.bins), dtype=np.bool_)
+        draw_patterns(rng.random((count, self.bins + 1)), tilt.joins, np.cumsum(tilt.starts), out)
+        return out.astype(np.float64)
+
+
+def loss_rounding(gram: ChainGram, farthest: float) -> LogError:
+    """Of the losses of rows w, where no |w| is above `farthest`."""
+    top = float(gram.diagonal.max())
+    size = farthest + 0.5 * top
+    return gram.sum_rounding(size, 2.0 * UNIT * size + 0.5 * gram.entry_rounding * top)
+
+
+def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower: bool = False) -> ChainGram:
+    """K at sigma 1, every entry raised by what rounding may hide (lowered for `lower`).
+
+    A delta of larger columns is no smaller (`docs/min_sep_sampling.md`).
+
+    Args:
+        strategy: C >= 0 with at most b bands.
+        min_sep: b.
+        sampling_prob: p in (0, 1].
+        lower: for lower bounds.
+
+    Raises:
+        UnsupportedCombinationError: for a signed C, or more bands than b.
+    """
+    bands = strategy.n if strategy.bands is None else strategy.bands
+    if bands > min_sep:
+        raise UnsupportedCombinationError(
+            f"b-min-sep sampling needs a strategy with at most min_sep={min_sep} bands, {strategy!r} has "
+            f"{bands}",
+            supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= min_sep; "
+            "BallsInBins for the others",
+        )
+    if not strategy.nonnegative:
+        raise UnsupportedCombinationError(
+            f"the dominating pair of b-min-sep sampling is proved for C >= 0; {strategy!r} has negative "
+            "entries",
+            supported="strategies with non-negative entries; MinSep, without sampling, for the others",
+        )
+    columns = _columns(strategy, bands)
+    hidden = 1.01 * strategy.error * np.sqrt(np.einsum("tk,tk->t", columns, columns))[:, None]
+    inside = np.arange(strategy.n)[:, None] + np.arange(bands) < strategy.n
+    sign = -1.0 if lower else 1.0
+    moved = np.maximum(columns * (1.0 + sign * _ENTRY) + sign * hidden, 0.0)
+    return ChainGram(np.ascontiguousarray(np.where(inside, moved, 0.0)), min_sep, sampling_prob)
+
+
+@rough_log_delta.register
+def _rough_log(gram: ChainGram, eps: float) -> float:
+    """Log of a number within a few orders of magnitude of delta, as of one Gaussian; to start at."""
+    own = gram.diagonal
+    others = gram.matvec(np.ones(gram.bins)) - own
+    square = gram.rate**2 * float(np.sum(np.expm1(np.minimum(own, 50.0)) + others))
+    return gaussian_log_delta(1.0 / math.sqrt(max(math.log1p(square), 1e-12)), eps)[0]
+
+
+def _columns(strategy: Strategy, bands: int) -> FloatArray:
+    """c_t[t + k], shape (n, bands); what is past the last step does not matter."""
+    factors = strategy.factored
+    spend(2e-8 * strategy.n * bands, 64.0 * strategy.n * bands, what=f"{strategy.n} columns of {bands} bands")
+    if factors is not None:
+        row = factors.coefs[:bands]
+        scale = np.ones(strategy.n) if factors.scale is None else factors.scale
+        return scale[:, None] * row
+    spend(0.0, 16.0 * strategy.n**2, what=f"a dense matrix of {strategy.n} steps")
+    dense = strategy.to_dense()
+    out = np.zeros((strategy.n, bands))
+    for k in range(bands):
+        out[: strategy.n - k, k] = np.diagonal(dense, -k)
+    return out

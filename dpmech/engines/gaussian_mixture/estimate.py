@@ -1,0 +1,442 @@
+r"""Estimates of delta(eps) by importance sampling, at one eps or along the curve.
+
+delta(eps) of Balls-in-Bins by importance sampling: an estimate, at the same cost for every delta.
+
+`delta = max(H_eps(P||Q), H_eps(Q||P))` for the dominating pair of the balls-in-bins paper (Lemma 3.2), both
+terms from its b x b Gram matrix. A pilot on its own random numbers sets the probabilities of the mixture
+and the sample size; the interval comes from a main run of that fixed size, so the pilot does not bias it.
+
+Delta at many eps, estimated by plain importance sampling, with what the sample is worth.
+
+The proposals are those of the certified curve, for there is no better way to reach a delta of 1e-12; nothing
+else is shared. No bets, no bounds on weights: means of weights and their standard errors, at eps that
+somebody else chose.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.mixtures import add_mixture, remove_mixture
+from dpmech.engines.gaussian_mixture.pilots import FLOORS, LEAST_PROBABILITY, STAGES, adapt, pilot_size
+from dpmech.engines.gaussian_mixture.proposal import Proposal
+from dpmech.engines.gaussian_mixture.samples import (
+    WeightSummary,
+    draw_entropy,
+    likelihood_interval,
+    pilot_sample,
+    summarise,
+    weight_sample,
+)
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_integer, check_real
+from dpmech.numerics import FloatArray, Ladder
+
+CARRIERS = 3
+LEAST_SHOWN = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingPlan:
+    """What a pilot decided, to be used again at nearby sigma with the same random numbers.
+
+    Attributes:
+        entropy: seeds of every block.
+        remove_parts: names of the REMOVE parts.
+        remove_weights: their probabilities.
+        add_parts: names of the ADD parts.
+        add_weights: their probabilities.
+        remove_samples: size of the REMOVE run.
+        add_samples: size of the ADD run.
+        enlarged: whether the sizes were raised because a first sample did not show its tail; the main runs
+            then have random numbers of their own.
+    """
+
+    entropy: tuple[int, ...]
+    remove_parts: tuple[str, ...]
+    remove_weights: tuple[float, ...]
+    add_parts: tuple[str, ...]
+    add_weights: tuple[float, ...]
+    remove_samples: int
+    add_samples: int
+    enlarged: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectionEstimate:
+    """One direction of delta (an estimate).
+
+    Attributes:
+        delta: the mean weight.
+        lower: the lower end of its interval.
+        upper: the upper end.
+        relative_error: relative standard error.
+        effective_samples: (sum w)^2 / sum w^2.
+        largest_share: the largest weight over the sum.
+        tail_shape: Pareto shape of the largest weights (NaN where too few are positive).
+        weight_bound: a proved bound on every weight; infinite where there is none.
+        samples: how many were drawn.
+        carried: the share of the estimate that each part of the proposal carried.
+    """
+
+    delta: float
+    lower: float
+    upper: float
+    relative_error: float
+    effective_samples: float
+    largest_share: float
+    tail_shape: float
+    weight_bound: float
+    samples: int
+    carried: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """delta(eps) with a two-sided confidence interval (an estimate, not a bound).
+
+    Attributes:
+        eps: the privacy loss level.
+        delta: the larger of the two directions.
+        lower: the lower end.
+        upper: the upper end.
+        confidence: the level that the interval aims at.
+        remove: H_eps(P||Q).
+        add: H_eps(Q||P).
+        plan: reuse it at other sigma for common random numbers.
+    """
+
+    eps: float
+    delta: float
+    lower: float
+    upper: float
+    confidence: float
+    remove: DirectionEstimate
+    add: DirectionEstimate
+    plan: SamplingPlan
+
+    @property
+    def samples(self) -> int:
+        """Draws of the main runs, both directions."""
+        return self.remove.samples + self.add.samples
+
+    @property
+    def deciding(self) -> DirectionEstimate:
+        """The direction with the larger delta."""
+        return self.remove if self.remove.delta >= self.add.delta else self.add
+
+    @property
+    def relative_error(self) -> float:
+        """Relative standard error of the direction that decides."""
+        return self.deciding.relative_error
+
+    @property
+    def carriers(self) -> dict[str, float | str]:
+        """The direction that decides, and which parts of the proposal carried it, the largest share first."""
+        shares = sorted(self.deciding.carried.items(), key=lambda item: -item[1])
+        shown = {name: float(share) for name, share in shares[:CARRIERS] if share >= LEAST_SHOWN}
+        return {"direction": "REMOVE" if self.deciding is self.remove else "ADD"} | shown
+
+
+# Relative errors that samples are sized for: what is asked for between two of them gets the smaller.
+_DIGITS = ("5", "3", "2", "1.5", "1", "0.7")
+REL_ERRORS = Ladder(tuple(float(f"{digits}e-{power}") for power in range(1, 5) for digits in _DIGITS)[:-1])
+LARGEST_SHARE = 0.01
+LARGEST_SHAPE = 0.5
+DOUBTFUL_SHAPE = 0.3
+SAFE_SHARE = 0.002
+NEGLIGIBLE = 1e-3
+EXEMPT = 0.05
+# Of the error: for the first sample and for the enlarged one. Each is one chance to miss; the second is rare.
+ERROR_SHARES = (0.9, 0.1)
+
+
+def estimate_delta(
+    gram: BinGram,
+    eps: float,
+    *,
+    rel_error: float = 0.02,
+    confidence: float = 0.9999,
+    rng: np.random.Generator | None = None,
+    executor: concurrent.futures.Executor | None = None,
+    max_samples: int = 4_000_000,
+    plan: SamplingPlan | None = None,
+) -> Estimate:
+    r"""delta(eps) of the dominating pair with Gram matrix `gram`, both directions, by importance sampling.
+
+    **Guarantee:** estimate. The interval is an empirical likelihood interval of level `confidence` (each
+    direction at half the error, so that they hold together); it is asymptotic. It is refused where the
+    sample does not show the tail: where one weight exceeds 1 % of the sum; and, unless the proved weight
+    bound alone keeps every possible weight below 1 % of the sum, where the Pareto shape of the largest
+    weights is 0.5 or more (no finite variance). A direction whose proved weight bound, or whose upper end,
+    is below 1/20 of the other direction is exempt: it would have to be 20 times what its sample shows.
+    Before it refuses, it draws one larger sample: at least four times the size, with random numbers of its
+    own, so that what the first one showed does not bias the second. Each sample has its share of the error
+    (nine tenths and one), so that the level holds over both.
+
+    The result depends on `rng` (or the plan) alone, not on the executor.
+
+    Args:
+        gram: the Gram matrix K.
+        eps: in [1e-4, 1e4].
+        rel_error: relative standard error aimed at, in [1e-4, 0.5]; the sample is sized for the largest of
+            0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, ... that is at most this.
+        confidence: level of the interval, in (0, 1).
+        rng: seeds the blocks; None takes operating system entropy. Not read where a plan is given.
+        executor: where to run blocks; None runs them here.
+        max_samples: most draws of a main run.
+        plan: an earlier plan: the same random numbers, probabilities and sizes, with design points solved
+            anew.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        InvalidParameterError: if an argument is out of range, or the plan does not fit.
+        NumericalError: if the weights are too uneven, or all 0.
+
+    References:
+        The balls-in-bins paper, Lemma 3.2 (the dominating pair); `proposals.tuples`, `design_points`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+        >>> result = estimate_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1))
+        >>> result.lower < 0.126937 < result.upper
+        True
+    """
+    eps = check_real("eps", eps, minimum=1e-4, maximum=1e4)
+    rel_error = check_real("rel_error", rel_error, minimum=1e-4, maximum=0.5)
+    confidence = check_real(
+        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+    )
+    max_samples = check_integer("max_samples", max_samples, minimum=1000)
+    remove = remove_mixture(gram, eps)
+    add = add_mixture(gram, eps)
+    if plan is None:
+        plan = _plan(remove, add, draw_entropy(rng), REL_ERRORS.within(rel_error), max_samples, executor)
+    remove = _planned(remove, plan, plan.remove_parts, plan.remove_weights)
+    add = _planned(add, plan, plan.add_parts, plan.add_weights)
+    while True:
+        level = 1.0 - 0.5 * (1.0 - confidence) * ERROR_SHARES[plan.enlarged]
+        removed = _direction(remove, plan, "remove", level, executor)
+        added = _direction(add, plan, "add", level, executor)
+        doubts = (_doubt("REMOVE", removed, added), _doubt("ADD", added, removed))
+        if not any(doubts):
+            break
+        sizes = _larger(removed, max_samples), _larger(added, max_samples)
+        if plan.enlarged or (plan.remove_samples, plan.add_samples) == sizes:
+            raise NumericalError(doubts[0] or doubts[1])
+        plan = dataclasses.replace(plan, remove_samples=sizes[0], add_samples=sizes[1], enlarged=True)
+    return Estimate(
+        eps=eps,
+        delta=max(removed.delta, added.delta),
+        lower=max(removed.lower, added.lower),
+        upper=max(removed.upper, added.upper),
+        confidence=confidence,
+        remove=removed,
+        add=added,
+        plan=plan,
+    )
+
+
+def _planned(
+    proposal: Proposal, plan: SamplingPlan, names: tuple[str, ...], weights: tuple[float, ...]
+) -> Proposal:
+    """The proposal with the plan's probabilities; a part that the plan did not have gets a small one."""
+    if len(names) != len(weights) or not set(names) & set(proposal.names):
+        raise InvalidParameterError("plan", plan, f"a plan with the parts {proposal.names}")
+    known = dict(zip(names, weights, strict=True))
+    found = np.array([known.get(name, LEAST_PROBABILITY) for name in proposal.names])
+    return proposal.reweighted(found / found.sum())
+
+
+def _plan(
+    remove: Proposal,
+    add: Proposal,
+    entropy: tuple[int, ...],
+    rel_error: float,
+    max_samples: int,
+    executor: concurrent.futures.Executor | None,
+) -> SamplingPlan:
+    remove = adapt(remove, entropy, STAGES["remove"], executor, FLOORS)
+    size = pilot_size(remove.gram.bins)
+
+    def seen(name: str, proposal: Proposal, count: int) -> WeightSummary:
+        sample = weight_sample(proposal, entropy, STAGES[name].sizing, count, executor)
+        return summarise(sample.log_weights)
+
+    removed = seen("remove", remove, 2 * size)
+    pilots = {"remove": (remove, removed)}
+    if add.log_weight_bound > removed.log_mean + math.log(NEGLIGIBLE):
+        add = adapt(add, entropy, STAGES["add"], executor, {})
+        pilots["add"] = (add, seen("add", add, 2 * size))
+    top = max(pilot.log_mean for _, pilot in pilots.values())
+    sizes = {"add": size}
+    for name, (proposal, pilot) in pilots.items():
+        sizes[name] = 2 * size
+        if pilot.log_mean == -math.inf:
+            continue
+        importance = math.exp(max(pilot.log_mean - top, -40.0))
+        needed = pilot.samples * (pilot.relative_error * importance / rel_error) ** 2
+        if importance > NEGLIGIBLE:
+            needed = max(needed, pilot.samples * pilot.largest_share / SAFE_SHARE, 2.0 * size)
+            if pilot.tail_shape > DOUBTFUL_SHAPE:
+                safe = math.exp(min(proposal.log_weight_bound - pilot.log_mean, 60.0)) * 1.2 / LARGEST_SHARE
+                needed = safe if safe < 3.0 * needed else needed
+        sizes[name] = int(min(max(needed, sizes[name]), max_samples))
+    return SamplingPlan(
+        entropy,
+        remove.names,
+        tuple(remove.weights.tolist()),
+        add.names,
+        tuple(add.weights.tolist()),
+        sizes["remove"],
+        sizes["add"],
+    )
+
+
+def _larger(one: DirectionEstimate, max_samples: int) -> int:
+    """Four times the size, or up to sixteen where the proved bound then keeps every weight small."""
+    enough = 1.2 * one.weight_bound / (LARGEST_SHARE * max(one.lower, 1e-300))
+    factor = min(max(4.0, enough / one.samples), 16.0)
+    return int(min(factor * one.samples, max_samples))
+
+
+def _direction(
+    proposal: Proposal,
+    plan: SamplingPlan,
+    name: str,
+    level: float,
+    executor: concurrent.futures.Executor | None,
+) -> DirectionEstimate:
+    samples = plan.remove_samples if name == "remove" else plan.add_samples
+    stage = STAGES[name].enlarged if plan.enlarged else STAGES[name].main
+    sample = weight_sample(proposal, plan.entropy, stage, samples, executor)
+    if np.any(np.isnan(sample.log_weights)):
+        raise NumericalError(f"a weight of the {name} direction is not a number")
+    summary: WeightSummary = summarise(sample.log_weights)
+    bound = (
+        math.exp(min(proposal.log_weight_bound, 700.0)) if proposal.log_weight_bound < math.inf else math.inf
+    )
+    if np.ptp(np.exp(np.maximum(sample.log_weights, -745.0))) == 0.0 or summary.log_mean == -math.inf:
+        lower, upper = 0.0, bound
+    else:
+        lower, upper = likelihood_interval(sample.log_weights, level)
+    return DirectionEstimate(
+        delta=math.exp(summary.log_mean),
+        lower=lower,
+        upper=min(upper, bound),
+        relative_error=summary.relative_error,
+        effective_samples=summary.effective_samples,
+        largest_share=summary.largest_share,
+        tail_shape=summary.tail_shape,
+        weight_bound=bound,
+        samples=summary.samples,
+        carried=dict(zip(proposal.names, sample.shares.tolist(), strict=True)),
+    )
+
+
+def _doubt(name: str, one: DirectionEstimate, other: DirectionEstimate) -> str:
+    """Why the interval of a direction that could decide cannot be trusted; empty where it can."""
+    if min(one.upper, one.weight_bound) <= EXEMPT * other.lower:
+        return ""
+    facts = (
+        f"{name} weights: mean {one.delta:.4g}, largest {one.largest_share:.3%} of the sum of {one.samples}, "
+        f"effective samples {one.effective_samples:.0f}, Pareto shape {one.tail_shape:.2f}, "
+        f"proved bound {one.weight_bound:.4g}"
+    )
+    if one.delta <= 0.0:
+        return f"no sample had a positive weight; {facts}"
+    if one.largest_share > LARGEST_SHARE:
+        return f"one weight exceeds {LARGEST_SHARE:.0%} of the sum; {facts}"
+    bounded = one.weight_bound <= LARGEST_SHARE * one.samples * one.lower
+    if not bounded and one.tail_shape >= LARGEST_SHAPE:
+        return f"the tail of the weights is too heavy for an interval; {facts}"
+    return ""
+
+
+# Over so much of log delta eps share their draws, and how many of them do at most.
+_STRETCH, _WIDEST = 4.0, 100
+# Draws of a stretch at first, and at most; the relative standard error that is aimed at.
+_FIRST, _MOST, _AIM = 8192, 65_536, 0.015
+# No smaller delta is told apart.
+_NOTHING = 1e-290
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CurveEstimate:
+    """Estimates of one direction at given eps; all arrays of shape (m,).
+
+    Attributes:
+        delta: mean weights.
+        relative_error: standard errors over the means; infinite where no draw had a weight.
+        largest_share: the part of the sum that the largest weight has.
+        samples: draws in all.
+    """
+
+    delta: FloatArray
+    relative_error: FloatArray
+    largest_share: FloatArray
+    samples: int
+
+
+def estimate_curve(
+    gram: BinGram,
+    eps: FloatArray,
+    about: FloatArray,
+    *,
+    add: bool,
+    rng: np.random.Generator | None,
+    executor: concurrent.futures.Executor | None = None,
+) -> CurveEstimate:
+    """Delta of one direction at given eps.
+
+    **Guarantee:** estimate; where a sample does not show the tail, `relative_error` and `largest_share` say
+    so.
+
+    Args:
+        gram: the Gram matrix K.
+        eps: increasing, > 0, shape (m,).
+        about: what delta is there, about, shape (m,): it decides which eps share draws, and no more.
+        add: H(Q || P), else H(P || Q).
+        rng: seeds the draws; None takes operating system entropy.
+        executor: where blocks run.
+    """
+    name = "add" if add else "remove"
+    entropy = draw_entropy(rng)
+    found: list[tuple[float, float, float]] = []
+    samples = 0
+    for number, part in enumerate(_stretches(about)):
+        levels, own = eps[part], (*entropy, number)
+        make = add_mixture if add else remove_mixture
+        # Laid out for the far end, where weights are the rarer; the near end has enough of them.
+        fitted = adapt(make(gram, float(levels[-1])), own, STAGES[name], executor, {})
+        fitted = fitted.at_level(float(levels[0]))
+        size = _FIRST
+        for stage in (STAGES[name].main, STAGES[name].enlarged):
+            payoffs, densities = pilot_sample(fitted, own, stage, size, executor)
+            weights = fitted.level_weights(payoffs, densities, levels)
+            seen = [summarise(weights[:, level]) for level in range(levels.size)]
+            samples += payoffs.size
+            worst = max(one.relative_error for one in seen)
+            if worst <= _AIM:
+                break
+            size = int(min(max(1.2 * size * min(worst / _AIM, 100.0) ** 2, 2.0 * size), _MOST))
+        found.extend((math.exp(one.log_mean), one.relative_error, one.largest_share) for one in seen)
+    delta, error, share = (np.array(column) for column in zip(*found, strict=True))
+    return CurveEstimate(delta, error, share, samples)
+
+
+def _stretches(about: FloatArray) -> Iterator[slice]:
+    """Which entries share draws: neighbours, while delta falls by little."""
+    logs = np.log(np.maximum(about, _NOTHING))
+    first = 0
+    for index in range(1, logs.size + 1):
+        if index == logs.size or logs[first] - logs[index] > _STRETCH or index - first >= _WIDEST:
+            yield slice(first, index)
+            first = index

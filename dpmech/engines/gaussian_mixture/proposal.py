@@ -1,0 +1,288 @@
+r"""Proposals of importance sampling: mixtures with known densities, weights, and what rounding does to them.
+
+What rounding does to the weight of a draw: a proved bound, from the sizes of the numbers that enter it.
+
+The *draw* is taken as it is: floats y, a tuple, all with exactly the law that the mixture is said to have.
+That is assumed, and no part of the bound. Normal numbers are floats; a choice among c (a part, a bin, a
+tuple, a cell of a site) inverts a uniform number on a grid of 2^-53 against a rounded cumulative sum, whose
+law differs from the one that is said by at most 4 c 2^-53 in total variation, for the weights as they are in
+float64: each end of a choice's interval is off by a rounding of the sum, one of its division by the total and
+one of the grid, and the total by c roundings. Who joins a step (`ChainGram.patterns`) differs by a grain of
+the grid and the rounding of a probability for each of the n steps. Within a cell the normal quantile is
+rounded. Nothing of this is counted, neither here nor in beta.
+
+The bound is on what is computed from them, the loss L(y) and the log densities log D_j(y), against the same
+functions in exact arithmetic. u = 2^-53 is the unit roundoff, E = 8 u the relative error that is granted to
+exp, log, expm1 and log1p (`numerics.ELEMENTARY`).
+
+**Lemma (mean of exponentials).** Let x_1, ..., x_b be computed with errors of at most h each, |x_k| <= M,
+and let m = log((1/b) sum_k e^x_k) be computed as `top + log(mean(exp(x - top)))`. The result is off by at
+most h + 1.05 (u (2 log b + b + 2 M + 8) + E (1 + log b)).
+
+*Proof.* Errors of the x_k move m by at most h, as m is 1-Lipschitz in the sup norm. A difference x_k - top
+is off by u |x_k - top| of itself, which multiplies its term by e^(+-u |x_k - top|). With p_k the share of a
+term in the sum, sum_k p_k (top - x_k) <= log b: it is top - m - log b plus the entropy of p, and top <= m +
+log b. So the sum moves by 1.01 u log b at most, terms that underflow aside (b e^-745 of it). The exponential
+adds E, a sum of b positive terms in any order (b - 1) u, the division u. The mean lies in [1 / b, 1], so its
+logarithm is off by E log b, and the last addition by u (M + log b). The factor 1.05 covers products of these
+errors, all below 1e-3. QED
+
+**Losses and payoffs.** If every loss is off by at most l, then (e^L - e^eps)_+ <= e^l (e^(L' + l) -
+e^eps)_+ e^-l for the computed L': a payoff taken at L' + l is not below the exact one, and at L' - l not
+above it (for ADD with the signs exchanged). So the relative error of a difference that nearly vanishes never
+enters: `Proposal.payoff_side` moves the loss by l to the side that a bound needs, and what is left is a
+relative error of the payoff as computed.
+
+**Densities.** All D_j are e^(linear) or means of such. A density that is off by a factor e^(+-r) at most in
+every part is so in the mixture. `Proposal.weight_rounding` is the r of all parts, of the payoff, the mixture
+and the proved bound on weights together; the bets allow for it.
+
+The mixtures that samples come from: parts with known densities, and the weight of a sample.
+
+A proposal draws (y, i), y the statistics of `gram` and i a tuple of bins, from a mixture whose parts all
+have known densities D_j against `Q(dy) kappa(i|y)` (see `tuples.py`). The weight of a sample is
+`f(y) / sum_j alpha_j D_j`, with `f = (e^L - e^eps)_+` for REMOVE and `(1 - e^(eps + L))_+` for ADD; its
+mean is the delta of that direction, exactly, whatever the alpha_j.
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Iterator
+from typing import NamedTuple, Self
+
+import numpy as np
+import scipy
+
+from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, IntArray
+
+# No normal number that float64 can be drawn as is farther from 0: P(|z| > 40) < 1e-349.
+farthest_normal = 40.0
+
+
+class LogError(NamedTuple):
+    """A log density, as computed.
+
+    Attributes:
+        error: how far it is off at most.
+        size: how large its absolute value is at most.
+    """
+
+    error: float
+    size: float
+
+    def plus(self, error: float, size: float) -> "LogError":
+        """With an addend of that error and size; the addition rounds, too."""
+        return LogError(self.error + error + UNIT * (self.size + size), self.size + size)
+
+    def times(self, factor: float) -> "LogError":
+        """Multiplied by a float."""
+        size = abs(factor) * self.size
+        return LogError(abs(factor) * self.error + UNIT * size, size)
+
+
+def mean_rounding(count: int, size: float, each: float) -> LogError:
+    """Log mean exp of `count` exponents of at most that size, each off by at most `each`: the lemma.
+
+    It covers log sum exp, too: log(count) is one of the sizes.
+    """
+    logs = math.log(count)
+    own = UNIT * (2.0 * logs + count + 2.0 * size + 8.0) + ELEMENTARY * (1.0 + logs)
+    return LogError(each + 1.05 * own, size + logs)
+
+
+def sum_product_rounding(terms: int, weight: float, size: float) -> float:
+    """An inner product of `terms` terms, in any order: absolute values of one side add up to `weight`.
+
+    Args:
+        terms: how many.
+        weight: sum of the absolute values of one factor.
+        size: the largest absolute value of the other.
+    """
+    return 1.01 * UNIT * (terms + 2.0) * weight * size
+
+
+def payoff_rounding(eps: float, largest_loss: float) -> float:
+    """Relative error of a payoff (e^L - e^eps)_+ or (1 - e^(eps + L))_+, from the float L.
+
+    L -+ eps is off by a rounding of itself, so that the exponential less 1 is off by E + 2 u of itself; its
+    logarithm, which is at least log of the smallest distance of two floats (-45 for eps >= 1e-4, and the
+    logarithm is off by E of itself), and two additions of numbers of size L and eps follow.
+    """
+    return 1.05 * (ELEMENTARY * 50.0 + UNIT * (4.0 * (eps + largest_loss) + 100.0))
+
+
+# Of a block, so many numbers are worked on at once: they stay in the cache, and their memory is used again.
+BATCH_ENTRIES = 2**17
+
+# A bound on any nodes; these make it close.
+_NODES = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, 4096)])
+
+
+class Proposal(abc.ABC):
+    """A mixture with known part densities; immutable and picklable.
+
+    Attributes:
+        gram: the Gram matrix.
+        eps: the privacy loss level, at least 0.
+        below: whether weights are rounded for a lower bound on delta, else for an upper one.
+    """
+
+    gram: BinGram
+    eps: float
+    below: bool
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The parts, in the order of the weights."""
+
+    @property
+    @abc.abstractmethod
+    def weights(self) -> FloatArray:
+        """The probabilities alpha of the parts, shape (J,)."""
+
+    @property
+    @abc.abstractmethod
+    def log_weight_bound(self) -> float:
+        """Log of a proved upper bound on every weight."""
+
+    @functools.cached_property
+    def loss_rounding(self) -> LogError:
+        """Of the losses, and how large one is at most, where no |y| is above `farthest`.
+
+        Here of the mean of `e^(y_l - K_ll / 2)`: its exponents are rounded once, and K_ll is.
+        """
+        top = float(self.gram.diagonal.max())
+        size = self.farthest + 0.5 * top
+        each = 2.0 * UNIT * size + 0.5 * self.gram.entry_rounding * top
+        return mean_rounding(self.gram.bins, size, each)
+
+    @property
+    @abc.abstractmethod
+    def part_rounding(self) -> LogError:
+        """Of the log densities, and how large one is at most, where no |y| is above `farthest`."""
+
+    @property
+    @abc.abstractmethod
+    def farthest(self) -> float:
+        """No |y| of a draw is above this: means, and more deviations than a float can be drawn off."""
+
+    def rounded_to(self, *, below: bool) -> Self:
+        """The same mixture with its payoffs rounded for lower bounds on delta, or for upper ones."""
+        return dataclasses.replace(self, below=below)  # type: ignore[type-var]  # all are dataclasses
+
+    @functools.cached_property
+    def payoff_side(self) -> float:
+        """What is added to computed losses, so that payoffs are on the safe side (`rounding`)."""
+        return -self.loss_rounding.error if self.below else self.loss_rounding.error
+
+    @functools.cached_property
+    def weight_rounding(self) -> float:
+        """How far log weights as computed are off the safe side at most; the theorem of `rounding`.
+
+        1e-10 to 1e-5 mostly, which moves sigma by a tenth of that or less.
+
+        Raises:
+            NumericalError: if it is not finite.
+        """
+        parts, loss = self.part_rounding, self.loss_rounding
+        mixed = mean_rounding(len(self.weights), parts.size + 50.0, parts.error)
+        off = mixed.error + loss.error + payoff_rounding(self.eps, loss.size)
+        # And of the proved bound on the weights: the same tables, and exponents of up to 1e3 times a power.
+        off += parts.error + UNIT * (2e3 * (1.0 + parts.size) + 2.0 * abs(self.log_weight_bound))
+        if not math.isfinite(off):
+            raise NumericalError(f"no bound on what rounding does to draws from {self.gram.words}")
+        return off
+
+    def check_reach(self, values: FloatArray) -> None:
+        """Raise NumericalError for draws beyond `farthest`, where the bounds on rounding do not hold."""
+        if values.size and not max(float(values.max()), -float(values.min())) <= self.farthest:
+            raise NumericalError(f"a draw beyond {self.farthest:.6g}, which no normal number can make")
+
+    @property
+    @abc.abstractmethod
+    def bounding(self) -> Collection[str]:
+        """Names of the parts whose probabilities make the weight bound small."""
+
+    @abc.abstractmethod
+    def reweighted(self, weights: FloatArray) -> Self:
+        """The same parts with other probabilities."""
+
+    @abc.abstractmethod
+    def restricted(self, names: Collection[str]) -> Self:
+        """The parts of these names alone, and those on which the weight bound rests, in proportion as before.
+
+        Names of parts that it has not do not matter.
+        """
+
+    @abc.abstractmethod
+    def at_level(self, eps: float) -> Self:
+        """The same parts and probabilities, for another eps: other weights of the same draws."""
+
+    @abc.abstractmethod
+    def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
+        """Log f of the same samples at another eps, not below this one, from those here; shape (m,)."""
+
+    @abc.abstractmethod
+    def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
+        """`count` independent samples: log f, shape (count,), and log D, shape (count, J).
+
+        Where f = 0, log f is -inf and log D is 0.
+        """
+
+    def level_weights(
+        self, log_payoffs: FloatArray, log_densities: FloatArray, levels: FloatArray
+    ) -> FloatArray:
+        """Logs of the weights of the same draws at several eps, none below this one, shape (m, k)."""
+        mixed = log_mixture(log_densities, self.weights)
+        return np.stack([self.payoffs_at(log_payoffs, float(eps)) - mixed for eps in levels], axis=1)
+
+    def log_weights(self, log_payoffs: FloatArray, log_densities: FloatArray) -> FloatArray:
+        """Logs of the weights f / sum_j alpha_j D_j, shape (m,)."""
+        return log_payoffs - log_mixture(log_densities, self.weights)
+
+
+def log_mixture(log_densities: FloatArray, weights: FloatArray) -> FloatArray:
+    """Log sum_j weights_j D_j, shape (m,), from finite log D, shape (m, J), and weights >= 0."""
+    if not np.all(weights > 0.0):
+        log_densities, weights = log_densities[:, weights > 0.0], weights[weights > 0.0]
+    top = log_densities.max(axis=1)
+    out: FloatArray = top + np.log(np.exp(log_densities - top[:, None]) @ weights)
+    return out
+
+
+def row_batches(values: FloatArray) -> Iterator[slice]:
+    """The rows of an array of shape (m, b), in order, a few at a time."""
+    step = max(1, BATCH_ENTRIES // values.shape[1])
+    for start in range(0, len(values), step):
+        yield slice(start, start + step)
+
+
+def chosen_parts(weights: FloatArray, uniforms: FloatArray) -> IntArray:
+    """The part that draws each sample, by inversion, shape (m,), from uniforms of that shape."""
+    bounds = np.cumsum(weights)
+    # uniform * sum may round up to the sum
+    parts: IntArray = np.minimum(
+        np.searchsorted(bounds, uniforms * bounds[-1], side="right"), bounds.size - 1
+    )
+    return parts
+
+
+def log_largest_weight(slopes: FloatArray, logs: FloatArray, weights: FloatArray) -> float:
+    """Log of an upper bound on `(1 - e^-x) / sum_j weights_j exp(logs_j + slopes_j x)` over x >= 0.
+
+    Both numerator and denominator are non-decreasing, so over a cell [x, x'] the quotient is at most the
+    numerator at x' over the denominator at x, and beyond the last node one over that.
+
+    Args:
+        slopes: >= 0, shape (J,).
+        logs: shape (J,).
+        weights: >= 0, shape (J,).
+    """
+    below = scipy.special.logsumexp(logs[:, None] + slopes[:, None] * _NODES, axis=0, b=weights[:, None])
+    above = np.append(np.log(-np.expm1(-_NODES[1:])), 0.0)
+    return float(np.max(above - below))

@@ -1,0 +1,260 @@
+r"""Tilts of one standard normal, tabulated: exact densities for any response of a lognormal.
+
+A site has eta ~ N(0, 1) under Q and the lognormal `a = exp(level + spread eta)`. Its tilted law has density
+`t(theta a) / Z` against N(0, 1), for a positive response t. Neither t nor Z needs a closed form: level and
+eta are rounded to cells before t is evaluated, so that t is a constant `t_jk` on cell k of eta at rounded
+level j, and `Z_j = sum_k t_jk P(eta in cell k)` is a finite sum. What is drawn has exactly the density that
+is said, whatever the cells are; coarse cells only follow t less closely.
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from dpmech.numerics import UNIT, FloatArray, IntArray
+
+FIRST_EDGE, LAST_EDGE, CELL = -9.0, 14.0, 0.1
+LEVEL_STEP = 0.05
+NODES = np.arange(FIRST_EDGE, LAST_EDGE, CELL) + 0.5 * CELL
+EDGES = np.concatenate([[-np.inf], NODES[:-1] + 0.5 * CELL, [np.inf]])
+LARGEST_DEGREE = 24
+NEGLIGIBLE_COUNT = 1e-4
+GRID = np.geomspace(1e-5, 1e4, 400)
+
+
+class _Cells(NamedTuple):
+    """Both ends of every cell as lower tail probabilities of -|eta|, and the cells' masses under N(0, 1)."""
+
+    starts: FloatArray
+    stops: FloatArray
+    masses: FloatArray
+
+
+@functools.cache  # at first use: importing scipy.special takes longer than all of dpmech
+def _cells() -> _Cells:
+    near = np.where(NODES < 0.0, EDGES[:-1], -EDGES[1:])
+    far = np.where(NODES < 0.0, EDGES[1:], -EDGES[:-1])
+    start, stop = scipy.special.ndtr(near), scipy.special.ndtr(far)
+    return _Cells(start, stop, stop - start)
+
+
+SIGNS = np.where(NODES < 0.0, 1.0, -1.0)
+
+
+class Response(abc.ABC):
+    """A positive function t of x = theta a, by its log."""
+
+    @abc.abstractmethod
+    def log(self, x: FloatArray) -> FloatArray:
+        """Log t(x) for x >= 0, elementwise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fading(Response):
+    """T(x) = exp(-x): makes a small."""
+
+    def log(self, x: FloatArray) -> FloatArray:
+        """-x."""
+        return -x
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialExponential(Response):
+    r"""T(x) = sum_{n <= degree} x^n / n!: makes a large, yet t(a) has a mean although exp(a) has none.
+
+    Attributes:
+        degree: at least 1.
+    """
+
+    degree: int
+
+    @classmethod
+    def at(cls, strength: float, variance: float, bins: int) -> Self:
+        """The degree at which the terms `E t` stop falling, or are too small for any of b bins to matter.
+
+        Terms are `strength^n / n! exp(variance n (n - 1) / 2)`: they fall and then rise for ever, and what
+        rises belongs to a single large bin, which has parts of its own.
+        """
+        log_term, degree = math.log(strength), 1
+        while degree < LARGEST_DEGREE and log_term > math.log(NEGLIGIBLE_COUNT / bins):
+            step = math.log(strength / (degree + 1)) + variance * degree
+            if step >= 0.0:
+                break
+            log_term, degree = log_term + step, degree + 1
+        return cls(degree)
+
+    def log(self, x: FloatArray) -> FloatArray:
+        """The log of the partial sum, by Horner's rule."""
+        # Beyond 1e12 the largest power alone is right to rounding, and nothing overflows.
+        capped = np.minimum(x, 1e12)
+        total = np.ones_like(x)
+        for n in range(self.degree, 0, -1):
+            total *= capped / n
+            total += 1.0
+        out: FloatArray = np.log(total) + self.degree * np.log(np.maximum(x, 1e12) / 1e12)
+        return out
+
+
+def solved_strength(level: float, variance: float, bins: int, pull: float) -> tuple[float, Response]:
+    r"""Theta and response for which a bin has about a given mean, other bins being tilted too.
+
+    Mean field: with tau = theta e^h, A(tau) the mean of a site under t(tau a) and the field of the other
+    bins `h = +-tau A pull`, the mean is A e^h. It steers the variance only.
+
+    Args:
+        level: the mean, above 1 for a partial exponential and below 1 for a fading response.
+        variance: of log a.
+        bins: b.
+        pull: sum over the other bins of exp(K) - 1.
+    """
+    rising = level > 1.0
+    spread = math.sqrt(variance)
+    sites = np.exp(np.minimum(spread * NODES - 0.5 * variance, 600.0))
+
+    def site(tau: float) -> tuple[float, float, Response]:
+        response: Response = PartialExponential.at(tau, variance, bins) if rising else Fading()
+        law = response.log(tau * sites)
+        law = np.exp(law - law.max()) * _cells().masses
+        mean = float(law @ sites / law.sum())
+        field = (1.0 if rising else -1.0) * min(tau * mean * pull, 600.0)
+        return math.log(mean) + field, field, response
+
+    # The degree falls as tau grows, and the mean with it: the first tau that reaches the level is wanted.
+    best, low = (math.inf, GRID[0]), GRID[0]
+    for tau in GRID:
+        short = abs(math.log(level)) - abs(site(tau)[0])
+        best = min(best, (short, tau))
+        if short <= 0.0:
+            best = (short, math.sqrt(low * tau))
+            break
+        low = tau
+    _, field, response = site(best[1])
+    return best[1] * math.exp(-field), response
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteTilt:
+    """The table of one tilt.
+
+    Attributes:
+        lowest: the lowest rounded level.
+        log_density: log t / Z at level j and cell k, shape (J, cells).
+    """
+
+    lowest: float
+    log_density: FloatArray
+
+    @classmethod
+    def at(cls, response: Response, theta: float, spread: float, lowest: float, highest: float) -> Self:
+        """The table over the levels of [lowest, highest]; other levels are rounded to its ends."""
+        count = 1 + math.ceil((highest - lowest) / LEVEL_STEP)
+        levels = lowest + LEVEL_STEP * np.arange(count)
+        logs = response.log(theta * np.exp(np.minimum(levels[:, None] + spread * NODES, 600.0)))
+        logs -= logs.max(axis=1, keepdims=True)
+        total = np.sum(np.exp(logs) * _cells().masses, axis=1, keepdims=True)
+        return cls(lowest, logs - np.log(total))
+
+    def near_edges(
+        self, levels: FloatArray, eta: FloatArray, level_error: FloatArray, eta_error: FloatArray
+    ) -> npt.NDArray[np.bool_]:
+        """Rows, shape (m,), with a site that errors of that size may move across an edge of the table.
+
+        Args:
+            levels: shape (m, b).
+            eta: shape (m, b).
+            level_error: of a level, at most, shape (m, 1).
+            eta_error: of an eta, at most, shape (m, 1).
+        """
+        near = np.zeros(len(levels), dtype=np.bool_)
+        edges = (
+            (levels, self.lowest - 0.5 * LEVEL_STEP, LEVEL_STEP, self.log_density.shape[0], level_error),
+            (eta, FIRST_EDGE, CELL, NODES.size, eta_error),
+        )
+        for values, first, step, count, error in edges:
+            places = (values - first) * (1.0 / step)
+            nearest = np.rint(places)
+            # The place itself is rounded a few times; no edge bounds the first and the last cell.
+            allowed = error / step + 8.0 * UNIT * (np.abs(places) + abs(first) / step + 1.0)
+            inner = (nearest > 0.0) & (nearest < count)
+            near |= (inner & (np.abs(places - nearest) <= allowed)).any(axis=1)
+        return near
+
+    def log_densities(self, levels: FloatArray, eta: FloatArray) -> FloatArray:
+        """Log density against N(0, 1), elementwise."""
+        cell = np.clip((eta - FIRST_EDGE) * (1.0 / CELL), 0, NODES.size - 1).astype(np.int64)
+        cell += _rows(levels, self.lowest, self.log_density.shape[0]) * NODES.size
+        density: FloatArray = np.take(self.log_density.reshape(-1), cell)
+        return density
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteSampler:
+    """Draws from several tables at once.
+
+    Attributes:
+        lowest: the lowest level of each table.
+        counts: the number of levels of each.
+        firsts: the row of `cumulative` at which each starts.
+        cumulative: cumulative probabilities of the cells, a row for each level of each table.
+    """
+
+    lowest: FloatArray
+    counts: IntArray
+    firsts: IntArray
+    cumulative: FloatArray
+
+    @classmethod
+    def of(cls, tilts: tuple[SiteTilt, ...]) -> Self:
+        """The sampler of these tables, numbered in their order."""
+        counts = np.array([tilt.log_density.shape[0] for tilt in tilts])
+        masses = np.concatenate([np.exp(tilt.log_density) * _cells().masses for tilt in tilts])
+        cumulative = np.cumsum(masses, axis=1)
+        cumulative /= cumulative[:, -1:]
+        lowest = np.array([tilt.lowest for tilt in tilts])
+        return cls(lowest, counts, np.cumsum(counts) - counts, cumulative)
+
+    def draw(self, chosen: IntArray, levels: FloatArray, uniforms: FloatArray) -> FloatArray:
+        """Eta under table `chosen` at these levels, all of one shape s; uniforms of shape (2, *s)."""
+        rows = self.firsts[chosen] + _rows(levels, self.lowest[chosen], self.counts[chosen])
+        cell = inverted(self.cumulative, rows, uniforms[0])
+        starts, stops, _ = _cells()
+        tail = starts[cell] + uniforms[1] * (stops[cell] - starts[cell])
+        drawn: FloatArray = SIGNS[cell] * scipy.special.ndtri(np.maximum(tail, 1e-300))
+        return drawn
+
+
+def inverted(cumulative: FloatArray, rows: IntArray, uniforms: FloatArray) -> IntArray:
+    """The first entry of a row that exceeds a uniform number, by bisection within that row.
+
+    One search through all rows, each raised by its number, would round the uniform numbers to the spacing of
+    floats of that size: the law of a row would depend on its place.
+
+    Args:
+        cumulative: non-decreasing rows that end with 1, shape (r, c).
+        rows: which row each number is looked up in.
+        uniforms: numbers in [0, 1), of the shape of `rows`.
+
+    Returns:
+        Places in the rows, of the shape of `rows`.
+    """
+    last = cumulative.shape[1] - 1
+    entries, starts = cumulative.reshape(-1), rows * cumulative.shape[1]
+    found: IntArray = np.zeros(starts.shape, dtype=np.int64)
+    step = 1 << last.bit_length()
+    while step := step // 2:
+        # The last entry exceeds all numbers.
+        passed = np.take(entries, starts + np.minimum(found + (step - 1), last)) <= uniforms
+        found += step * passed
+    return found
+
+
+def _rows(levels: FloatArray, lowest: FloatArray | float, count: IntArray | int) -> IntArray:
+    """The indices of levels in a table."""
+    rounded = np.rint((levels - lowest) * (1.0 / LEVEL_STEP))
+    return np.clip(rounded, 0, count - 1).astype(np.int64)

@@ -1,0 +1,249 @@
+"""Balls-in-Bins with a new allocation every epoch, for independent bins: the epochs' losses composed.
+
+Epochs whose releases share no noise and whose allocations are independent are adaptive releases of one pair
+each, and the product of these pairs dominates and is attained (see the proof in the documentation). So both
+ends follow from the curve of one epoch: nodes of the law of a sum, their hull from above and what they leave
+from below.
+"""
+
+import dataclasses
+import math
+
+from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.gaussian import gaussian_sigma
+from dpmech.engines.independent_sum.accountant import IndependentAccountant
+from dpmech.engines.profiles import LEAST_DELTA, Composition, Curve
+from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import BOUND, Bounds, Provenance
+
+# Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
+_WIDEST = 0.01
+_SMALLEST_EPS = 1e-9
+# The hull of a first look at a curve, and how fine one may get.
+_COARSE, _FINEST = 0.02, 1e-7
+# Of what a tolerance leaves open, in log delta, the part that the hulls of all epochs may use up, and the
+# lattices on which they are composed.
+_OF_HULLS, _OF_LATTICES = 0.9, 0.1
+# The tolerance of the lattices of a first look, how often there is a finer one, and by how much finer a next
+# one.
+_ROUGH, _LOOKS, _MORE = 0.02, 3, 0.3
+# Beside delta what is not followed of one epoch adds so little; it is followed to this delta at least.
+_FAR, _LEAST = 1e-3, 1e-6
+_NOTHING = 1e-280
+# How often a first guess at sigma is mended, and how close it has to get, in parts of rtol.
+_CORRECTIONS, _CLOSE = 12, 0.5
+_AGREEMENTS = 12
+_KEPT = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Look:
+    """How closely curves are followed.
+
+    Args:
+        rel_error: of the hull of one epoch.
+        steepest: slopes beyond which none counts.
+        least: the delta of one epoch down to which it is followed.
+    """
+
+    rel_error: float = _COARSE
+    steepest: float = math.inf
+    least: float = _LEAST
+
+    def serves(self, other: "_Look") -> bool:
+        """Whether it says at least as much as another one; any does for a first look."""
+        steep = math.isinf(other.steepest) or self.steepest >= other.steepest
+        return self.rel_error <= other.rel_error and self.least <= other.least and steep
+
+    def curve(self, one: IndependentAccountant, sigma: float) -> Curve:
+        """Of one epoch."""
+        return one.curve(sigma, rel_error=self.rel_error, steepest=self.steepest, least=self.least)
+
+
+class FreshEpochsAccountant(Accountant):
+    """Both directions of independent epochs, each with independent, equal bins of its own.
+
+    Args:
+        bins: b >= 2.
+        epochs: the sensitivity of one epoch, its largest column norm, with how many epochs have it; not
+            empty.
+        sensitivity: of all epochs together.
+    """
+
+    def __init__(self, bins: int, epochs: tuple[tuple[Bounds, int], ...], sensitivity: Bounds) -> None:
+        self.bins = bins
+        self.sensitivity = sensitivity
+        self.count = sum(times for _, times in epochs)
+        self.by = Provenance("bins.fresh", {"bins": bins, "epochs": self.count})
+        self.guarantee = BOUND
+        self._epochs = tuple((IndependentAccountant(bins, bounds), times) for bounds, times in epochs)
+        self._found: dict[tuple[float, _Look], Composition] = {}
+
+    @property
+    def epochs(self) -> tuple[tuple[Bounds, int], ...]:
+        """The sensitivity of one epoch, with how many epochs have it; a profile has a curve for each."""
+        return tuple((one.sensitivity, times) for one, times in self._epochs)
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        lower, upper = self._bracket(sigma, eps, tolerance)
+        allowed = max(tolerance, _WIDEST) * _slope(eps, upper)
+        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
+            raise self._too_wide(sigma, "delta", lower, upper)
+        return Bounds(lower, upper, self.guarantee, self.by)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        return self._bracket(sigma, eps, tolerance)[1]
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        far = _FAR * delta / self.count
+        composed = self.composition(sigma, _Look(least=min(_LEAST, far)))
+        ends = {add: composed.epsilon(delta, add=add, tolerance=_ROUGH) for add in (False, True)}
+        caution = 1.0
+        for _ in range(_LOOKS):
+            lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
+            if upper - lower <= tolerance * upper or upper <= _SMALLEST_EPS:
+                break
+            deciding = [add for add, one in ends.items() if one[1] > lower]
+            theta = max(composed.tilt(upper, add=add) for add in deciding)
+            goal = max(theta * tolerance * upper, _FINEST)
+            composed = self.composition(sigma, self._finer(theta, caution * goal, far))
+            for add in deciding:
+                found = composed.epsilon(delta, add=add, tolerance=_OF_LATTICES * goal)
+                ends[add] = max(ends[add][0], found[0]), min(ends[add][1], found[1])
+            caution *= _MORE
+        lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
+        upper = _agreed(composed, upper, delta, tolerance)
+        # Both ends hold: this decides only whether they are close enough to be of use.
+        if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
+            raise self._too_wide(sigma, "eps", lower, upper)
+        return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        start = self._close_sigma(eps, delta, rtol)
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress)
+
+    def rough_sigma(self, eps: float, delta: float) -> float:
+        """About the sigma that a budget needs, in seconds; no guarantee rests on it."""
+        return self._close_sigma(eps, delta, _ROUGH)
+
+    def composition(self, sigma: float, look: _Look | None = None) -> Composition:
+        """The epochs, each known at nodes, at least as closely as asked.
+
+        They are kept for a while, as several questions ask at one sigma.
+
+        Args:
+            sigma: > 0.
+            look: how closely; None for the first look.
+        """
+        asked = look or _Look()
+        for (known, had), composed in self._found.items():
+            if known == sigma and had.serves(asked):
+                return composed
+        if len(self._found) >= _KEPT:
+            self._found.pop(next(reversed(self._found)))
+        composed = self._composed(sigma, asked)
+        # The closest one of a sigma is found first.
+        self._found = {(sigma, asked): composed} | self._found
+        return composed
+
+    def profile(self, sigma: float, *, rel_error: float) -> Composition:
+        """The epochs, with nodes so close that all hulls together lose about so much of delta.
+
+        Args:
+            sigma: > 0.
+            rel_error: relative, in delta.
+        """
+        look = _Look(
+            min(max(_OF_HULLS * rel_error / self.count, _FINEST), _COARSE),
+            least=_FAR * LEAST_DELTA / self.count,
+        )
+        return self._composed(sigma, look)
+
+    def _composed(self, sigma: float, look: _Look) -> Composition:
+        return Composition(curves=tuple((look.curve(one, sigma), times) for one, times in self._epochs))
+
+    def _finer(self, theta: float, goal: float, far: float) -> _Look:
+        """A look whose hulls leave about the goal open, in log delta, under a tilt."""
+        share = min(max(_OF_HULLS * goal / self.count, _FINEST), _COARSE)
+        # In coarse steps, so that what was made for one question serves the next one.
+        return _Look(
+            2.0 ** (0.5 * math.floor(2.0 * math.log2(share))),
+            2.0 ** (0.5 * math.ceil(2.0 * math.log2(theta + 1.0))),
+            min(10.0 ** math.floor(math.log10(far)), _LEAST),
+        )
+
+    def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper delta, as close as `tolerance`, a change of sigma, asks for."""
+        known = [one for (had, _), one in self._found.items() if had == sigma]
+        composed = known[0] if known else self.composition(sigma, _Look(least=LEAST_DELTA))
+        ends = {add: composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)}
+        caution = 1.0
+        for _ in range(_LOOKS):
+            lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
+            goal = tolerance * _slope(eps, upper)
+            if upper <= _NOTHING or (lower > 0.0 and math.log(upper / lower) <= goal):
+                break
+            deciding = [add for add, one in ends.items() if one[1] > lower]
+            theta = max(composed.tilt(eps, add=add) for add in deciding)
+            far = _FAR * max(lower, _FAR * upper) / self.count
+            composed = self.composition(sigma, self._finer(theta, caution * goal, far))
+            for add in deciding:
+                found = composed.delta(eps, add=add, tolerance=_OF_LATTICES * goal)
+                ends[add] = max(ends[add][0], found[0]), min(ends[add][1], found[1])
+            caution *= _MORE
+        lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
+        return min(lower, upper), upper
+
+    def _close_sigma(self, eps: float, delta: float, rtol: float) -> float:
+        """About the sigma sought, from the middles of first looks; no guarantee rests on it."""
+        squared = gaussian_sigma(eps, delta) ** -2.0 / self.count
+        # Of a mean of b lognormals with the variance of one.
+        exponent = (
+            squared + math.log(self.bins) if squared > 500.0 else math.log1p(self.bins * math.expm1(squared))
+        )
+        norm = max(one.sensitivity.upper for one, _ in self._epochs)
+        target = gaussian_scale(eps, delta)
+        here, slope, last = math.log(norm / math.sqrt(exponent)), 1.0, (math.nan, math.nan)
+        for _ in range(_CORRECTIONS):
+            composed = self.composition(math.exp(here), _Look(least=min(_LEAST, _FAR * delta / self.count)))
+            ends = [composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)]
+            lower, upper = (max(one[side] for one in ends) for side in (0, 1))
+            # What hulls lose above is about a third of what they leave below.
+            middle = upper**0.75 * lower**0.25 if lower > 0.0 else upper
+            short = gaussian_scale(eps, middle) - target
+            if here != last[0] and (short - last[1]) / (here - last[0]) > 0.02:
+                slope = (short - last[1]) / (here - last[0])
+            last = here, short
+            here -= min(max(short / slope, -0.7), 0.7)
+            if abs(here - last[0]) <= _CLOSE * rtol:
+                break
+        return math.exp(here)
+
+    def _too_wide(self, sigma: float, name: str, lower: float, upper: float) -> NumericalError:
+        return NumericalError(
+            f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
+            "wider than the tolerance"
+        )
+
+
+def _slope(eps: float, delta: float) -> float:
+    """How fast log delta falls with log sigma for the plain Gaussian mechanism: here it falls faster."""
+    within = min(max(delta, 1e-260), 1.0 - 1e-9)
+    change = gaussian_scale(eps, within * math.exp(-0.01)) - gaussian_scale(eps, within)
+    return max(0.05, 0.01 / max(change, 1e-6))
+
+
+def _agreed(composed: Composition, eps: float, delta: float, tolerance: float) -> float:
+    """An eps not below the given bound at which delta, on lattices that are laid out for it, says so too."""
+    step = 0.1 * tolerance * eps
+    for _ in range(_AGREEMENTS):
+        found = (composed.delta(eps, add=add, tolerance=tolerance) for add in (False, True))
+        if eps == 0.0 or max(upper for _, upper in found) <= delta:
+            return eps
+        eps, step = eps + step, 2.0 * step
+    raise NumericalError(f"bounds on delta and on eps do not agree near eps={eps!r}")

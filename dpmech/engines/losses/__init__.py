@@ -1,0 +1,47 @@
+"""Compositions of one-dimensional privacy losses: by their transforms, on lattices, or by prv-accountant."""
+
+from dpmech.engines.losses.accountants import (
+    FixedAccountant,
+    PoissonAccountant,
+    TruncatedAccountant,
+    UserAccountant,
+)
+from dpmech.engines.losses.convolution import (
+    LOG_WRAP,
+    MAX_LENGTH,
+    ComposedLoss,
+    JointMoments,
+    LossMoments,
+    compose_all,
+)
+from dpmech.engines.losses.direction import Direction
+from dpmech.engines.losses.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
+from dpmech.engines.losses.lattice_route import LatticeRoute
+from dpmech.engines.losses.prv import PrvAccountant
+from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.engines.losses.transform import transform
+
+__all__ = [
+    "LOG_WRAP",
+    "MAX_LENGTH",
+    "ComposedLoss",
+    "Direction",
+    "FixedAccountant",
+    "FixedRelease",
+    "JointMoments",
+    "LatticeLoss",
+    "LatticeRoute",
+    "Loss",
+    "LossMoments",
+    "PoissonAccountant",
+    "PoissonRelease",
+    "PrvAccountant",
+    "TruncatedAccountant",
+    "TruncatedRelease",
+    "UserAccountant",
+    "UserRelease",
+    "compose_all",
+    "lower_lattice",
+    "transform",
+    "upper_lattice",
+]

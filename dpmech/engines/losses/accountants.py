@@ -1,0 +1,455 @@
+"""Accountants of T sampled releases: Poisson, of users, truncated, and of one size."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import scipy
+
+from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
+from dpmech.engines.losses.contour import Sketch
+from dpmech.engines.losses.convolution import LossMoments
+from dpmech.engines.losses.direction import Direction
+from dpmech.engines.losses.lattice import Loss
+from dpmech.engines.losses.lattice_route import LatticeRoute
+from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
+from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.numerics import (
+    BOUND,
+    UNIT,
+    Bounds,
+    Provenance,
+    bisect_boundary,
+    next_down,
+    next_up,
+    outward,
+    product_up,
+    quotient_down,
+    quotient_up,
+)
+
+# Below this delta there are subnormal numbers, which are not accurate.
+_NOTHING = 1e-300
+# Where a search for eps starts at least.
+_SMALLEST_EPS = 1e-9
+
+
+def one_step_delta(q: float, multipliers: tuple[float, float], eps: float) -> tuple[float, float]:
+    """Lower and upper delta of a single step, from the plain Gaussian mechanism: exact up to rounding.
+
+    REMOVE is q H_a(N(1) || N(0)) with e^a = 1 + (e^eps - 1) / q, and ADD is c H_a(N(0) || N(1)) with
+    c = 1 - e^eps (1 - q) and e^a = q e^eps / c, or 0 where c <= 0.
+
+    Args:
+        q: the sampling probability, in (0, 1).
+        multipliers: sigma / sensitivity, rounded up for the lower end and down for the upper one.
+        eps: >= 0.
+    """
+    growth = math.expm1(min(eps, 700.0)) / q
+    small = eps < 700.0 and growth < math.inf
+    a = math.log1p(growth) if small else eps - math.log(q)
+    # An elementary function of the C library is off by 4 u (2 units in the last place), all else by u;
+    # log1p passes relative errors on at most as they are: 9 u of a. The rest of the sum is below e^-700
+    # beyond.
+    off = 12.0 * UNIT * (a if small else a + abs(math.log(q)))
+    # c = q - (e^eps - 1) (1 - q) cancels where the two are close: 7 u of the product, and u of c.
+    possible = eps < 1.0 - math.log1p(-q)
+    share = q - math.expm1(eps) * (1.0 - q) if possible else 0.0
+    share_off = 8.0 * UNIT * (q + math.expm1(eps)) if possible else 0.0
+    found = []
+    for end, multiplier in enumerate(multipliers):
+        side = -1.0 if end == 0 else 1.0
+        value = q * gaussian_delta(multiplier, max(0.0, a - side * off))[end]
+        # ADD grows with c, at a fixed q e^eps.
+        part = share + side * share_off
+        if part > 0.0:
+            exponent = math.log(q) + eps - math.log(part)
+            slack = 8.0 * UNIT * (abs(math.log(q)) + eps + abs(math.log(part)))
+            value = max(value, part * gaussian_delta(multiplier, max(0.0, exponent - side * slack))[end])
+        found.append(outward(value, value, 2.0 * UNIT)[end])
+    return (found[0] if found[0] > _NOTHING else 0.0), min(1.0, max(found[1], _NOTHING))
+
+
+def one_step_epsilon(q: float, multipliers: tuple[float, float], delta: float) -> tuple[float, float]:
+    """Lower and upper eps >= 0 of a single step at delta; arguments as for `one_step_delta`.
+
+    Raises:
+        NumericalError: if no eps in float64 has so small a delta.
+    """
+
+    def ends(eps: float) -> tuple[float, float]:
+        return one_step_delta(q, multipliers, eps)
+
+    if ends(0.0)[1] <= delta:
+        return 0.0, 0.0
+    # Sampling only lowers it, up to rounding.
+    high = max(gaussian_epsilon(multipliers[1], delta, safe=True), _SMALLEST_EPS)
+    while ends(high)[1] > delta:
+        high *= 2.0
+        if math.isinf(high):
+            raise NumericalError(f"delta={delta!r} is below the resolution of one step")
+    lower = bisect_boundary(lambda eps: ends(eps)[0] > delta, 0.0, high, safe=False)
+    upper = bisect_boundary(lambda eps: ends(eps)[1] > delta, 0.0, high, safe=True)
+    return min(lower, upper), upper
+
+
+# Below this delta Chernoff's bound says enough.
+# Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
+_WIDEST = 0.01
+# How wide brackets around the first guess may be, in units of the root of rtol; how often it is mended.
+_COARSE, _MOST_CORRECTIONS = 0.15, 8
+
+
+def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> float:
+    """A first guess at sigma: saddle-point delta at the target, searched from the central limit theorem."""
+    taken_part = -math.expm1(release.steps * math.log1p(-release.sampling_prob))
+    if delta >= taken_part:
+        raise UnattainableBudgetError(
+            eps,
+            delta,
+            f"every sigma > 0 meets it, as an example takes part with probability {taken_part:g} only",
+        )
+    mu = 1.0 / gaussian_sigma(eps, delta)
+    exponent = math.log1p((mu / release.sampling_prob) ** 2 / release.steps)
+    guess = math.log(release.sensitivity.upper / math.sqrt(exponent))
+    sides = [True]
+    if eps < -release.steps * math.log1p(-release.sampling_prob):  # where the loss of ADD ends
+        sides.append(False)
+
+    def excess(log_sigma: float) -> float:
+        multiplier = quotient_down(math.exp(log_sigma), release.sensitivity.upper)
+        sketches = (Sketch(Loss(release.sampling_prob, multiplier, side), release.steps) for side in sides)
+        return max(sketch.line(eps).log_delta for sketch in sketches) - math.log(delta)
+
+    low, high, step = guess, guess, 0.05
+    while excess(low) < 0.0:
+        high, low, step = low, low - step, 2.0 * step
+    while excess(high) > 0.0:
+        low, high, step = high, high + step, 2.0 * step
+    return (
+        math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-3))) if low < high else math.exp(low)
+    )
+
+
+class PoissonAccountant(Accountant):
+    """Both directions by the transform of the privacy loss distribution, along a line in the complex plane.
+
+    The upper end is a rigorous bound, rounding included; so is the lower end. The smoothing that makes the
+    integral finite is narrowed until they are as close as asked.
+    """
+
+    def __init__(self, release: PoissonRelease) -> None:
+        self.release = release
+        self.sensitivity = release.sensitivity
+        self.by = Provenance("pld.poisson", {"q": release.sampling_prob, "steps": release.steps})
+        self.guarantee = BOUND
+        # The last bracket: a search ends where it has just looked, and its end is checked there.
+        self._asked = (math.nan, math.nan, math.nan), (0.0, 1.0, 1.0)
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        lower, upper, slope = self._bracket(sigma, eps, tolerance)
+        allowed = max(tolerance, _WIDEST) * slope
+        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
+            raise self._too_wide(sigma, "delta", lower, upper)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        return self._bracket(sigma, eps, tolerance)[1]
+
+    def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
+        """Lower and upper delta, and how fast log delta changes with log sigma at least."""
+        asked = sigma, eps, tolerance
+        if asked != self._asked[0]:
+            self._asked = asked, self._found(*asked)
+        return self._asked[1]
+
+    def _found(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
+        if self.release.steps == 1:
+            return *one_step_delta(self.release.sampling_prob, self._multipliers(sigma), eps), math.inf
+        ranked = sorted(
+            ((side.log_ceiling(eps), side) for side in self._directions(sigma)), key=lambda pair: -pair[0]
+        )
+        (most_of_all, first), (ceiling, second) = ranked
+        if math.exp(most_of_all) <= _NOTHING:
+            return 0.0, _NOTHING, 1.0
+        lower, upper, slope = first.delta(eps, tolerance)
+        if math.exp(ceiling) > lower:
+            least, most, other = second.delta(eps, tolerance)
+            slope = min(slope, other) if most > lower else slope
+            lower, upper = max(lower, least), max(upper, most)
+        return lower, max(lower, min(upper, math.exp(most_of_all))), slope
+
+    def _multipliers(self, sigma: float) -> tuple[float, float]:
+        """Sigma over the sensitivity, not below it for lower ends and not above it for upper ones."""
+        return quotient_up(sigma, self.sensitivity.lower), quotient_down(sigma, self.sensitivity.upper)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        if self.release.steps == 1:
+            ends = one_step_epsilon(self.release.sampling_prob, self._multipliers(sigma), delta)
+            return Bounds(*ends, self.guarantee, self.by)
+        remove, add = self._directions(sigma)
+        lower, upper = remove.epsilon(delta, tolerance)
+        # Where ADD has no more than delta at the lower end, its own eps is not above that.
+        if add.log_ceiling(lower) > math.log(delta) and add.delta(lower, tolerance)[1] > delta:
+            other = add.epsilon(delta, tolerance)
+            lower, upper = max(lower, other[0]), max(upper, other[1])
+        # Both ends hold: this decides only whether they are close enough to be of use.
+        if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
+            raise self._too_wide(sigma, "eps", lower, upper)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        start = saddle_point_sigma(self.release, eps, delta)
+        step = 0.01
+        if self.release.steps > 1:
+            # Where the upper end is on the safe side, and a step from there where it is not.
+            start, step = self._closer(start, eps, delta, rtol) * (1.0 + 0.25 * rtol), 0.35 * rtol
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=step, progress=progress)
+
+    def _closer(self, start: float, eps: float, delta: float, rtol: float) -> float:
+        """A sigma that is close to where delta is met, from the middle of coarse brackets.
+
+        The middle is off by the square of what the ends are, so that brackets as wide as the root of rtol
+        will do. `gaussian_scale` is close to linear in log sigma; its slope is at first taken for 1.
+        """
+        target, tolerance = gaussian_scale(eps, delta), _COARSE * math.sqrt(rtol)
+        here, slope, last = math.log(start), 1.0, (math.nan, math.nan)
+        for _ in range(_MOST_CORRECTIONS):
+            lower, upper, _ = self._bracket(math.exp(here), eps, tolerance)
+            short = gaussian_scale(eps, 0.5 * (lower + upper)) - target
+            if here != last[0] and (short - last[1]) / (here - last[0]) > 0.02:
+                slope = (short - last[1]) / (here - last[0])
+            last = here, short
+            here -= min(max(short / slope, -1.0), 1.0)
+            if abs(here - last[0]) <= 0.1 * rtol:
+                break
+        return math.exp(here)
+
+    def _directions(self, sigma: float) -> tuple[Direction, Direction]:
+        return Direction(self.release, sigma, remove=True), Direction(self.release, sigma, remove=False)
+
+    def _too_wide(self, sigma: float, name: str, lower: float, upper: float) -> NumericalError:
+        return NumericalError(
+            f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
+            "wider than the tolerance"
+        )
+
+
+class UserAccountant(Accountant):
+    """Both directions by privacy loss distributions on lattices, from above and below.
+
+    Args:
+        release: what is accounted for.
+        sensitivity: of one release to a user, m times that to one example.
+    """
+
+    def __init__(self, release: UserRelease, sensitivity: Bounds) -> None:
+        self.release = release
+        self.sensitivity = sensitivity
+        self.route = LatticeRoute(release)
+        self.by = self.route.by
+        self.guarantee = BOUND
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        return self.route.delta(sigma, eps, tolerance=tolerance)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        return self.route.bracket(sigma, eps, tolerance)[1]
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        lower, upper = self.route.epsilon(sigma, delta, tolerance)
+        return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        start = self._guess(eps, delta)
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
+
+    def _guess(self, eps: float, delta: float) -> float:
+        """A first guess at sigma: saddle-point delta at the target."""
+        own = self.release
+        never = own.examples * own.steps * math.log1p(-own.sampling_prob)
+        if delta >= -math.expm1(never):
+            raise UnattainableBudgetError(
+                eps,
+                delta,
+                f"every sigma > 0 meets it: a user takes part with probability {-math.expm1(never):g} only",
+            )
+        # Examples that join together, all m or none, cost more: the search goes down from there.
+        mu = 1.0 / gaussian_sigma(eps, delta)
+        exponent = math.log1p((mu / own.sampling_prob) ** 2 / own.steps)
+        guess = math.log(self.sensitivity.upper / math.sqrt(exponent))
+        sides = [True]
+        if eps < -never:  # where the loss of ADD ends
+            sides.append(False)
+
+        def excess(log_sigma: float) -> float:
+            multiplier = quotient_down(math.exp(log_sigma), own.sensitivity.upper)
+            losses = (own.loss(multiplier, remove=side) for side in sides)
+            found = (LossMoments(*loss.sampled(), own.steps).saddle_log_delta(eps) for loss in losses)
+            return max(found) - math.log(delta)
+
+        low, high, step = guess, guess, 0.1
+        while excess(low) < 0.0:
+            high, low, step = low, low - step, 2.0 * step
+        while excess(high) > 0.0:
+            low, high, step = high, high + step, 2.0 * step
+        return math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-3)) if low < high else low)
+
+
+# Where a truncation anywhere in the run is so rare against delta, it counts as a failure.
+_RARE = 1e-4
+
+
+@contextlib.contextmanager
+def _advised() -> Iterator[None]:
+    """Say what to do where lattices end in an error."""
+    try:
+        yield
+    except NumericalError as error:
+        raise NumericalError(
+            f"{error}; a full lot loses far more than others do. Try a larger max_lot_size (six standard "
+            "deviations above the mean size cost nothing) or a smaller sampling_prob"
+        ) from error
+
+
+class TruncatedAccountant(Accountant):
+    """Both directions from above by the law that dominates; from below by a run that is one of those allowed.
+
+    From above, a step whose lot could be truncated counts as such with what it loses at most, on lattices;
+    or, where a truncation in the whole run is less likely than a ten-thousandth of delta, its probability is
+    added to the delta of Poisson sampling. From below, the others have gradients of zero: that is Poisson
+    sampling with the probability of being in the lot.
+
+    Args:
+        release: what is accounted for.
+    """
+
+    def __init__(self, release: TruncatedRelease) -> None:
+        self.release = release
+        self.sensitivity = release.sensitivity
+        self.route = LatticeRoute(release)
+        self.by = self.route.by
+        self.guarantee = BOUND
+        odds, steps = release.truncation, release.steps
+        # That any lot of the run is truncated: a bound, not below T tau.
+        self._ever = product_up(odds.truncated[1], steps)
+        self._alone = PoissonAccountant(
+            PoissonRelease(odds.joined[0], steps, release.sensitivity, release.tight)
+        )
+        self._whole = (
+            PoissonAccountant(PoissonRelease(odds.sampling_prob, steps, release.sensitivity))
+            if odds.sampling_prob < 1.0 and self._ever <= _RARE
+            else None
+        )
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        upper = self.bounded_delta(sigma, eps, tolerance=tolerance).upper
+        lower = self._alone.delta(sigma, eps, tolerance=tolerance).lower
+        return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+
+    def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Of the law that dominates; where truncation is a rare failure, of Poisson sampling below."""
+        upper = self._rarely_truncated(sigma, eps, tolerance)
+        if upper is None or self._whole is None:
+            with _advised():
+                return self.route.delta(sigma, eps, tolerance=tolerance)
+        plain = self._whole.delta(sigma, eps, tolerance=tolerance)
+        return Bounds(plain.lower, upper, self.guarantee, self.by)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        upper = self._rarely_truncated(sigma, eps, tolerance)
+        if upper is not None:
+            return upper
+        with _advised():
+            return self.route.bracket(sigma, eps, tolerance)[1]
+
+    def _rarely_truncated(self, sigma: float, eps: float, tolerance: float) -> float | None:
+        """Upper delta where truncation is a rare failure; None where it is not."""
+        if self._whole is None:
+            return None
+        upper = self._whole.upper_delta(sigma, eps, tolerance=tolerance)
+        return min(1.0, next_up(upper + self._ever)) if self._ever <= _RARE * upper else None
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        lower = self._alone.epsilon(sigma, delta, tolerance=tolerance).lower
+        if self._whole is not None and self._ever <= _RARE * delta:
+            upper = self._whole.epsilon(sigma, next_down(delta - self._ever), tolerance=tolerance).upper
+            return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+        with _advised():
+            upper = self.route.epsilon(sigma, delta, tolerance)[1]
+        return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        start = saddle_point_sigma(self._alone.release, eps, delta)
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
+
+
+class FixedAccountant(Accountant):
+    """From above by the law that dominates every step, on lattices; from below by one run that is possible.
+
+    From below, the gradients of all others, and the one that is replaced, are against the one that
+    replaces it: that is Poisson sampling with q = B / n of an example of twice the norm. A single step has
+    the curve of that pair, so that both ends meet.
+
+    Args:
+        release: what is accounted for.
+    """
+
+    def __init__(self, release: FixedRelease) -> None:
+        self.release = release
+        self.sensitivity = release.sensitivity
+        self.route = LatticeRoute(release)
+        self.by = self.route.by
+        self.guarantee = BOUND
+        least, most = (
+            PoissonAccountant(PoissonRelease(q, release.steps, release.sensitivity, release.tight))
+            for q in release.draw.joined
+        )
+        self._attained = least
+        self._one_step = most if release.steps == 1 else None
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        upper = self.upper_delta(sigma, eps, tolerance=tolerance)
+        lower = self._attained.delta(sigma, eps, tolerance=tolerance).lower
+        return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        if self._one_step is not None:
+            return self._one_step.upper_delta(sigma, eps, tolerance=tolerance)
+        return self.route.bracket(sigma, eps, tolerance)[1]
+
+    def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Of the law that dominates."""
+        if self._one_step is not None:
+            return self.delta(sigma, eps, tolerance=tolerance)
+        return self.route.delta(sigma, eps, tolerance=tolerance)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        lower = self._attained.epsilon(sigma, delta, tolerance=tolerance).lower
+        if self._one_step is not None:
+            upper = self._one_step.epsilon(sigma, delta, tolerance=tolerance).upper
+        else:
+            upper = self.route.epsilon(sigma, delta, tolerance)[1]
+        return Bounds(min(lower, upper), upper, self.guarantee, self.by)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        start = saddle_point_sigma(self._attained.release, eps, delta)
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.05, progress=progress)

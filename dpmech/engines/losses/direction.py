@@ -1,0 +1,208 @@
+"""One direction of T Poisson-sampled steps at one sigma: brackets of delta and of eps."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+from dpmech.engines.losses.contour import Contour, Line, Sketch, Smoothed
+from dpmech.engines.losses.lattice import Loss
+from dpmech.engines.losses.release import PoissonRelease
+from dpmech.engines.losses.transform import exponent_of, transform
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import (
+    Ladder,
+    bisect_boundary,
+    log_gap,
+    quotient_down,
+    quotient_up,
+    relative_gap,
+)
+
+# How much of the tolerance the width of the smoothing may use up; the rest is for the search around it.
+_OF_DELTA, _OF_EPS = 1.0, 0.5
+# How often the first width is halved at most.
+_HALVINGS = 16
+# Where a search for eps starts at least, and how closely it ends.
+_SMALLEST_EPS = 1e-9
+_NOTHING = 1e-280
+_FAR_BELOW = -800.0
+_RESOLUTION = 1e-10
+# How much of a slope that was read off coarse ends is counted on.
+_CAUTION = 0.7
+# A line serves an eps that differs from its own by so much, and slopes are taken over that.
+_NEAR = 0.02
+_MOST_LINES = 40
+
+Interval = Callable[[float], tuple[float, float]]
+
+
+class Direction:
+    """T losses of one direction, composed.
+
+    Args:
+        release: what is accounted for.
+        sigma: > 0.
+        remove: REMOVE (mixture against noise), or ADD.
+    """
+
+    def __init__(self, release: PoissonRelease, sigma: float, *, remove: bool) -> None:
+        # The upper sensitivity never over-states privacy, and the lower one never under-states it.
+        self.steps = release.steps
+        self.loss = Loss(
+            release.sampling_prob, quotient_down(sigma, release.sensitivity.upper), remove=remove
+        )
+        self.private = dataclasses.replace(
+            self.loss, sigma_over_sensitivity=quotient_up(sigma, release.sensitivity.lower)
+        )
+
+    @functools.cached_property
+    def sketch(self) -> Sketch:
+        """The law of one loss, roughly."""
+        return Sketch(self.loss, self.steps)
+
+    def beyond_all_losses(self, eps: float) -> bool:
+        """Whether T losses never exceed eps: in ADD each is below -log(1 - q)."""
+        most = -self.steps * math.log1p(-self.loss.sampling_prob)
+        return not self.loss.remove and eps > most * (1.0 + 1e-12)
+
+    def log_ceiling(self, eps: float) -> float:
+        """Log of Chernoff's bound on delta at eps."""
+        if self.beyond_all_losses(eps):
+            return -math.inf
+        theta = self.sketch.whole.tilt_for_eps(eps)
+        if theta == 0.0:
+            return 0.0
+        # Every theta bounds; a large one, far in the tail, is not needed where delta is below all numbers.
+        moments = self.sketch.whole
+        while self.steps * moments.cumulants(0.5 * theta)[0] - 0.5 * theta * eps < _FAR_BELOW:
+            theta *= 0.5
+        try:
+            one = transform(
+                self.loss,
+                exponent_of(self.loss, theta),
+                (-math.inf, math.inf),
+                frequency=0.0,
+                share=min(1e-6, 1e-3 / self.steps),
+            )
+        except NumericalError:
+            return 0.0
+        return min(0.0, self.steps * one.log_ends[1] - theta * eps + 1e-9 * (1.0 + theta * eps))
+
+    def delta(self, eps: float, tolerance: float) -> tuple[float, float, float]:
+        """Lower and upper delta, as close as `tolerance`, a change of sigma, asks for; and their slope.
+
+        Returns:
+            Both ends, and how fast log delta falls with log sigma: about as fast as with log eps at least, as
+            losses are at least in proportion to 1 / sigma, and never slower than log 1 / sigma. It only
+            decides how close the ends have to be.
+        """
+        if self.beyond_all_losses(eps):
+            return 0.0, 0.0, 1.0
+        line = self.sketch.line(eps)
+        ends = self._on(line)
+        coarse = ends(line.width)
+        answer = math.log(max(0.5 * sum(coarse[1].ends(eps)), _NOTHING))
+        if abs(answer - line.log_delta) > 1.0:
+            line = self.sketch.line(eps, answer)
+            ends = self._on(line)
+            coarse = ends(line.width)
+        here, there = (sum(coarse[1].ends(at)) for at in (eps, eps * (1.0 + _NEAR)))
+        slope = max(1.0, _CAUTION * math.log(here / there) / _NEAR) if 0.0 < there < here else 1.0
+
+        def interval(width: float) -> tuple[float, float]:
+            private, loss = coarse if width == line.width else ends(width)
+            lower, upper = private.ends(eps)[0], loss.ends(eps)[1]
+            return min(lower, upper), upper
+
+        return *self._settled(line, interval, log_gap, _OF_DELTA * tolerance * slope), slope
+
+    def epsilon(self, delta: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper eps, as close as `tolerance`, relative, asks for."""
+        guess = self._guess(delta)
+        if guess == 0.0:
+            return 0.0, 0.0
+        line = self.sketch.line(guess)
+        ends = self._on(line)
+
+        def interval(width: float) -> tuple[float, float]:
+            private, loss = ends(width)
+            upper = _least_eps(lambda eps: loss.ends(eps)[1], delta, guess)
+            lower = _least_eps(lambda eps: private.ends(eps)[0], delta, guess, safe=False)
+            return min(lower, upper), upper
+
+        return self._settled(line, interval, relative_gap, _OF_EPS * tolerance)
+
+    def _guess(self, delta: float) -> float:
+        """An eps with a delta close to the one asked for, from coarse brackets; 0 if that at 0 is smaller."""
+        guess = self.sketch.whole.chernoff_eps(math.log(delta))
+        most = -self.steps * math.log1p(-self.loss.sampling_prob)
+        if not self.loss.remove:
+            guess = min(guess, 0.9 * most)
+        guess = max(guess, _SMALLEST_EPS)
+        for _ in range(_MOST_LINES):
+            line = self.sketch.line(guess)
+            found = Contour(self.loss, self.steps, line).smoothed(line.width)
+            better = _least_eps(_upper_end(found), delta, guess)
+            if not self.loss.remove and better > most:
+                better = 0.5 * (guess + most)
+            if abs(better - guess) <= _NEAR * guess or max(better, guess) <= _SMALLEST_EPS:
+                return better if better > _SMALLEST_EPS * 1e-3 else self._none_or(delta, better)
+            guess = max(better, 0.02 * guess, 1e-3 * _SMALLEST_EPS)
+        return guess
+
+    def _none_or(self, delta: float, guess: float) -> float:
+        """0 where delta at 0 is at most that; else the guess."""
+        return 0.0 if self.delta(0.0, 1e-4)[1] <= delta else max(guess, 1e-3 * _SMALLEST_EPS)
+
+    def _on(self, line: Line) -> Callable[[float], tuple[Smoothed, Smoothed]]:
+        """The composed losses for lower and upper ends at a width of the smoothing."""
+        upper = Contour(self.loss, self.steps, line)
+        same = self.private == self.loss
+        lower = upper if same else Contour(self.private, self.steps, line)
+
+        def at(width: float) -> tuple[Smoothed, Smoothed]:
+            found = upper.smoothed(width)
+            return (found if same else lower.smoothed(width)), found
+
+        return at
+
+    @staticmethod
+    def _settled(
+        line: Line, interval: Interval, gap: Callable[[float, float], float], goal: float
+    ) -> tuple[float, float]:
+        """Ends on the first width that is narrow enough, or on the narrowest that can be afforded."""
+        ladder = Ladder.down(line.width, line.width * 0.5**_HALVINGS)
+        found = ladder.leap(interval, gap, goal=goal, order=2.0)
+        return found.lower, found.upper
+
+
+def _upper_end(found: Smoothed) -> Callable[[float], float]:
+    return lambda eps: found.ends(eps)[1]
+
+
+def _least_eps(bound: Callable[[float], float], delta: float, guess: float, *, safe: bool = True) -> float:
+    """Where a bound on delta(eps) passes `delta`: on the far side of it if `safe`, else on the near one.
+
+    Walks away from `guess` by growing steps; far from it a bound says less and less. 0 where it is at most
+    `delta` there already.
+    """
+    step = 1e-3
+    if bound(guess) > delta:
+        low, high = guess, guess * (1.0 + step)
+        while bound(high) > delta:
+            step *= 2.0
+            low, high = high, high * (1.0 + step)
+            if math.isinf(high):
+                raise NumericalError(f"delta={delta!r} is below the resolution of the composed loss")
+    else:
+        low, high = guess * (1.0 - step), guess
+        while bound(low) <= delta:
+            step *= 2.0
+            low, high = (low * (1.0 - step) if step < 0.9 else 0.1 * low), low
+            if low < 1e-6 * guess:
+                if bound(0.0) <= delta:
+                    return 0.0
+                low = 0.0
+                break
+    return bisect_boundary(lambda eps: bound(eps) > delta, low, high, safe=safe, rtol=_RESOLUTION)

@@ -1,0 +1,218 @@
+"""Delta under Poisson sampling by lattices and convolution: another way to what the transform gives."""
+
+import math
+from collections.abc import Callable
+
+import scipy
+
+from dpmech.engines.losses.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
+from dpmech.engines.losses.lattice import lower_lattice, upper_lattice
+from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.engines.losses.step_losses import AnyLoss
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import BOUND, Bounds, Ladder, bisect_boundary, log_gap, quotient_down, quotient_up
+
+# The first and the finest step, in standard deviations of one tilted loss.
+_FIRST, _FINEST = 0.04, 1e-6
+# How much of the tolerance a lattice may use up; the rest is for the search around it.
+_OF_DELTA = _OF_EPS = 0.5
+# Bounds on eps wider than this, relative, are refused, not returned.
+_WIDEST = 0.01
+# Below this delta no lattice is needed: Chernoff's bound says enough.
+_NOTHING = 1e-300
+# Beyond this step e^step nears the end of float64.
+_COARSEST = 500.0
+# How much of a goal tails may use up, and how often more outputs are taken out of them.
+_OF_TAILS, _REACHES = 0.1, 4
+# Steps that do not divide the losses alike may leave the ends as far apart as those before.
+_PATIENCE = 3
+# The moments behind Chernoff's bound come from quadrature. It stands in for a direction only where it says
+# half of what the other direction has: T log M would have to be off by log 2 for the bound to fail.
+_CHERNOFF_SLACK = math.log(2.0)
+# Where a search for eps starts at least, and how closely it ends.
+_SMALLEST_EPS, _RESOLUTION = 1e-9, 1e-10
+
+AnyRelease = PoissonRelease | UserRelease | TruncatedRelease | FixedRelease
+
+
+class LatticeRoute:
+    """Privacy loss distributions of both directions on a lattice tied to the loss at hand.
+
+    Both ends are rigorous, rounding included; the lattice is refined until they are as close as asked.
+
+    Args:
+        release: what is accounted for.
+    """
+
+    def __init__(self, release: AnyRelease) -> None:
+        self.release = release
+        self.by = release.by_lattice
+
+    @property
+    def method(self) -> str:
+        """The route in words."""
+        return str(self.by)
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta at eps >= 0, no further apart than a change of sigma by `tolerance` makes.
+
+        Raises:
+            NumericalError: where no lattice is fine enough for that.
+        """
+        lower, upper, steepness = self.bracket(sigma, eps, tolerance)
+        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= tolerance * steepness):
+            raise NumericalError(
+                f"delta at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
+                "wider than the tolerance"
+            )
+        return Bounds(lower if self.release.tight else 0.0, upper, BOUND, self.by)
+
+    def bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
+        """Lower and upper delta as close as could be had, and how fast log delta falls with log sigma."""
+        first, *others = sorted(self.sides(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps))
+        if math.exp(first.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK) <= _NOTHING:
+            return 0.0, _NOTHING, 1.0
+        lower, upper = first.delta(eps, tolerance)
+        for second in others:
+            ceiling = math.exp(second.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK)
+            if ceiling > lower:
+                other = second.delta(eps, tolerance, settled=lower)
+                lower, ceiling = max(lower, other[0]), other[1]
+            upper = max(upper, ceiling)
+        return lower, upper, first.steepness(eps)
+
+    def epsilon(self, sigma: float, delta: float, tolerance: float) -> tuple[float, float]:
+        """Lower and upper eps of the law at hand.
+
+        Raises:
+            NumericalError: where no lattice is fine enough for `tolerance`, relative, or a hundredth.
+        """
+        lower = upper = 0.0
+        for side in self.sides(sigma):
+            ends = side.epsilon(delta, _OF_EPS * tolerance, settled=lower)
+            lower, upper = max(lower, ends[0]), max(upper, ends[1])
+        if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
+            raise NumericalError(
+                f"eps at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
+                "wider than the tolerance"
+            )
+        return lower, upper
+
+    def sides(self, sigma: float) -> "tuple[Side, ...]":
+        """REMOVE and ADD at one sigma; one of them where they are alike."""
+        ways = (True,) if self.release.symmetric else (True, False)
+        return tuple(Side(self.release, sigma, remove=remove) for remove in ways)
+
+
+class Side:
+    """One direction at one sigma."""
+
+    def __init__(self, release: AnyRelease, sigma: float, *, remove: bool) -> None:
+        # The upper sensitivity never over-states privacy, and the lower one never under-states it.
+        self.steps = release.steps
+        self.loss: AnyLoss = release.loss(quotient_down(sigma, release.sensitivity.upper), remove=remove)
+        self.most_noise = quotient_up(sigma, release.sensitivity.lower)
+        self.moments = LossMoments(*self.loss.sampled(), self.steps)
+
+    def steepness(self, eps: float) -> float:
+        """How fast log delta falls with log sigma: like theta eps at least, not slower than 1 / sigma."""
+        return max(1.0, self.moments.tilt_for_eps(eps) * eps)
+
+    def delta(self, eps: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
+        """Lower and upper delta, on lattices as fine as `tolerance`, a change of sigma, asks for.
+
+        Args:
+            eps: >= 0.
+            tolerance: as for the route.
+            settled: what the larger direction has at least: below it nothing is looked for.
+        """
+        theta = self.moments.tilt_for_eps(eps)
+        goal = _OF_DELTA * tolerance * self.steepness(eps)
+        log_delta = self.moments.chernoff_log_delta(eps)
+        for _ in range(_REACHES):
+            loss, ladder = self._lattices(theta, log_delta)
+
+            def interval(step: float, loss: AnyLoss = loss) -> tuple[float, float]:
+                lower, upper = self._composed(loss, step, theta)
+                least, most = lower.delta(eps), upper.delta(eps)
+                return max(min(least, most), min(settled, most)), most
+
+            found = ladder.leap(interval, log_gap, goal=goal, order=2.0, patience=_PATIENCE)
+            # Where losses are rare and large Chernoff's bound is far above delta: too much counts as tail.
+            if found.met or self.steps * loss.tail_mass() <= _OF_TAILS * goal * found.upper:
+                break
+            log_delta = min(log_delta, math.log(max(found.upper, _NOTHING)))
+        return found.lower, found.upper
+
+    def epsilon(self, delta: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
+        """Lower and upper eps >= 0 at delta, on lattices as fine as `tolerance`, relative, asks for.
+
+        Args:
+            delta: in (0, 1).
+            tolerance: relative, of eps.
+            settled: what the larger direction has at least: below it nothing is looked for.
+        """
+        theta = self.moments.tilt_for_delta(math.log(delta))
+        guess = max(self.moments.chernoff_eps(math.log(delta)), _SMALLEST_EPS)
+        # Chernoff's bound may be far above; what the coarsest lattice has is close.
+        loss, ladder = self._lattices(theta, math.log(delta))
+        coarse = compose(upper_lattice(loss, ladder.rungs[0]), self.steps, theta, upper=True)
+        guess = max(_least_eps(coarse.delta, delta, guess, safe=True), _SMALLEST_EPS)
+        theta = self.moments.tilt_for_eps(guess)
+        loss, ladder = self._lattices(theta, math.log(delta))
+
+        def interval(step: float) -> tuple[float, float]:
+            lower, upper = self._composed(loss, step, theta)
+            most = _least_eps(upper.delta, delta, guess, safe=True)
+            least = _least_eps(lower.delta, delta, guess, safe=False)
+            return max(min(least, most), min(settled, most)), most
+
+        found = ladder.leap(interval, _gap_in_eps, goal=tolerance, order=2.0, patience=_PATIENCE)
+        return found.lower, found.upper
+
+    def _lattices(self, theta: float, log_delta: float) -> tuple[AnyLoss, Ladder]:
+        """The loss without tails that do not matter, and the steps of its lattices.
+
+        The gap between the ends falls like the square of the step once the step resolves the loss, and in
+        proportion to it before.
+        """
+        # Outputs so rare that they change delta by less than one part in 1e9 count as tails.
+        tail = max(min(log_delta, -1.0) - 21.0 - math.log(self.steps), -725.0)
+        reach = min(38.0, -float(scipy.special.ndtri_exp(tail)))
+        loss = self.loss.within(reach)
+        spread = math.sqrt(self.moments.cumulants(theta)[2])
+        # Of what is left: far tails, which are at infinity now, would ask for a wide window.
+        least, most = LossMoments(*loss.sampled(), self.steps).window(theta, LOG_WRAP)
+        finest = max(loss.finest_step(), _FINEST * spread, (most - least) / (0.9 * MAX_LENGTH))
+        if finest > _COARSEST:
+            raise NumericalError(f"the losses of {loss!r} are too large for a lattice")
+        return loss, Ladder.down(min(_FIRST * spread, _COARSEST), finest)
+
+    def _composed(self, loss: AnyLoss, step: float, theta: float) -> tuple[ComposedLoss, ComposedLoss]:
+        """The composed lower and upper lattice."""
+        private = loss.under(self.most_noise)
+        return (
+            compose(lower_lattice(private, step), self.steps, theta, upper=False),
+            compose(upper_lattice(loss, step), self.steps, theta, upper=True),
+        )
+
+
+def _gap_in_eps(lower: float, upper: float) -> float:
+    """Relative, but for eps next to 0."""
+    return (upper - lower) / max(upper, _SMALLEST_EPS)
+
+
+def _least_eps(bound: Callable[[float], float], delta: float, guess: float, *, safe: bool) -> float:
+    """Where a bound on delta(eps) passes `delta`: on the far side of it if `safe`, else on the near one.
+
+    Raises:
+        NumericalError: if it does not fall so low.
+    """
+    if bound(0.0) <= delta:
+        return 0.0
+    high = guess
+    while bound(high) > delta:
+        high *= 1.5
+        if high > 1e3 * max(guess, 1.0):
+            raise NumericalError(f"delta={delta!r} is below the resolution of the lattice")
+    return bisect_boundary(lambda eps: bound(eps) > delta, 0.0, high, safe=safe, rtol=_RESOLUTION)

@@ -1,0 +1,215 @@
+r"""What is accounted for under sampling: T releases, each of a random batch, and the loss of one of them.
+
+The largest privacy loss of a step whose lot is a uniform set of B of n examples, one of them replaced.
+
+With q = B / n, s the noise over the distance of what replaces each other, and A_1 = (1 - q) N(0, s^2) +
+q N(1, s^2) against A_0 = N(0, s^2): no gradients have a hockey-stick curve above that of A_1 against A_0 at
+eps >= 0, nor above that of A_0 against A_1 at eps < 0, in either direction. The law with this curve has the
+positive losses of the one pair, the negative ones of the other, and what is left at 0. That it dominates is
+shown in docs/fixed_size_lots.md.
+
+The privacy loss of a step whose lot is cut down to B examples where more were drawn.
+
+With q the probability of every coin, tau that B or more of the others were drawn, and p that the example is
+kept if so: with probability 1 - tau the pair is that of plain Poisson sampling. With probability tau it is
+the pair whose hockey-stick curve is, of P against Q (A_u as in `one_sided_loss`), that of A_2 against A_1 at
+eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve of all that gradients allow. Its law has
+the positive losses of the one, the negative ones of the other, and what is left at 0. That it dominates is
+shown in docs/truncated_lots.md.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import scipy
+
+from dpmech.engines.losses.lattice import Loss
+from dpmech.engines.losses.step_losses import MixtureLoss, OneSidedLoss, PartedLoss, StepLoss
+from dpmech.mechanism import FixedDraw, Truncation
+from dpmech.numerics import UNIT, Bounds, Provenance
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedLoss(PartedLoss):
+    """The law of the loss of one step, the same in both directions.
+
+    Args:
+        joined: lower and upper end of q, in (0, 1).
+        sigma_over_sensitivity: s > 0.
+        reach: outputs beyond this many standard deviations count as tails, in (0, 38].
+    """
+
+    joined: tuple[float, float]
+    sigma_over_sensitivity: float
+    reach: float = 38.0
+
+    def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
+        """Of both signs: the negative losses mirror the positive ones, each under its own first law."""
+        q, s = self.joined[end], self.sigma_over_sensitivity
+        return [(1.0, OneSidedLoss(q, 1, s, remove=sign, reach=self.reach)) for sign in (True, False)]
+
+    def _at_zero(self, end: int) -> float:
+        """What is left at 0: (1 - q) P(|N(0, 1)| < 1 / (2 s)); its ends are 8 u further."""
+        near = 1.0 - 2.0 * float(scipy.special.ndtr(-0.5 / self.sigma_over_sensitivity))
+        return max(0.0, (1.0 - self.joined[1 - end]) * near + (-8.0, 8.0)[end] * UNIT)
+
+
+Ends = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedLoss(PartedLoss):
+    """The law of the loss of one step in one direction.
+
+    Args:
+        sampling_prob: q in (0, 1].
+        untruncated: lower and upper end of 1 - tau.
+        truncated: of tau.
+        kept: of p, in (0, 1).
+        sigma_over_sensitivity: s > 0.
+        remove: the direction: P is with the example (True) or without (False).
+        reach: outputs beyond this many standard deviations count as tails, in (0, 38].
+    """
+
+    sampling_prob: float
+    untruncated: Ends
+    truncated: Ends
+    kept: Ends
+    sigma_over_sensitivity: float
+    remove: bool
+    reach: float = 38.0
+
+    def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
+        """Of Poisson sampling where the lot was not full, and of both signs where it was."""
+        s, kept, weight = self.sigma_over_sensitivity, self.kept[end], self.truncated[end]
+        above, below = (2, 1) if self.remove else (1, 2)
+        parts: list[tuple[float, StepLoss]] = []
+        if self.untruncated[1] > 0.0:
+            parts.append((self.untruncated[end], Loss(self.sampling_prob, s, self.remove, self.reach)))
+        parts.append((weight, OneSidedLoss(kept, above, s, remove=True, reach=self.reach)))
+        parts.append((weight, OneSidedLoss(kept, below, s, remove=False, reach=self.reach)))
+        return parts
+
+    def _at_zero(self, end: int) -> float:
+        """What is left at 0: (1 - p) P(|N(0, 1)| < 1 / (2 s) or so), tau times; its ends are 8 u further."""
+        near, far = (float(scipy.special.ndtr(-k / self.sigma_over_sensitivity)) for k in (0.5, 1.5))
+        aside = (-8.0, 8.0)[end] * UNIT
+        return self.truncated[end] * max(0.0, (1.0 - self.kept[1 - end]) * (1.0 - near - far) + aside)
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonRelease:
+    """T Poisson-subsampled Gaussian releases.
+
+    Args:
+        sampling_prob: q in (0, 1).
+        steps: T >= 1.
+        sensitivity: of one release.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    sampling_prob: float
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+    symmetric: ClassVar[bool] = False
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        return Provenance("lattice.poisson", {"q": self.sampling_prob, "steps": self.steps})
+
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> Loss:
+        """The loss of one release in one direction."""
+        return Loss(self.sampling_prob, sigma_over_sensitivity, remove)
+
+
+@dataclasses.dataclass(frozen=True)
+class UserRelease:
+    """T releases, each of a lot in which a user has a binomial number of m examples.
+
+    Args:
+        sampling_prob: q in (0, 1), of each example.
+        examples: m >= 1.
+        steps: T >= 1.
+        sensitivity: of one release, to one example.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    sampling_prob: float
+    examples: int
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+    symmetric: ClassVar[bool] = False
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        facts = {"q": self.sampling_prob, "examples": self.examples, "steps": self.steps}
+        return Provenance("lattice.users", facts)
+
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> MixtureLoss:
+        """The loss of one release in one direction."""
+        return MixtureLoss(self.sampling_prob, self.examples, sigma_over_sensitivity, remove)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedRelease:
+    """T releases, each of a lot of at most B of n examples.
+
+    Args:
+        truncation: what truncation does to one example, with q, B and n.
+        steps: T >= 1.
+        sensitivity: of one release.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    truncation: Truncation
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+    symmetric: ClassVar[bool] = False
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        own = self.truncation
+        facts = {"q": own.sampling_prob, "most": own.max_lot_size, "size": own.dataset_size}
+        return Provenance("lattice.truncated", facts | {"steps": self.steps})
+
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> TruncatedLoss:
+        """The loss of one release in one direction."""
+        odds = self.truncation
+        return TruncatedLoss(
+            odds.sampling_prob, odds.untruncated, odds.truncated, odds.kept, sigma_over_sensitivity, remove
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedRelease:
+    """T releases, each of a uniform set of exactly B of n examples, one of which is replaced by another one.
+
+    Args:
+        draw: B and n.
+        steps: T >= 1.
+        sensitivity: of one release, to the replacement.
+        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+    """
+
+    draw: FixedDraw
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+    symmetric: ClassVar[bool] = True
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """How it is accounted on lattices."""
+        facts = {"lot": self.draw.lot_size, "size": self.draw.dataset_size, "steps": self.steps}
+        return Provenance("lattice.fixed", facts)
+
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> FixedLoss:
+        """The loss of one release, in either direction."""
+        del remove
+        return FixedLoss(self.draw.joined, sigma_over_sensitivity)

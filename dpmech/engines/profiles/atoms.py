@@ -1,0 +1,292 @@
+r"""Privacy losses on finitely many values, above and below a curve that is bounded at nodes.
+
+A privacy loss on finitely many values, from upper bounds on the hockey-stick curve at nodes.
+
+The curve of a pair, h(a) = H_a(P || Q) = sup_E P(E) - a Q(E), is convex and non-increasing in a >= 0, and
+h(0) = 1. **Theorem.** Let U be the lower convex hull of (0, 1) and of points (a_i, u_i) with u_i >= h(a_i),
+continued by its last value. Then U >= h, and U is the curve of a pair (P', Q') of laws on finitely many
+points.
+
+*Proof.* A point of the hull is a mixture of points that lie above the convex curve h. U is convex and
+non-increasing; U >= (1 - a)_+ as h is, so that its slope at 0 is >= -1. With slopes s_0 <= s_1 <= ... < 0
+after the vertices a_0 = 0 < a_1 < ... < a_m let Q' have mass s_i - s_(i - 1) at a_i (s_(-1) = -1, s_m = 0),
+and P' have a_i times that and the rest, U(a_m), where Q' has none. Then E_Q'(r - a)_+ + U(a_m) = U(a). []
+
+A pair whose curve is nowhere below that of every pair of neighbouring datasets dominates the mechanism, and
+products of dominating pairs dominate adaptive compositions.
+
+References:
+    Zhu, Dong and Wang 2022, Proposition 8 and Theorem 10.
+
+A privacy loss on finitely many values whose curve is nowhere above a mechanism's: for lower bounds.
+
+Where h(a_i) is known to lie in [l_i, u_i], the curve h, convex and non-increasing, is above l_(i+1) between
+two nodes, and above the lines through (a_(i-1), u_(i-1)) and (a_i, l_i), and through (a_(i+2), u_(i+2)) and
+(a_(i+1), l_(i+1)). The largest of these is g <= h, linear between nodes and at most one corner in between.
+**Theorem.** The lower convex hull G of g and (1 - a)_+ is the curve of a pair (P', Q') of laws on finitely
+many points, and every product of such pairs has a curve below that of the product of the mechanisms' own
+pairs.
+
+*Proof.* G <= g <= h, G is convex, non-increasing, 1 at 0 with a slope >= -1, and 0 in the end: as in the
+proof for upper hulls it is the curve of a pair. Of two pairs with G <= h the first is a post-processing of
+the second (Blackwell), coordinate by coordinate so is the product of the first ones of that of the second
+ones, and no post-processing raises a curve. []
+
+Mass that rounding takes off counts as loss -infinity, and losses are rounded down: the sum over all outputs
+of P'-mass times (1 - a e^-loss)_+ only falls.
+
+References:
+    Zhu, Dong and Wang 2022, Proposition 8; Dong, Roth and Su 2022, Theorem 2.
+"""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from dpmech.engines.losses import LatticeLoss
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
+
+# Slopes are off by 4 u, masses by 3 u more.
+_SLOPES, _MASSES = 8.0 * UNIT, 8.0 * UNIT
+_MOST_CELLS = 20_000_000
+# An e^eps beyond this counts as infinite.
+_LARGEST = 700.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossAtoms:
+    """A privacy loss of one direction on finitely many values, under P; what it says bounds from above.
+
+    Args:
+        losses: the values, shape (m,), increasing.
+        masses: their probabilities under P, shape (m,), >= 0; with `infinite` at least 1 in all, where mass
+            at -infinity is not left out.
+        infinite: the probability under P of outputs that Q never gives.
+    """
+
+    losses: FloatArray
+    masses: FloatArray
+    infinite: float
+
+    def delta(self, eps: float) -> float:
+        """H at e^eps, any real eps, rounded up."""
+        return float(self.deltas(np.array([eps]))[0])
+
+    def deltas(self, eps: FloatArray) -> FloatArray:
+        """The same at several eps, shape (k,)."""
+        at = eps[:, None]
+        masses = np.where(self.losses > at, self.masses, 0.0)
+        terms = masses * -np.expm1(-np.maximum(self.losses - at, 0.0))
+        # The difference is off by u of the larger number, which moves a term by that times its mass; the
+        # exponential by 8 u.
+        off = UNIT * (np.abs(self.losses) + np.abs(at)) * masses
+        found = terms.sum(axis=1) + off.sum(axis=1)
+        found *= 1.0 + ELEMENTARY + (self.losses.size + 8.0) * UNIT
+        return np.asarray(np.minimum(1.0, np.nextafter(found + self.infinite, math.inf)))
+
+    def lattice(self, step: float) -> LatticeLoss:
+        """The loss on multiples of a step, each mass split so that its P- and its Q-mass stay.
+
+        The curve becomes its own interpolation in e^eps, which lies above it.
+
+        Raises:
+            NumericalError: if that takes more than 2e7 points.
+        """
+        first = math.floor(float(self.losses[0]) / step) - 1
+        count = math.floor(float(self.losses[-1]) / step) + 2 - first
+        if count > _MOST_CELLS:
+            raise NumericalError(
+                f"losses from {self.losses[0]!r} to {self.losses[-1]!r} in steps of {step!r}: too many points"
+            )
+        spend(1e-8 * count, 24.0 * count, what=f"a lattice of {count} points")
+        cells = np.clip(np.floor(self.losses / step).astype(np.int64) - first, 0, count - 2)
+        edges = (first + cells.astype(np.float64)) * step
+        # A loss that is taken for larger by its own rounding bounds from above.
+        inside = np.clip(self.losses - edges + 4.0 * UNIT * (step + np.abs(self.losses)), 0.0, step)
+        high = self.masses * (np.expm1(-inside) / np.expm1(-step))
+        low = self.masses * (math.exp(-step) * np.expm1(step - inside) / -np.expm1(-step))
+        raised = 1.0 + (self.losses.size + 64.0) * UNIT
+        nodes: FloatArray = np.zeros(count)
+        for cell, mass in ((cells, low), (cells + 1, high)):
+            nodes += np.bincount(cell, mass, count)
+        return LatticeLoss(step, first, nodes * raised, min(1.0, self.infinite))
+
+    @functools.cached_property
+    def log_masses(self) -> FloatArray:
+        """Logs of the masses."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.masses)
+
+
+def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
+    """The loss whose curve is the lower convex hull of upper bounds.
+
+    Args:
+        eps: any real numbers, shape (m,).
+        deltas: upper bounds on H at e^eps, shape (m,).
+
+    Raises:
+        NumericalError: if a bound is not a number, or below 1 - e^eps, where no curve is.
+    """
+    order = np.argsort(eps, kind="stable")
+    eps, deltas = eps[order], np.minimum(deltas[order], 1.0)
+    # Where e^eps is 0 every curve is 1.
+    kept = (eps < _LARGEST) & (np.exp(np.minimum(eps, 0.0)) > 0.0)
+    eps, deltas = eps[kept], deltas[kept]
+    least = np.maximum(0.0, -np.expm1(eps)) * (1.0 - 4.0 * ELEMENTARY)
+    if not np.all(deltas >= least):
+        raise NumericalError("an upper bound on delta is below what every mechanism has, or not a number")
+    # Curves do not rise: what bounds at one a bounds at every larger one.
+    deltas = np.minimum.accumulate(deltas)
+    ratios = np.exp(eps)
+    # Moved to the right, where the curve is no higher.
+    ratios *= 1.0 + 2.0 * ELEMENTARY
+    vertices = lower_hull(np.append(0.0, ratios), np.append(1.0, deltas))
+    a, h = np.append(0.0, ratios)[vertices], np.append(1.0, deltas)[vertices]
+    if a.size == 1:
+        return LossAtoms(np.zeros(0), np.zeros(0), 1.0)
+    slopes = -np.diff(h) / np.diff(a) * (1.0 + _SLOPES)
+    drops = np.maximum(slopes - np.append(slopes[1:], 0.0), 0.0)
+    masses = a[1:] * drops * (1.0 + _MASSES)
+    losses = np.log(a[1:])
+    losses += 4.0 * ELEMENTARY * (1.0 + np.abs(losses))
+    used = masses > 0.0
+    return LossAtoms(losses[used], masses[used], float(h[-1]))
+
+
+def lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
+    """Indices of the vertices of the lower convex hull of points with increasing x and non-increasing y."""
+    kept: list[int] = []
+    for index in range(x.size):
+        while len(kept) >= 2:
+            before, last = kept[-2], kept[-1]
+            rise = (y[last] - y[before]) * (x[index] - x[last])
+            if rise < (y[index] - y[last]) * (x[last] - x[before]):
+                break
+            kept.pop()
+        kept.append(index)
+    return kept
+
+
+# Relative, far above what products and quotients of these numbers are off by.
+_SLACK = 1e-11
+# Nodes this close, relative, count as one.
+_CLOSE = 1e-9
+# What a node is moved to the left by, relative: more than e^eps is off.
+_MOVED = 4.0 * ELEMENTARY
+# A corner is no closer to a node than this part of the distance between two, so that slopes are known.
+_INSIDE = 0.02
+# An e^eps beyond this counts as infinite.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LowerAtoms:
+    """A privacy loss of one direction on finitely many values, under P; what it says bounds from below.
+
+    Args:
+        losses: the values, shape (m,), increasing.
+        masses: their probabilities under P, shape (m,), > 0; what lacks to 1 is at -infinity.
+    """
+
+    losses: FloatArray
+    masses: FloatArray
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether no loss is above 0, so that it is that of doing nothing."""
+        return not bool(np.any(self.losses > 0.0))
+
+    def lattice(self, step: float) -> LatticeLoss:
+        """The loss on multiples of a step, every value moved down to one.
+
+        Raises:
+            NumericalError: if that takes more than 2e7 points.
+        """
+        cells = np.floor((self.losses - 4.0 * UNIT * (np.abs(self.losses) + step)) / step)
+        first, count = int(cells[0]), int(cells[-1] - cells[0]) + 1
+        if count > _MOST_CELLS:
+            raise NumericalError(
+                f"losses from {self.losses[0]!r} to {self.losses[-1]!r} in steps of {step!r}: too many points"
+            )
+        spend(1e-8 * count, 24.0 * count, what=f"a lattice of {count} points")
+        nodes: FloatArray = np.bincount((cells - first).astype(np.int64), self.masses, count).astype(
+            np.float64
+        )
+        # A sum of k terms, one after another, is off by k u.
+        return LatticeLoss(step, first, nodes * (1.0 - (self.losses.size + 8.0) * UNIT), 0.0)
+
+    @functools.cached_property
+    def log_masses(self) -> FloatArray:
+        """Logs of the masses."""
+        return np.log(self.masses)
+
+
+def atoms_below(eps: FloatArray, lower: FloatArray, upper: FloatArray) -> LowerAtoms:
+    """The loss whose curve is the lower convex hull of what brackets at nodes leave from below.
+
+    Args:
+        eps: any real numbers, shape (m,).
+        lower: lower bounds on H at e^eps, shape (m,).
+        upper: upper bounds, shape (m,), each at least its lower one.
+    """
+    order = np.argsort(eps, kind="stable")
+    order = order[np.abs(eps[order]) < _LARGEST]
+    # Moved to the left, where the curve is no lower.
+    a = np.append(0.0, np.exp(eps[order]) * (1.0 - _MOVED))
+    low = np.append(1.0, np.maximum.accumulate(np.maximum(lower[order], 0.0)[::-1])[::-1])
+    high = np.append(1.0, np.minimum.accumulate(np.minimum(upper[order], 1.0)))
+    distinct = np.append(True, np.diff(a) > _CLOSE * a[1:])
+    a, low, high = a[distinct], np.maximum(low[distinct], 1.0 - a[distinct]), high[distinct]
+    if a.size == 1:
+        return LowerAtoms(np.zeros(0), np.zeros(0))
+    # It rises by no more than the line from the node before does.
+    high[1:] += 2.0 * _MOVED * a[1:] * np.maximum(high[:-1] - low[1:], 0.0) / np.diff(a)
+    x, y = _with_corners(a, low, high)
+    vertices = lower_hull(x, y)
+    x, y = x[vertices], y[vertices]
+    slopes = np.append(-np.diff(y) / np.diff(x), 0.0)
+    # A slope near -1 hides what the heights, near 1, are rounded by.
+    doubt = np.append(8.0 * UNIT * (y[:-1] + y[1:]) / np.diff(x), 0.0) + _SLACK * slopes
+    drops = slopes[:-1] - slopes[1:] - doubt[:-1] - doubt[1:]
+    masses = x[1:] * drops * (1.0 - _SLACK)
+    losses = np.log(x[1:])
+    losses -= 4.0 * ELEMENTARY * (1.0 + np.abs(losses))
+    used = masses > 0.0
+    return LowerAtoms(losses[used], masses[used])
+
+
+def _with_corners(a: FloatArray, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The nodes with their lower bounds, and a point between neighbours where the lines from both sides meet.
+
+    A point anywhere between them at the height of the lower line will do: what it leaves to the left is below
+    one line, and to the right below the other one.
+    """
+    width = np.diff(a)
+    # Of the line that comes down to a node, and of the one that leaves the next node behind it.
+    left = np.clip(np.append(-1.0, (low[1:-1] - high[:-2]) / width[:-1]), -1.0, 0.0)
+    # How far that line is above 0; a node from which it gets nowhere counts as one at 0.
+    far = low[:-1] / np.maximum(-left, 1e-300)
+    low = np.append(np.where(far > _CLOSE * a[:-1], low[:-1], 0.0), low[-1])
+    low[0] = 1.0
+    low = np.maximum.accumulate(low[::-1])[::-1]
+    right = np.clip(np.append((high[2:] - low[1:-1]) / width[1:], 0.0), -1.0, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = (low[1:] - low[:-1] - right * width) / (left - right)
+    meet = (left < right) & (at > 0.0) & (at < width)
+    at = np.clip(at[meet], _INSIDE * width[meet], (1.0 - _INSIDE) * width[meet])
+    at = np.minimum(at, (1.0 - _INSIDE) * far[meet])
+    height = np.minimum(low[:-1][meet] + left[meet] * at, low[1:][meet] - right[meet] * (width[meet] - at))
+    # Beyond the last node the line that comes down to it, until 0.
+    fall = max((high[-2] - low[-1]) / width[-1], 1e-300)
+    reach = min(low[-1] / fall, a[-1]) if low[-1] > 0.0 else a[-1]
+    x = np.concatenate([a, a[:-1][meet] + at, [a[-1] + (1.0 - _INSIDE) * reach]])
+    y = np.concatenate([low, np.maximum(height, 0.0), [0.0]])
+    if reach <= _CLOSE * a[-1]:
+        # Then the last node is at height 0.
+        x, y = x[:-1], y[:-1]
+        y[a.size - 1] = 0.0
+    order = np.argsort(x)
+    return x[order], y[order]

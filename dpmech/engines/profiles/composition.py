@@ -1,0 +1,387 @@
+r"""Independent mechanisms of several kinds on the same people, composed: bounds on both directions.
+
+Gaussian releases are one Gaussian release, in closed form. Poisson-sampled ones of a single kind are more
+steps of one run, whose transform is inverted. Everything else goes onto one lattice: each loss by what bounds
+it from above, the lot composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
+H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). So the lattice only has to resolve
+what has no closed form. From below, curves at nodes enter by a loss that theirs dominates, or are left out,
+which post-processing allows.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import scipy
+
+from dpmech.engines.losses import (
+    LOG_WRAP,
+    MAX_LENGTH,
+    Direction,
+    JointMoments,
+    Loss,
+    LossMoments,
+    compose_all,
+    lower_lattice,
+    upper_lattice,
+)
+from dpmech.engines.profiles.atoms import LossAtoms, LowerAtoms
+from dpmech.engines.profiles.curves import Curve, SampledPart, grouped
+from dpmech.engines.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
+from dpmech.exceptions import UnattainableBudgetError
+from dpmech.numerics import (
+    ELEMENTARY,
+    Ladder,
+    quotient_down,
+    quotient_up,
+    sum_down,
+    sum_up,
+    up,
+)
+
+# A bound on delta at any eps.
+Bound = Callable[[float], float]
+
+# How closely an eps is searched for, and with how many looks.
+_RESOLUTION, _PROBES = 3e-6, 60
+_LARGEST_EPS = 1e6
+_NOTHING = 1e-300
+
+
+def crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
+    """Where a bound passes delta: on the far side if `safe`, else on the near one; infinite if nowhere.
+
+    Every eps > 0 that is returned was looked at. A bound may say little far from where it was laid out.
+    """
+    if safe and bound(0.0) <= delta:
+        return 0.0
+    low, high, step = 0.0, max(near, 1e-9), 0.01
+    if bound(high) > delta:
+        while bound(high) > delta:
+            low, high, step = high, high * (1.0 + step) + 1e-9, 2.0 * step
+            if high > _LARGEST_EPS:
+                return math.inf if safe else low
+    else:
+        while high > 0.0:
+            low, step = high * max(1.0 - step, 0.0), 2.0 * step
+            if low == 0.0 or bound(low) > delta:
+                break
+            high = low
+        if low == 0.0 and not safe and bound(low) <= delta:
+            return 0.0
+    return _narrowed(lambda eps: math.log(max(bound(eps), _NOTHING) / delta), low, high)[1 if safe else 0]
+
+
+def _narrowed(excess: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Two points around a root of a falling function, > 0 at the first one and <= 0 at the second.
+
+    Secants, aimed a little to either side by turns; every third probe halves the bracket.
+    """
+    above, below = excess(low), excess(high)
+    for probe in range(_PROBES):
+        width = high - low
+        if width <= _RESOLUTION * high:
+            break
+        at = low + 0.5 * width
+        if probe % 3 != 2 and math.isfinite(above - below) and above > below:
+            aside = 0.4 * _RESOLUTION * high
+            root = low + width * above / (above - below) + (aside if probe % 3 == 0 else -aside)
+            at = min(max(root, low + 0.02 * aside), high - 0.02 * aside)
+        value = excess(at)
+        if value > 0.0:
+            low, above = at, value
+        else:
+            high, below = at, value
+    return low, high
+
+
+# How much of the tolerance, in log delta, the first lattice should use up.
+_OF_DELTA = 0.5
+# Steps on one ladder, and the length of a lattice that only a first step may pass.
+_RUNGS = 4
+_USUAL_LENGTH = 1 << 22
+# So many kinds of sampled releases may have lattices of the largest size.
+_KINDS = 4
+# Outputs of a sampled release that are this rare, in log, beside delta count as tails.
+_TAIL = -21.0
+_FARTHEST = 38.0
+# Below this delta, in log, Chernoff's bound says enough.
+_LOG_TINY = -460.0
+# How much less, in log, than the infinite loss finite ones may matter; a tilt that needs no look at that; the
+# least standard deviation of a sum that a lattice is laid out for.
+_BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
+_LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
+# How often a lattice is laid out anew around an eps that is searched for, and how close is near.
+_LOOKS = 3
+_NEAR = 0.05
+# How much less, in log, than delta rounding may matter: so much of a tilt is left out.
+_UNTILTED = 7.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Composition:
+    """What is composed.
+
+    Args:
+        gaussian: (sensitivity / sigma)^2 summed over unsampled releases, lower and upper value.
+        sampled: Poisson-sampled releases, no two of one kind.
+        curves: curves that are known at nodes, with how often each is composed.
+    """
+
+    gaussian: tuple[float, float] = (0.0, 0.0)
+    sampled: tuple[SampledPart, ...] = ()
+    curves: tuple[tuple[Curve, int], ...] = ()
+
+    @classmethod
+    def joined(cls, every: Sequence["Composition"]) -> "Composition":
+        """Several in one; a curve that is the same object in two of them is composed more often."""
+        curves: dict[int, tuple[Curve, int]] = {}
+        for one in every:
+            for curve, times in one.curves:
+                curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
+        return cls(
+            (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
+            grouped(part for one in every for part in one.sampled),
+            tuple(curves.values()),
+        )
+
+    @property
+    def releases(self) -> int:
+        """How many losses are added up; those of all Gaussian releases are one."""
+        steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.curves)
+        return steps + (self.gaussian[1] > 0.0)
+
+    def tilt(self, eps: float, *, add: bool) -> float:
+        """About how fast log delta falls with eps >= 0 in one direction: the theta of Chernoff's bound."""
+        return _Side(self, add=add).tilt(eps)
+
+    def never(self, *, add: bool) -> float:
+        """What the upper bounds on one direction stay above however large eps is, rounded to nearest."""
+        masses = [(curve.atoms(add=add).infinite, times) for curve, times in self.curves]
+        if any(mass >= 1.0 for mass, _ in masses):
+            return 1.0
+        return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
+
+    def delta(self, eps: float, *, add: bool, tolerance: float) -> tuple[float, float]:
+        """Lower and upper value of one direction at any real eps.
+
+        Args:
+            eps: any real number.
+            add: H(Q || P); else H(P || Q).
+            tolerance: how far, in log delta, a lattice may move either end, about.
+
+        Raises:
+            NumericalError: where no lattice that can be afforded bounds it.
+        """
+        if eps < 0.0:
+            # H_{e^eps}(P || Q) = 1 - e^eps + e^eps H_{e^-eps}(Q || P)
+            lower, upper = self.delta(-eps, add=not add, tolerance=tolerance)
+            base, factor, off = -math.expm1(eps), math.exp(eps), 4.0 * ELEMENTARY
+            return (base + factor * lower) * (1.0 - off), min(1.0, (base + factor * upper) * (1.0 + off))
+        side = _Side(self, add=add)
+        upper = side.upper(eps, tolerance)(eps)
+        return min(side.lower(eps, tolerance)(eps), upper), upper
+
+    def epsilon(self, delta: float, *, add: bool, tolerance: float) -> tuple[float, float]:
+        """Lower and upper value of the smallest eps >= 0 at which one direction is at most `delta`.
+
+        Raises:
+            UnattainableBudgetError: if it is larger at every eps that was looked at.
+            NumericalError: as for `delta`.
+        """
+        if not (self.sampled or self.curves):
+            return gaussian_epsilon_ends(self.gaussian, delta)
+        side = _Side(self, add=add)
+        if side.says_nothing:
+            raise UnattainableBudgetError(math.inf, delta, "a curve that is composed bounds nothing")
+        near = side.rough_epsilon(delta)
+        for _ in range(_LOOKS):
+            bound, before = side.upper(near, tolerance), near
+            near = crossing(bound, delta, near, safe=True)
+            if math.isinf(near):
+                least = bound(_LARGEST_EPS)
+                raise UnattainableBudgetError(
+                    math.inf, delta, f"delta is bounded by {up(least)} however large eps is"
+                )
+            if abs(near - before) <= _NEAR * near:
+                break
+        lower = crossing(side.lower(near, tolerance), delta, near, safe=False)
+        return min(lower, near), near
+
+
+class _Side:
+    """One direction, at eps >= 0."""
+
+    def __init__(self, whole: Composition, *, add: bool) -> None:
+        self.whole, self.add = whole, add
+        self.atoms: list[tuple[LossAtoms, int]] = [
+            (curve.atoms(add=add), times) for curve, times in whole.curves
+        ]
+
+    @functools.cached_property
+    def _below(self) -> list[tuple[LowerAtoms, int]]:
+        return [(curve.atoms_below(add=self.add), times) for curve, times in self.whole.curves]
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the bounds of some curve are 1 everywhere, so that no loss of it is known to be finite."""
+        return any(one.losses.size == 0 for one, _ in self.atoms)
+
+    def rough_epsilon(self, delta: float) -> float:
+        """About the eps at delta, not far below it."""
+        return self._rough.chernoff_eps(math.log(delta))
+
+    def tilt(self, eps: float) -> float:
+        """The theta of Chernoff's bound at eps, about."""
+        return self._rough.tilt_for_eps(eps)
+
+    @property
+    def _rough(self) -> JointMoments:
+        losses = [self._loss(part, upper=True) for part in self.whole.sampled]
+        return self._moments(losses, [part.steps for part in self.whole.sampled], self.whole.gaussian[1])
+
+    def upper(self, near: float, tolerance: float) -> Bound:
+        """An upper bound at every eps >= 0, laid out for one of them."""
+        whole = self.whole
+        if self.says_nothing:
+            return _known(upper=True)
+        kinds = len(whole.sampled) + len(whole.curves)
+        if kinds == 0:
+            return lambda eps: gaussian_ends(whole.gaussian[1], eps)[1]
+        if kinds == 1 and whole.gaussian[1] == 0.0:
+            if whole.sampled:
+                return lambda eps: self._poisson(eps, tolerance, whole.sampled[0])[1]
+            if self.atoms[0][1] == 1:
+                return self.atoms[0][0].delta
+        return self._on_lattices(near, tolerance, upper=True)
+
+    def lower(self, near: float, tolerance: float) -> Bound:
+        """A lower bound at every eps >= 0, laid out for one of them."""
+        known, curves = self._known_below(near, tolerance), self.whole.curves
+        return lambda eps: max([known(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
+
+    def _known_below(self, near: float, tolerance: float) -> Bound:
+        """A lower bound from all that is known from below."""
+        square = self.whole.gaussian[0]
+        tight = tuple(part for part in self.whole.sampled if part.tight)
+        below = tuple(
+            (curve, times)
+            for curve, times in self.whole.curves
+            if not curve.atoms_below(add=self.add).says_nothing
+        )
+        if below:
+            if len(below) == 1 and below[0][1] == 1 and not tight and square == 0.0:
+                return _known(upper=False)
+            side = _Side(Composition(self.whole.gaussian, tight, below), add=self.add)
+            return side._on_lattices(near, tolerance, upper=False)
+        if not tight:
+            return lambda eps: gaussian_ends(square, eps)[0]
+        if len(tight) == 1 and square == 0.0:
+            return lambda eps: self._poisson(eps, tolerance, tight[0])[0]
+        side = _Side(Composition(self.whole.gaussian, tight), add=self.add)
+        return side._on_lattices(near, tolerance, upper=False)
+
+    def _poisson(self, eps: float, tolerance: float, part: SampledPart) -> tuple[float, float]:
+        side = Direction(part.release, 1.0, remove=not self.add)
+        ceiling = side.log_ceiling(eps)
+        if ceiling < _LOG_TINY:
+            return 0.0, math.exp(ceiling)
+        lower, upper, _ = side.delta(eps, tolerance)
+        return lower if part.tight else 0.0, upper
+
+    def _on_lattices(self, near: float, tolerance: float, *, upper: bool) -> Bound:
+        """A bound by lattices that are refined until it stands still at one eps."""
+        square = self.whole.gaussian[1] if upper else self.whole.gaussian[0]
+        losses = [self._loss(part, upper=upper) for part in self.whole.sampled]
+        steps = [part.steps for part in self.whole.sampled]
+        rough = self._moments(losses, steps, square)
+        infinite = sum(times * one.infinite for one, times in self.atoms) if upper else 0.0
+        log_delta = max(rough.chernoff_log_delta(near), math.log(max(infinite, _NOTHING)))
+        tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
+        reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
+        losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
+        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them;
+        # and where delta is large beside rounding, one that shows more of the curve than its end.
+        steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
+        least = max(math.log(max(infinite, _NOTHING)) - _BESIDE, min(log_delta + _UNTILTED, 0.0))
+        while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
+            theta *= 0.7
+
+        def on(step: float) -> Bound:
+            factors = [
+                (upper_lattice(loss, step) if upper else lower_lattice(loss, step), times)
+                for loss, times in zip(losses, steps, strict=True)
+            ]
+            factors.extend(
+                (one.lattice(step), times) for one, times in (self.atoms if upper else self._below)
+            )
+            composed = compose_all(factors, theta, upper=upper)
+            return (lambda eps: composed.delta_beside(eps, square)) if square > 0.0 else composed.delta
+
+        sign = 1.0 if upper else -1.0
+        best, last, found = math.inf, math.inf, _known(upper=upper)
+        ladder = self._ladder(losses, steps, rough, (steep, theta), tolerance, floored=not upper)
+        for step in ladder.rungs:
+            bound = on(step)
+            value = sign * bound(near)
+            if value < best:
+                best, found = value, bound
+            if abs(last - value) <= 0.25 * tolerance * abs(value):
+                break
+            last = value
+        return found
+
+    def _loss(self, part: SampledPart, *, upper: bool) -> Loss:
+        bounds = part.release.sensitivity
+        multiplier = quotient_down(1.0, bounds.upper) if upper else quotient_up(1.0, bounds.lower)
+        return Loss(part.sampling_prob, multiplier, remove=not self.add)
+
+    def _moments(self, losses: list[Loss], steps: list[int], square: float) -> JointMoments:
+        parts = [LossMoments(*loss.sampled(), times) for loss, times in zip(losses, steps, strict=True)]
+        parts.extend(LossMoments(one.losses, one.log_masses, times) for one, times in self.atoms)
+        return JointMoments(tuple(parts), square)
+
+    def _ladder(
+        self,
+        losses: list[Loss],
+        steps: list[int],
+        rough: JointMoments,
+        tilts: tuple[float, float],
+        tolerance: float,
+        *,
+        floored: bool,
+    ) -> Ladder:
+        """Steps that move log delta by about the goal, and finer ones, as long as they can be afforded.
+
+        A mass that is split over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 in the mean: log
+        delta rises by theta (theta + 1) / 2 times that, a loss. Where losses at nodes are moved down, by h /
+        2 in the mean, it falls by theta times that.
+        """
+        # Losses on few values may ask for any tilt; what a lattice can gain there is little.
+        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
+        spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
+        sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
+        wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
+        repeated = sum(times for _, times in self.atoms)
+        if floored and repeated:
+            wanted = min(wanted, 2.0 * _OF_DELTA * tolerance / (max(theta, 0.1) * repeated))
+        low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
+        spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
+        # All lattices are in memory at once: of many kinds each gets less of it.
+        share = max(1.0, len(losses) / _KINDS)
+        least = max(
+            [
+                (high - low) / (0.8 * MAX_LENGTH),
+                *(share * loss.finest_step() for loss in losses),
+                *(span / _USUAL_LENGTH for span in spans),
+            ]
+        )
+        first = max(wanted, least)
+        usual = max(least, (high - low) / _USUAL_LENGTH)
+        return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
+
+
+def _known(*, upper: bool) -> Bound:
+    """What bounds without a lattice."""
+    return (lambda _: 1.0) if upper else (lambda _: 0.0)

@@ -1,0 +1,187 @@
+r"""The Gaussian curve that lies above a privacy profile, but for a small tail: its mu.
+
+Wanted is h(a) <= G_mu(a) + tail for all a >= 0, h either direction of the profile. For a < 1 that follows
+from the other direction at 1 / a: h(a) = 1 - a + a r(1 / a), the same for G, and a tail <= tail. So both
+directions at eps >= 0 decide. Between two nodes h is below its chord, G above each of its tangents: where a
+tangent plus the tail is above the chord at both ends, it is above h between them. Where h <= tail nothing is
+left to show.
+
+References:
+    Dong, Roth and Su 2022 (Gaussian differential privacy); Gomez, Kulynych, Kaissis, Hayes, Balle and
+    Honkela 2025 (why to report mu).
+"""
+
+import math
+from collections.abc import Sequence
+
+import scipy
+
+from dpmech.engines.profiles.gaussian_part import gaussian_ends
+from dpmech.engines.profiles.tradeoff import Stick
+from dpmech.exceptions import NumericalError
+from dpmech.numerics import UNIT, bisect_boundary, next_down, next_up, product_down, product_up, root_up, up
+
+_LARGEST_EPS = 600.0
+_SMALLEST_STEP = 1e-6
+# How much log h should fall from node to node.
+_FALL = 0.5
+# How far mu may be above that of the nodes; how often nodes are put between; what mu may grow by then.
+_RTOL, _ROUNDS, _GROWTH = 2e-4, 5, 1.0
+_MOST_NODES = 2000
+_LEAST_MU, _LARGEST_MU = 1e-9, 1e3
+
+
+def envelope_mu(sticks: Sequence[Stick], tail: float) -> tuple[float, float]:
+    """Lower and upper value of the smallest mu with h <= G_mu + tail everywhere.
+
+    Args:
+        sticks: both directions of the profile, or one where they are the same.
+        tail: in (0, 1).
+
+    Raises:
+        NumericalError: if a curve is above the tail up to eps 600, or mu could not be shown between nodes.
+    """
+    curves = [_Followed(stick, tail) for stick in sticks]
+    for _ in range(_ROUNDS):
+        mu = max(one.least_mu for one in curves) * (1.0 + _RTOL)
+        if not any([one.refined(mu) for one in curves]):
+            break
+    bottom = max(one.lower_mu for one in curves)
+    limit = (1.0 + _GROWTH) * mu
+    while not all(one.below(mu) for one in curves):
+        mu *= 1.0 + _RTOL
+        if mu > limit:
+            raise NumericalError("the curve could not be shown to be below a Gaussian one between its nodes")
+    return min(bottom, mu), mu
+
+
+def gaussian_release_mu(square: tuple[float, float], stick: Stick, tail: float) -> tuple[float, float]:
+    """Lower and upper value of the smallest mu for a Gaussian release.
+
+    Its own mu is one, which a tail can only make smaller; where that is too large for its curve to be
+    followed, a point of it says how much smaller.
+
+    Args:
+        square: mu^2 of the release, lower and upper value.
+        stick: its curve.
+        tail: in (0, 1).
+    """
+    own = root_up(square[1])
+    try:
+        lower, upper = envelope_mu([stick], tail)
+    except NumericalError:
+        eps = 0.5 * square[0]
+        value = next_down(gaussian_ends(square[0], eps)[0] - tail)
+        return min(_raised(0.0, eps, value, safe=False), own), own
+    return min(lower, own), min(upper, own)
+
+
+class _Followed:
+    """One direction at nodes, from eps 0 to where it is below the tail."""
+
+    def __init__(self, stick: Stick, tail: float) -> None:
+        self.stick, self.tail = stick, tail
+        eps = 0.0
+        found = stick(eps)
+        self.eps, self.lower, self.upper = [eps], [found[0]], [found[1]]
+        step = max(_SMALLEST_STEP, 0.5 * found[1])
+        while self.upper[-1] > tail:
+            eps += step
+            if eps > _LARGEST_EPS or len(self.eps) > _MOST_NODES:
+                raise NumericalError(
+                    f"the curve is not followed beyond eps {_LARGEST_EPS:g}, and at eps {up(self.eps[-1])} "
+                    f"delta is {up(self.upper[-1])}, above the tail {tail!r}"
+                )
+            found = stick(eps)
+            self._insert(len(self.eps), eps, found)
+            fall = math.log(self.upper[-2] / max(self.upper[-1], 1e-300)) / step
+            step = min(_FALL / max(fall, 1e-9), 2.0 * step)
+
+    def _insert(self, place: int, eps: float, found: tuple[float, float]) -> None:
+        self.eps.insert(place, eps)
+        self.lower.insert(place, found[0])
+        self.upper.insert(place, found[1])
+
+    @property
+    def least_mu(self) -> float:
+        """At least this much the nodes need, upper bounds taken for the curve."""
+        mu = _LEAST_MU
+        for eps, value in zip(self.eps, self.upper, strict=True):
+            mu = _raised(mu, eps, value - self.tail, safe=True)
+        return mu
+
+    @property
+    def lower_mu(self) -> float:
+        """A lower bound on mu: at each node the lower bound on the curve needs it."""
+        mu = 0.0
+        for eps, value in zip(self.eps, self.lower, strict=True):
+            mu = _raised(mu, eps, next_down(value - self.tail), safe=False)
+        return mu
+
+    def below(self, mu: float) -> bool:
+        """Whether that is shown everywhere."""
+        return not self._open(mu)
+
+    def refined(self, mu: float) -> bool:
+        """Put nodes where it is not shown at this mu; whether there was such a place."""
+        places = self._open(mu)
+        for place in reversed(places):
+            eps = 0.5 * (self.eps[place] + self.eps[place + 1])
+            self._insert(place + 1, eps, self.stick(eps))
+        return bool(places)
+
+    def _open(self, mu: float) -> list[int]:
+        return [place for place in range(len(self.eps) - 1) if not self._shown(mu, place)]
+
+    def _shown(self, mu: float, place: int) -> bool:
+        """Whether the chord from this node to the next is below a tangent plus the tail."""
+        low, high = self.eps[place], self.eps[place + 1]
+        ends = next_up(self.upper[place] - self.tail), next_up(self.upper[place + 1] - self.tail)
+        slope = (self.upper[place] - self.upper[place + 1]) / (math.exp(low) * math.expm1(high - low))
+        touch = 0.5 * (low + high)
+        if slope > 0.0:
+            parallel = -mu * (float(scipy.special.ndtri(min(slope, 1.0))) + 0.5 * mu)
+            touch = min(max(parallel, low), high)
+        return any(
+            first >= ends[0] and second >= ends[1]
+            for first, second in (_tangent(mu, at, low, high) for at in (touch, 0.5 * (low + high)))
+        )
+
+
+def _tangent(mu: float, at: float, low: float, high: float) -> tuple[float, float]:
+    """The tangent of G_mu at e^at, at e^low and e^high, low <= at <= high, rounded down."""
+    value = gaussian_ends(product_down(mu, mu), at)[0]
+    where = -(at / mu + 0.5 * mu)
+    # G' = -Phi(where): `where` is off by 3 u, which moves log Phi by at most that times 1 + where^2; Phi
+    # itself by no more than 16 u times that.
+    slope, error = float(scipy.special.ndtr(where)), 32.0 * UNIT * (1.0 + where**2)
+    before = math.exp(low) * math.expm1(at - low) if at > low else 0.0
+    after = math.exp(at) * math.expm1(high - at) if high > at else 0.0
+    # Differences of nodes are rounded once, their ends twice; at and high are taken as they are.
+    off = 1.0 - error - 64.0 * UNIT
+    return (
+        next_down(value + next_down(slope * before * off)) if before else value,
+        next_down(value - next_up((slope * (2.0 - off) + 1e-300) * after)) if after else value,
+    )
+
+
+def _raised(mu: float, eps: float, value: float, *, safe: bool) -> float:
+    """The smallest mu' >= mu with G_mu'(e^eps) >= value; from below if not `safe`.
+
+    Raises:
+        NumericalError: if it is above 1e3.
+    """
+
+    def short(point: float) -> bool:
+        if safe:
+            return gaussian_ends(product_down(point, point), eps)[0] < value
+        return gaussian_ends(product_up(point, point), eps)[1] < value
+
+    if value <= 0.0 or not short(mu):
+        return mu
+    high = max(2.0 * mu, 1e-3)
+    while short(high):
+        high *= 2.0
+        if high > _LARGEST_MU:
+            raise NumericalError("no Gaussian curve with mu below 1e3 is above this one")
+    return bisect_boundary(short, mu, high, safe=safe, rtol=1e-9)

@@ -1,0 +1,435 @@
+"""PrivacyProfile: the whole curve delta(eps) of a mechanism, with a proof, in both directions."""
+
+import dataclasses
+import functools
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from dpmech.engines.losses import PoissonAccountant
+from dpmech.engines.profiles.composition import Composition
+from dpmech.engines.profiles.dp_accounting_form import Exchanged
+from dpmech.engines.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
+from dpmech.engines.profiles.private_selection import RunCount, selected_curve
+from dpmech.engines.profiles.tradeoff import Stick, bayes_ends, best_power, larger, mirrored
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_delta, check_eps, check_integer, check_real
+from dpmech.mechanism import Mechanism
+from dpmech.numerics import (
+    BOUND,
+    Bounds,
+    Provenance,
+    joined,
+    rounded_down,
+    rounded_up,
+    up,
+)
+from dpmech.plots import privacy_profile
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# How far a lattice may move log delta.
+_TOLERANCE = 1e-3
+# Of a picture: points, the least eps that it reaches to, and how far above what delta never falls below it
+# ends.
+_POINTS, _SHORTEST, _ABOVE_FLOOR = 40, 1e-6, 1.5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answers(Exchanged):
+    """The part of a profile that is asked at a point; `PrivacyProfile` is the whole.
+
+    Args:
+        parts: what is composed.
+        guarantee: how sure the parts are.
+        by: how they were found.
+        adjacency: between which datasets.
+        unit: whose presence it hides.
+    """
+
+    def hockey_stick(self, eps: float, *, add: bool) -> Bounds:
+        """Bounds on one direction: H at e^eps, at any real eps.
+
+        Args:
+            eps: finite; below 0 as well.
+            add: H(Q || P), else H(P || Q).
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: where no lattice that can be afforded bounds it.
+        """
+        at = check_real("eps", eps)
+        if not isinstance(add, bool):
+            raise InvalidParameterError("add", add, "True or False")
+        return self._labelled(*self._ends(at, add=add))
+
+    def delta(self, eps: float) -> Bounds:
+        """Bounds on delta at eps >= 0; errors as for `hockey_stick`."""
+        at = check_eps(eps, zero_allowed=True)
+        sampled = self.parts.sampled
+        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
+            found = PoissonAccountant(sampled[0].release).delta(1.0, at, tolerance=0.4 * _TOLERANCE)
+            return self._labelled(found.lower, found.upper)
+        return self._labelled(*larger(self._ends(at, add=add) for add in self._directions))
+
+    def epsilon(self, delta: float) -> Bounds:
+        """Bounds on the smallest eps >= 0 at delta in (0, 1).
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnattainableBudgetError: where delta does not fall so low, however large eps is.
+            NumericalError: as for `hockey_stick`.
+        """
+        at = check_delta(delta)
+        sampled = self.parts.sampled
+        if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
+            found = PoissonAccountant(sampled[0].release).epsilon(1.0, at, tolerance=0.4 * _TOLERANCE)
+            return self._labelled(found.lower, found.upper)
+        ends = [self.parts.epsilon(at, add=add, tolerance=_TOLERANCE) for add in self._directions]
+        return self._labelled(max(lower for lower, _ in ends), max(upper for _, upper in ends))
+
+    def plot(self, least_delta: float = 1e-10) -> "Figure":
+        """Delta against eps, one line for each direction, with the interval where there are lower bounds.
+
+        Every point takes a question to the profile: of several releases that is some seconds for all.
+
+        Args:
+            least_delta: in (0, 1); the figure ends where delta has fallen to it, or to what it never falls
+                below.
+
+        Returns:
+            A matplotlib Figure that no window holds; `figure.savefig("profile.png")`.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            MissingDependencyError: without matplotlib.
+            NumericalError: as for `hockey_stick`.
+        """
+        least = check_real(
+            "least_delta", least_delta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+        )
+        never = max(self.parts.never(add=add) for add in self._directions)
+        last = self.epsilon(min(0.5, max(least, _ABOVE_FLOOR * never))).upper
+        # Closer together near 0, where a curve bends.
+        grid = [max(last, _SHORTEST) * (index / _POINTS) ** 1.5 for index in range(_POINTS + 1)]
+        names = {False: "REMOVE", True: "ADD"} if len(self._directions) > 1 else {False: "both directions"}
+        lines = {name: [self.hockey_stick(eps, add=add) for eps in grid] for add, name in names.items()}
+        return privacy_profile(grid, lines)
+
+    @functools.cached_property
+    def _asked(self) -> dict[tuple[float, bool], tuple[float, float]]:
+        return {}
+
+    def _ends(self, eps: float, *, add: bool) -> tuple[float, float]:
+        """Lower and upper value of one direction; kept, for several questions ask at the same eps."""
+        known = self._asked.get((eps, add))
+        if known is None:
+            known = self._asked[eps, add] = self.parts.delta(eps, add=add, tolerance=_TOLERANCE)
+        return known
+
+    def _stick(self, *, add: bool) -> Stick:
+        return functools.partial(self._ends, add=add)
+
+    @property
+    def _directions(self) -> tuple[bool, ...]:
+        """Which have to be looked at: a Gaussian loss is the same in both."""
+        return (False, True) if self.parts.sampled or self.parts.curves else (False,)
+
+    def _labelled(self, lower: float, upper: float) -> Bounds:
+        guarantee = self.guarantee
+        if self.parts.sampled or self.parts.curves:
+            guarantee &= BOUND
+        return Bounds.derived(lower, upper, guarantee, self.by)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrivacyProfile(Answers):
+    """Bounds on delta at every eps, for a mechanism or several that run independently on the same people.
+
+    A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
+    whose batches, bins and noise are drawn independently of each other, with every query chosen as one likes
+    from what came before. Two releases from one sampled lot are one mechanism, and no product of two:
+    `dm.Lot` joins them.
+
+    Both directions are kept apart until the end: REMOVE, H(P || Q), is the dataset with the person against
+    the one without, ADD the other way round; delta is the larger one.
+
+    **Guarantee:** `guarantee` says how sure it is, at all eps at once. An error of a sample is *outside*
+    delta: with that probability some number of the profile is wrong.
+
+    Args:
+        parts: what is composed.
+        guarantee: how sure the parts are.
+        by: how they were found.
+        adjacency: between which datasets.
+        unit: whose presence it hides.
+        of: the mechanism and the noise scale whose profile it is; None of several, or where it was put
+            together by hand.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> once = dm.profile(dm.Identity(1), 2.0, participation=dm.SingleParticipation())
+        >>> f"{once.delta(1.0).upper:.4g}", f"{once.self_compose(4).delta(1.0).upper:.4g}"
+        ('0.00683', '0.1269')
+        >>> sampled = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
+        >>> round(once.compose(sampled).epsilon(1e-6).upper, 2)
+        3.13
+    """
+
+    of: "tuple[Mechanism, float] | None" = None
+
+    def compose(self, *others: "PrivacyProfile") -> "PrivacyProfile":
+        """The profile of this and other mechanisms, whose randomness is independent, on the same people.
+
+        A profile does not know which batches it came from, so nothing here can notice that two releases read
+        the same sampled batches. Their sampling is then one event and not two, and the composed number is
+        *too small*, possibly by far. Use `dm.Lot` for all releases of one run, and a `dm.Ledger`, which
+        charges the batches of a run once, wherever releases of several runs are added up.
+
+        Raises:
+            InvalidParameterError: if one is no PrivacyProfile.
+            UnsupportedCombinationError: if adjacency or unit differ.
+        """
+        for other in others:
+            if not isinstance(other, PrivacyProfile):
+                raise InvalidParameterError("others", other, "PrivacyProfiles")
+            if (other.adjacency, other.unit) != (self.adjacency, self.unit):
+                raise UnsupportedCombinationError(
+                    f"a profile for {other.adjacency.name} and one {other.unit.value} does not compose with "
+                    f"one for {self.adjacency.name} and one {self.unit.value}",
+                    supported="one adjacency and one unit; releases that read the same sampled batches "
+                    "belong in a dm.Lot, and those of several runs in a dm.Ledger",
+                )
+        if not others:
+            return self
+        every = (self, *others)
+        return dataclasses.replace(
+            self,
+            parts=Composition.joined([one.parts for one in every]),
+            guarantee=joined(one.guarantee for one in {id(one): one for one in every}.values()),
+            by=Provenance(
+                "profile.composed", {"releases": len(every)}, tuple({one.by: None for one in every})
+            ),
+            of=None,
+        )
+
+    def self_compose(self, times: int) -> "PrivacyProfile":
+        """The profile of so many independent runs of this mechanism.
+
+        What may be wrong with a sample is wrong for all of them at once: its error counts once.
+
+        Raises:
+            InvalidParameterError: if `times` is no integer >= 1.
+        """
+        count = check_integer("times", times, minimum=1)
+        if count == 1:
+            return self
+        own = self.parts
+        lower, upper = (Fraction(end) * count for end in own.gaussian)
+        parts = Composition(
+            (rounded_down(lower), rounded_up(upper)),
+            tuple(dataclasses.replace(part, steps=count * part.steps) for part in own.sampled),
+            tuple((curve, count * repeated) for curve, repeated in own.curves),
+        )
+        by = Provenance("profile.composed", {"releases": count}, (self.by,))
+        return dataclasses.replace(self, parts=parts, by=by, of=None)
+
+    def private_selection(self, runs: RunCount, *, rel_error: float = 0.01) -> "PrivacyProfile":
+        """The profile of the best of a random number of independent runs of this mechanism, and of it alone.
+
+        It holds where the number of runs is drawn from `runs` and stays secret (`dm.PrivateSelection` draws
+        it), and where this profile covers the scores by which the best is chosen, or they come from public
+        data. Runs may draw their settings at random, all from the same law, if this profile covers each.
+
+        Args:
+            runs: the law of the number of runs, dm.PoissonRuns or dm.NegativeBinomialRuns.
+            rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
+
+        Returns:
+            A PrivacyProfile, known from above only. A sample's error stays as it is, once for all runs.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: as for `hockey_stick`.
+
+        References:
+            Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
+            documentation, for the bound.
+        """
+        if not isinstance(runs, RunCount):
+            raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
+        hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
+        curve = selected_curve(self.parts, runs, hull)
+        return dataclasses.replace(
+            self,
+            parts=Composition(curves=((curve, 1),)),
+            guarantee=self.guarantee & BOUND,
+            by=Provenance("profile.best_of_runs", runs.settings(), (self.by,)),
+            of=None,
+        )
+
+    def tradeoff(self, alpha: float) -> Bounds:
+        """Bounds on the smallest false-negative rate at a false-positive rate: the trade-off curve.
+
+        Whoever tests which of two neighbouring datasets was used (with a person or without; under
+        REPLACE_ONE, with one record of a person or with another), and says "the second" in at most a share
+        `alpha` of the cases where it was the first, says "the first" in at least `lower` of those where it
+        was the second; whichever of the two is called the first.
+
+        Args:
+            alpha: in [0, 1].
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            NumericalError: as for `hockey_stick`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+            >>> round(run.tradeoff(0.05).lower, 4)
+            0.7405
+
+        References:
+            Dong, Roth and Su 2022.
+        """
+        found = self.tpr(check_real("alpha", alpha, minimum=0.0, maximum=1.0))
+        return self._labelled(*mirrored(found.lower, found.upper))
+
+    def tpr(self, fpr: float) -> Bounds:
+        """Bounds on the true-positive rate of the best attack at a false-positive rate, 1 - `tradeoff(fpr)`.
+
+        Args:
+            fpr: in [0, 1]; how often the attack names the wrong one of two neighbouring datasets where it was
+                the first: the share of outsiders that it takes for members, or of members that it takes for
+                outsiders, or under REPLACE_ONE of one record that it takes for another. The worse counts.
+
+        Returns:
+            Bounds; the upper one is what no attack exceeds. Errors as for `tradeoff`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01))
+            >>> round(run.tpr(0.01).upper, 3)
+            0.029
+        """
+        at = check_real("fpr", fpr, minimum=0.0, maximum=1.0)
+        return self._labelled(*larger(best_power(self._stick(add=add), at) for add in self._directions))
+
+    @property
+    def advantage(self) -> Bounds:
+        """Bounds on the largest true-positive less false-positive rate: the total variation, delta(0).
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+            >>> round(run.advantage.upper, 4)
+            0.3829
+        """
+        return self.delta(0.0)
+
+    def gaussian_mu(self, tail: float = 1e-12) -> Bounds:
+        """Bounds on the smallest mu with H_a <= G_mu(a) + tail for all a >= 0, in both directions.
+
+        G_mu is the curve of N(mu, 1) against N(0, 1): but for the tail, the mechanism hides as much as one
+        Gaussian release of sensitivity mu and noise 1. `upper` is shown at every a, between nodes too.
+
+        Args:
+            tail: in (0, 1); to be printed beside mu. Without one, most mechanisms have no mu.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or if delta stays above the tail however large eps is.
+            NumericalError: if a curve is above the tail up to eps 600, or as for `hockey_stick`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(4), 5.0)
+            >>> run.gaussian_mu().upper
+            0.4000000...
+        """
+        at = check_real("tail", tail, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+        if not (self.parts.sampled or self.parts.curves):
+            return self._labelled(*gaussian_release_mu(self.parts.gaussian, self._stick(add=False), at))
+        for add in self._directions:
+            if (never := self.parts.never(add=add)) > at:
+                raise InvalidParameterError(
+                    "tail", at, f"above {up(never)}, what delta stays above however large eps is"
+                )
+        lower, upper = envelope_mu([self._stick(add=add) for add in self._directions], at)
+        return self._labelled(lower, upper)
+
+    @property
+    def zcdp(self) -> Bounds:
+        """Bounds on the smallest rho of zero-concentrated DP: D_a <= rho a at every Renyi order a > 1.
+
+        Half of (sensitivity / sigma)^2, summed over all releases. Poisson sampling does not lower it: with
+        probability q a step is the unsampled one, which costs D_a / a at most log(1 / q) / (a - 1), and that
+        goes to 0 with a. So rho is no measure of what sampling gains; delta(eps) is.
+
+        Raises:
+            UnsupportedCombinationError: where only nodes of the curve are known, of which no rho follows.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(4), 5.0)
+            >>> run.zcdp.upper
+            0.0800000...
+
+        References:
+            Bun and Steinke 2016, Definition 1.1 and Proposition 1.6.
+        """
+        if self.parts.curves:
+            raise UnsupportedCombinationError(
+                "no rho follows from the nodes of a curve",
+                supported="profiles of releases without sampling or under Poisson sampling, and of "
+                "compositions of these",
+            )
+        lower, upper = (Fraction(end) for end in self.parts.gaussian)
+        for part in self.parts.sampled:
+            one = part.release.sensitivity
+            lower += part.steps * Fraction(one.lower) ** 2 * part.tight
+            upper += part.steps * Fraction(one.upper) ** 2
+        return self._labelled(rounded_down(lower / 2), rounded_up(upper / 2))
+
+    def bayes_success(self, prior: float) -> Bounds:
+        """Bounds on how often the best guess is right which of two neighbouring datasets was used.
+
+        That is, whether a person took part; under REPLACE_ONE, which of two records was that person's.
+
+        It is (1 - prior) + prior H_a at a = (1 - prior) / prior, in the worse direction.
+
+        Args:
+            prior: how likely the one dataset was before anything was released, in [0, 1].
+
+        Returns:
+            Bounds, at least max(prior, 1 - prior). Errors as for `tradeoff`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> run = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+            >>> round(run.bayes_success(0.5).upper, 4)
+            0.6915
+        """
+        at = check_real("prior", prior, minimum=0.0, maximum=1.0)
+        return self._labelled(*larger(bayes_ends(self._stick(add=add), at) for add in self._directions))
+
+    def reconstruction(self, baseline: float) -> Bounds:
+        """Bounds on how often a record is reconstructed, by whoever succeeds without the release so often.
+
+        Success is any criterion that was fixed beforehand, for a record drawn from any law; it is
+        `tpr(baseline)`.
+
+        Args:
+            baseline: the success rate of the best guess that sees nothing of the release, in [0, 1].
+
+        Returns:
+            Bounds. The lower one is that of a test for membership, not of a reconstruction that is known.
+            Errors as for `tradeoff`.
+
+        References:
+            Hayes, Mahloujifar and Balle 2023, Theorem 2; Kaissis, Hayes, Ziller and Rueckert 2023.
+        """
+        return self.tpr(check_real("baseline", baseline, minimum=0.0, maximum=1.0))
+
+    def __repr__(self) -> str:
+        return f"PrivacyProfile({self.adjacency.name}, {self.by}: {self.guarantee})"

@@ -1,0 +1,97 @@
+"""b-min-sep sampling: an example that took part waits b - 1 steps, then joins by a coin at every step."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real
+from dpmech.mechanism import (
+    Participation,
+    Pattern,
+    RestLaw,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MinSepSampling(Participation):
+    """b-min-sep sampling: an example that took part rests for b - 1 steps, then joins by a coin each step.
+
+    At step 0 the rest counter has its stationary law, so that lots have the same expected size at all steps:
+    the dataset times p / (1 + p (b - 1)). Examples are independent of each other.
+
+    Args:
+        min_sep: b, an integer in [1, n], at least the number of bands of the strategy. With b = 1 it is
+            Poisson(sampling_prob), whose own accountant is exact.
+        sampling_prob: p in (0, 1], at a step at which the example does not rest.
+
+    Example:
+        >>> import dpmech as dm
+        >>> sampling = dm.MinSepSampling(min_sep=4, sampling_prob=0.1)
+        >>> found = dm.delta(
+        ...     dm.SquareRoot(16, 4), 3.0, 1.0, participation=sampling, method=dm.Importance(0.1), rng=1
+        ... )
+        >>> found.guarantee.kind.name, 4e-6 < found.upper < 6e-6
+        ('ESTIMATE', True)
+    """
+
+    min_sep: int
+    sampling_prob: float
+    random: ClassVar[bool] = True
+    plan_name: ClassVar[str] = "b-min-sep"
+    plan_settings: ClassVar[tuple[str, ...]] = ("separation",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))
+        prob = check_real("sampling_prob", self.sampling_prob, minimum=0.0, maximum=1.0, open_minimum=True)
+        object.__setattr__(self, "sampling_prob", prob)
+
+    @property
+    def certain(self) -> bool:
+        """Whether everyone joins every step."""
+        return self.min_sep == 1 and self.sampling_prob == 1.0
+
+    @property
+    def rest_law(self) -> RestLaw:
+        """Itself, in numbers."""
+        return RestLaw(self.min_sep, self.sampling_prob)
+
+    def pattern(self, n: int) -> Pattern:
+        """The worst-case support: that of MinSep(b)."""
+        if self.min_sep > n:
+            raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
+        return Pattern(self.min_sep, -(-n // self.min_sep))
+
+    def duty(self, n: int) -> str:
+        """A coin for everyone who does not rest."""
+        del n
+        return (
+            f"An example that took part rests for the next {self.min_sep - 1} steps. At every other step it "
+            f"joins with probability {self.sampling_prob!r}, independently of all other examples and steps. "
+            "Before step 0 every example draws, independently, for how many steps it still rests: 0 with "
+            f"probability 1 / (1 + {self.sampling_prob!r} * {self.min_sep - 1}), and each of 1, ..., "
+            f"{self.min_sep - 1} with {self.sampling_prob!r} times that. Who took part is kept secret."
+        )
+
+    @classmethod
+    def planned(
+        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
+    ) -> Self:
+        """The p whose rate is the sampling probability of the plan, so that the expected batch size stays."""
+        del epochs, steps_per_epoch
+        min_sep = settings["separation"]
+        if min_sep is None:
+            raise InvalidParameterError("separation", min_sep, f"given with sampling {cls.plan_name}")
+        least = check_integer("separation", min_sep, minimum=1)
+        if sampling_prob * least > 1.0:
+            raise InvalidParameterError(
+                "separation",
+                least,
+                f"at most {int(1.0 / sampling_prob)}: once in so many steps an example has to take part",
+            )
+        return cls(least, min(1.0, sampling_prob / (1.0 - sampling_prob * (least - 1))))
+
+    def prefix(self, n: int, steps: int) -> tuple["MinSepSampling", int]:
+        """The same over `steps`, or over b where that is less."""
+        self.pattern(n)
+        return self, max(check_integer("steps", steps, minimum=1, maximum=n), self.min_sep)

@@ -1,0 +1,6 @@
+"""Participation without sampling: patterns that the order of the batches keeps."""
+
+from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation, UserMinSep
+from dpmech.schemes.fixed_order.sampler import SequentialSampler
+
+__all__ = ["FixedEpochs", "MinSep", "SequentialSampler", "SingleParticipation", "UserMinSep"]

@@ -1,0 +1,6 @@
+"""Poisson sampling: every example joins every step independently."""
+
+from dpmech.schemes.poisson.participation import Poisson, UserPoisson
+from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
+
+__all__ = ["Poisson", "PoissonSampler", "UserPoisson", "UserPoissonSampler"]
