@@ -94,22 +94,13 @@ from dpmech.risk_targets import (
     RiskCalibration,
     calibrate_sigma_to,
 )
-from dpmech.schemes import (
-    BallsInBins,
-    CyclicPoisson,
-    FixedEpochs,
-    FixedSizeLots,
-    FreshBallsInBins,
-    MinSep,
-    MinSepSampling,
-    Poisson,
-    SingleParticipation,
-    TruncatedPoisson,
-    UserBallsInBins,
-    UserCyclicPoisson,
-    UserMinSep,
-    UserPoisson,
-)
+from dpmech.schemes.b_min_sep import MinSepSampling
+from dpmech.schemes.balls_in_bins import BallsInBins, FreshBallsInBins, UserBallsInBins
+from dpmech.schemes.cyclic_poisson import CyclicPoisson, UserCyclicPoisson
+from dpmech.schemes.fixed_order import FixedEpochs, MinSep, SingleParticipation, UserMinSep
+from dpmech.schemes.fixed_size import FixedSizeLots
+from dpmech.schemes.poisson import Poisson, UserPoisson
+from dpmech.schemes.truncated_poisson import TruncatedPoisson
 from dpmech.signing import new_key, sign
 from dpmech.verifying import Check, Policy, Verification, verify
 

@@ -8,7 +8,8 @@ from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Mechanism, Unit
 from dpmech.numerics import typed, up
 from dpmech.plans import TrainingPlan
-from dpmech.schemes import BallsInBins, accountant_for
+from dpmech.schemes import accountant_for
+from dpmech.schemes.balls_in_bins import BallsInBins
 
 __all__ = ["allocation_notes", "plan_notes"]
 

@@ -41,7 +41,7 @@ from dpmech.mechanism import (
     per_step_error,
 )
 from dpmech.numerics import FloatArray, up
-from dpmech.schemes import BallsInBins
+from dpmech.schemes.balls_in_bins import BallsInBins
 
 __all__ = ["AmplifiedSearch", "Move", "Sized", "damped", "error_at"]
 

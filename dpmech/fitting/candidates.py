@@ -33,7 +33,8 @@ from dpmech.mechanism import (
     Workload,
 )
 from dpmech.numerics import Bounds, up
-from dpmech.schemes import FixedEpochs, SingleParticipation, effective_method, method_among
+from dpmech.schemes import effective_method, method_among
+from dpmech.schemes.fixed_order import FixedEpochs, SingleParticipation
 
 __all__ = ["Candidate", "Report", "Request"]
 

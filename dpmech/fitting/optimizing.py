@@ -29,7 +29,7 @@ from dpmech.mechanism import (
     check_workload,
 )
 from dpmech.numerics import running_on
-from dpmech.schemes import CyclicPoisson
+from dpmech.schemes.cyclic_poisson import CyclicPoisson
 
 __all__ = ["check_family", "cyclic_choices", "optimize"]
 

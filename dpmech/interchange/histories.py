@@ -10,7 +10,7 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Identity
 from dpmech.numerics import EXACT, Bounds, Provenance
-from dpmech.schemes import Poisson
+from dpmech.schemes.poisson import Poisson
 
 __all__ = ["NOTHING", "Steps", "from_opacus_history", "history_profile", "steps_of"]
 

@@ -25,8 +25,8 @@ from dpmech.mechanism.participation import (
     kinds,
     needed_setting,
     register,
+    register_later,
 )
-from dpmech.mechanism.registry import Registry
 from dpmech.mechanism.rest_law import RestLaw
 from dpmech.mechanism.strategies import (
     BLT,
@@ -67,7 +67,6 @@ __all__ = [
     "Participation",
     "Pattern",
     "PrivacyBudget",
-    "Registry",
     "RestLaw",
     "ScaledToeplitz",
     "SquareRoot",
@@ -96,6 +95,7 @@ __all__ = [
     "noise_multiplier",
     "per_step_error",
     "register",
+    "register_later",
     "rmse",
     "sensitivity",
     "sigma_use",

@@ -7,7 +7,7 @@ nothing outside asks which class it has.
 import abc
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
@@ -252,6 +252,7 @@ class Participation(abc.ABC):
 
 _Kind = TypeVar("_Kind", bound=type[Participation])
 _KINDS: list[type[Participation]] = []
+_LATER: list[Callable[[], None]] = []
 
 
 def register(kind: _Kind) -> _Kind:
@@ -284,8 +285,15 @@ def forget(kind: type[Participation]) -> None:
     _KINDS.remove(kind)
 
 
+def register_later(find: Callable[[], None]) -> None:
+    """Have `find` called, once, before anyone asks which participations there are: it may register more."""
+    _LATER.append(find)
+
+
 def kinds() -> tuple[type[Participation], ...]:
     """Every registered participation, in the order in which they were registered."""
+    while _LATER:
+        _LATER.pop()()
     return tuple(_KINDS)
 
 
@@ -296,7 +304,6 @@ def check_participation(value: object) -> Participation:
     return value
 
 
-@register
 @dataclasses.dataclass(frozen=True)
 class EveryStep(Participation):
     """Every example may take part in every step: no assumption, so it can only over-protect.

@@ -14,7 +14,7 @@ from dpmech.evaluation import epsilon
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Identity, Mechanism
 from dpmech.numerics import product_up, up
-from dpmech.schemes import SingleParticipation
+from dpmech.schemes.fixed_order import SingleParticipation
 
 __all__ = ["MARGIN", "RATIO", "Grid", "gaussian_grid", "grid_of"]
 

@@ -1,26 +1,19 @@
 """Samplers: which examples take part at every step, exactly as a calibration assumes; numpy only."""
 
 from dpmech.drawing import Contributions, Sampler, discrete_gaussian
-from dpmech.samplers.choice import SAMPLERS, sampler_for
+from dpmech.samplers.choice import sampler_for
 from dpmech.samplers.shared_contributions import SharedContributions
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
-from dpmech.schemes import (
-    BallsInBinsSampler,
-    CyclicPoissonSampler,
-    FixedSizeSampler,
-    FreshBallsInBinsSampler,
-    MinSepSampler,
-    PoissonSampler,
-    SequentialSampler,
-    TruncatedPoissonSampler,
-    UserBallsInBinsSampler,
-    UserCyclicPoissonSampler,
-    UserPoissonSampler,
-)
+from dpmech.schemes.b_min_sep import MinSepSampler
+from dpmech.schemes.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler, UserBallsInBinsSampler
+from dpmech.schemes.cyclic_poisson import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.fixed_order import SequentialSampler
+from dpmech.schemes.fixed_size import FixedSizeSampler
+from dpmech.schemes.poisson import PoissonSampler, UserPoissonSampler
+from dpmech.schemes.truncated_poisson import TruncatedPoissonSampler
 
 __all__ = [
-    "SAMPLERS",
     "BallsInBinsSampler",
     "Contributions",
     "CyclicPoissonSampler",

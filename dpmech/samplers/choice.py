@@ -1,7 +1,6 @@
 """sampler_for: the sampler that realises what a calibration or a certificate assumes."""
 
-import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -9,40 +8,8 @@ import numpy.typing as npt
 from dpmech.certificates import Claim
 from dpmech.drawing import Sampler, check_steps
 from dpmech.exceptions import CertificateError, InvalidParameterError
-from dpmech.mechanism import Mechanism, Participation, Registry
-from dpmech.schemes import (
-    BallsInBins,
-    BallsInBinsSampler,
-    CyclicPoisson,
-    CyclicPoissonSampler,
-    FixedSizeLots,
-    FixedSizeSampler,
-    FreshBallsInBins,
-    FreshBallsInBinsSampler,
-    MinSepSampler,
-    MinSepSampling,
-    Poisson,
-    PoissonSampler,
-    SequentialSampler,
-    TruncatedPoisson,
-    TruncatedPoissonSampler,
-    UserBallsInBins,
-    UserBallsInBinsSampler,
-    UserCyclicPoisson,
-    UserCyclicPoissonSampler,
-    UserPoisson,
-    UserPoissonSampler,
-)
-
-__all__ = ["SAMPLERS", "sampler_for"]
-
-# Called with the size of the dataset, the fields of the participation in order, n, and rng=; with user_ids=
-# too where the participation keeps the examples of a user together.
-SAMPLERS: Registry[Callable[..., Sampler]] = Registry("a sampler")
-_DECLARED = (
-    "a public number of examples that you write down: under ADD_REMOVE the real one is private, and which "
-    "batches there are must not follow from it"
-)
+from dpmech.mechanism import Mechanism, Participation
+from dpmech.schemes import scheme_of
 
 
 def sampler_for(
@@ -94,60 +61,24 @@ def sampler_for(
     hidden = isinstance(mechanism, Mechanism) and mechanism.hides_size
     if declared_size is None and hidden and claim is not None:
         declared_size = claim.dataset_size
-    sampler = _made(
+    if user_ids is not None and not participation.users_together:
+        raise InvalidParameterError(
+            "user_ids", type(user_ids).__name__, f"None: lots of {participation!r} do not depend on them"
+        )
+    sampler = scheme_of(participation).sampler(
         participation,
         dataset_size,
         steps,
-        batch_size,
+        batch_size=batch_size,
         drop_last=drop_last,
-        user_ids=user_ids,
         declared_size=declared_size,
-        hidden=hidden,
+        hides_size=hidden,
+        user_ids=user_ids,
         rng=rng,
     )
     if hidden:
         sampler.expected_batch_size = None if claim is None else claim.expected_batch_size
     return sampler
-
-
-def _made(
-    participation: Participation,
-    dataset_size: int,
-    steps: int,
-    batch_size: int | None,
-    *,
-    drop_last: bool,
-    user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None,
-    declared_size: int | None,
-    hidden: bool,
-    rng: object,
-) -> Sampler:
-    if user_ids is not None and not participation.users_together:
-        raise InvalidParameterError(
-            "user_ids", type(user_ids).__name__, f"None: lots of {participation!r} do not depend on them"
-        )
-    kind = SAMPLERS.find(participation)
-    if kind is None and not participation.random:
-        if hidden and declared_size is None and (drop_last or batch_size is not None):
-            raise InvalidParameterError("declared_size", None, _DECLARED)
-        return SequentialSampler(
-            dataset_size,
-            participation,
-            steps,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            declared_size=declared_size,
-        )
-    for name, value, neutral in (("batch_size", batch_size, None), ("drop_last", drop_last, False)):
-        if value is not neutral:
-            raise InvalidParameterError(
-                name, value, f"{neutral}: {participation!r} says by itself how many examples join"
-            )
-    if kind is None:
-        raise InvalidParameterError("participation", participation, "one that dpmech has a sampler for")
-    fields = [getattr(participation, field.name) for field in dataclasses.fields(participation)]  # type: ignore[arg-type]  # all are dataclasses
-    whose = {"user_ids": user_ids} if participation.users_together else {}
-    return kind(dataset_size, *fields, steps, **whose, rng=rng)
 
 
 def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
@@ -173,15 +104,3 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
     raise InvalidParameterError(
         "claim_or_participation", value, "a Calibration, a Certificate or a participation such as MinSep(390)"
     )
-
-
-SAMPLERS.add(Poisson, PoissonSampler)
-SAMPLERS.add(UserPoisson, UserPoissonSampler)
-SAMPLERS.add(TruncatedPoisson, TruncatedPoissonSampler)
-SAMPLERS.add(FixedSizeLots, FixedSizeSampler)
-SAMPLERS.add(MinSepSampling, MinSepSampler)
-SAMPLERS.add(CyclicPoisson, CyclicPoissonSampler)
-SAMPLERS.add(UserCyclicPoisson, UserCyclicPoissonSampler)
-SAMPLERS.add(BallsInBins, BallsInBinsSampler)
-SAMPLERS.add(UserBallsInBins, UserBallsInBinsSampler)
-SAMPLERS.add(FreshBallsInBins, FreshBallsInBinsSampler)

@@ -12,6 +12,7 @@ from dpmech.guards import check_integer
 from dpmech.mechanism import Participation, Unit, check_participation
 from dpmech.numerics import IntArray
 from dpmech.samplers.sharing import check_indices
+from dpmech.schemes import scheme_of
 
 __all__ = ["ParticipationTracker"]
 
@@ -66,16 +67,13 @@ class ParticipationTracker:
         self._participation = check_participation(participation)
         self._n = check_steps(n)
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
-        self._cut, self._fixed = participation.truncation, participation.fixed_draw
-        sized = self._cut or self._fixed
-        if sized is not None and self._size != sized.dataset_size:
-            stated = f"{sized.dataset_size}, which the claim rests on"
+        rule = self._rule = scheme_of(participation).batch_rule(participation, self._n)
+        if rule.dataset_size is not None and self._size != rule.dataset_size:
+            stated = f"{rule.dataset_size}, which the claim rests on"
             raise InvalidParameterError("dataset_size", self._size, stated)
         self._pattern = participation.pattern(self._n)
-        self._cycle = participation.groups
-        self._epoch = participation.epoch_bins
         self._steps = 0
-        held = 0 if participation.per_release and self._cycle is None else self._size
+        held = 0 if rule.pattern is None else self._size
         self._last = np.full(held, -1, dtype=np.int32)
         self._counts = np.zeros(held, dtype=np.int32)
         # Sizes of the lots of the last epoch, by place: an equal lot has equal size and equal members.
@@ -118,17 +116,17 @@ class ParticipationTracker:
             raise _refusal(index, "an index is outside of the dataset", self._participation)
         if np.unique(lot).size != lot.size:
             raise _refusal(index, "an example is in the lot more than once", self._participation)
-        if self._cut is not None and lot.size > self._cut.max_lot_size:
-            rule = f"the lot has more than {self._cut.max_lot_size} examples"
-            raise _refusal(index, rule, self._participation)
-        if self._fixed is not None and lot.size != self._fixed.lot_size:
-            rule = f"the lot has not exactly {self._fixed.lot_size} examples"
-            raise _refusal(index, rule, self._participation)
+        if self._rule.largest is not None and lot.size > self._rule.largest:
+            broken = f"the lot has more than {self._rule.largest} examples"
+            raise _refusal(index, broken, self._participation)
+        if self._rule.exactly is not None and lot.size != self._rule.exactly:
+            broken = f"the lot has not exactly {self._rule.exactly} examples"
+            raise _refusal(index, broken, self._participation)
         if self._last.size:
             self._check_pattern(index, lot)
             self._last[lot] = index
-            if self._owners is not None and self._cycle is not None:
-                self._groups[self._owners[lot]] = index % self._cycle
+            if self._owners is not None and self._rule.cycle is not None:
+                self._groups[self._owners[lot]] = index % self._rule.cycle
             self._counts[lot] += 1
         self._steps += 1
 
@@ -142,7 +140,7 @@ class ParticipationTracker:
         if self._participation.per_release:
             return {"steps": self._steps}
         apart = self._pattern.min_sep
-        most = min(-(-self._steps // (self._epoch or apart)), self._pattern.max_participations)
+        most = min(-(-self._steps // (self._rule.epoch or apart)), self._pattern.max_participations)
         return {
             "steps": self._steps,
             "smallest_separation": apart if most > 1 else None,
@@ -185,8 +183,8 @@ class ParticipationTracker:
             raise InvalidParameterError(
                 "state", "its arrays", f"steps below {steps} with their counts, one for each example"
             )
-        if self._owners is not None and self._cycle is not None:
-            self._groups = self._groups_after(last, self._owners, self._cycle)
+        if self._owners is not None and self._rule.cycle is not None:
+            self._groups = self._groups_after(last, self._owners, self._rule.cycle)
         self._steps = steps
         self._last, self._counts = last.astype(np.int32), counts.astype(np.int32)
         period = self._sizes.size
@@ -203,17 +201,19 @@ class ParticipationTracker:
         """Refuse a lot that breaks the pattern; otherwise note its size."""
         last = self._last[lot].astype(np.int64)
         before = last[last >= 0]
-        if self._cycle is not None:
-            if np.any(before % self._cycle != step % self._cycle):
-                raise _refusal(step, f"an example is in two of the {self._cycle} groups", self._participation)
+        if self._rule.cycle is not None:
+            if np.any(before % self._rule.cycle != step % self._rule.cycle):
+                raise _refusal(
+                    step, f"an example is in two of the {self._rule.cycle} groups", self._participation
+                )
             if self._owners is not None:
                 groups = self._groups[self._owners[lot]]
-                if np.any((groups >= 0) & (groups != step % self._cycle)):
-                    rule = f"examples of one user are in two of the {self._cycle} groups"
+                if np.any((groups >= 0) & (groups != step % self._rule.cycle)):
+                    rule = f"examples of one user are in two of the {self._rule.cycle} groups"
                     raise _refusal(step, rule, self._participation)
             return
-        if self._epoch is not None:
-            self._check_allocation(step, lot.size, last, self._epoch)
+        if self._rule.epoch is not None:
+            self._check_allocation(step, lot.size, last, self._rule.epoch)
         elif self._pattern.evenly_spaced:
             self._check_epoch(step, lot.size, last)
         else:

@@ -27,7 +27,7 @@ from dpmech.engines import (
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Adjacency, Mechanism
 from dpmech.numerics import BOUND, Guarantee, Provenance, quotient_down, rounded_down, rounded_up
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes.scheme import accountant_for
 
 # As a relative change of sigma, how far apart the ends of an accountant may be at a node.
 _TOLERANCE = 1e-3

@@ -8,7 +8,7 @@ from dpmech.calibration import calibrate_sigma
 from dpmech.engines import Method
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Identity
-from dpmech.schemes import Poisson
+from dpmech.schemes.poisson import Poisson
 
 __all__ = ["BudgetedFloor", "floor_at_budget"]
 

@@ -11,7 +11,7 @@ from dpmech.analysis.noise_share.moment_scatter import second_moment_scatter
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
 from dpmech.numerics import FloatArray, cumulative_sum
-from dpmech.schemes import SingleParticipation
+from dpmech.schemes.fixed_order import SingleParticipation
 
 __all__ = [
     "average_autocovariance",

@@ -35,7 +35,7 @@ from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.optim.runs.user_datasets import UserDataset, check_same_choice, check_unit, owners_of
 from dpmech.optim.runs.user_loss import Reduction, UserLoss
 from dpmech.samplers import sampler_for
-from dpmech.schemes import SequentialSampler
+from dpmech.schemes.fixed_order import SequentialSampler
 
 __all__ = ["LOADERS_SIZE", "make_private"]
 

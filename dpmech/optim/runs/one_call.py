@@ -19,7 +19,8 @@ from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.make_private import make_private
-from dpmech.schemes import BallsInBins, Poisson
+from dpmech.schemes.balls_in_bins import BallsInBins
+from dpmech.schemes.poisson import Poisson
 
 __all__ = ["make_private_with_epsilon"]
 

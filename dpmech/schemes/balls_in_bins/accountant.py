@@ -1,26 +1,39 @@
-"""Which accountants of Balls-in-Bins answer by default, and in what order."""
+"""Which accountant covers Balls-in-Bins, of examples and of users, and with a new allocation every epoch."""
 
 import math
 
 import numpy as np
 
 from dpmech.engines import (
+    Accountant,
     AllocationRenyiAccountant,
     Certified,
     CertifiedAccountant,
     Deterministic,
     DeterministicAccountant,
+    Exact,
+    FreshEpochsAccountant,
+    Importance,
+    ImportanceAccountant,
     IndependentAccountant,
     InTurnAccountant,
+    Method,
     Rdp,
     Turn,
     bin_gram,
+    check_nonnegative,
+    half_space_add,
     lower_gram,
+    lower_tuple_gram,
     ring_profile,
     sampling_gram,
+    tuple_gram,
 )
-from dpmech.mechanism import Strategy
-from dpmech.numerics import Bounds
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Mechanism, Strategy
+from dpmech.numerics import Bounds, Provenance
+from dpmech.schemes.balls_in_bins.participation import BallsInBins, FreshBallsInBins, UserBallsInBins
+from dpmech.schemes.releases import CLOSE, unsampled
 
 _COARSE = Deterministic(rel_error=0.4)
 _FINE = Deterministic(rel_error=0.1)
@@ -96,3 +109,127 @@ def deterministic_accountant(
     """The accountant of bounds without samples."""
     profile, gram = ring_profile(strategy, bins), bin_gram(strategy, bins)
     return DeterministicAccountant(profile, gram, bounds, method or Deterministic())
+
+
+def of_examples(
+    participation: BallsInBins, mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
+) -> Accountant:
+    """Which accountant covers one allocation of examples for the whole run.
+
+    Raises:
+        UnsupportedCombinationError: for a signed strategy, or a method that does not apply.
+    """
+    strategy, bounds, bins = mechanism.strategy, mechanism.sensitivity, participation.bins
+    if participation.certain:
+        # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
+        return unsampled(bounds, method if isinstance(method, Rdp) else None)
+    check_nonnegative(strategy)
+    independent = strategy.bands == 1 and bin_gram(strategy, bins).independent
+    if isinstance(method, Exact) and independent:
+        return IndependentAccountant(bins, bounds)
+    # One of several calls of which one will be picked comes here as the default with its share of beta.
+    unasked = Certified(calls=method.calls) if isinstance(method, Certified) and method.calls > 1 else None
+    if method is None or method == unasked:
+        # Where the first refuses, as a proof by sampling would take too long, the best of the others answers.
+        sampled = method or Certified()
+        return accountant_in_turn(strategy, bins, bounds, sampled, rng, independent=independent)
+    if isinstance(method, Certified):
+        return certified_accountant(strategy, bins, bounds, method, rng)
+    if isinstance(method, Importance):
+        return ImportanceAccountant(bin_gram(strategy, bins), bounds, method, rng)
+    if isinstance(method, Deterministic):
+        return deterministic_accountant(strategy, bins, bounds, method)
+    if isinstance(method, Exact) and strategy.bands == 1:
+        return deterministic_accountant(strategy, bins, bounds, Deterministic(rel_error=0.005))
+    if isinstance(method, Rdp):
+        return AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)
+    raise UnsupportedCombinationError(
+        f"{method!r} does not apply to {participation!r} with {strategy!r}",
+        supported="method=None, Certified(), Importance(), Deterministic(), Rdp(); Exact() for Identity",
+    )
+
+
+def of_fresh_bins(participation: FreshBallsInBins, mechanism: Mechanism, method: Method | None) -> Accountant:
+    """The accountant of a new allocation every epoch: independent noise alone.
+
+    Raises:
+        UnsupportedCombinationError: for correlated noise, noise that is not equal within an epoch, or a
+            method that does not apply.
+    """
+    strategy, bounds, bins = mechanism.strategy, mechanism.sensitivity, participation.bins
+    if participation.certain:
+        return unsampled(bounds, method if isinstance(method, Rdp) else None)
+    check_nonnegative(strategy)
+    if strategy.bands != 1:
+        raise UnsupportedCombinationError(
+            f"{participation!r} is accounted for where all steps have independent noise, and "
+            f"{strategy!r} correlates it",
+            supported="Identity, and Diagonal with equal noise within each epoch; for correlated noise "
+            f"BallsInBins({bins}), or dm.profile of one epoch under it, composed with itself, where noise "
+            "starts anew every epoch",
+        )
+    norms = strategy.column_norms().reshape(-1, bins)
+    if np.any(norms.min(axis=1) < norms.max(axis=1) * (1.0 - CLOSE)):
+        raise UnsupportedCombinationError(
+            f"{participation!r} needs equal noise at all steps of an epoch, which {strategy!r} has not",
+            supported=f"Identity, Diagonal with equal noise within each epoch, or BallsInBins({bins})",
+        )
+    if not (method is None or isinstance(method, Exact)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}", supported="method=None or Exact()"
+        )
+    moved = 1.01 * (strategy.error + strategy.gram_rounding)
+    by = Provenance("sensitivity.largest_column")
+    alike, times = np.unique(
+        np.stack([norms.min(axis=1), norms.max(axis=1)], axis=1), axis=0, return_counts=True
+    )
+    epochs = tuple(
+        (Bounds.bracket(float(least), float(most), by).widened(moved), int(count))
+        for (least, most), count in zip(alike, times, strict=True)
+    )
+    return FreshEpochsAccountant(bins, epochs, bounds)
+
+
+def of_users(
+    participation: UserBallsInBins,
+    mechanism: Mechanism,
+    method: Method | None,
+    rng: np.random.Generator | None,
+) -> Accountant:
+    """The accountant of a mechanism whose users have several examples, each in a bin of its own.
+
+    Raises:
+        UnsupportedCombinationError: for a signed strategy, too many tuples of bins, or a method that does
+            not apply.
+    """
+    strategy, bounds = mechanism.strategy, mechanism.sensitivity
+    bins, examples = participation.bins, participation.examples
+    if participation.certain:
+        # All examples of everyone are in the same bin: one of norm m.
+        return unsampled(bounds, method if isinstance(method, Rdp) else None)
+    check_nonnegative(strategy)
+    gram = tuple_gram(strategy, bins, examples)
+    moments = AllocationRenyiAccountant(gram, bounds)
+    # One of several calls of which one will be picked comes here as the default with its share of beta.
+    unasked = Certified(calls=method.calls) if isinstance(method, Certified) and method.calls > 1 else None
+    if method is None or isinstance(method, Certified):
+        below = lower_tuple_gram(strategy, bins, examples)
+        sampled = CertifiedAccountant(
+            gram,
+            bounds,
+            method or Certified(),
+            rng,
+            lower=below,
+            settled_add=lambda sigma, eps: half_space_add(gram.scaled(sigma**-2), eps),
+        )
+        if method is None or method == unasked:
+            return InTurnAccountant(sampled, [Turn(Rdp(), lambda: moments)])
+        return sampled
+    if isinstance(method, Importance):
+        return ImportanceAccountant(gram, bounds, method, rng)
+    if isinstance(method, Rdp):
+        return moments
+    raise UnsupportedCombinationError(
+        f"{method!r} does not apply to {participation!r}",
+        supported="method=None, Certified(), Importance(), Rdp()",
+    )

@@ -4,11 +4,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from dpmech.schemes.dispatch import SCHEMES, accountant_for, effective_method, method_among, unsampled_method
 
 import dpmech as dm
 from dpmech.engines.methods import Exact, Method, Pld
 from dpmech.schemes import independent_noise
-from dpmech.schemes.dispatch import SCHEMES, accountant_for, effective_method, method_among, unsampled_method
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
 

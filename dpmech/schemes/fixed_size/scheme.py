@@ -1,0 +1,56 @@
+"""Batches of one size as a scheme."""
+
+import dataclasses
+
+import numpy as np
+
+from dpmech.engines import Accountant, FixedAccountant, FixedRelease, Method, Pld, Rdp, RenyiAccountant
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Mechanism
+from dpmech.numerics import product_down
+from dpmech.schemes.batch_rule import BatchRule
+from dpmech.schemes.fixed_size.participation import FixedSizeLots
+from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
+from dpmech.schemes.releases import least_of_equals, unsampled
+from dpmech.schemes.scheme import Scheme
+
+
+class FixedSizeScheme(Scheme[FixedSizeLots]):
+    """At every step a uniform set of exactly B of n examples."""
+
+    samplers = {FixedSizeLots: FixedSizeSampler}  # noqa: RUF012 - a constant
+
+    def default(self, participation: FixedSizeLots) -> Method:
+        """The composition of the losses of all releases."""
+        del participation
+        return Pld()
+
+    def accountant(
+        self,
+        participation: FixedSizeLots,
+        mechanism: Mechanism,
+        method: Method | None,
+        rng: np.random.Generator | None,
+    ) -> Accountant:
+        """T of the largest losses that one step allows, composed."""
+        del rng
+        least, bounds = least_of_equals(mechanism), mechanism.sensitivity
+        bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
+        steps = participation.releases(mechanism.steps)
+        if participation.certain:
+            return unsampled(bounds.times_root(steps), None if isinstance(method, Pld) else method)
+        if isinstance(method, Rdp):
+            return RenyiAccountant(bounds, steps=steps, draw=participation.fixed_draw)
+        if method is None or isinstance(method, Pld):
+            return FixedAccountant(FixedRelease(participation.fixed_draw, steps, bounds))
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}", supported="method=None, Pld() or Rdp()"
+        )
+
+    def batch_rule(self, participation: FixedSizeLots, n: int) -> BatchRule:
+        """All batches have one size."""
+        del n
+        return BatchRule(None, dataset_size=participation.dataset_size, exactly=participation.lot_size)
+
+
+SCHEME = FixedSizeScheme()

@@ -1,0 +1,200 @@
+"""Scheme: all that the library knows of one sampling scheme, as one object; and how schemes are found."""
+
+import abc
+import dataclasses
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.drawing import Sampler
+from dpmech.engines import Accountant, Certified, Exact, Method, Rdp
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.mechanism import Mechanism, Participation, forget, register, register_later
+from dpmech.schemes.batch_rule import BatchRule
+
+_GROUP = "dpmech.schemes"  # of entry points: each names a Scheme object
+
+
+P = TypeVar("P", bound=Participation)
+
+
+class Scheme(abc.ABC, Generic[P]):
+    """One sampling scheme: its participations, which accountant covers them, and the sampler.
+
+    The rest of the library asks a scheme, and never which one it is. A folder `dpmech/schemes/<name>` with a
+    module `scheme` that binds `SCHEME`, or an entry point of the group `dpmech.schemes`, adds one.
+
+    Attributes:
+        samplers: the kinds of participation, each with what makes its sampler: called with the size of the
+            dataset, the fields of the participation in order, and n; with `rng` by keyword, and `user_ids`
+            where the participation keeps the examples of a user together.
+    """
+
+    samplers: Mapping[type[Participation], Callable[..., Sampler]]
+
+    @abc.abstractmethod
+    def default(self, participation: P) -> Method:
+        """The method that None stands for."""
+
+    def unsampled(self, participation: P) -> Method | None:
+        """A method whose result is a bound and that draws nothing, where the default one draws."""
+        del participation
+        return None
+
+    @abc.abstractmethod
+    def accountant(
+        self,
+        participation: P,
+        mechanism: Mechanism,
+        method: Method | None,
+        rng: np.random.Generator | None,
+    ) -> Accountant:
+        """The accountant of a mechanism.
+
+        Args:
+            participation: that of the mechanism.
+            mechanism: what runs.
+            method: None for the default one.
+            rng: random numbers of sampled accountants; None for their own.
+
+        Raises:
+            UnsupportedCombinationError: if no theorem covers the mechanism by this method.
+        """
+
+    def sampler(
+        self,
+        participation: P,
+        dataset_size: int,
+        n: int,
+        *,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        declared_size: int | None = None,
+        hides_size: bool = False,
+        user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None = None,
+        rng: object = None,
+    ) -> Sampler:
+        """The sampler that realises a participation over n steps; arguments as for `sampler_for`.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or one that this scheme does not take.
+        """
+        del declared_size, hides_size
+        for name, value, neutral in (("batch_size", batch_size, None), ("drop_last", drop_last, False)):
+            if value is not neutral:
+                raise InvalidParameterError(
+                    name, value, f"{neutral}: {participation!r} says by itself how many examples join"
+                )
+        fields = [getattr(participation, field.name) for field in dataclasses.fields(participation)]  # type: ignore[arg-type]  # all are dataclasses
+        whose = {"user_ids": user_ids} if participation.users_together else {}
+        return self.samplers[type(participation)](dataset_size, *fields, n, **whose, rng=rng)
+
+    def batch_rule(self, participation: P, n: int) -> BatchRule:
+        """What can be seen in the batches of a run, for a tracker; the pattern alone, unless overridden."""
+        return BatchRule(participation.pattern(n))
+
+
+_SCHEMES: dict[type[Participation], Scheme[Any]] = {}
+
+
+def add_scheme(scheme: Scheme[Any]) -> Scheme[Any]:
+    """Make a scheme and its participations known, to files and plans too.
+
+    Raises:
+        InvalidParameterError: if it is no Scheme, or one of its participations is no frozen record, or known
+            already.
+    """
+    if not isinstance(scheme, Scheme):
+        raise InvalidParameterError("scheme", scheme, "a Scheme object")
+    for kind in scheme.samplers:
+        register(kind)
+        _SCHEMES[kind] = scheme
+    return scheme
+
+
+def remove_scheme(scheme: Scheme[Any]) -> None:
+    """Undo `add_scheme`; for what added one for a while.
+
+    Raises:
+        InvalidParameterError: if it is not there.
+    """
+    for kind in scheme.samplers:
+        forget(kind)
+        del _SCHEMES[kind]
+
+
+def schemes() -> tuple[Scheme[Any], ...]:
+    """Every scheme, each once, in the order in which they were added."""
+    return tuple(dict.fromkeys(_SCHEMES.values()))
+
+
+def scheme_of(participation: Participation) -> Scheme[Any]:
+    """The scheme of a participation.
+
+    Raises:
+        UnsupportedCombinationError: if none has it.
+    """
+    scheme = _SCHEMES.get(type(participation))
+    if scheme is None:
+        known = ", ".join(kind.__name__ for kind in _SCHEMES)
+        raise UnsupportedCombinationError(
+            f"no sampling scheme has the participation {participation!r}", supported=known
+        )
+    return scheme
+
+
+def find_folders(package: str, path: Sequence[str]) -> None:
+    """Add the schemes of all folders of a package, by name; those of entry points follow when asked for.
+
+    Args:
+        package: its dotted name.
+        path: its `__path__`.
+    """
+    for found in sorted(pkgutil.iter_modules(path), key=lambda one: one.name):
+        if found.ispkg:
+            add_scheme(importlib.import_module(f"{package}.{found.name}.scheme").SCHEME)
+    register_later(_find_entry_points)
+
+
+def _find_entry_points() -> None:
+    for point in importlib.metadata.entry_points(group=_GROUP):
+        add_scheme(point.load())
+
+
+def accountant_for(
+    mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None = None
+) -> Accountant:
+    """The accountant of a mechanism; `rng` serves randomised ones.
+
+    Raises:
+        UnsupportedCombinationError: if no theorem covers it.
+    """
+    own = mechanism.participation
+    return scheme_of(own).accountant(own, mechanism, method, rng)
+
+
+def effective_method(participation: Participation, method: Method | None) -> Method:
+    """What `accountant_for` acts on: the default in place of None, and Exact where nothing is random."""
+    if participation.certain:
+        return method if isinstance(method, Rdp) else Exact()
+    return scheme_of(participation).default(participation) if method is None else method
+
+
+def unsampled_method(participation: Participation) -> Method | None:
+    """The method whose result leaves nothing to chance; None where that of the default one does not."""
+    return scheme_of(participation).unsampled(participation)
+
+
+def method_among(participation: Participation, method: Method | None, calls: int) -> Method | None:
+    """The method for one of several calls of which one will be picked.
+
+    Picking by what came out is one more way to fail: a certified sample gets a share of its beta. Of an
+    estimate nothing is proved that could be kept.
+    """
+    used = effective_method(participation, method)
+    return used.among(calls) if calls > 1 and isinstance(used, Certified) else method

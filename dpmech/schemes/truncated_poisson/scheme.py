@@ -1,0 +1,52 @@
+"""Truncated Poisson sampling as a scheme."""
+
+import dataclasses
+
+import numpy as np
+
+from dpmech.engines import Accountant, Method, Pld, TruncatedAccountant, TruncatedRelease
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Mechanism
+from dpmech.numerics import product_down
+from dpmech.schemes.batch_rule import BatchRule
+from dpmech.schemes.releases import least_of_equals
+from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.truncated_poisson.participation import TruncatedPoisson
+from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
+
+
+class TruncatedPoissonScheme(Scheme[TruncatedPoisson]):
+    """Every example joins every step independently; of a batch of more than B examples, B are kept."""
+
+    samplers = {TruncatedPoisson: TruncatedPoissonSampler}  # noqa: RUF012 - a constant
+
+    def default(self, participation: TruncatedPoisson) -> Method:
+        """The composition of the losses of all releases."""
+        del participation
+        return Pld()
+
+    def accountant(
+        self,
+        participation: TruncatedPoisson,
+        mechanism: Mechanism,
+        method: Method | None,
+        rng: np.random.Generator | None,
+    ) -> Accountant:
+        """T mixtures of what full batches and others lose, composed."""
+        del rng
+        if not (method is None or isinstance(method, Pld)):
+            raise UnsupportedCombinationError(
+                f"{method!r} does not apply to {participation!r}", supported="method=None or Pld()"
+            )
+        least, bounds = least_of_equals(mechanism), mechanism.sensitivity
+        bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
+        steps = participation.releases(mechanism.steps)
+        return TruncatedAccountant(TruncatedRelease(participation.truncation, steps, bounds))
+
+    def batch_rule(self, participation: TruncatedPoisson, n: int) -> BatchRule:
+        """No batch is too large."""
+        del n
+        return BatchRule(None, dataset_size=participation.dataset_size, largest=participation.max_lot_size)
+
+
+SCHEME = TruncatedPoissonScheme()
