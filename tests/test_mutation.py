@@ -213,18 +213,18 @@ def test_a_mutant_meets_the_tests_that_execute_its_lines():
 
 
 def test_a_module_has_several_names():
-    assert named("gaussian_groups") == ["accounting.balls_in_bins.proposals.gaussian_groups"]
+    assert named("gaussian_groups") == ["engines.gaussian_mixture.points"]
     assert (
         named("dpmech.engines.losses.prv")
         == named("dpmech/engines/losses/prv.py")
-        == named("accounting.poisson.prv")
-        == ["accounting.poisson.prv"]
+        == named("engines.losses.prv")
+        == ["engines.losses.prv"]
     )
     assert named("sensitivities") == GROUPS["sensitivities"]
     assert named("dpmech/mechanism/sensitivities.py") == ["mechanism.sensitivities"]
     with pytest.raises(
         _modules.UnknownModuleError,
-        match=r"accounting\.accountant or .*ring\.accountant or accounting\.poisson\.accountant",
+        match=r"engines\.accountant or .*ring\.accountant or engines\.poisson\.accountant",
     ):
         named("accountant")
 
@@ -232,10 +232,10 @@ def test_a_module_has_several_names():
 def test_every_group_names_modules_that_exist_once():
     assert len(set(MODULES)) == len(MODULES)
     assert all(_modules.source_of(module).exists() for module in MODULES)
-    folder = ROOT / "dpmech" / "accounting"
+    folder = ROOT / "dpmech" / "engines"
     accountants = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")}
     accountants = {".".join(path.parts) for path in accountants if path.name != "__init__"}
-    counted = {module.partition(".")[2] for module in MODULES if module.startswith("accounting.")}
+    counted = {module.partition(".")[2] for module in MODULES if module.startswith("engines.")}
     assert len(accountants) > 30
     assert accountants - counted == {"accountant"}  # which has no formula
     for path in (ROOT / "dpmech" / "verifying").glob("*.py"):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 
 import dpmech as dm
 from dpmech.numerics import up
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 
 STRATEGIES: dict[str, Callable[[int], dm.Strategy]] = {
     "Identity": dm.Identity,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.mixtures import RemoveProposal
 from tests.support.bins_oracles import plain_monte_carlo, random_gram

@@ -1,5 +1,5 @@
-"""A sampling scheme that dpmech does not have, added from outside: one participation, one accountant, one
-sampler, and a registration line each."""
+"""A sampling scheme that dpmech does not have, added from outside: a participation, an accountant, a sampler,
+and the Scheme object that names them."""
 
 import dataclasses
 import math
@@ -14,9 +14,9 @@ from dpmech.drawing.base import Sampler
 from dpmech.drawing.random_words import groups
 from dpmech.engines.accountant import Accountant, Solution
 from dpmech.engines.gaussian import gaussian_delta
-from dpmech.mechanism import Pattern, forget, kinds, register
-from dpmech.samplers import SAMPLERS, sampler_for
-from dpmech.schemes.dispatch import SCHEMES, Scheme
+from dpmech.mechanism import Pattern, kinds
+from dpmech.samplers import sampler_for
+from dpmech.schemes import Scheme, add_scheme, remove_scheme, scheme_of
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 
 # ---- the scheme
@@ -95,15 +95,22 @@ class OneStepSampler(Sampler):
         return np.flatnonzero(self._drawn == step)
 
 
+class OneStepScheme(Scheme):
+    samplers = {OneStep: OneStepSampler}  # noqa: RUF012
+
+    def default(self, participation):
+        return dm.Exact()
+
+    def accountant(self, participation, mechanism, method, rng):
+        return OneStepAccountant(mechanism, method, rng)
+
+
 @pytest.fixture
 def registered():
-    register(OneStep)
-    SCHEMES.add(OneStep, Scheme(OneStepAccountant, default=dm.Exact()))
-    SAMPLERS.add(OneStep, OneStepSampler)
+    scheme = add_scheme(OneStepScheme())
+    assert scheme_of(OneStep()) is scheme
     yield
-    for registry in (SAMPLERS, SCHEMES):
-        registry.remove(OneStep)
-    forget(OneStep)
+    remove_scheme(scheme)
 
 
 MECHANISM = dm.Mechanism(dm.LambdaCGD(6, 0.8), OneStep())
@@ -197,9 +204,9 @@ def test_its_bound_is_one(registered, eps):
 
 def test_without_its_lines_it_is_refused():
     assert OneStep not in kinds()
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"no accountant is registered for OneStep\(\)"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"the participation OneStep\(\)"):
         dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
-    with pytest.raises(dm.InvalidParameterError, match="one that dpmech has a sampler for"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="no sampling scheme has the participation"):
         sampler_for(MECHANISM, 600)
     with pytest.raises(dm.UnsupportedCombinationError, match="is not realised by sequential batches"):
         SequentialSampler(600, OneStep(), 6)

@@ -21,9 +21,8 @@ from dpmech.checker import Kind
 from dpmech.checker.decide import _SHAPES
 from dpmech.engines.methods import Method
 from dpmech.mechanism import kinds
-from dpmech.samplers import SAMPLERS, ParticipationTracker, sampler_for
-from dpmech.schemes.dispatch import SCHEMES, accountant_for
-from dpmech.schemes.fixed_order.sampler import SequentialSampler
+from dpmech.samplers import ParticipationTracker, sampler_for
+from dpmech.schemes import accountant_for, scheme_of, unsampled_method
 from tests.support.forged_files import changed
 from tests.support.oracles import sampled_delta, sampled_delta_two_steps
 from tests.support.participation_laws import LAWS, hockey_stick, laws_of, pairs_of
@@ -177,15 +176,14 @@ def test_a_method_without_samples_leaves_nothing_to_chance(name):
     """Every random scheme has one, but b-min-sep sampling; the others have no lines in the registry."""
     strategy, participation = PLANS[name]
     mechanism = dm.Mechanism(strategy, participation, PROVED[name][0][0])
-    scheme = SCHEMES.find(participation)
     assert name in _SHAPES
     if not participation.random:
-        assert scheme is SAMPLERS.find(participation) is None
+        assert unsampled_method(participation) is None
         assert accountant_for(mechanism, None).sensitivity == mechanism.sensitivity
         return
-    without = [
-        method for method in (scheme.default, scheme.unsampled) if method not in {None, dm.Certified()}
-    ]
+    scheme = scheme_of(participation)
+    defaults = (scheme.default(participation), scheme.unsampled(participation))
+    without = [method for method in defaults if method not in {None, dm.Certified()}]
     assert all(accountant_for(mechanism, method).guarantee.error == 0.0 for method in without)
     assert all(accountant_for(mechanism, method).guarantee.rigorous for method in without)
     assert bool(without) is (name != "MinSepSampling")
@@ -435,7 +433,7 @@ def test_its_sampler_resumes_and_passes_its_own_check(name):
     strategy, participation = PLANS[name]
     units = getattr(participation, "dataset_size", None) or 12
     sampler, batches = sampler_of(name, units, seed=4), []
-    assert type(sampler) is (SAMPLERS.find(participation) or SequentialSampler)
+    assert type(sampler) is scheme_of(participation).samplers[type(participation)]
     assert (sampler.participation, sampler.n) == (participation, strategy.n)
     assert sampler.dataset_size == units * examples_of(participation)
     assert sampler.seeded is participation.random

@@ -12,7 +12,7 @@ import dpmech as dm
 from dpmech.certificates import AdaptiveClip
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.samplers import sampler_for
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 
 __all__ = [
     "ANSWERS",

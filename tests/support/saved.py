@@ -13,7 +13,7 @@ import numpy as np
 
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 
 FOLDER = pathlib.Path(__file__).parents[1] / "certificates"
 

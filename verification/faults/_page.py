@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "faults.md"
 HEAD = """# Planted faults
 
 Does [the checker](checker.md) refuse what a fault of the library would have it accept?
-`python -m verification.faults` alters the code that issues claims (`accounting`, `mechanism` and
+`python -m verification.faults` alters the code that issues claims (`engines`, `mechanism` and
 `numerics`), one place at a time: a sign, a number, a comparison, as on the page on
 [mutations](mutation.md); the result of a statement by 3 %; or by hand: importance weights that are
 halved, a Gram matrix 1 % too small, a sensitivity that misses the last participation. With each it

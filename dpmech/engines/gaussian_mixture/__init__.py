@@ -1,7 +1,10 @@
 """Mixtures of Gaussians against one Gaussian: closed-form bounds, and importance sampling."""
 
 from dpmech.engines.gaussian_mixture.all_bins_tilt import CollectiveParts
-from dpmech.engines.gaussian_mixture.bin_gram import (
+from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant
+from dpmech.engines.gaussian_mixture.chain_mixtures import ChainRemove
+from dpmech.engines.gaussian_mixture.chains import ChainGram, chain_gram
+from dpmech.engines.gaussian_mixture.dominating_pair import (
     bin_gram,
     check_nonnegative,
     folded,
@@ -9,9 +12,6 @@ from dpmech.engines.gaussian_mixture.bin_gram import (
     ring_profile,
     sampling_gram,
 )
-from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant
-from dpmech.engines.gaussian_mixture.chain_gram import ChainGram, chain_gram
-from dpmech.engines.gaussian_mixture.chain_mixtures import ChainRemove
 from dpmech.engines.gaussian_mixture.estimate import CurveEstimate, estimate_curve
 from dpmech.engines.gaussian_mixture.estimate_accountant import ImportanceAccountant
 from dpmech.engines.gaussian_mixture.gram import BinGram

@@ -38,7 +38,7 @@ from typing import Self
 import numpy as np
 import scipy
 
-from dpmech.engines.gaussian_mixture.chain_gram import ChainGram, Tilt, loss_rounding
+from dpmech.engines.gaussian_mixture.chains import ChainGram, Tilt, loss_rounding
 from dpmech.engines.gaussian_mixture.mixtures import ADD_PARTS, AddProposal, add_mixture, remove_mixture
 from dpmech.engines.gaussian_mixture.points import AddPoint
 from dpmech.engines.gaussian_mixture.proposal import (

@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, lower_gram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, lower_gram
 from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer

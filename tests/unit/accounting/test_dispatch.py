@@ -4,11 +4,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from dpmech.schemes.dispatch import SCHEMES, accountant_for, effective_method, method_among, unsampled_method
 
 import dpmech as dm
 from dpmech.engines.methods import Exact, Method, Pld
-from dpmech.schemes import independent_noise
+from dpmech.schemes import accountant_for, effective_method, method_among, unsampled_method
+from dpmech.schemes.releases import least_of_a_group
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
 
@@ -259,22 +259,12 @@ def test_what_a_method_leaves_to_chance_by_default():
             dm.Importance(confidence=bad)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "other", "message"),
-    [(dm.Poisson(0.5), dm.BallsInBins(2), "not sampled release by release"),
-     (dm.BallsInBins(2), dm.Poisson(0.5), "puts nobody into bins")],
-)  # fmt: skip
-def test_a_scheme_refuses_what_it_is_not_for(scheme, other, message):
-    with pytest.raises(dm.UnsupportedCombinationError, match=message):
-        SCHEMES.find(scheme).accountant(dm.Mechanism(dm.Identity(6), other), None, None)
-
-
 def test_where_no_group_has_as_many_releases_as_one_may_have_none_is_told_to_cost_that():
     strategy = dm.BandedToeplitz(9, [1.0, 0.5])
     for releases, least in ((3, 1.0), (4, 0.0)):
         participation = types.SimpleNamespace(releases=lambda n, releases=releases: releases)
         mechanism = types.SimpleNamespace(strategy=strategy, participation=participation)
-        assert independent_noise._least_of_a_group(mechanism, 3) == pytest.approx(least, rel=1e-12, abs=0.0)
+        assert least_of_a_group(mechanism, 3) == pytest.approx(least, rel=1e-12, abs=0.0)
 
 
 def test_of_several_calls_each_has_a_share_of_what_is_left_to_chance():

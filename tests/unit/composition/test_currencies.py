@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.composition import currencies
 from dpmech.composition.currencies import _calibrated_epsilon, _squared_mu, _squared_ratio
 from dpmech.engines.gaussian import gaussian_sigma
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 from tests.support import oracles
 
 

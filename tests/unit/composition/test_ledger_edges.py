@@ -13,7 +13,7 @@ from dpmech.composition.release_profiles import known_profile
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.profile import PrivacyProfile
 from dpmech.numerics import EXACT, rounded_down, rounded_up
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 from tests.support import saved
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.rough_sigma import RoughSample, RoughSigma
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.fitting import amplified, cyclic_choices

@@ -85,7 +85,7 @@ def area(x):
 @pytest.mark.parametrize("by", ["the tool", "hand"])
 def test_a_change_that_is_gone_is_said_to_be_gone(by):
     change = Change(
-        "accounting.gaussian",
+        "engines.gaussian",
         "gaussian_sigma",
         "no_such * expression",
         "1",

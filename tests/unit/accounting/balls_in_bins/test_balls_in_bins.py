@@ -8,8 +8,8 @@ import pytest
 from scipy.special import ndtr
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, ring_profile
 from dpmech.engines.gaussian_mixture.certified_bound import CertifiedBound, CertifiedDirection
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, ring_profile
 from dpmech.engines.gaussian_mixture.gram import CirculantGram, FactorGram
 from tests.support.bins_oracles import gaussian
 
@@ -57,7 +57,7 @@ class TestGram:
     def test_what_an_error_of_the_columns_may_hide_is_above_every_entry(self, strategy, limit, monkeypatch):
         """Columns that are off as far as `error` allows: a Gram matrix nowhere smaller bounds their delta."""
         error, bins = 1e-6, 8
-        monkeypatch.setattr("dpmech.engines.gaussian_mixture.bin_gram._DENSE_BINS", limit)
+        monkeypatch.setattr("dpmech.engines.gaussian_mixture.dominating_pair._DENSE_BINS", limit)
         monkeypatch.setattr(type(strategy), "error", property(lambda _: error))
         matrix = strategy.to_dense()
         # Every column of a bin is moved in the direction of another bin's mean.
@@ -91,7 +91,7 @@ class TestGram:
     def test_structured_products_equal_the_dense_ones(self, monkeypatch):
         strategy = dm.InverseSquareRoot(60, 4)
         dense = as_matrix(bin_gram(strategy, 20))
-        monkeypatch.setattr("dpmech.engines.gaussian_mixture.bin_gram._DENSE_BINS", 10)
+        monkeypatch.setattr("dpmech.engines.gaussian_mixture.dominating_pair._DENSE_BINS", 10)
         structured = bin_gram(strategy, 20)
         assert isinstance(structured, FactorGram)
         assert np.allclose(as_matrix(structured), dense, atol=1e-12 * dense.max())

@@ -7,7 +7,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.engines.independent_sum.fresh_epochs import FreshEpochsAccountant
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 from tests.support.epochs_by_quadrature import delta, two_epochs
 
 # Of the rule for a kink, relative; brackets are wider.

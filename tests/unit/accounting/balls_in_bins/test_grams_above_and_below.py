@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture import bin_gram as dominating_pair
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, lower_gram, sampling_gram
+from dpmech.engines.gaussian_mixture import dominating_pair
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, lower_gram, sampling_gram
 from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.gram import CirculantGram
 

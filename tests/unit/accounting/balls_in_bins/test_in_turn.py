@@ -9,8 +9,8 @@ import dpmech as dm
 from dpmech.engines.accountant import Accountant, Solution
 from dpmech.engines.gaussian_mixture import certified_accountant, certified_bound
 from dpmech.engines.gaussian_mixture import pilots as aims
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
 from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.pilots import FarAimError
 from dpmech.engines.gaussian_mixture.streams import Stage
@@ -18,7 +18,7 @@ from dpmech.engines.in_turn import InTurnAccountant, Turn
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, WorkLimitError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import BOUND, Bounds, metered, spend
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 
 STRATEGY, SCHEME = dm.LambdaCGD(12, 0.5), dm.BallsInBins(4)
 

@@ -8,9 +8,9 @@ import pytest
 import scipy
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture.chain_gram import ChainGram, chain_gram
 from dpmech.engines.gaussian_mixture.chain_kernels import log_powers
 from dpmech.engines.gaussian_mixture.chain_mixtures import ChainAdd, ChainRemove, PowerPart
+from dpmech.engines.gaussian_mixture.chains import ChainGram, chain_gram
 
 N, B, P = 7, 3, 0.3
 

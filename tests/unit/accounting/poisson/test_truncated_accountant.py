@@ -17,7 +17,7 @@ from dpmech.engines.losses.lattice import Loss, lower_lattice, upper_lattice
 from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.release import TruncatedLoss
 from dpmech.engines.losses.step_losses import OneSidedLoss
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 from tests.support.checked_compositions import joined_prob, truncated_delta
 
 ZERO_OUT = dm.Adjacency.ZERO_OUT

@@ -12,7 +12,7 @@ import dpmech as dm
 from dpmech.checker import Kind
 from dpmech.engines.losses.lattice import Loss, lower_lattice, upper_lattice
 from dpmech.engines.losses.step_losses import MixtureLoss
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 from tests.support.checked_compositions import users_delta
 
 CASES = [(0.3, 2, 1.3), (0.05, 5, 4.0), (1e-4, 20, 9.0), (0.9, 3, 2.0)]

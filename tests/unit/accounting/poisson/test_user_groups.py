@@ -12,8 +12,8 @@ from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
 from dpmech.mechanism.participation import Participation
 from dpmech.samplers import sampler_for
+from dpmech.schemes import accountant_for
 from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
-from dpmech.schemes.dispatch import accountant_for
 from tests.support import saved
 from tests.support.checked_compositions import users_delta
 

@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.certificates.claim import with_checksum
 from dpmech.engines.gaussian_mixture import certified_accountant
 from dpmech.engines.gaussian_mixture.half_space import half_space_add
-from dpmech.schemes.balls_in_bins import user_accountant as accountants
+from dpmech.schemes.balls_in_bins import accountant as accountants
 
 IMPORTANCE = dm.Importance(rel_error=0.02)
 

@@ -8,7 +8,7 @@ import pytest
 import scipy
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.mixtures import add_mixture, remove_mixture
 from dpmech.engines.gaussian_mixture.moments import log_moment_bound, moment_rounding
 from dpmech.engines.gaussian_mixture.user_gram import UserGram, lower_tuple_gram, tuple_gram

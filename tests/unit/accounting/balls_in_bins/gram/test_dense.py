@@ -4,8 +4,8 @@ import pickle
 import numpy as np
 import pytest
 
-from dpmech.engines.gaussian_mixture.bin_gram import _structured, folded
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.dominating_pair import _structured, folded
 from dpmech.engines.gaussian_mixture.gram import CirculantGram, FactorGram, fft_rounding
 from dpmech.exceptions import InvalidParameterError
 

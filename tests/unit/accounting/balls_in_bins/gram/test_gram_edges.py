@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture import bin_gram as dominating_pair
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, ring_profile
-from dpmech.engines.gaussian_mixture.dense_gram import CirculantGram, DenseGram
-from dpmech.engines.gaussian_mixture.gram import factor_rounding
+from dpmech.engines.gaussian_mixture import dominating_pair
+from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, ring_profile
+from dpmech.engines.gaussian_mixture.gram import CirculantGram, factor_rounding
 
 
 def exact_gram(matrix, bins):

@@ -6,8 +6,8 @@ import pytest
 import dpmech as dm
 from dpmech.engines.gaussian_mixture import dense_gram as dense
 from dpmech.engines.gaussian_mixture import dense_gram as sequential
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram, SequentialFactor
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.gram import factor_rounding
 
 BINS = 150

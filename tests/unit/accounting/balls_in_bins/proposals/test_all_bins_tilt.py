@@ -7,8 +7,8 @@ import scipy.stats
 
 import dpmech as dm
 from dpmech.engines.gaussian_mixture.all_bins_tilt import CollectiveParts
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.gram import CirculantGram
 from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal

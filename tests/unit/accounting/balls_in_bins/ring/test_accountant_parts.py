@@ -10,7 +10,7 @@ import dpmech as dm
 from dpmech.engines.convex_order import accountant as programmed
 from dpmech.engines.convex_order.ring import RingGram
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, ring_profile
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, ring_profile
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, up
 from tests.support.bins_oracles import gaussian

@@ -5,7 +5,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.convex_order import ring as dominating
 from dpmech.engines.convex_order.ring import RingGram, dominating_ring
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram, ring_profile
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, ring_profile
 from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.gram import CirculantGram
 from dpmech.exceptions import InvalidParameterError

@@ -22,7 +22,7 @@ from dpmech.engines.convex_order.tilted_law import (
 )
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Mechanism
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 from tests.support.bins_oracles import quadrature
 
 RING = MixtureGram(3, 0.3, ((0.9, 0.6),), 0.0)

@@ -69,7 +69,7 @@ def test_weights_that_are_too_light_are_found(monkeypatch):
 
 @pytest.mark.parametrize("kind", [RemoveProposal, AddProposal])
 def test_payoffs_at_another_eps_are_those_drawn_there(kind):
-    from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
+    from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 
     gram = bin_gram(STRATEGY, 2).scaled(SIGMA**-2)
     one = kind.at(gram, 0.3)

@@ -7,9 +7,9 @@ import pytest
 
 import dpmech as dm
 from dpmech.engines.gaussian_mixture import estimate as importance
-from dpmech.engines.gaussian_mixture.bin_gram import bin_gram
 from dpmech.engines.gaussian_mixture.certified_bound import certify_delta
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.gram import CirculantGram, FactorGram
 from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal

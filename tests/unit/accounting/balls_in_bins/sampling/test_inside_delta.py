@@ -8,7 +8,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.engines.gaussian_mixture import certified_accountant
-from dpmech.schemes.dispatch import accountant_for
+from dpmech.schemes import accountant_for
 from dpmech.verifying.labels import label_checks
 from tests.support.saved import Named
 

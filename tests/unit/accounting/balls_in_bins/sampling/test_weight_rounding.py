@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.engines.gaussian_mixture.chain_gram import chain_gram
 from dpmech.engines.gaussian_mixture.chain_mixtures import ChainAdd, ChainRemove
+from dpmech.engines.gaussian_mixture.chains import chain_gram
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
 from dpmech.engines.gaussian_mixture.gram import CirculantGram
 from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
