@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.numerics.printed import times, up
-from dpmech.plans.claim_files import read_claims
+from dpmech.plans.files import read_claims
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

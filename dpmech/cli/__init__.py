@@ -8,8 +8,7 @@ from dpmech.cli.checking import verify
 from dpmech.cli.commands import Group
 from dpmech.cli.comparing import compare
 from dpmech.cli.given_sigma import delta_command, epsilon_command
-from dpmech.cli.ledger_counts import add_counts
-from dpmech.cli.ledgers import ledger
+from dpmech.cli.ledgers import add_counts, ledger
 from dpmech.cli.optimizing import optimize
 from dpmech.cli.planning import plan
 from dpmech.cli.reporting import report

@@ -9,14 +9,11 @@ from rich.console import RenderableType
 
 from dpmech.auditing import Finding, PublishedClaim, Shuffled
 from dpmech.auditing import audit as audit_claims
-from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
+from dpmech.cli.commands import Command, plain
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf
-from dpmech.cli.printing import emit, progress_bar, width
-from dpmech.cli.rows import as_data
-from dpmech.cli.tables import Column, Row, stacked
-from dpmech.cli.words import plain
+from dpmech.cli.printing import Column, Row, document, emit, progress_bar, stacked, width
+from dpmech.cli.results import as_data
 from dpmech.free_text import on_one_line
 from dpmech.numerics import down, typed, up
 from dpmech.plans import METHODS, read_claims

@@ -10,17 +10,12 @@ import numpy as np
 
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import ProfileNodes
-from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
+from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_free, force_option, save_certificate
-from dpmech.cli.notes import allocation_notes, plan_notes
-from dpmech.cli.options import ResolvedPlan, plan_options, resolve
+from dpmech.cli.options import NAMES, ResolvedPlan, chosen_strategy, plan_options, resolve, strategy_options
 from dpmech.cli.parameters import OneOf, Real, Target
-from dpmech.cli.printing import emit, progress_bar, warn
-from dpmech.cli.rows import attempted, cells_of, numbers_of
-from dpmech.cli.strategy_options import NAMES, chosen_strategy, strategy_options
-from dpmech.cli.tables import sheet
-from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.printing import document, emit, progress_bar, sheet, warn
+from dpmech.cli.results import allocation_notes, attempted, cells_of, numbers_of, plan_notes
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.engines import Importance, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError

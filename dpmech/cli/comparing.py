@@ -9,16 +9,32 @@ import click
 from rich.text import Text
 
 from dpmech.calibration import Calibration, calibrate_sigma
-from dpmech.cli.baseline import Baseline, baseline_of
-from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
-from dpmech.cli.notes import allocation_notes, plan_notes
-from dpmech.cli.options import ResolvedPlan, plan_options, resolve_each
-from dpmech.cli.printing import Report, emit, progress_bar, shown, signed_percent, warn, width
-from dpmech.cli.rows import baseline_row, beside, cells_of, missing, numbers_of
-from dpmech.cli.strategy_options import NAMES
-from dpmech.cli.tables import Column, Row, stacked
-from dpmech.cli.words import plain
+from dpmech.cli.commands import Command, plain
+from dpmech.cli.options import NAMES, ResolvedPlan, plan_options, resolve_each
+from dpmech.cli.printing import (
+    Column,
+    Report,
+    Row,
+    document,
+    emit,
+    progress_bar,
+    shown,
+    signed_percent,
+    stacked,
+    warn,
+    width,
+)
+from dpmech.cli.results import (
+    Baseline,
+    allocation_notes,
+    baseline_of,
+    baseline_row,
+    beside,
+    cells_of,
+    missing,
+    numbers_of,
+    plan_notes,
+)
 from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Strategy

@@ -1,6 +1,8 @@
-"""Files that commands read and write: what is wrong with one is said of the file; none is lost unasked."""
+"""Files that commands read and write, figures included: none is replaced unasked."""
 
+import io
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,21 +12,6 @@ from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterErr
 from dpmech.files import parse_json, read_bytes, write_bytes
 from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy
 from dpmech.plans import write_strategy
-
-__all__ = [
-    "check_free",
-    "check_no_document",
-    "force_option",
-    "named",
-    "page_force_option",
-    "read_certificate",
-    "read_claim",
-    "read_document",
-    "read_ledger",
-    "save_certificate",
-    "save_strategy",
-    "write_text",
-]
 
 force_option = click.option("--force", is_flag=True, help="Replace a file that says something else.")
 page_force_option = click.option(
@@ -164,3 +151,28 @@ def _another(option: str, path: Path) -> InvalidParameterError:
 def named(path: str | Path, error: CertificateError) -> CertificateError:
     """The same error, with the file that it is about."""
     return CertificateError(f"{path}: {error}", claimed=error.claimed, recomputed=error.recomputed)
+
+
+def drawable() -> frozenset[str]:
+    """The endings of files that a figure can be written to.
+
+    Raises:
+        MissingDependencyError: without matplotlib.
+    """
+    from dpmech import plots  # matplotlib is optional
+
+    return plots.file_formats()
+
+
+def save_figure(figure: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib is optional
+    """Write a figure of `dpmech.plots` to a file.
+
+    Raises:
+        InvalidParameterError: if it cannot be written.
+    """
+    content = io.BytesIO()
+    try:
+        figure.savefig(content, format=path.suffix.lower().lstrip("."))
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError("figure", str(path), f"a file that can be written ({error})") from None
+    write_bytes("figure", path, content.getvalue())

@@ -10,17 +10,20 @@ import click
 
 from dpmech.calibration import Calibration, certify_sigma
 from dpmech.cli.calibrating import CLIP_NORM
-from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
+from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import force_option, save_certificate
-from dpmech.cli.notes import plan_notes
-from dpmech.cli.options import ResolvedPlan, plan_options, resolve
+from dpmech.cli.options import (
+    NAMES,
+    ChosenStrategy,
+    ResolvedPlan,
+    chosen_strategy,
+    plan_options,
+    resolve,
+    strategy_options,
+)
 from dpmech.cli.parameters import Real, Target
-from dpmech.cli.printing import emit, progress_bar, warn
-from dpmech.cli.rows import as_data, attempted, cells_of
-from dpmech.cli.strategy_options import NAMES, ChosenStrategy, chosen_strategy, strategy_options
-from dpmech.cli.tables import sheet
-from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.printing import document, emit, progress_bar, sheet, warn
+from dpmech.cli.results import as_data, attempted, cells_of, plan_notes
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.engines import Method
 from dpmech.evaluation import delta, epsilon

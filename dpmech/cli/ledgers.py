@@ -1,28 +1,123 @@
-"""`dpmech ledger`: releases about the same people, entered before they happen, and what they add up to."""
+"""`dpmech ledger`: releases and counts about the same people, entered before they happen, and their total."""
 
 import contextlib
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dpmech.certificates import Certificate
-from dpmech.cli.commands import Command, Group, Refusal
-from dpmech.cli.documents import document
+from dpmech.cli.commands import Command, Group, MissingOptionsError, Refusal, plain
 from dpmech.cli.files import read_certificate, read_ledger
-from dpmech.cli.ledger_text import ledger_record, ledger_text
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import OneOf, Real, Whole
-from dpmech.cli.printing import emit, progress_bar
-from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.printing import Column, Row, document, emit, progress_bar, stacked, width
 from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.composition import ClaimCurrency, Currency, GdpCurrency, Ledger, RenyiCurrency, locked
+from dpmech.composition import (
+    ClaimCurrency,
+    CountsRelease,
+    Currency,
+    GdpCurrency,
+    Ledger,
+    Release,
+    RenyiCurrency,
+    locked,
+)
+from dpmech.engines import DiscreteGaussian
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.free_text import on_one_line
-from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import down, typed
+from dpmech.mechanism import Adjacency, PrivacyBudget, Unit
+from dpmech.numerics import between, down, short, typed, up
+from dpmech.reports import total_of
 
-__all__ = ["ledger"]
+_COLUMNS = (
+    Column("name", "release", fixed=True),
+    Column("eps", "eps"),
+    Column("delta", "delta"),
+    Column("sigma", "sigma"),
+    Column("lot", "lot"),
+    Column("participation", "participation", text=True),
+    Column("guarantee", "guarantee", text=True),
+)
+
+
+def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> list[Any]:
+    """What to print: headline, releases, total.
+
+    Args:
+        ledger: of which.
+        delta: at which eps is totalled; None for that of the budget, or the sum of those of the releases.
+        profiles: whether privacy profiles that take work may be computed for the total.
+    """
+    rows = [Row(_cells(release)) for release in ledger.releases]
+    parts: list[Any] = [on_one_line(plain(ledger.headline))]
+    if rows:
+        parts += stacked(_COLUMNS, rows, width())
+    parts += [on_one_line(plain(f"counts {one.name}: {_counts(one)}")) for one in ledger.counts]
+    total = total_of(ledger, delta, profiles=profiles)
+    if total["by_claims"]:
+        parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
+    if "reason" in total:
+        return [
+            *parts,
+            f"total at delta {short(total['delta'])}: none: {on_one_line(plain(total['reason']))}",
+        ]
+    interval = between(total["eps_lower"], total["eps_upper"])
+    return [*parts, f"total: eps in {interval} at delta {short(total['delta'])}: {total['guarantee']}"]
+
+
+def _cells(release: Release) -> dict[str, str]:
+    own = release.certificate
+    return {
+        "name": release.name if release.runs is None else f"{release.name}, best of {release.runs!r}",
+        "eps": short(own.budget.eps),
+        "delta": short(own.budget.delta),
+        "sigma": up(own.sigma),
+        "lot": release.lot or "",
+        "participation": plain(repr(own.participation)),
+        "guarantee": str(own.guarantee),
+    }
+
+
+def _counts(entry: CountsRelease) -> str:
+    own = entry.counts
+    integers = "1 integer" if own.releases == 1 else f"{own.releases} integers"
+    return (
+        f"{integers} that one {own.unit.value} changes by up to {own.sensitivity}, "
+        f"noise of sigma {up(float(own.sigma))}, rho {up(own.rho)}"
+    )
+
+
+def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> dict[str, Any]:
+    """A ledger as plain data."""
+    budget, numbered = ledger.budget, list(enumerate(ledger.counts, start=1))
+    return {
+        "mode": ledger.mode.value,
+        "closed": ledger.closed,
+        "adjacency": ledger.adjacency.value,
+        "budget": None if budget is None else {"eps": budget.eps, "delta": budget.delta},
+        "currency": None if ledger.filter is None else ledger.filter.settings(),
+        "guarantee": str(ledger.guarantee),
+        "releases": [
+            {
+                "name": release.name,
+                "lot": release.lot,
+                "eps": release.certificate.budget.eps,
+                "delta": release.certificate.budget.delta,
+                "sigma": release.certificate.sigma,
+                "participation": release.certificate.participation.to_dict(),
+                "guarantee": str(release.certificate.guarantee),
+                "price": list(release.price),
+                "fingerprint": release.certificate.fingerprint(),
+            }
+            | ({} if release.runs is None else {"runs": release.runs.settings()})
+            for release in ledger.releases
+        ],
+        **({"counts": [one.settings(number) for number, one in numbered]} if numbered else {}),
+        "total": total_of(ledger, delta, profiles=profiles),
+    }
+
 
 _INSIDE: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
 _CURRENCIES = ("gdp", "renyi", "claims")
@@ -267,3 +362,85 @@ def _left(book: Ledger, delta: float | None) -> str:
     at = delta if delta is not None or book.budget is None else book.budget.delta
     eps = "" if at is None else f", such as eps {down(left.epsilon(at))} at delta {typed(at)}"
     return f"left for one unsampled release: sensitivity over sigma up to {down(left.mu)}{eps}"
+
+
+@click.command(
+    name="add-counts",
+    cls=Command,
+    short_help="Enter counts with integer noise, before they are drawn.",
+    examples=[
+        "dpmech ledger add-counts ledger.json --name classes --sigma 20 --releases 3 --new",
+        "dpmech ledger add-counts ledger.json --name cities --sigma 81/2 --sensitivity 3 --close",
+    ],
+    absent=dict.fromkeys(
+        ("--eps", "--delta", "--currency"),
+        "counts go into announced lists; a budget's currencies have no price for them",
+    ),
+)
+@click.option("--name", help="Of the release, new in this ledger. [required]")
+@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@click.option("--sigma", help="Scale of the noise, a number or a fraction such as 81/2. [required]")
+@click.option(
+    "--sensitivity", type=Whole(1, 10**9), default=1, help="By how much one unit changes one integer [1]."
+)
+@click.option("--releases", type=Whole(1, 10**9), default=1, help="How many integers one unit changes [1].")
+@click.option(
+    "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
+)
+@click.option("--close", is_flag=True, help="Nothing more may be added: an announced list is complete.")
+@click.option("--new", is_flag=True, help="Start the ledger, an announced list.")
+@click.option(
+    "--adjacency",
+    type=OneOf(tuple(one.value for one in Adjacency)),
+    help="With --new: what neighbours are [add_remove].",
+)
+@output_options
+def add_counts(
+    path: Path,
+    *,
+    name: str | None,
+    sigma: str | None,
+    sensitivity: int,
+    releases: int,
+    unit: str,
+    close: bool,
+    new: bool,
+    adjacency: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Enter counts into an announced ledger, before the first of them is drawn.
+
+    Their noise is `dpmech.drawing.discrete_gaussian`. Each may depend on the results before.
+    """
+    del quiet  # there is nothing on standard error
+    if name is None or sigma is None:
+        raise MissingOptionsError(["name" if name is None else "sigma"])
+    if adjacency is not None and not new:
+        raise InvalidParameterError("adjacency", adjacency, "left out without --new: the ledger says it")
+    with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
+        if path.exists() == new:
+            accepted = "a new file with --new" if new else "a ledger that exists, or --new"
+            raise InvalidParameterError("path", str(path), accepted)
+        neighbours = Adjacency.ADD_REMOVE if adjacency is None else Adjacency(adjacency)
+        book = Ledger(neighbours) if new else read_ledger(path)
+        book.add_counts(
+            name, DiscreteGaussian(_fraction(sigma), sensitivity, releases, book.adjacency, Unit(unit))
+        )
+        if close:
+            book.close()
+        book.save(path)
+    record = {"path": str(path), "ledger": ledger_record(book)}
+    told = (
+        [document("ledger add-counts", record)]
+        if as_json
+        else [on_one_line(f"{path}: {name} entered"), *ledger_text(book)]
+    )
+    emit(*told)
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise InvalidParameterError("sigma", text, "a number or a fraction such as 81/2") from None

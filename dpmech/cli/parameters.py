@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from dpmech.cli.commands import Refusal
-from dpmech.cli.words import remember, told
+from dpmech.cli.commands import Refusal, remember, told
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.files import may_wait_for_ever
 from dpmech.guards import check_integer, check_real

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import click
 
-from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
+from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_no_document, page_force_option, write_text
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target, Whole, Wholes
-from dpmech.cli.printing import emit, progress_bar
-from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.printing import document, emit, progress_bar
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.free_text import on_one_line

@@ -9,16 +9,13 @@ from typing import Any
 import click
 
 from dpmech.certificates import Certificate, Document, read_text
-from dpmech.cli.commands import Command
-from dpmech.cli.documents import document, in_a_log
+from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.formats import exit_code
-from dpmech.cli.options import output_options, seed_option
+from dpmech.cli.options import key_options, output_options, seed_option, trusted_keys
 from dpmech.cli.parameters import OneOf, Real, Target
-from dpmech.cli.printing import emit, progress_bar
-from dpmech.cli.rows import attempted
-from dpmech.cli.trust import key_options, trusted_keys
-from dpmech.cli.words import MissingOptionsError
+from dpmech.cli.printing import document, emit, in_a_log, progress_bar
+from dpmech.cli.results import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.free_text import on_one_line

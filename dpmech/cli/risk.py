@@ -11,13 +11,11 @@ import numpy as np
 
 from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command
-from dpmech.cli.documents import document
-from dpmech.cli.figures import drawable, save_figure
-from dpmech.cli.files import read_claim
+from dpmech.cli.files import drawable, read_claim, save_figure
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target
-from dpmech.cli.printing import emit, progress_bar, warn
-from dpmech.cli.rows import attempted
+from dpmech.cli.printing import document, emit, progress_bar, warn
+from dpmech.cli.results import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.engines import PrivacyProfile
 from dpmech.evaluation import profile

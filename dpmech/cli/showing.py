@@ -7,14 +7,12 @@ import click
 from rich.text import Text
 
 from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
-from dpmech.cli.commands import Command, Refusal
-from dpmech.cli.documents import document
+from dpmech.cli.commands import Command, Refusal, plain, told
 from dpmech.cli.files import read_document
-from dpmech.cli.ledger_text import ledger_record, ledger_text
+from dpmech.cli.ledgers import ledger_record, ledger_text
 from dpmech.cli.options import output_options
-from dpmech.cli.printing import emit, warn
-from dpmech.cli.rows import as_data
-from dpmech.cli.words import plain, told
+from dpmech.cli.printing import document, emit, warn
+from dpmech.cli.results import as_data
 from dpmech.composition import Ledger
 from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.free_text import on_one_line

@@ -4,12 +4,10 @@ import shlex
 
 import click
 
-from dpmech.cli.commands import Command, Refusal
-from dpmech.cli.documents import document
+from dpmech.cli.commands import Command, Refusal, told
 from dpmech.cli.files import named
 from dpmech.cli.options import output_options
-from dpmech.cli.printing import emit, warn
-from dpmech.cli.words import told
+from dpmech.cli.printing import document, emit, warn
 from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.free_text import on_one_line
 from dpmech.signing import PrivateKey, PublicKey, new_key

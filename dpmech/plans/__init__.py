@@ -1,29 +1,28 @@
 """Plans as people write them: names, TOML, the integer steps of a training plan."""
 
-from dpmech.plans.claim_files import read_claims
-from dpmech.plans.entries import (
-    Entry,
-    FamilyEntry,
-    build_strategy,
-    parse_entries,
-    parse_families,
-    read_plan,
-)
+from dpmech.plans.files import read_claims, read_policy, read_strategy, write_strategy
 from dpmech.plans.names import (
     FAMILIES,
     METHODS,
     NO_SAMPLINGS,
     STRATEGIES,
     StrategyName,
+    check_known,
     chosen_method,
+    meant,
     owners,
     sampling_kind,
     samplings,
 )
-from dpmech.plans.policy_files import read_policy
-from dpmech.plans.strategy_files import read_strategy, write_strategy
-from dpmech.plans.suggestions import check_known, meant
-from dpmech.plans.training_plan import TrainingPlan
+from dpmech.plans.training_plans import (
+    Entry,
+    FamilyEntry,
+    TrainingPlan,
+    build_strategy,
+    parse_entries,
+    parse_families,
+    read_plan,
+)
 
 __all__ = [
     "FAMILIES",

@@ -1,9 +1,10 @@
-"""The names by which people call strategies, samplings and methods."""
+"""The names by which people call strategies, samplings and methods, with suggestions for unknown ones."""
 
 import dataclasses
+import difflib
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,20 +25,41 @@ from dpmech.mechanism import (
     Strategy,
     kinds,
 )
-from dpmech.plans.suggestions import check_known
 from dpmech.schemes import effective_method, unsampled_method
 
-__all__ = [
-    "FAMILIES",
-    "METHODS",
-    "NO_SAMPLINGS",
-    "STRATEGIES",
-    "StrategyName",
-    "chosen_method",
-    "owners",
-    "sampling_kind",
-    "samplings",
-]
+# Of a beginning that is taken for a name.
+_SHORTEST = 3
+
+
+def meant(given: object, known: Iterable[str]) -> str:
+    """`; did you mean ...?` where some known name is near what was given, else nothing."""
+    text, names = str(given).lower(), list(known)
+    near = difflib.get_close_matches(text, names, n=1)
+    if not near and len(text) >= _SHORTEST:
+        near = [name for name in names if name.startswith(text)]
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def check_known(
+    name: str, value: object, known: Collection[str], reasons: Mapping[str, str] | None = None
+) -> str:
+    """Return a name that is known.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        known: every name.
+        reasons: why some names that people look for are not among them.
+
+    Raises:
+        InvalidParameterError: with the reason, or with the nearest name that is known.
+    """
+    if isinstance(value, str) and value in known:
+        return value
+    reason = (reasons or {}).get(value) if isinstance(value, str) else None
+    hint = meant(value, known) if reason is None else f": {reason}"
+    raise InvalidParameterError(name, value, f"one of {', '.join(known)}", hint)
+
 
 # Bytes of a .npy file before its numbers, on the high side.
 _HEADER = 65_536

@@ -1,14 +1,10 @@
 """Reports: what a certificate, its run and its ledger say, verified and put into words."""
 
-from dpmech.reports.attacks import Attacks, attacks_of
+from dpmech.reports.attacks import Attacks, Finding, attacks_of, findings
 from dpmech.reports.checklists import NOT_STATED, Answer, Checklist, checklists
-from dpmech.reports.ledger_total import total_of
-from dpmech.reports.planner_page import planner_page
-from dpmech.reports.previews import Preview, preview_of
-from dpmech.reports.rendering import REPORT_VERSION, as_html, as_json, as_markdown
-from dpmech.reports.review import Review
-from dpmech.reports.risk_words import Finding, findings
-from dpmech.reports.subject import Subject
+from dpmech.reports.previews import Preview, planner_page, preview_of
+from dpmech.reports.rendering import REPORT_VERSION, as_html, as_json, as_markdown, total_of
+from dpmech.reports.review import Review, Subject
 
 __all__ = [
     "NOT_STATED",

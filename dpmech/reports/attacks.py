@@ -1,9 +1,10 @@
-"""What a claim leaves to an attacker, from the whole privacy profile or from its (eps, delta) alone."""
+"""What a claim leaves to an attacker, from its privacy profile or from (eps, delta) only."""
 
 import concurrent.futures
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,188 @@ from dpmech.certificates import Certificate
 from dpmech.engines import Composition, Curve, PrivacyProfile, Progress
 from dpmech.evaluation import profile
 from dpmech.exceptions import DpmechError
-from dpmech.numerics import BOUND, Guarantee, Provenance
-from dpmech.reports.risk_words import Finding, findings
+from dpmech.mechanism import Adjacency, Unit
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, percent, product_up, typed, up
 
-__all__ = ["RATES", "Attacks", "attacks_of", "power_bounds"]
+_SHOWN_DIGITS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class _Subject:
+    """Whom sentences are about, as parts of them.
+
+    Attributes:
+        unused: those that an attack suspects wrongly.
+        rest: the others.
+        used: the same by themselves.
+        secret: what is guessed of one of them.
+        hidden: what noise hides.
+        mover: what makes the difference that it hides.
+        record: what would be rebuilt of one.
+    """
+
+    unused: str
+    rest: str
+    used: str
+    secret: str
+    hidden: str
+    mover: str
+    record: str
+
+
+_PRESENT = {
+    Unit.EXAMPLE: _Subject(
+        unused="examples that were not used",
+        rest="those that were",
+        used="used examples",
+        secret="an example was used",
+        hidden="an example",
+        mover="the example",
+        record="a record",
+    ),
+    Unit.USER: _Subject(
+        unused="users whose data were not used",
+        rest="those whose data were",
+        used="users whose data were used",
+        secret="a user's data were used",
+        hidden="a user",
+        mover="the user",
+        record="a user's data",
+    ),
+}
+# Neighbours have the same number of examples: one is in the place of another.
+_EXCHANGED = {
+    Unit.EXAMPLE: _Subject(
+        unused="examples in whose place another one was used",
+        rest="those that were used",
+        used="used examples",
+        secret="one example was used and not a certain other one in its place",
+        hidden="which of two examples was used",
+        mover="their exchange",
+        record="a record",
+    ),
+    Unit.USER: _Subject(
+        unused="users in whose place another one's data were used",
+        rest="those whose data were used",
+        used="users whose data were used",
+        secret="one user's data were used and not a certain other one's in their place",
+        hidden="whose data were used, of two users,",
+        mover="their exchange",
+        record="a user's data",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One number.
+
+    Attributes:
+        name: of the quantity.
+        given: what it was asked for.
+        bounds: its value.
+        words: one sentence, whose numbers are rounded to the safe side.
+    """
+
+    name: str
+    given: dict[str, float]
+    bounds: Bounds
+    words: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        ends = {"lower": self.bounds.lower, "upper": self.bounds.upper}
+        return {"name": self.name, **self.given, **ends, "words": self.words}
+
+
+def findings(
+    known: PrivacyProfile,
+    *,
+    rates: Sequence[float],
+    priors: Sequence[float],
+    baselines: Sequence[float],
+    tail: float | None,
+    report: Progress,
+) -> list[Finding]:
+    """Every number that was asked for; `report` is told of each before and "" after it.
+
+    Args:
+        known: the profile.
+        rates: false-positive rates.
+        priors: how likely an example, or a user's data, was used, before.
+        baselines: chances of guessing a record without the release.
+        tail: what mu leaves out, in delta; None for no mu.
+        report: as above.
+
+    Raises:
+        InvalidParameterError: on a rate, prior, baseline or tail out of range.
+        NumericalError: where a number could not be bounded.
+    """
+    found: list[Finding] = []
+    about = (_EXCHANGED if known.adjacency is Adjacency.REPLACE_ONE else _PRESENT)[known.unit]
+
+    def add(name: str, given: dict[str, float], bounds: Bounds, words: str) -> None:
+        found.append(Finding(name, given, bounds, words))
+        report("")
+
+    for fpr in rates:
+        report(f"attacks at a false-positive rate of {typed(fpr)}")
+        best = known.tpr(fpr)
+        add(
+            "tpr",
+            {"fpr": fpr},
+            best,
+            f"An attack that wrongly suspects {percent(fpr)} % of the {about.unused} finds at "
+            f"most {_share(best.upper)} of {about.rest}.",
+        )
+    report("advantage")
+    gain = known.advantage
+    add(
+        "advantage",
+        {},
+        gain,
+        f"At any rate of false suspicions, the share of {about.used} that an attack finds is at most "
+        f"{_share(gain.upper, 'percentage points')} above it.",
+    )
+    for prior in priors:
+        report(f"guesses at a prior of {typed(prior)}")
+        right = known.bayes_success(prior)
+        add(
+            "bayes_success",
+            {"prior": prior},
+            right,
+            f"Who takes it for {percent(prior)} % likely beforehand that {about.secret} is right about "
+            f"it at most {_share(right.upper)} of the time, and {_share(max(prior, 1.0 - prior))} without "
+            "the release.",
+        )
+    for baseline in baselines:
+        report(f"reconstruction at a baseline of {typed(baseline)}")
+        rebuilt = known.reconstruction(baseline)
+        add(
+            "reconstruction",
+            {"baseline": baseline},
+            rebuilt,
+            f"Who would guess {about.record} with probability {typed(baseline)} without the release "
+            f"reconstructs it with probability at most {up(rebuilt.upper, _SHOWN_DIGITS)}.",
+        )
+    if tail is None:
+        return found
+    report("Gaussian mu")
+    mu = known.gaussian_mu(tail)
+    add(
+        "gaussian_mu",
+        {"tail": tail},
+        mu,
+        f"But for {typed(tail)} in probability it hides {about.hidden} as well as one number with "
+        f"Gaussian noise that {about.mover} moves by {up(mu.upper, _SHOWN_DIGITS)} standard deviations (mu).",
+    )
+    return found
+
+
+def _share(value: float, unit: str = "%") -> str:
+    """In per cent, rounded up."""
+    return f"{up(min(100.0, product_up(100.0, value)), _SHOWN_DIGITS)} {unit}"
+
 
 # False-positive rates of which a report speaks, and how likely it is beforehand that an example was used.
 RATES, _PRIOR = (0.01, 0.001), 0.5
@@ -121,3 +300,95 @@ def power_bounds(points: Sequence[tuple[float, float]], rates: Sequence[float]) 
 
 def _silent(line: str) -> None:
     del line
+
+
+_WIDTH, _HEIGHT = 640.0, 390.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 16.0, 40.0, 66.0
+# Decades of the false-positive rate.
+_FIRST_DECADE = -4
+_PER_DECADE = 40
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A point of the picture with words beside it; x and y in its units."""
+
+    x: float
+    y: float
+    label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """What a template draws, in units of the picture.
+
+    Attributes:
+        width: of all.
+        height: of all.
+        frame: left, top, right and bottom of the axes.
+        curve: points of the bound.
+        beyond: the corners of what no attack reaches: the curve, closed along the top.
+        claim: points of what (eps, delta) alone allows; empty where the curve is that.
+        guess: points of guessing at random.
+        across: marks of the horizontal axis.
+        upward: marks of the vertical axis.
+        marks: what the report speaks of.
+    """
+
+    width: float
+    height: float
+    frame: tuple[float, float, float, float]
+    curve: str
+    beyond: str
+    claim: str
+    guess: str
+    across: tuple[Mark, ...]
+    upward: tuple[Mark, ...]
+    marks: tuple[Mark, ...]
+
+
+def picture_of(attacks: Attacks, claim: tuple[float, float]) -> Picture:
+    """The picture of some numbers.
+
+    Args:
+        attacks: the numbers.
+        claim: (eps, delta).
+    """
+    count = -_FIRST_DECADE * _PER_DECADE
+    rates = [10.0 ** (_FIRST_DECADE + index / _PER_DECADE) for index in range(count)] + [1.0]
+    curve = _points(rates, power_bounds(attacks.points, rates))
+    left, top, right, bottom = _LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    return Picture(
+        _WIDTH,
+        _HEIGHT,
+        (left, top, right, bottom),
+        curve,
+        f"{left:.2f},{top:.2f} {curve} {right:.2f},{top:.2f}",
+        "" if attacks.basis == "claim" else _points(rates, power_bounds([claim], rates)),
+        _points(rates, rates),
+        tuple(
+            Mark(_across(10.0**power), bottom, f"{10.0 ** (power + 2):.10g} %")
+            for power in range(_FIRST_DECADE, 1)
+        ),
+        tuple(Mark(left, _upward(share), f"{100.0 * share:.0f} %") for share in _SHARES),
+        tuple(_mark(rate, attacks.upper(rate)) for rate in RATES),
+    )
+
+
+def _mark(rate: float, found: float) -> Mark:
+    share = up(min(100.0, product_up(100.0, found)), 3)
+    return Mark(_across(rate), _upward(found), f"{share} %")
+
+
+def _points(rates: Sequence[float], shares: Sequence[float]) -> str:
+    pairs = zip(rates, shares, strict=True)
+    return " ".join(f"{_across(rate):.2f},{_upward(share):.2f}" for rate, share in pairs)
+
+
+def _across(rate: float) -> float:
+    return _LEFT + (_WIDTH - _RIGHT - _LEFT) * (math.log10(rate) - _FIRST_DECADE) / -_FIRST_DECADE
+
+
+def _upward(share: float) -> float:
+    return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * share

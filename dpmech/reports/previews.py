@@ -1,13 +1,26 @@
-"""What the noise of many training plans would cost, for every eps of a range, before one is certified."""
+"""Previews: the noise of many training plans over a range of eps, and the planning page that shows it.
 
+Noise scales over a range of eps, for a page that computes nothing itself: pairs that hold, close together.
+
+Between two pairs the page takes the noise of the smaller eps. That is always enough, since less noise is
+never more private; and as neighbouring noise scales differ by a fixed ratio, it is never much too much. A
+chord would be closer and needs a proof of convexity that is not known under sampling.
+"""
+
+import base64
+import bisect
 import concurrent.futures
 import dataclasses
+import hashlib
+import importlib.resources
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.calibration import calibrate_sigma
+from dpmech.evaluation import epsilon
+from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.fitting import optimize
 from dpmech.mechanism import (
     BLT,
@@ -23,14 +36,106 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import product_up, typed, up
 from dpmech.plans import TrainingPlan
-from dpmech.reports.preview_grids import Grid, gaussian_grid, grid_of
+from dpmech.reports.rendering import environment
+from dpmech.schemes.fixed_order import SingleParticipation
 
-__all__ = ["Preview", "PreviewPlan", "PreviewRow", "preview_of"]
+# From one noise scale to the next, and what is added to each: a calibration may end a tenth of a per cent
+# above the least noise, and a preview should not promise less than it.
+RATIO, MARGIN = 1.024, 1.002
+_DIGITS = 6
+_MOST_PAIRS = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Pairs of eps and noise.
+
+    **Guarantee:** at `sigma[i]` the mechanism meets (`eps[i]`, delta), as sure as its accountant says.
+
+    Attributes:
+        eps: increasing.
+        sigma: decreasing.
+    """
+
+    eps: tuple[float, ...]
+    sigma: tuple[float, ...]
+
+    def at(self, eps: float) -> float | None:
+        """A noise scale that meets eps: that of the next smaller eps; None outside of the grid.
+
+        Args:
+            eps: asked for.
+        """
+        place = bisect.bisect_right(self.eps, eps)
+        return self.sigma[place - 1] if place and eps <= self.eps[-1] else None
+
+
+def gaussian_grid(delta: float, low: float, high: float) -> Grid:
+    """Sigma / sensitivity of anything that is not sampled.
+
+    Args:
+        delta: in (0, 1).
+        low: smallest eps that is asked for, > 0.
+        high: largest, above `low`.
+    """
+    return grid_of(Mechanism(Identity(1), SingleParticipation()), delta, low, high)
+
+
+def grid_of(
+    mechanism: Mechanism,
+    delta: float,
+    low: float,
+    high: float,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> Grid:
+    """The grid of a mechanism whose eps at a given noise is quickly computed.
+
+    It ends early where its accountant has no bound at so little noise.
+
+    Args:
+        mechanism: what runs.
+        delta: in (0, 1).
+        low: smallest eps that is asked for, > 0.
+        high: largest, above `low`.
+        progress: told how far it is.
+
+    Raises:
+        UnsupportedCombinationError: if no theorem covers it.
+    """
+    sigma = calibrate_sigma(mechanism, low, delta).sigma
+    eps = 0.0
+    found: list[tuple[float, float]] = []
+    while len(found) < _MOST_PAIRS and eps < high:
+        try:
+            eps = max(eps, epsilon(mechanism, sigma, delta).upper)
+        except (DpmechError, ArithmeticError):
+            if not found:
+                raise
+            break
+        if not found and eps > low:
+            # The search and the evaluation stop at different tolerances.
+            sigma, eps = RATIO * sigma, 0.0
+            continue
+        found.append((float(up(eps, _DIGITS)), float(up(product_up(MARGIN, sigma), _DIGITS))))
+        if progress is not None:
+            progress(f"eps {up(eps, 3)}")
+        sigma /= RATIO
+    # The first one holds at `low`, which rounding may have passed.
+    found[0] = (min(low, found[0][0]), found[0][1])
+    pairs = list(zip(*_increasing(found), strict=True))
+    return Grid(tuple(pairs[0]), tuple(pairs[1]))
+
+
+def _increasing(found: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of pairs with one eps, that with the least noise."""
+    last = {eps: sigma for eps, sigma in found}
+    return sorted(last.items())
+
 
 _Kind = TypeVar("_Kind", bound=Strategy)
 
 _BANDS, _BUFFERS = 64, 3
-_DIGITS = 6
 _MOST_PLANS = 100
 
 
@@ -247,3 +352,57 @@ def _row(
 def _shown(value: float) -> float:
     """Few digits, and not below what an error of rounding may have hidden."""
     return float(up(product_up(1.0 + 1e-9, value), _DIGITS))
+
+
+# Of the tables that need no script.
+_TABLED = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+_SHOWN_DIGITS = 4
+
+
+def planner_page(preview: Preview, *, made: str) -> str:
+    """One page without network; without script it shows tables.
+
+    Args:
+        preview: the numbers.
+        made: when.
+    """
+    script = importlib.resources.files("dpmech.reports").joinpath("templates/planner.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
+    return (
+        environment(escape=True)
+        .get_template("planner.html")
+        .render(
+            preview=preview,
+            made=made,
+            data=preview.to_dict(),
+            digest=digest,
+            delta=typed(preview.delta),
+            low=typed(preview.low),
+            high=typed(preview.high),
+            start=typed(_start(preview)),
+            tables=[(plan, _tables(preview, plan)) for plan in preview.plans],
+        )
+    )
+
+
+def _start(preview: Preview) -> float:
+    """What the page begins with: the last of the usual ones that is in the range, or its end."""
+    inside = [eps for eps in _TABLED if preview.low <= eps <= min(preview.high, 8.0)]
+    return inside[-1] if inside else preview.high
+
+
+def _tables(preview: Preview, plan: PreviewPlan) -> Sequence[tuple[str, list[dict[str, Any]]]]:
+    """For some eps: every row with its numbers, rounded up."""
+    inside = [eps for eps in _TABLED if preview.low <= eps <= preview.high] or [preview.high]
+    return [
+        (typed(eps), [_cells(preview, plan, place, eps) for place in range(len(plan.rows))]) for eps in inside
+    ]
+
+
+def _cells(preview: Preview, plan: PreviewPlan, place: int, eps: float) -> dict[str, Any]:
+    row = plan.rows[place]
+    sigma = preview.sigma(row, eps)
+    cells: dict[str, Any] = {"label": row.label, "sampling": row.sampling}
+    for name, factor in (("sigma", 1.0), ("rmse", row.rmse), ("noise", row.noise)):
+        cells[name] = "none" if sigma is None else up(sigma * factor, _SHOWN_DIGITS)
+    return cells

@@ -6,11 +6,12 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dpmech.certificates import AdaptiveClip, trainer_duties
+from dpmech.composition import Ledger
+from dpmech.exceptions import DpmechError
 from dpmech.free_text import in_markdown, printable
 from dpmech.numerics import between, down, product_up, short, typed, up
+from dpmech.reports.attacks import picture_of
 from dpmech.reports.checklists import checklists
-from dpmech.reports.ledger_total import total_of
-from dpmech.reports.picture import picture_of
 from dpmech.reports.review import Review
 from dpmech.reports.words import (
     LIMITS,
@@ -26,10 +27,34 @@ from dpmech.reports.words import (
     unit_words,
 )
 
+
+def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> dict[str, Any]:
+    """Eps in all, as data; where there is none, why; and how many releases entered by their claims alone.
+
+    Args:
+        ledger: of which.
+        delta: at which; None for `Ledger.usual_delta`.
+        profiles: whether privacy profiles that take work are computed for it.
+    """
+    at = ledger.usual_delta if delta is None else delta
+    several = ledger.budget is None and len(ledger.releases) + len(ledger.counts) > 1
+    by_claims = len(ledger.waiting) if several and not profiles else 0
+    try:
+        found = ledger.epsilon(at, profiles=False if ledger.budget is None and not profiles else None)
+    except DpmechError as error:
+        return {"delta": at, "by_claims": by_claims, "reason": str(error)}
+    return {
+        "delta": at,
+        "by_claims": by_claims,
+        "eps_lower": found.lower,
+        "eps_upper": found.upper,
+        "guarantee": str(found.guarantee),
+    }
+
+
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["REPORT_VERSION", "as_html", "as_json", "as_markdown", "environment"]
 
 # Of the document of `as_json`. A field that goes, or means something else, makes the next one.
 REPORT_VERSION = 1

@@ -22,7 +22,7 @@ from dp_accounting.pld import PLDAccountant
 import dpmech as dm
 from dpmech.engines.losses.prv import PrvAccountant
 from dpmech.engines.losses.release import PoissonRelease
-from dpmech.plans.training_plan import TrainingPlan
+from dpmech.plans.training_plans import TrainingPlan
 from tests.support import oracles
 
 ROOT = pathlib.Path(__file__).parents[2]

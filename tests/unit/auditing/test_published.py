@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import dpmech as dm
 from dpmech import cli
 from dpmech.auditing.published import Finding, PublishedClaim, audit
-from dpmech.plans.claim_files import read_claims
+from dpmech.plans.files import read_claims
 from verification.claims import procedures
 
 CLAIMS = pathlib.Path(__file__).parents[3] / "verification" / "claims"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
-from dpmech.cli.baseline import BASELINE, error_of
+from dpmech.cli.results import BASELINE, error_of
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.numerics.printed import times, up
 

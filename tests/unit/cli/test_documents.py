@@ -8,8 +8,8 @@ import pytest
 
 import dpmech as dm
 from dpmech import cli
-from dpmech.cli.documents import VERSION, document
-from dpmech.cli.rows import as_data
+from dpmech.cli.printing import VERSION, document
+from dpmech.cli.results import as_data
 from tests.support.command_line import BUDGET, SIZES, done, schema, told, validator
 
 LAMBDA = ("--strategy", "lambda-cgd", "--lam", "0.5")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech import cli
-from dpmech.cli.notes import plan_notes
-from dpmech.plans.training_plan import TrainingPlan
+from dpmech.cli.results import plan_notes
+from dpmech.plans.training_plans import TrainingPlan
 
 CLEAN = {
     "dataset_size": "120",

@@ -10,7 +10,7 @@ import dpmech as dm
 from dpmech.cli import main, optimizing
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism.noise_cost import noise_cost
-from dpmech.plans.entries import FamilyEntry, parse_families
+from dpmech.plans.training_plans import FamilyEntry, parse_families
 
 PLAN = [
     "--dataset-size",

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dpmech.cli.printing import emit, progress_bar, shown, signed_percent, width
-from dpmech.cli.tables import Column, Row, stacked
+from dpmech.cli.printing import Column, Row, emit, progress_bar, shown, signed_percent, stacked, width
 from tests.support.command_line import BUDGET, SIZES, done
 
 PLAN = (*SIZES, "--sampling", "min-sep", *BUDGET)

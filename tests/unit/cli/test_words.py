@@ -4,7 +4,7 @@ import click
 import pytest
 
 import dpmech as dm
-from dpmech.cli.words import MissingOptionsError, option_of, plain, remember, told
+from dpmech.cli.commands import MissingOptionsError, option_of, plain, remember, told
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
 

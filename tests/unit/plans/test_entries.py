@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.cli.baseline import baseline_of
 from dpmech.cli.options import resolve, resolve_each
+from dpmech.cli.results import baseline_of
 from dpmech.mechanism import forget, register
-from dpmech.plans.entries import Entry, build_strategy, parse_entries, read_plan
 from dpmech.plans.names import STRATEGIES, owners, samplings
-from dpmech.plans.training_plan import TrainingPlan
+from dpmech.plans.training_plans import Entry, TrainingPlan, build_strategy, parse_entries, read_plan
 
 PLAN = TrainingPlan(50_000, 128, 10)
 

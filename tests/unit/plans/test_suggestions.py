@@ -1,9 +1,8 @@
 import pytest
 
 import dpmech as dm
-from dpmech.plans.names import NO_SAMPLINGS, sampling_kind, samplings
-from dpmech.plans.strategy_files import read_strategy, write_strategy
-from dpmech.plans.suggestions import check_known, meant
+from dpmech.plans.files import read_strategy, write_strategy
+from dpmech.plans.names import NO_SAMPLINGS, check_known, meant, sampling_kind, samplings
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from dpmech.reports import attacks_of
-from dpmech.reports.picture import picture_of
+from dpmech.reports.attacks import picture_of
 from tests.support.reviewed import small
 
 

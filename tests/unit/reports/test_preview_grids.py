@@ -7,8 +7,8 @@ from scipy.stats import norm
 
 import dpmech as dm
 from dpmech.exceptions import NumericalError
-from dpmech.reports import preview_grids
-from dpmech.reports.preview_grids import MARGIN, RATIO, Grid, gaussian_grid, grid_of
+from dpmech.reports import previews as preview_grids
+from dpmech.reports.previews import MARGIN, RATIO, Grid, gaussian_grid, grid_of
 
 DELTA = 1e-5
 

@@ -1,31 +1,136 @@
-"""Files of privacy claims: TOML tables as people write them, one claim or one series of claims each."""
+"""Files of strategies, of policies and of privacy claims."""
 
 import dataclasses
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dpmech.auditing import PublishedClaim, Shuffled
 from dpmech.exceptions import InvalidParameterError
-from dpmech.files import read_toml
+from dpmech.files import read_bytes, read_toml, write_bytes
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
     Mechanism,
     Participation,
     Strategy,
+    Unit,
     noise_multiplier,
     sigma_use,
 )
-from dpmech.plans.entries import Entry, build_strategy
-from dpmech.plans.names import STRATEGIES, owners, sampling_kind
-from dpmech.plans.training_plan import TrainingPlan
+from dpmech.numerics import Kind
+from dpmech.plans.names import STRATEGIES, check_known, meant, owners, sampling_kind
+from dpmech.plans.training_plans import Entry, TrainingPlan, build_strategy
+from dpmech.signing import PublicKey
+from dpmech.verifying import Policy
 
-__all__ = ["read_claims"]
+# Bytes: of a dense matrix of 3000 steps, which is larger than any certificate of one.
+_LARGEST_STRATEGY = 200_000_000
+
+
+def read_strategy(path: str | os.PathLike[str]) -> Strategy:
+    """A strategy from a file of JSON, as `Strategy.to_json` writes it.
+
+    Raises:
+        InvalidParameterError: if the file cannot be read, or holds no strategy.
+    """
+    content = read_bytes("strategy_file", path, largest=_LARGEST_STRATEGY)
+    try:
+        return Strategy.from_json(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidParameterError("strategy_file", str(path), "a readable file (not text)") from error
+    except InvalidParameterError as error:
+        raise InvalidParameterError(
+            "strategy_file",
+            str(path),
+            "a strategy in JSON, as `dpmech optimize --out-strategy` and Strategy.to_json write it",
+            "" if error.name == "strategy" else f" ({error})",
+        ) from error
+
+
+def write_strategy(path: str | os.PathLike[str], strategy: Strategy) -> None:
+    """Write a strategy to a file, whole or not at all, as `read_strategy` reads it.
+
+    Raises:
+        InvalidParameterError: if the file cannot be written.
+    """
+    write_bytes("out_strategy", path, f"{strategy.to_json()}\n".encode())
+
+
+_POLICY_NUMBERS = ("max_eps", "max_delta", "max_delta_times_dataset_size", "dataset_size", "max_age_days")
+_POLICY_NAMES: dict[str, Mapping[str, Any]] = {
+    "forbidden_guarantees": {kind.name.lower(): kind for kind in Kind},
+    "allowed_adjacencies": {one.value: one for one in Adjacency},
+    "allowed_units": {one.value: one for one in Unit},
+}
+_POLICY_KEYS = (
+    *_POLICY_NUMBERS,
+    *_POLICY_NAMES,
+    "require_signature",
+    "require_cryptographic_generator",
+    "trusted_keys",
+)
+
+
+def read_policy(path: str | os.PathLike[str]) -> Policy:
+    """Read a policy: a TOML file whose entries are arguments of `Policy`.
+
+    Guarantees, adjacencies and units stand there by their names, in lists; `trusted_keys` are files, looked
+    for from the folder of the policy on.
+
+    Raises:
+        InvalidParameterError: if the file cannot be read, or an entry is unknown or out of range.
+        MissingDependencyError: where it names keys, without the extra `sign`.
+    """
+    table = read_toml("policy", path)
+    for key, value in table.items():
+        if key not in _POLICY_KEYS:
+            hint = meant(key, _POLICY_KEYS)
+            raise InvalidParameterError(
+                f"{path}: entry {key}", value, "one of " + ", ".join(_POLICY_KEYS), hint
+            )
+    if not table:
+        raise InvalidParameterError("policy", os.fspath(path), "a file with one rule at least")
+    try:
+        return _policy(table, Path(path).parent)
+    except InvalidParameterError as error:
+        name = f"{path}: {error.name}"
+        raise InvalidParameterError(name, error.value, error.accepted, error.hint) from error
+
+
+def _policy(table: dict[str, Any], folder: Path) -> Policy:
+    known: dict[str, Any] = {
+        key: _members(key, value) if key in _POLICY_NAMES else value for key, value in table.items()
+    }
+    if "trusted_keys" in known:
+        names = _texts("trusted_keys", known["trusted_keys"])
+        known["trusted_keys"] = tuple(_key(folder / name) for name in names)
+    return Policy(**known)
+
+
+def _key(path: Path) -> PublicKey:
+    try:
+        return PublicKey.load(path)
+    except InvalidParameterError as error:
+        raise InvalidParameterError("trusted_keys", error.value, error.accepted, error.hint) from error
+
+
+def _members(key: str, value: object) -> tuple[Any, ...]:
+    known = _POLICY_NAMES[key]
+    return tuple(known[check_known(key, name, known)] for name in _texts(key, value))
+
+
+def _texts(key: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise InvalidParameterError(key, value, 'a list of names, such as ["estimate"]')
+    return value
+
 
 # How a run was trained, not what can be calibrated: known to claims alone.
 _SHUFFLES = {"shuffle": False, "shuffle-once": True}
 _PLAN_KEYS = ("dataset_size", "batch_size", "epochs")
-_OWN_KEYS = {
+_CLAIM_KEYS = {
     "name", "sampling", "steps", "sigma", "noise_multiplier", "delta", "claimed_eps", "rounding", "blocks",
     "adjacency", "note", "recorded_eps", "strategy", "column_normalized",
 }  # fmt: skip
@@ -81,7 +186,7 @@ def _claim(table: dict[str, Any]) -> PublishedClaim:
     strategy_name = str(given.get("strategy", "identity"))
     named = STRATEGIES.get(strategy_name)
     options = {} if named is None else {key: given[key] for key in named.options if key in given}
-    unknown = sorted(set(given) - _OWN_KEYS - used - set(options))
+    unknown = sorted(set(given) - _CLAIM_KEYS - used - set(options))
     if unknown:
         raise InvalidParameterError("claim", unknown, f"without these entries (sampling {given['sampling']})")
     normalized = given.get("column_normalized", False)

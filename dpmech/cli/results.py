@@ -1,0 +1,250 @@
+"""What commands print of a calibration, of the DP-SGD baseline, and of plans that look like mistakes."""
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.cli.options import ResolvedPlan
+from dpmech.cli.printing import Report, shown
+from dpmech.engines import FreshEpochsAccountant
+from dpmech.exceptions import (
+    DpmechError,
+    NumericalError,
+    UnattainableBudgetError,
+    UnsupportedCombinationError,
+)
+from dpmech.mechanism import Identity, Mechanism, Participation, Strategy, Unit, noise_cost, per_step_error
+from dpmech.numerics import times, typed, up
+from dpmech.plans import TrainingPlan
+from dpmech.schemes import accountant_for
+from dpmech.schemes.balls_in_bins import BallsInBins
+
+BASELINE = "DP-SGD (Poisson), baseline"
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """DP-SGD for a plan.
+
+    Attributes:
+        calibration: its noise; None where it is not defined, or has no number.
+        reason: why there is none; empty otherwise.
+        seconds: what it took.
+    """
+
+    calibration: Calibration | None
+    reason: str
+    seconds: float
+
+
+def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
+    """The same steps, expected batch size, budget and adjacency, by the default accountant (a bound).
+
+    Raises:
+        InvalidParameterError: on a bad budget.
+    """
+    start = time.perf_counter()
+    cal, reason = None, ""
+    try:
+        cal = calibrate_sigma(
+            Identity(plan.training.n),
+            *plan.budget,
+            participation=_drawn_anew(plan),
+            adjacency=plan.adjacency,
+            rtol=plan.rtol,
+            progress=lambda line: report(f"{BASELINE}: {line}"),
+        )
+    except (UnsupportedCombinationError, UnattainableBudgetError, NumericalError) as error:
+        reason = str(error)
+    report("")
+    return Baseline(cal, reason, time.perf_counter() - start)
+
+
+def _drawn_anew(plan: ResolvedPlan) -> Participation:
+    """Poisson sampling of all examples at every step, of the unit of the plan."""
+    own = plan.participation
+    if own.unit is None:
+        return plan.training.participation("poisson")
+    if (own.example_prob is not None and own.groups is None) or plan.training.q == 1.0:
+        return own
+    return plan.training.participation("user-poisson", max_examples_per_user=own.examples)
+
+
+def error_of(cal: Calibration, objective: str) -> float:
+    """The error of the prefix sums in units of the clip norm: "rmse", "max_se", or "last"."""
+    if objective == "rmse":
+        return cal.rmse()
+    if objective == "max_se":
+        return cal.max_se()
+    return float(per_step_error(cal.strategy)[-1]) * cal.sigma
+
+
+# Of a gain over the baseline, in the table and in JSON.
+_GAIN_DIGITS = 3
+# Steps of a matrix whose entries are printed; `--out-strategy` writes the others.
+_LARGEST_MATRIX = 200
+
+
+def as_data(strategy: Strategy) -> dict[str, Any]:
+    """A strategy as `Strategy.from_dict` takes it; of a large matrix the sizes and the fingerprint alone."""
+    if strategy.shape.dense and strategy.n > _LARGEST_MATRIX:
+        return {"type": type(strategy).__name__, "n": strategy.n, "fingerprint": strategy.fingerprint()}
+    return strategy.to_dict()
+
+
+def numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
+    """A calibration as plain data."""
+    cost = noise_cost(cal.strategy)
+    return {
+        "sigma": cal.sigma,
+        "sigma_use": cal.sigma_use,
+        "sensitivity": cal.sensitivity.upper,
+        "noise_multiplier": cal.noise_multiplier,
+        "rmse": cal.rmse(),
+        "max_se": cal.max_se(),
+        "eps_lower": cal.achieved.lower,
+        "eps_upper": cal.achieved.upper,
+        "guarantee": str(cal.guarantee),
+        "method": cal.method,
+        "strategy": as_data(cal.strategy),
+        "participation": cal.participation.to_dict(),
+        "buffers": cost.buffers,
+        "redrawn": cost.redrawn,
+        "seconds": round(seconds, 3),
+    }
+
+
+def missing(label: str, sampling: str, reason: str) -> dict[str, Any]:
+    """A row without numbers, and why."""
+    return {"label": label, "sampling": sampling, "unavailable": reason}
+
+
+def baseline_row(baseline: Baseline) -> dict[str, Any]:
+    """DP-SGD under Poisson sampling as a row."""
+    if baseline.calibration is None:
+        return missing(BASELINE, "poisson", baseline.reason)
+    own = {"label": BASELINE, "sampling": "poisson"}
+    return own | numbers_of(baseline.calibration, baseline.seconds)
+
+
+def beside(row: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    """How many times the baseline's error is that of a row, rounded down."""
+    if "rmse" not in row or "rmse" not in baseline:
+        return {"times_less_rmse": None}
+    return {"times_less_rmse": float(times(baseline["rmse"], row["rmse"], _GAIN_DIGITS))}
+
+
+def cells_of(record: dict[str, Any]) -> dict[str, str]:
+    """Plain data as people read it; the strategy, which its label names, left out."""
+    cells = {}
+    for key, value in record.items():
+        if key == "strategy" or value is None:
+            continue
+        if key == "participation" and isinstance(value, dict):
+            cells[key] = shown(key, repr(Participation.from_dict(value)))
+        else:
+            cells[key] = shown(key, value)
+    return cells
+
+
+def attempted(*writes: Any) -> DpmechError | None:  # noqa: ANN401 - callables without arguments
+    """Call all, and return the first error: what was computed is printed before it is told."""
+    first = None
+    for write in writes:
+        try:
+            write()
+        except DpmechError as error:
+            first = first or error
+    return first
+
+
+_LARGEST_EPS = 20.0
+# Examples that no whole batch has room for, in per cent of all.
+_UNUSED_PERCENT = 1
+
+
+def plan_notes(
+    training: TrainingPlan,
+    eps: Iterable[float],
+    delta: float,
+    *,
+    estimates: Iterable[str] = (),
+    unit: Unit = Unit.EXAMPLE,
+) -> list[str]:
+    """What an experienced reader would ask about.
+
+    Args:
+        training: the plan.
+        eps: every budget that was sized, at `delta`.
+        delta: in (0, 1).
+        estimates: names of the results whose guarantee is an estimate.
+        unit: whom the claim is about.
+
+    Returns:
+        One sentence a line; empty where nothing stands out.
+    """
+    size, batch, steps = training.dataset_size, training.batch_size, training.steps_per_epoch
+    notes = []
+    published, guessed = (
+        ("all data of a user", "a user") if unit is Unit.USER else ("one example", "an example")
+    )
+    # Exact, as delta * size would not be: a float is a fraction.
+    numerator, denominator = delta.as_integer_ratio()
+    if numerator * size > denominator:
+        notes.append(
+            f"delta {typed(delta)} is above 1 / dataset_size (1 / {size}): publishing {published} picked "
+            "at random would be allowed"
+        )
+    unused = size - steps * batch
+    if 100 * unused > _UNUSED_PERCENT * size:
+        notes.append(
+            f"an epoch of {steps} whole batches of {batch} leaves {unused} of the {size} examples over "
+            f"({up(100.0 * unused / size, 3)} %, more than {_UNUSED_PERCENT} %): another batch size "
+            "would leave fewer"
+        )
+    notes.extend(
+        f"eps {typed(one)} is above {typed(_LARGEST_EPS)}: the odds of a guess about {guessed} may grow "
+        f"by e^{typed(one)}"
+        for one in eps
+        if one > _LARGEST_EPS
+    )
+    named = list(dict.fromkeys(estimates))
+    if named:
+        notes.append(
+            f"an estimate, not a bound: {', '.join(named)}; without --method it would be a bound, and "
+            "`dpmech verify --rigorous` refuses estimates"
+        )
+    return notes
+
+
+def allocation_notes(labelled: Iterable[tuple[str, Calibration]]) -> list[str]:
+    """What independent noise costs under one allocation to bins for all epochs.
+
+    Args:
+        labelled: what was sized, by name.
+
+    Returns:
+        One sentence for each that a new allocation every epoch would serve better; empty where there is none.
+    """
+    notes = []
+    for label, cal in labelled:
+        bins, n = cal.participation.allocation_bins, cal.strategy.n
+        if cal.strategy.bands != 1 or bins is None or cal.participation.certain or n == bins:
+            continue
+        try:
+            fresh = Mechanism(cal.strategy, BallsInBins(bins, fresh=True), cal.adjacency)
+            accountant = accountant_for(fresh, None)
+            if not isinstance(accountant, FreshEpochsAccountant):
+                continue
+            about = accountant.rough_sigma(cal.budget.eps, cal.budget.delta)
+        except (DpmechError, ArithmeticError):
+            continue
+        if about < cal.sigma:
+            notes.append(
+                f"{label} needs sigma {up(cal.sigma, 3)} under one allocation to bins for all {n // bins} "
+                f"epochs; its noise is independent, and with a new allocation every epoch (--sampling "
+                f"{fresh.participation.plan_name}) about {up(about, 3)} would do"
+            )
+    return notes
