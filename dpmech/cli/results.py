@@ -26,7 +26,7 @@ BASELINE = "DP-SGD (Poisson), baseline"
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """DP-SGD for a plan.
+    """DP-SGD for a plan: independent noise under Poisson sampling.
 
     Attributes:
         calibration: its noise; None where it is not defined, or has no number.

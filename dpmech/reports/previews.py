@@ -1,11 +1,4 @@
-"""Previews: the noise of many training plans over a range of eps, and the planning page that shows it.
-
-Noise scales over a range of eps, for a page that computes nothing itself: pairs that hold, close together.
-
-Between two pairs the page takes the noise of the smaller eps. That is always enough, since less noise is
-never more private; and as neighbouring noise scales differ by a fixed ratio, it is never much too much. A
-chord would be closer and needs a proof of convexity that is not known under sampling.
-"""
+"""Previews: the noise of many training plans over a range of eps, and the planning page that shows it."""
 
 import base64
 import bisect
@@ -48,7 +41,11 @@ _MOST_PAIRS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Pairs of eps and noise.
+    """Pairs of eps and noise, close together, for a page that computes nothing itself.
+
+    Between two pairs the page takes the noise of the smaller eps. That is always enough, since less noise is
+    never more private; and as neighbouring noise scales differ by a fixed ratio, it is never much too much. A
+    chord would be closer and needs a proof of convexity that is not known under sampling.
 
     **Guarantee:** at `sigma[i]` the mechanism meets (`eps[i]`, delta), as sure as its accountant says.
 

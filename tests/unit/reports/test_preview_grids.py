@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 import dpmech as dm
 from dpmech.exceptions import NumericalError
-from dpmech.reports import previews as preview_grids
+from dpmech.reports import previews
 from dpmech.reports.previews import MARGIN, RATIO, Grid, gaussian_grid, grid_of
 
 DELTA = 1e-5
@@ -60,8 +60,8 @@ def test_where_the_accountant_stops_the_grid_ends(monkeypatch):
             raise NumericalError("no bound")
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(preview_grids, "epsilon", tired)
+    monkeypatch.setattr(previews, "epsilon", tired)
     assert len(gaussian_grid(DELTA, 1.0, 16.0).eps) <= 3
-    monkeypatch.setattr(preview_grids, "epsilon", lambda *a, **k: tired())
+    monkeypatch.setattr(previews, "epsilon", lambda *a, **k: tired())
     with pytest.raises(NumericalError):
         gaussian_grid(DELTA, 1.0, 16.0)

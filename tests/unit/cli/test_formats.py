@@ -17,7 +17,7 @@ from dpmech.verifying import Check, Verification
 from tests.support import junit, saved
 from tests.support.command_line import done, run
 
-SUPPORT = pathlib.Path(__file__).parents[3] / "support"
+SUPPORT = pathlib.Path(__file__).parents[2] / "support"
 HOSTILE = '::error::x,y\n##[error]%0A<a href="j">&]]>\'\x1b[2J\x00\ufffe\u202e'
 
 
