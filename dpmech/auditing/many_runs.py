@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture, SeveralExamples
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.engines import Algebra, Canary
+from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
     UNSTATED,
@@ -27,12 +27,12 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
+from dpmech.schemes import scheme_of
 
 __all__ = ["empirical_epsilon"]
 
 # Gradients of m runs, one coordinate, shape (m, n), and a generator -> what the runs release, shape (m, n).
 Runs: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
-_Canary: TypeAlias = Mixture | Independent | Epochs | SeveralExamples
 
 _BLOCK = 4_000_000
 _THRESHOLDS = 200
@@ -96,7 +96,7 @@ def empirical_epsilon(
     generator = np.random.default_rng() if generator is None else generator
     algebra = Algebra(claimed.strategy)
     runs = _release(algebra, scale) if mechanism is None else mechanism
-    canary = _canary(claimed)
+    canary = scheme_of(claimed.participation).canary(claimed.participation, claimed)
     present, absent = (
         _scores(algebra, scale, canary, runs, size, generator, present=present) for present in (True, False)
     )
@@ -115,56 +115,6 @@ def empirical_epsilon(
     return Bounds(max(0.0, eps), math.inf, guarantee, by)
 
 
-def _canary(mechanism: Mechanism) -> _Canary:
-    strategy, participation, n = mechanism.strategy, mechanism.participation, mechanism.steps
-    replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
-    prob, bins = participation.release_prob, participation.allocation_bins
-    of_users = participation.example_prob
-    if prob is not None or of_users is not None:
-        cycle = participation.groups or 1
-        bands = n if strategy.bands is None else strategy.bands
-        if of_users is not None and bands > cycle:
-            raise UnsupportedCombinationError(
-                f"no test of {strategy!r} under {participation!r}",
-                supported="independent noise, or at most as many bands as groups take turns",
-            )
-        norms = strategy.column_norms() ** 2
-        group = max(range(min(cycle, n)), key=lambda start: float(norms[start::cycle].sum()))
-        steps = np.arange(group, n, cycle)
-        columns = strategy.matmul(np.eye(n)[:, steps]).T
-        if of_users is not None:
-            return SeveralExamples(steps, of_users, participation.examples, columns)
-        if prob is not None:
-            return Independent(steps, prob, columns)
-    if participation.epoch_bins == 1:
-        bins = 1  # everybody joins every step
-    elif participation.epoch_bins is not None:
-        return Epochs.of(strategy, participation.epoch_bins, np.ones(n))
-    if participation.random and bins is None:
-        raise UnsupportedCombinationError(
-            f"no test under {participation!r}",
-            supported="participations that are not random, Poisson, UserPoisson, CyclicPoisson, "
-            "UserCyclicPoisson, BallsInBins",
-        )
-    pattern = mechanism.pattern
-    if pattern.evenly_spaced:
-        starts = pattern.min_sep
-    else:
-        starts = n - (pattern.max_participations - 1) * pattern.min_sep
-    if not participation.random:
-        # Any start is a valid test, and the first one is mostly the worst.
-        starts = min(starts, max(1, 10 * _BLOCK // n))
-    gradients = np.zeros((starts, n))
-    for start, row in enumerate(gradients):
-        row[start :: pattern.min_sep][: pattern.max_participations] = 1.0
-    gradients *= participation.examples  # of a user, all in the same lots
-    images = strategy.matmul(gradients.T).T
-    if bins is not None:
-        return Mixture(gradients, images, replaced=False)
-    worst = int(np.argmax(np.sum(images**2, axis=1)))
-    return Mixture(gradients[worst : worst + 1], images[worst : worst + 1], replaced)
-
-
 def _release(algebra: Algebra, sigma: float) -> Runs:
     def run(gradients: FloatArray, generator: np.random.Generator) -> FloatArray:
         return gradients + sigma * algebra.solve(generator.standard_normal(gradients.shape))
@@ -175,7 +125,7 @@ def _release(algebra: Algebra, sigma: float) -> Runs:
 def _scores(
     algebra: Algebra,
     sigma: float,
-    canary: _Canary,
+    canary: Canary,
     mechanism: Runs,
     samples: int,
     generator: np.random.Generator,

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.auditing.likelihood_ratios import Algebra, Epochs, Independent, Mixture
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.engines import Algebra
+from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
 from dpmech.numerics import UNIT, Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
+from dpmech.schemes import scheme_of
 
 __all__ = ["canary_scores", "guessed", "one_run_epsilon"]
 
@@ -30,7 +31,6 @@ _UNFAIR = 1e-12
 # 100 times what a test sees against 50 digits, for up to a million guesses.
 _BETA_ROUNDING = 1e-10
 _HALVINGS = 60
-_STEPS_AT_ONCE = 512
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -206,50 +206,16 @@ def canary_scores(
     algebra = Algebra(executed)
     outputs = algebra.matmul(rows)
     schema = participation if isinstance(participation, Participation) else None
-    bins = None if schema is None else schema.allocation_bins
-    if schema is not None and schema.epoch_bins == 1:
-        bins = 1  # everybody joins every step
-    if schema is not None and bins is not None:
+    if schema is not None:
         schema.pattern(strategy.n)
-        gradients = weights * (np.arange(steps) % bins == np.arange(bins)[:, None])
-        return Mixture(gradients, algebra.matmul(gradients), replaced=False).log_ratio(outputs, scale)
-    if schema is not None and schema.epoch_bins is not None and not schema.certain:
-        schema.pattern(strategy.n)
-        return Epochs.of(executed, schema.epoch_bins, weights).log_ratio(outputs, scale)
-    if schema is not None and schema.release_prob is not None:
-        return _sampled(executed, outputs, scale, schema.release_prob, schema.groups or 1, weights)
+        score = scheme_of(schema).canary_score(schema, executed, outputs, scale, weights)
+        if score is not None:
+            return score
     joins = _check_joins(participation, rows.shape)
     patterns, member = np.unique(joins, axis=0, return_inverse=True)
     images = algebra.matmul(weights * patterns)[member.reshape(-1)]
     energies = np.sum(images**2, axis=1) / 2.0
     return np.asarray((np.sum(outputs * images, axis=1) - energies) / scale**2)
-
-
-def _sampled(
-    strategy: Strategy, outputs: FloatArray, sigma: float, prob: float, cycle: int, weights: FloatArray
-) -> FloatArray:
-    """Every step of a group joined with one probability; the group is as likely as any other."""
-    bands = strategy.bands
-    if bands is None or bands > cycle:
-        raise UnsupportedCombinationError(
-            f"C has {'no' if bands is None else bands} bands and one example's steps may be {cycle} apart",
-            supported="Poisson with a diagonal C, CyclicPoisson with at most `cycle` bands",
-        )
-    n = strategy.n
-    ratios = np.zeros((min(cycle, n), len(outputs)))
-    for group in range(len(ratios)):
-        steps = np.arange(group, n, cycle)
-        for start in range(0, steps.size, _STEPS_AT_ONCE):
-            part = steps[start : start + _STEPS_AT_ONCE]
-            gradients = np.zeros((n, part.size))
-            gradients[part, np.arange(part.size)] = weights[part]
-            law = Independent(part, prob, strategy.matmul(gradients).T)
-            ratios[group] += law.log_ratio(outputs, sigma)
-    # Groups whose turn never came released nothing: their ratio is 1.
-    logs = scipy.special.logsumexp(ratios, axis=0)
-    if cycle > n:
-        logs = np.logaddexp(logs, math.log(cycle - n))
-    return np.asarray(logs - math.log(cycle))
 
 
 def _largest_eps(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:

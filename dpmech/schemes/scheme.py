@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.drawing import Sampler
-from dpmech.engines import Accountant, Certified, Exact, Method, Rdp
+from dpmech.engines import Accountant, Canary, Certified, Exact, Method, Rdp
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.mechanism import Mechanism, Participation, forget, register, register_later
+from dpmech.mechanism import Mechanism, Participation, Strategy, forget, register, register_later
+from dpmech.numerics import FloatArray
 from dpmech.schemes.batch_rule import BatchRule
 
 _GROUP = "dpmech.schemes"  # of entry points: each names a Scheme object
@@ -97,6 +98,50 @@ class Scheme(abc.ABC, Generic[P]):
     def batch_rule(self, participation: P, n: int) -> BatchRule:
         """What can be seen in the batches of a run, for a tracker; the pattern alone, unless overridden."""
         return BatchRule(participation.pattern(n))
+
+    def canary(self, participation: P, mechanism: Mechanism) -> Canary:
+        """The worst example (or user) of a mechanism, for tests of many runs.
+
+        Raises:
+            UnsupportedCombinationError: unless overridden, and where there is no test.
+        """
+        del mechanism
+        raise UnsupportedCombinationError(
+            f"no test under {participation!r}",
+            supported="participation without sampling, Poisson, CyclicPoisson, BallsInBins",
+        )
+
+    def canary_score(
+        self, participation: P, executed: Strategy, outputs: FloatArray, sigma: float, weights: FloatArray
+    ) -> FloatArray | None:
+        """Log-likelihood ratios of canaries in one run, of which nobody knows when they took part.
+
+        Args:
+            participation: who takes part when.
+            executed: C of the steps that were executed.
+            outputs: C applied to what was released along each canary, shape (m, n).
+            sigma: > 0.
+            weights: of a canary's gradient in each step, shape (n,).
+
+        Returns:
+            Shape (m,); None unless overridden: when they took part must then be known.
+        """
+        del participation, executed, outputs, sigma, weights
+        return None
+
+    def dataset_size_of(self, participation: P, batch_size: float) -> tuple[float, bool] | None:
+        """How many examples an expected batch size stands for, and whether that number must be an integer.
+
+        None unless overridden: the batch size does not tell.
+        """
+        del participation, batch_size
+        return None
+
+    def nodes_refusal(self, participation: P) -> str:
+        """Why no certificate keeps nodes of a profile under it; empty where it does."""
+        if participation.random and not participation.certain:
+            return "which nothing checks"
+        return "whose profile is known everywhere at once"
 
 
 _SCHEMES: dict[type[Participation], Scheme[Any]] = {}

@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 
 import dpmech as dm
-from dpmech.auditing.likelihood_ratios import Algebra
 from dpmech.auditing.many_runs import _best_cut, _bounds, _canary
+from dpmech.engines.likelihood_ratios import Algebra
 
 ALPHA = 1e-9
 REPLACE = dm.Adjacency.REPLACE_ONE

@@ -52,9 +52,15 @@ class MinSepSampling(Participation):
         return self.min_sep == 1 and self.sampling_prob == 1.0
 
     @property
-    def rest_law(self) -> RestLaw:
-        """Itself, in numbers."""
-        return RestLaw(self.min_sep, self.sampling_prob)
+    def rate(self) -> float:
+        """The probability of joining, p / (1 + p (b - 1)), at every step."""
+        return self.sampling_prob / (1.0 + self.sampling_prob * (self.min_sep - 1))
+
+    @property
+    def waiting(self) -> float:
+        """The probability of waiting, p (b - 1) / (1 + p (b - 1)), at every step."""
+        wait = self.sampling_prob * (self.min_sep - 1)
+        return wait / (1.0 + wait)
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: that of MinSep(b)."""

@@ -60,5 +60,9 @@ class BMinSepScheme(Scheme[MinSepSampling]):
             supported="method=None, Certified(), Importance()",
         )
 
+    def dataset_size_of(self, participation: MinSepSampling, batch_size: float) -> tuple[float, bool] | None:
+        """Every example joins each step with the same probability, which may have been rounded."""
+        return batch_size / participation.rate, False
+
 
 SCHEME = BMinSepScheme()

@@ -2,8 +2,21 @@
 
 import numpy as np
 
-from dpmech.engines import Accountant, Certified, Deterministic, Exact, Method, Rdp
-from dpmech.mechanism import Mechanism
+from dpmech.engines import (
+    Accountant,
+    Algebra,
+    Canary,
+    Certified,
+    Deterministic,
+    Epochs,
+    Exact,
+    Method,
+    Mixture,
+    Rdp,
+    of_pattern,
+)
+from dpmech.mechanism import Mechanism, Strategy
+from dpmech.numerics import FloatArray
 from dpmech.schemes.balls_in_bins.accountant import of_examples, of_fresh_bins, of_users
 from dpmech.schemes.balls_in_bins.participation import BallsInBins, FreshBallsInBins, UserBallsInBins
 from dpmech.schemes.balls_in_bins.sampler import (
@@ -54,6 +67,44 @@ class BallsInBinsScheme(Scheme[Bins]):
         """Every epoch has the batches of the first; with a new allocation, everyone of it once."""
         fresh = isinstance(participation, FreshBallsInBins)
         return BatchRule(participation.pattern(n), epoch=participation.bins if fresh else None)
+
+    def canary(self, participation: Bins, mechanism: Mechanism) -> Canary:
+        """In any bin, each as likely; in one of every epoch where allocations are new."""
+        if isinstance(participation, FreshBallsInBins) and not participation.certain:
+            return Epochs.of(mechanism.strategy, participation.bins, np.ones(mechanism.steps))
+        if isinstance(participation, UserBallsInBins):
+            return super().canary(participation, mechanism)
+        return of_pattern(mechanism, all_starts=True)
+
+    def canary_score(
+        self,
+        participation: Bins,
+        executed: Strategy,
+        outputs: FloatArray,
+        sigma: float,
+        weights: FloatArray,
+    ) -> FloatArray | None:
+        """Of an example, in a bin that nobody knows."""
+        bins = participation.bins
+        if isinstance(participation, UserBallsInBins):
+            return None
+        if isinstance(participation, FreshBallsInBins) and not participation.certain:
+            return Epochs.of(executed, bins, weights).log_ratio(outputs, sigma)
+        gradients = weights * (np.arange(executed.n) % bins == np.arange(bins)[:, None])
+        images = Algebra(executed).matmul(gradients)
+        return Mixture(gradients, images, replaced=False).log_ratio(outputs, sigma)
+
+    def dataset_size_of(self, participation: Bins, batch_size: float) -> tuple[float, bool] | None:
+        """Every example is in one bin of an allocation for the whole run."""
+        if isinstance(participation, FreshBallsInBins):
+            return None
+        return batch_size * participation.bins, True
+
+    def nodes_refusal(self, participation: Bins) -> str:
+        """Of examples certificates keep them, unless there is one bin only."""
+        if isinstance(participation, UserBallsInBins) or participation.certain:
+            return super().nodes_refusal(participation)
+        return ""
 
 
 SCHEME = BallsInBinsScheme()

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.drawing import Sampler
-from dpmech.engines import Accountant, Exact, Method
+from dpmech.engines import Accountant, Canary, Exact, Method, of_pattern
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import EveryStep, Mechanism, Participation
 from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation, UserMinSep
@@ -73,6 +73,11 @@ class FixedOrderScheme(Scheme[Participation]):
             drop_last=drop_last,
             declared_size=declared_size,
         )
+
+    def canary(self, participation: Participation, mechanism: Mechanism) -> Canary:
+        """At the start of the pattern with the largest sum."""
+        del participation
+        return of_pattern(mechanism, all_starts=False)
 
 
 SCHEME = FixedOrderScheme([EveryStep, SingleParticipation, MinSep, UserMinSep, FixedEpochs])

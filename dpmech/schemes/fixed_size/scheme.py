@@ -52,5 +52,10 @@ class FixedSizeScheme(Scheme[FixedSizeLots]):
         del n
         return BatchRule(None, dataset_size=participation.dataset_size, exactly=participation.lot_size)
 
+    def dataset_size_of(self, participation: FixedSizeLots, batch_size: float) -> tuple[float, bool] | None:
+        """The claim states it."""
+        del batch_size
+        return float(participation.dataset_size), False
+
 
 SCHEME = FixedSizeScheme()

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from dpmech.engines import Accountant, Method, Pld
-from dpmech.mechanism import Mechanism
+from dpmech.engines import Accountant, Canary, Method, Pld, group_score
+from dpmech.mechanism import Mechanism, Strategy
+from dpmech.numerics import FloatArray
 from dpmech.schemes.batch_rule import BatchRule
 from dpmech.schemes.poisson.accountant import of_examples, of_users
+from dpmech.schemes.poisson.canary import of_group
 from dpmech.schemes.poisson.participation import Poisson, UserPoisson
 from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
 from dpmech.schemes.releases import least_of_equals
@@ -40,6 +42,37 @@ class PoissonScheme(Scheme[Poisson | UserPoisson]):
         """Nothing: every step is sampled anew."""
         del participation, n
         return BatchRule(None)
+
+    def canary(self, participation: Poisson | UserPoisson, mechanism: Mechanism) -> Canary:
+        """It may join every step."""
+        return of_group(participation, mechanism, 1)
+
+    def canary_score(
+        self,
+        participation: Poisson | UserPoisson,
+        executed: Strategy,
+        outputs: FloatArray,
+        sigma: float,
+        weights: FloatArray,
+    ) -> FloatArray | None:
+        """Of an example: it may have joined every step."""
+        if isinstance(participation, UserPoisson):
+            return None
+        return group_score(executed, outputs, sigma, participation.sampling_prob, 1, weights)
+
+    def dataset_size_of(
+        self, participation: Poisson | UserPoisson, batch_size: float
+    ) -> tuple[float, bool] | None:
+        """Of examples: every one joins with one probability, which may have been rounded."""
+        if isinstance(participation, UserPoisson):
+            return None
+        return batch_size / participation.sampling_prob, False
+
+    def nodes_refusal(self, participation: Poisson | UserPoisson) -> str:
+        """Of examples the whole curve is known."""
+        if isinstance(participation, UserPoisson):
+            return super().nodes_refusal(participation)
+        return "whose profile is known everywhere at once"
 
 
 SCHEME = PoissonScheme()

@@ -48,5 +48,12 @@ class TruncatedPoissonScheme(Scheme[TruncatedPoisson]):
         del n
         return BatchRule(None, dataset_size=participation.dataset_size, largest=participation.max_lot_size)
 
+    def dataset_size_of(
+        self, participation: TruncatedPoisson, batch_size: float
+    ) -> tuple[float, bool] | None:
+        """The claim states it."""
+        del batch_size
+        return float(participation.dataset_size), False
+
 
 SCHEME = TruncatedPoissonScheme()

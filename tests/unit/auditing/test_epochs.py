@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 import dpmech as dm
-from dpmech.auditing.likelihood_ratios import Epochs
+from dpmech.engines.likelihood_ratios import Epochs
 
 FRESH = dm.BallsInBins(3, fresh=True)
 STRATEGY = dm.Diagonal([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])

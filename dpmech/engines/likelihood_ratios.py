@@ -1,5 +1,6 @@
 """Log-likelihood ratios of what a mechanism releases along one example's direction, there or not."""
 
+import abc
 import dataclasses
 import math
 
@@ -8,12 +9,12 @@ import numpy.typing as npt
 import scipy
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism import Strategy
+from dpmech.mechanism import Adjacency, Mechanism, Strategy
 from dpmech.numerics import FloatArray
 
-__all__ = ["Algebra", "Epochs", "Independent", "Mixture", "SeveralExamples"]
-
 _DENSE = 1024
+_MOST_ENTRIES = 40_000_000  # of the gradients of all starts that are compared
+_STEPS_AT_ONCE = 512
 
 
 class Algebra:
@@ -35,8 +36,20 @@ class Algebra:
         return np.asarray(scipy.linalg.solve_triangular(self.dense, rows.T, lower=True).T)
 
 
+class Canary(abc.ABC):
+    """One example (or user) whose gradients are at the clip norm, all in one direction, or absent."""
+
+    @abc.abstractmethod
+    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
+        """Gradients of that many runs along the direction, shape (runs, n)."""
+
+    @abc.abstractmethod
+    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
+        """Log-likelihood ratio, present over absent, of outputs of shape (m, n)."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Mixture:
+class Mixture(Canary):
     """One of several gradient sequences, each as likely: a fixed example is a mixture of one.
 
     Args:
@@ -65,7 +78,7 @@ class Mixture:
 
 
 @dataclasses.dataclass(frozen=True)
-class SeveralExamples:
+class SeveralExamples(Canary):
     """A user whose examples, all with one gradient, join steps independently; their columns are orthogonal.
 
     Args:
@@ -99,7 +112,7 @@ class SeveralExamples:
 
 
 @dataclasses.dataclass(frozen=True)
-class Independent:
+class Independent(Canary):
     """Steps joined independently with one probability, whose columns of C are orthogonal.
 
     Args:
@@ -130,7 +143,7 @@ class Independent:
 
 
 @dataclasses.dataclass(frozen=True)
-class Epochs:
+class Epochs(Canary):
     """One step of every epoch, each as likely and drawn anew, with noise that is independent at every step.
 
     Args:
@@ -175,3 +188,70 @@ class Epochs:
         padded = np.pad(losses, ((0, 0), (0, cut))).reshape(len(losses), -1, self.bins)
         each = scipy.special.logsumexp(padded, axis=2) - math.log(self.bins)
         return np.asarray(each.sum(axis=1))
+
+
+def of_pattern(mechanism: Mechanism, *, all_starts: bool) -> Mixture:
+    """A canary that takes part as often and as close together as its pattern allows.
+
+    Args:
+        mechanism: what runs.
+        all_starts: every start of the pattern, each as likely; else the one with the largest sum.
+    """
+    strategy, pattern, n = mechanism.strategy, mechanism.pattern, mechanism.steps
+    starts = pattern.min_sep
+    if not pattern.evenly_spaced:
+        starts = n - (pattern.max_participations - 1) * pattern.min_sep
+    if not all_starts:
+        # Any start is a valid test, and the first one is mostly the worst.
+        starts = min(starts, max(1, _MOST_ENTRIES // n))
+    gradients = np.zeros((starts, n))
+    for start, row in enumerate(gradients):
+        row[start :: pattern.min_sep][: pattern.max_participations] = 1.0
+    gradients *= mechanism.participation.examples  # of a user, all in the same lots
+    images = strategy.matmul(gradients.T).T
+    if all_starts:
+        return Mixture(gradients, images, replaced=False)
+    worst = int(np.argmax(np.sum(images**2, axis=1)))
+    replaced = mechanism.adjacency is Adjacency.REPLACE_ONE
+    return Mixture(gradients[worst : worst + 1], images[worst : worst + 1], replaced)
+
+
+def group_score(
+    strategy: Strategy, outputs: FloatArray, sigma: float, prob: float, cycle: int, weights: FloatArray
+) -> FloatArray:
+    """Log-likelihood ratios where every step of a group is joined with one probability.
+
+    The group is not known: it is as likely as any other.
+
+    Args:
+        strategy: C of the steps that were executed.
+        outputs: C applied to what was released along the canary, shape (m, n).
+        sigma: > 0.
+        prob: of joining a step, in (0, 1].
+        cycle: how many groups take turns; 1 where every step may be joined.
+        weights: of the canary's gradient in each step, shape (n,).
+
+    Raises:
+        UnsupportedCombinationError: if steps of one group share noise.
+    """
+    bands = strategy.bands
+    if bands is None or bands > cycle:
+        raise UnsupportedCombinationError(
+            f"C has {'no' if bands is None else bands} bands and one example's steps may be {cycle} apart",
+            supported="Poisson with a diagonal C, CyclicPoisson with at most `cycle` bands",
+        )
+    n = strategy.n
+    ratios = np.zeros((min(cycle, n), len(outputs)))
+    for group in range(len(ratios)):
+        steps = np.arange(group, n, cycle)
+        for start in range(0, steps.size, _STEPS_AT_ONCE):
+            part = steps[start : start + _STEPS_AT_ONCE]
+            gradients = np.zeros((n, part.size))
+            gradients[part, np.arange(part.size)] = weights[part]
+            law = Independent(part, prob, strategy.matmul(gradients).T)
+            ratios[group] += law.log_ratio(outputs, sigma)
+    # Groups whose turn never came released nothing: their ratio is 1.
+    logs = scipy.special.logsumexp(ratios, axis=0)
+    if cycle > n:
+        logs = np.logaddexp(logs, math.log(cycle - n))
+    return np.asarray(logs - math.log(cycle))
