@@ -2,11 +2,12 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.engines import Method, PrivacyProfile, check_method
+from dpmech.engines import Exact, Method, PrivacyProfile, check_method
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -19,7 +20,7 @@ from dpmech.mechanism import (
     mechanism_of,
 )
 from dpmech.numerics import Bounds, running_on, short, typed, within_float64
-from dpmech.schemes import accountant_for, profile_for
+from dpmech.schemes import accountant_for, unsampled_method
 
 __all__ = ["delta", "epsilon", "plain_scale", "profile"]
 
@@ -63,7 +64,7 @@ def _absurd(mechanism: Mechanism, sigma: float, ratio: float) -> str:
     times = f"sigma {typed(sigma)} is {short(ratio)} times the sensitivity"
     if ratio < 1.0:
         own = mechanism.participation
-        moments = own.allocation_bins is not None or own.user_bins is not None
+        moments = unsampled_method(own) not in {None, Exact()}
         what = "only Rdp() has a bound" if moments else "no bound can be computed"
         return f"{times}: with so little noise a release protects nobody, and {what}"
     return f"{times}: with so much noise eps or delta leaves the range of float64"
@@ -175,4 +176,6 @@ def profile(
     hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
     mechanism = mechanism_of(strategy, participation, adjacency)
     with plain_scale(mechanism, checked_sigma, "its profile"), running_on(executor):
-        return profile_for(mechanism, checked_sigma, check_method(method), check_rng(rng), rel_error=hull)
+        accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
+        found = accountant.profile(checked_sigma, mechanism.adjacency, rel_error=hull)
+    return dataclasses.replace(found, unit=mechanism.unit, of=(mechanism, checked_sigma))

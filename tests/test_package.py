@@ -9,6 +9,7 @@ import types
 import pytest
 
 import dpmech as dm
+from dpmech.engines.accountant import Accountant
 from dpmech.mechanism import kinds
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -207,11 +208,18 @@ def test_a_face_says_what_its_package_is_for_and_lists_its_names(path):
     assert sorted(imported) == sorted(ast.literal_eval(listed[0]) if listed else [])
 
 
+def subclasses(kind):
+    """All classes below one, however far."""
+    return {one for child in kind.__subclasses__() for one in {child, *subclasses(child)}}
+
+
 PARTICIPATIONS = {kind.__name__ for kind in kinds()}
+# Fewer would be found if not all modules that have one were loaded with the package.
+ACCOUNTANTS = {kind.__name__ for kind in subclasses(Accountant) if kind.__module__.startswith("dpmech.")}
 
 
-def matched_classes(source):
-    """Participations whose class some code asks for: by isinstance, by match, or by type()."""
+def matched_classes(source, classes):
+    """Those of some classes that some code asks for: by isinstance, by match, or by type()."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         asked = []
@@ -224,7 +232,7 @@ def matched_classes(source):
         ):
             asked = [node]
         names = {getattr(one, "id", getattr(one, "attr", "")) for part in asked for one in ast.walk(part)}
-        found |= names & PARTICIPATIONS
+        found |= names & classes
     return found
 
 
@@ -233,7 +241,20 @@ def test_nobody_asks_which_class_a_participation_has(path):
     """A scheme may ask which of its own it has."""
     folder = ".".join(path.relative_to(ROOT).parts[:-1])
     own = {kind.__name__ for kind in kinds() if kind.__module__ == f"{folder}.participation"}
-    assert matched_classes(path.read_text(encoding="utf-8")) <= own
+    assert matched_classes(path.read_text(encoding="utf-8"), PARTICIPATIONS) <= own
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_asks_which_class_an_accountant_has(path):
+    assert matched_classes(path.read_text(encoding="utf-8"), ACCOUNTANTS) == set()
+
+
+def test_every_accountant_of_the_package_is_looked_for():
+    written = re.compile(r"^class (\w+)\((?:\w*Accountant)\):", re.MULTILINE)
+    paths = PACKAGE.rglob("*.py")
+    assert {
+        name for path in paths for name in written.findall(path.read_text(encoding="utf-8"))
+    } == ACCOUNTANTS
 
 
 @pytest.mark.parametrize(
@@ -249,8 +270,26 @@ def test_nobody_asks_which_class_a_participation_has(path):
     ],
 )
 def test_the_test_of_classes_can_fail(source):
-    assert "Poisson" in matched_classes(source)
-    assert matched_classes(source.replace("Poisson", "int").replace("MinSep", "str")) == set()
+    assert "Poisson" in matched_classes(source, PARTICIPATIONS)
+    other = source.replace("Poisson", "int").replace("MinSep", "str")
+    assert matched_classes(other, PARTICIPATIONS) == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "isinstance(x, GaussianAccountant)",
+        "isinstance(x, CertifiedAccountant | GaussianAccountant)",
+        "issubclass(x, (accounting.GaussianAccountant, int))",
+        "match x:\n    case GaussianAccountant(sensitivity=bounds):\n        pass",
+        "match x:\n    case InTurnAccountant() | accounting.GaussianAccountant():\n        pass",
+        "type(x) is GaussianAccountant",
+        "type(x) in {InTurnAccountant, GaussianAccountant}",
+    ],
+)
+def test_the_test_of_accountants_can_fail(source):
+    assert "GaussianAccountant" in matched_classes(source, ACCOUNTANTS)
+    assert matched_classes(re.sub(r"\w+Accountant", "Accountant", source), ACCOUNTANTS) == set()
 
 
 def test_nothing_stands_flat_that_has_a_room():

@@ -29,6 +29,7 @@ from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee, up
 
 if TYPE_CHECKING:
     from dpmech.certificates.certificate import Certificate
+from dpmech.schemes import scheme_of
 
 __all__ = ["Claim", "Evidence", "check_unedited", "with_checksum"]
 
@@ -123,8 +124,9 @@ class Claim(abc.ABC):
         if self.dataset_size is not None:
             size = check_integer("dataset_size", self.dataset_size, minimum=1)
             object.__setattr__(self, "dataset_size", size)
-            sized = self.participation.truncation or self.participation.fixed_draw
-            if sized is not None and sized.dataset_size != size:
+            own = self.participation
+            stated = scheme_of(own).batch_rule(own, self.strategy.n).dataset_size
+            if stated not in {None, size}:
                 raise InvalidParameterError("dataset_size", size, f"None or that of {self.participation!r}")
 
     def __float__(self) -> float:

@@ -9,6 +9,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Mechanism, Unit
 from dpmech.numerics import Guarantee, Provenance
+from dpmech.schemes import scheme_of
 
 __all__ = ["ProfileNodes"]
 
@@ -71,12 +72,7 @@ class ProfileNodes:
     @staticmethod
     def refusal(mechanism: Mechanism) -> str:
         """Why no certificate keeps nodes of this mechanism; empty where it does."""
-        participation = mechanism.participation
-        bins = participation.allocation_bins or participation.epoch_bins
-        if bins is not None and not mechanism.certain:
-            return ""
-        several = participation.random and participation.release_prob is None and not mechanism.certain
-        return "which nothing checks" if several else "whose profile is known everywhere at once"
+        return scheme_of(mechanism.participation).nodes_refusal(mechanism.participation)
 
     def profile(self, mechanism: Mechanism, sigma: float, unit: Unit) -> PrivacyProfile:
         """The profile that they are of."""

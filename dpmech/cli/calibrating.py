@@ -20,6 +20,7 @@ from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.engines import Importance, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, PrivacyBudget, Unit
+from dpmech.schemes import scheme_of
 
 __all__ = ["CLIP_NORM", "calibrate"]
 
@@ -113,8 +114,8 @@ def calibrate(
     row |= numbers_of(cal, time.perf_counter() - start)
     failed = None
     if out is not None:
-        cut = cal.participation.truncation
-        size = float(plan.training.batch_size) if cut is None else cut.expected_lot_size
+        own = cal.participation
+        size = scheme_of(own).batch_size_of(own, float(plan.training.batch_size))
         certificate = cal.certificate(clip_norm, size, profile=curve)
         if certificate.nodes is not None:
             row["profile_nodes"] = sum(

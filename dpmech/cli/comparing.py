@@ -39,7 +39,7 @@ from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Strategy
 from dpmech.plans import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
-from dpmech.schemes import accountant_for, method_among
+from dpmech.schemes import accountant_for, method_among, scheme_of
 
 __all__ = ["compare"]
 
@@ -172,7 +172,8 @@ def _check_covered(strategy: Strategy, plans: list[ResolvedPlan]) -> None:
     for plan in plans:
         try:
             mechanism = Mechanism(strategy, plan.participation, plan.adjacency)
-            if (plan.participation.allocation_bins or 0) <= _FEW_BINS:
+            own = plan.participation
+            if (scheme_of(own).structure(own).bins or 0) <= _FEW_BINS:
                 accountant_for(mechanism, plan.method)
         except UnsupportedCombinationError as error:
             refusal = error
@@ -198,7 +199,8 @@ def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
     ]
     eps, delta = plan.budget
     notes = plan_notes(plan.training, [eps], delta, estimates=estimates)
-    if any(cal is not None and cal.participation.epoch_bins is not None for _, cal in pairs):
+    schemas = [cal.participation for _, cal in pairs if cal is not None]
+    if any(scheme_of(schema).renewed(schema) == schema for schema in schemas):
         return notes  # a row says it
     return notes + allocation_notes((row["label"], cal) for row, cal in pairs if cal is not None)
 

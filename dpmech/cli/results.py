@@ -8,7 +8,6 @@ from typing import Any
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.cli.options import ResolvedPlan
 from dpmech.cli.printing import Report, shown
-from dpmech.engines import FreshEpochsAccountant
 from dpmech.exceptions import (
     DpmechError,
     NumericalError,
@@ -18,8 +17,7 @@ from dpmech.exceptions import (
 from dpmech.mechanism import Identity, Mechanism, Participation, Strategy, Unit, noise_cost, per_step_error
 from dpmech.numerics import times, typed, up
 from dpmech.plans import TrainingPlan
-from dpmech.schemes import accountant_for
-from dpmech.schemes.balls_in_bins import BallsInBins
+from dpmech.schemes import accountant_for, scheme_of
 
 BASELINE = "DP-SGD (Poisson), baseline"
 
@@ -67,7 +65,7 @@ def _drawn_anew(plan: ResolvedPlan) -> Participation:
     own = plan.participation
     if own.unit is None:
         return plan.training.participation("poisson")
-    if (own.example_prob is not None and own.groups is None) or plan.training.q == 1.0:
+    if plan.training.q == 1.0:
         return own
     return plan.training.participation("user-poisson", max_examples_per_user=own.examples)
 
@@ -230,18 +228,17 @@ def allocation_notes(labelled: Iterable[tuple[str, Calibration]]) -> list[str]:
     """
     notes = []
     for label, cal in labelled:
-        bins, n = cal.participation.allocation_bins, cal.strategy.n
-        if cal.strategy.bands != 1 or bins is None or cal.participation.certain or n == bins:
+        own, n = cal.participation, cal.strategy.n
+        scheme = scheme_of(own)
+        bins, renewed = scheme.structure(own).bins, scheme.renewed(own)
+        if cal.strategy.bands != 1 or bins is None or renewed is None or n == bins:
             continue
         try:
-            fresh = Mechanism(cal.strategy, BallsInBins(bins, fresh=True), cal.adjacency)
-            accountant = accountant_for(fresh, None)
-            if not isinstance(accountant, FreshEpochsAccountant):
-                continue
-            about = accountant.rough_sigma(cal.budget.eps, cal.budget.delta)
+            fresh = Mechanism(cal.strategy, renewed, cal.adjacency)
+            about = accountant_for(fresh, None).rough_sigma(cal.budget.eps, cal.budget.delta)
         except (DpmechError, ArithmeticError):
             continue
-        if about < cal.sigma:
+        if about is not None and about < cal.sigma:
             notes.append(
                 f"{label} needs sigma {up(cal.sigma, 3)} under one allocation to bins for all {n // bins} "
                 f"epochs; its noise is independent, and with a new allocation every epoch (--sampling "

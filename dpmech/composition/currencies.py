@@ -12,9 +12,6 @@ from dpmech.certificates import Claim
 from dpmech.composition.privacy_filters import Currency, Price, PrivacyFilter, Remaining, Spent
 from dpmech.engines import (
     Accountant,
-    AllocationRenyiAccountant,
-    GaussianAccountant,
-    PoissonAccountant,
     Rdp,
     best_order,
     budget_at,
@@ -23,7 +20,6 @@ from dpmech.engines import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_sigma,
-    sampled_divergence,
 )
 from dpmech.exceptions import (
     InvalidParameterError,
@@ -155,7 +151,7 @@ def currency_from(settings: dict[str, Any]) -> Currency:
 class _GdpFilter(PrivacyFilter):
     def price(self, name: str, claim: Claim) -> Price:
         accountant = accountant_for(claim.mechanism, None)
-        if not isinstance(accountant, GaussianAccountant):
+        if accountant.amplified:
             raise UnsupportedCombinationError(
                 f"{name!r} samples its batches, and has no price as Gaussian differential privacy",
                 supported="Ledger(budget=..., currency=dm.RenyiCurrency()) or dm.ClaimCurrency()",
@@ -183,20 +179,14 @@ class _RenyiFilter(PrivacyFilter):
         return check_integer("order", order, minimum=2)
 
     def price(self, name: str, claim: Claim) -> Price:
-        accountant = accountant_for(claim.mechanism, None)
-        if isinstance(accountant, GaussianAccountant):
-            return (rounded_up(_squared_ratio(accountant, claim) * self.order / 2),)
-        if isinstance(accountant, PoissonAccountant):
-            release = accountant.release
-            multiplier = quotient_down(claim.sigma, release.sensitivity.upper)
-            one = sampled_divergence(release.sampling_prob, multiplier, self.order)
-            return (rounded_up(Fraction(one) * release.steps),)
-        moments = accountant_for(claim.mechanism, Rdp())
-        if not isinstance(moments, AllocationRenyiAccountant):
+        known = accountant_for(claim.mechanism, None).renyi(claim.sigma, self.order)
+        if known is not None:
+            return (known,)
+        value = accountant_for(claim.mechanism, Rdp()).renyi(claim.sigma, self.order)
+        if value is None:
             raise UnsupportedCombinationError(
                 f"{name!r} has no price at a Renyi order", supported="currency=dm.ClaimCurrency()"
             )
-        value = moments.divergence(claim.sigma, self.order)
         if not (math.isfinite(value) and value >= 0.0):
             raise NumericalError(
                 f"the Renyi divergence of {name!r} at order {self.order} came out as {value!r}"

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from dpmech.certificates import Certificate
-from dpmech.engines import Composition, Curve, GaussianAccountant, PoissonAccountant, PrivacyProfile, Progress
+from dpmech.engines import Composition, Curve, PrivacyProfile, Progress
 from dpmech.evaluation import profile
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Unit
@@ -23,8 +23,7 @@ def known_profile(certificate: Certificate) -> PrivacyProfile | None:
     Raises:
         UnsupportedCombinationError: if no theorem covers it.
     """
-    accountant = accountant_for(certificate.mechanism, None)
-    if isinstance(accountant, GaussianAccountant | PoissonAccountant):
+    if accountant_for(certificate.mechanism, None).immediate:
         return profile(certificate.mechanism, certificate.sigma)
     return None
 

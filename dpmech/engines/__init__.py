@@ -113,7 +113,6 @@ from dpmech.engines.renyi import (
     budget_at,
     delta_at,
     epsilon_at,
-    sampled_divergence,
 )
 
 __all__ = [
@@ -222,7 +221,6 @@ __all__ = [
     "remove_mixture",
     "ring_profile",
     "run_count_from",
-    "sampled_divergence",
     "sampling_gram",
     "stage_seed",
     "transform",

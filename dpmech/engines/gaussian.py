@@ -18,14 +18,32 @@ References:
 """
 
 import math
-from typing import ClassVar
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import UNIT, Bounds, FloatArray, Provenance, bisect_boundary, quotient_down, quotient_up
+from dpmech.mechanism import Adjacency
+from dpmech.numerics import (
+    UNIT,
+    Bounds,
+    FloatArray,
+    Provenance,
+    bisect_boundary,
+    quotient_down,
+    quotient_up,
+    rounded_down,
+    rounded_up,
+)
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+    from dpmech.engines.profiles import PrivacyProfile
+
 
 _ROOT_HALF = math.sqrt(0.5)
 _ULP = 2.0**-52
@@ -132,6 +150,7 @@ class GaussianAccountant(Accountant):
     """Exact accountant of one Gaussian release whose sensitivity is known within Bounds."""
 
     amplified: ClassVar[bool] = False
+    immediate: ClassVar[bool] = True
 
     def __init__(self, sensitivity: Bounds) -> None:
         self.sensitivity = sensitivity
@@ -161,6 +180,30 @@ class GaussianAccountant(Accountant):
         raise NumericalError(
             f"rounding errors hide eps={eps!r} at delta={delta!r} for the Gaussian mechanism"
         )
+
+    def start_for_mu(self, mu: float) -> float:
+        """That sigma itself, rounded."""
+        return self.sensitivity.upper / mu
+
+    def renyi(self, sigma: float, order: int) -> float:
+        """Half the order times mu^2, rounded once."""
+        return rounded_up((Fraction(self.sensitivity.upper) / Fraction(sigma)) ** 2 * order / 2)
+
+    def dp_event(self, sigma: float) -> "dp_accounting.DpEvent":
+        """One release, its noise rounded down."""
+        import dp_accounting
+
+        return dp_accounting.GaussianDpEvent(quotient_down(sigma, self.sensitivity.upper))
+
+    def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
+        """Known everywhere, whatever rel_error."""
+        from dpmech.engines.profiles import Composition, PrivacyProfile
+
+        del rel_error
+        bounds, scale = self.sensitivity, Fraction(sigma)
+        least, most = ((Fraction(end) / scale) ** 2 for end in (bounds.lower, bounds.upper))
+        parts = Composition((rounded_down(least), rounded_up(most)))
+        return PrivacyProfile(parts, self.guarantee, self.by, adjacency)
 
 
 # Beyond it erfcx of a negative argument overflows; Phi(a) is 1 there to the last bit.

@@ -4,12 +4,14 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian_mixture import FarAimError
 from dpmech.engines.methods import Method
+from dpmech.engines.profiles import PrivacyProfile
 from dpmech.exceptions import DpmechError, UnattainableBudgetError, WorkLimitError
+from dpmech.mechanism import Adjacency
 from dpmech.numerics import Bounds, metered
 
 Answer = TypeVar("Answer")
@@ -48,6 +50,8 @@ class InTurnAccountant(Accountant):
         others: those to ask in its place; one whose work goes beyond its limit counts as having refused.
     """
 
+    evaluates: ClassVar[bool] = False
+
     def __init__(self, first: Accountant, others: Sequence[Turn]) -> None:
         self.first = first
         self.others = others
@@ -79,6 +83,20 @@ class InTurnAccountant(Accountant):
             asked, lambda found: found.sigma, progress, enough=lambda found: found.excess <= _WIDE
         )
         return solution if method is None else dataclasses.replace(solution, method=method)
+
+    def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
+        """Of the first accountant in turn that gives one."""
+        try:
+            return self.first.profile(sigma, adjacency, rel_error=rel_error)
+        except ArithmeticError as error:
+            refusal = error
+        for turn in self.others:
+            try:
+                with turn.budget():
+                    return turn.make().profile(sigma, adjacency, rel_error=rel_error)
+            except (DpmechError, ArithmeticError):
+                continue
+        raise refusal
 
     def _best(
         self,

@@ -47,61 +47,12 @@ from dpmech.engines.gaussian_mixture import log_tail_factor
 from dpmech.engines.losses import Loss, transform
 from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.guards import check_integer
 from dpmech.mechanism import FixedDraw
 from dpmech.numerics import BOUND, UNIT, Bounds, FloatArray, Provenance, next_up, quotient_down, spend, sum_up
 
 _ULP = 2.0**-52
 # Integers: the divergence of a sampled release is then a finite sum of positive terms.
 ORDERS = (*range(2, 65), *(round(64.0 * 1.05**step) for step in range(1, 105)))
-
-
-def sampled_divergence(sampling_prob: float, sigma_over_sensitivity: float, order: int) -> float:
-    r"""Renyi divergence of one Poisson-sampled Gaussian release, the larger of both directions, rounded up.
-
-    log(1 + sum_{k >= 2} C(a, k) q^k (1-q)^(a-k) (e^(k(k-1) / (2 s^2)) - 1)) / (a - 1): no term cancels, so
-    that the error stays relative however small the divergence is.
-
-    Args:
-        sampling_prob: q in (0, 1).
-        sigma_over_sensitivity: s > 0.
-        order: a, an integer >= 2.
-
-    Raises:
-        InvalidParameterError: on a bad order.
-        NumericalError: if it leaves the range of float64.
-
-    References:
-        Mironov, Talwar and Zhang 2019 (arXiv:1908.10530v1), Section 3.3; Theorem 5 for the direction.
-    """
-    log_q, log_rest = math.log(sampling_prob), math.log1p(-sampling_prob)
-    precision = 0.5 / sigma_over_sensitivity / sigma_over_sensitivity
-    terms, sizes = [], []
-    order = check_integer("order", order, minimum=2)  # a Python int, as coefficients are of any size
-    coefficient = order
-    for k in range(2, order + 1):
-        coefficient = coefficient * (order - k + 1) // k
-        gain = k * (k - 1) * precision
-        if gain == 0.0 or not math.isfinite(gain):
-            raise NumericalError(
-                f"sigma / sensitivity {sigma_over_sensitivity!r} leaves float64 at order {order}"
-            )
-        parts = (math.log(coefficient), k * log_q, (order - k) * log_rest, gain, math.log(-math.expm1(-gain)))
-        terms.append(math.fsum(parts))
-        sizes.append(math.fsum(map(abs, parts)))
-    top = max(terms)
-    total = top + math.log(math.fsum(math.exp(term - top) for term in terms))
-    log_moment = max(total, 0.0) + math.log1p(math.exp(-abs(total)))
-    # An absolute error in `total` is at most that relative error in log(1 + e^total); every logarithm is off
-    # by an ulp of itself, and the argument of the inner one by two.
-    error = 8.0 * _ULP * (max(sizes) + abs(total) + 8.0)
-    value = log_moment / (order - 1) * (1.0 + error)
-    if not (math.isfinite(value) and value > 0.0 and error < 1e-6):
-        raise NumericalError(
-            f"the Renyi divergence of order {order} leaves float64 at q={sampling_prob!r}, "
-            f"sigma / sensitivity {sigma_over_sensitivity!r}"
-        )
-    return value
 
 
 def budget_at(order: float, eps: float, delta: float) -> float:

@@ -35,6 +35,7 @@ from dpmech.mechanism import (
     decoder_work,
 )
 from dpmech.numerics import metered
+from dpmech.schemes import scheme_of
 
 __all__ = ["BetterMember", "better_member"]
 
@@ -157,17 +158,14 @@ def _normalized(member: Callable[[], Strategy]) -> Strategy:
 def _error(mechanism: Mechanism, budget: PrivacyBudget, strategy: Strategy) -> float | None:
     """The RMSE in common units; None where the strategy cannot be judged, or not at once."""
     participation = mechanism.participation
-    if (
-        participation.rest_law is not None
-        or participation.user_bins is not None
-        or not decoder_work(strategy).within(_SECONDS, _MEMORY)
-    ):
+    structure = scheme_of(participation).structure(participation)
+    if not (structure.judged and decoder_work(strategy).within(_SECONDS, _MEMORY)):
         return None
-    bins, groups = participation.allocation_bins, participation.groups
-    if groups is not None and (strategy.bands is None or strategy.bands > groups):
+    bins, cycle = structure.bins, structure.cycle
+    if cycle is not None and cycle > 1 and (strategy.bands is None or strategy.bands > cycle):
         return None
     try:
-        if bins is None or mechanism.certain:
+        if bins is None:
             with metered(_SECONDS, _MEMORY):
                 scale = Mechanism(strategy, participation, mechanism.adjacency).sensitivity.upper
         elif bins > _BINS:

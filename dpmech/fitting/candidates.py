@@ -33,7 +33,7 @@ from dpmech.mechanism import (
     Workload,
 )
 from dpmech.numerics import Bounds, up
-from dpmech.schemes import effective_method, method_among
+from dpmech.schemes import effective_method, method_among, scheme_of
 from dpmech.schemes.fixed_order import FixedEpochs, SingleParticipation
 
 __all__ = ["Candidate", "Report", "Request"]
@@ -122,16 +122,14 @@ class Request:
 
     def candidates(self, schema: Participation) -> list[Candidate]:
         """Fitted strategies under one participation, the Identity apart."""
-        if schema.allocation_bins is not None and not schema.certain:
-            return self._amplified(schema, schema.allocation_bins)
-        if schema.epoch_bins is not None and not schema.certain:
-            # Only independent noise is covered: the Identity, which is there anyway.
-            return []
-        if schema.release_prob is not None:
-            cycle = schema.groups or 1
-            if self.family not in {BandedToeplitz, Dense} or cycle == 1:
+        structure = scheme_of(schema).structure(schema)
+        if structure.bins is not None:
+            return self._amplified(schema, structure.bins)
+        if structure.cycle is not None:
+            # Where only independent noise is covered it is the Identity, which is there anyway.
+            if self.family not in {BandedToeplitz, Dense} or structure.cycle == 1:
                 return []
-            return [self.candidate(self._fitted(SingleParticipation(), cycle)[0], schema)]
+            return [self.candidate(self._fitted(SingleParticipation(), structure.cycle)[0], schema)]
         return [self.candidate(self._fitted(schema, None)[0], schema)]
 
     def candidate(

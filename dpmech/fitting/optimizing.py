@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmech.engines import Method
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.exceptions import InvalidParameterError
 from dpmech.fitting.candidates import Report, Request
 from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import LARGEST_DENSE
@@ -29,6 +29,7 @@ from dpmech.mechanism import (
     check_workload,
 )
 from dpmech.numerics import running_on
+from dpmech.schemes import scheme_of
 from dpmech.schemes.cyclic_poisson import CyclicPoisson
 
 __all__ = ["check_family", "cyclic_choices", "optimize"]
@@ -132,12 +133,9 @@ def optimize(
     schemas = _alternatives(participation)
     for schema in schemas:
         schema.pattern(steps)
-        if schema.rest_law is not None or schema.user_bins is not None:
-            raise UnsupportedCombinationError(
-                f"nothing is fitted under {schema!r}", supported="MinSep, CyclicPoisson and BallsInBins"
-            )
-        if schema.unit is not None or schema.truncation is not None or schema.fixed_draw is not None:
-            raise _not_fitted(schema)
+        refusal = scheme_of(schema).structure(schema).not_fitted
+        if refusal is not None:
+            raise refusal
         if schema.random and request.budget is None:
             raise InvalidParameterError("eps", eps, f"given, with delta, for {schema!r}")
     store = None if cache is None else FitCache(cache)
@@ -231,18 +229,3 @@ def _checked_buffers(family: type[Strategy], value: int | None) -> int:
 
 def _silent(line: str) -> None:
     del line
-
-
-def _not_fitted(schema: Participation) -> UnsupportedCombinationError:
-    """What to do in place of a fit under a participation of users' examples, or of lots of limited size."""
-    if schema.groups is not None or not schema.random:
-        alike = "MinSep" if schema.groups is None else "CyclicPoisson"
-        return UnsupportedCombinationError(
-            f"nothing is fitted under {schema!r}",
-            supported=f"a fit under {alike} with the same numbers: sigma is a multiple of that of one "
-            "example, so that coefficients which are best there are best here",
-        )
-    return UnsupportedCombinationError(
-        f"nothing is fitted under {schema!r}, which takes independent noise of one size",
-        supported="Identity there; other participations here",
-    )

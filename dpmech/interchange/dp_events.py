@@ -4,11 +4,9 @@ from typing import TYPE_CHECKING
 
 from dpmech.certificates import Claim
 from dpmech.composition import Ledger
-from dpmech.engines import GaussianAccountant, PoissonAccountant
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_sigma
 from dpmech.mechanism import Adjacency, Mechanism, Participation, Strategy, mechanism_of
-from dpmech.numerics import quotient_down
 from dpmech.schemes import accountant_for
 
 if TYPE_CHECKING:
@@ -88,22 +86,15 @@ def _of_ledger(ledger: Ledger) -> "dp_accounting.DpEvent":
 
 
 def _event(mechanism: Mechanism, sigma: float) -> "dp_accounting.DpEvent":
-    import dp_accounting
-
     if mechanism.adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedCombinationError(
             "accountants of dp_accounting do not agree on what a DpEvent means under REPLACE_ONE",
             supported="ADD_REMOVE and ZERO_OUT",
         )
     # What the default accountant accounts for is what runs, by a theorem; the event says the same.
-    accountant = accountant_for(mechanism, None)
-    if isinstance(accountant, GaussianAccountant):
-        return dp_accounting.GaussianDpEvent(quotient_down(sigma, accountant.sensitivity.upper))
-    if not isinstance(accountant, PoissonAccountant):
+    event = accountant_for(mechanism, None).dp_event(sigma)
+    if event is None:
         raise UnsupportedCombinationError(
             f"no DpEvent says what {mechanism.participation!r} is", supported=_COVERED
         )
-    release = accountant.release
-    noise = dp_accounting.GaussianDpEvent(quotient_down(sigma, release.sensitivity.upper))
-    sampled = dp_accounting.PoissonSampledDpEvent(release.sampling_prob, noise)
-    return dp_accounting.SelfComposedDpEvent(sampled, release.steps)
+    return event

@@ -27,7 +27,6 @@ from dpmech.mechanism.participation import (
     register,
     register_later,
 )
-from dpmech.mechanism.rest_law import RestLaw
 from dpmech.mechanism.strategies import (
     BLT,
     BandedInverse,
@@ -67,7 +66,6 @@ __all__ = [
     "Participation",
     "Pattern",
     "PrivacyBudget",
-    "RestLaw",
     "ScaledToeplitz",
     "SquareRoot",
     "Strategy",

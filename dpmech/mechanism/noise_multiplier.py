@@ -8,7 +8,6 @@ import numpy as np
 
 from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.mechanism import Mechanism
-from dpmech.mechanism.participation import Participation
 from dpmech.mechanism.strategies import Strategy
 
 __all__ = ["noise_multiplier", "sigma_use"]
@@ -63,18 +62,12 @@ def sigma_use(mechanism: Mechanism, *, adaptive_clip: bool = False) -> str:
         return _USERS
     if mechanism.unit is Unit.USER:
         return _EXAMPLES_OF_USERS
-    return _POISSON if _is_poisson(mechanism.participation) else _OTHER_BATCHES
+    return _POISSON if mechanism.participation.every_step_alike else _OTHER_BATCHES
 
 
 def _clips_users(mechanism: Mechanism) -> bool:
     """Whether all that a user brings to a step is clipped as one."""
     return mechanism.unit is Unit.USER and mechanism.participation.unit is None
-
-
-def _is_poisson(participation: Participation) -> bool:
-    """Whether every example joins every step independently, with one probability."""
-    every = participation.groups is None and participation.rest_law is None
-    return participation.release_prob is not None and every and participation.truncation is None
 
 
 def _is_identity(strategy: Strategy) -> bool:

@@ -14,9 +14,6 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.files import parse_json
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.budget import Unit
-from dpmech.mechanism.fixed_draw import FixedDraw
-from dpmech.mechanism.rest_law import RestLaw
-from dpmech.mechanism.truncation import Truncation
 
 __all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
 
@@ -54,6 +51,7 @@ class Participation(abc.ABC):
         replace_one_proved: whether a theorem covers REPLACE_ONE though chance decides who takes part.
         unit: whose participation it says by its own definition; None where that is whoever is sampled, an
             example unless a mechanism says that users are.
+        every_step_alike: whether every example joins every step independently, with one probability.
         users_together: whether all examples of a user have to be in one group, so that a sampler needs to
             know whose each example is.
 
@@ -75,6 +73,7 @@ class Participation(abc.ABC):
     replace_one_proved: ClassVar[bool] = False
     unit: ClassVar[Unit | None] = None
     users_together: ClassVar[bool] = False
+    every_step_alike: ClassVar[bool] = False
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -129,63 +128,9 @@ class Participation(abc.ABC):
         return not self.random
 
     @property
-    def release_prob(self) -> float | None:
-        """With which probability an example joins each release that it may join.
-
-        Each independently of all others; None where chance does not decide release by release.
-        """
-        return None
-
-    @property
     def examples(self) -> int:
         """How many examples of one unit, each with a gradient of its own, one step may hold at most."""
         return 1
-
-    @property
-    def example_prob(self) -> float | None:
-        """With which probability each of the `examples` of one unit joins every release, independently.
-
-        None where the unit is what is sampled, or chance does not decide release by release.
-        """
-        return None
-
-    @property
-    def groups(self) -> int | None:
-        """How many fixed groups of examples take turns; None where every example may join every step."""
-        return None
-
-    @property
-    def allocation_bins(self) -> int | None:
-        """Into how many bins the examples are put, once, for the whole run; None without an allocation."""
-        return None
-
-    @property
-    def user_bins(self) -> int | None:
-        """Into how many bins each of the `examples` of a user is put by itself, once, for the whole run.
-
-        None where examples are not, or users are put into bins as wholes.
-        """
-        return None
-
-    @property
-    def epoch_bins(self) -> int | None:
-        """Into how many bins the examples are put anew every epoch, once each; None without that."""
-        return None
-
-    @property
-    def truncation(self) -> Truncation | None:
-        """How large lots are cut down, of a dataset of a stated size; None where they are not."""
-        return None
-
-    @property
-    def fixed_draw(self) -> FixedDraw | None:
-        """How lots of one size are drawn, of a dataset of a stated size; None where they are not."""
-        return None
-
-    @property
-    def rest_law(self) -> RestLaw | None:
-        """How an example rests after it took part, and joins by chance after that; None where it does not."""
-        return None
 
     def releases(self, n: int) -> int:
         """How many releases an example may join whose losses compose: 1 where all are accounted as one.

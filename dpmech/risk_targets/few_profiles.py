@@ -25,7 +25,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import Bounds, up
 from dpmech.risk_targets.targets import LARGEST_MU, GaussianTarget
-from dpmech.schemes import method_among
+from dpmech.schemes import method_among, scheme_of
 
 __all__ = ["PROFILES", "CertifiedMu", "by_few_profiles"]
 
@@ -156,7 +156,7 @@ def _rough(
 
     The same every time: estimates have fixed random numbers, and no guarantee rests on them.
     """
-    bins = mechanism.participation.allocation_bins
+    bins = scheme_of(mechanism.participation).structure(mechanism.participation).bins
     if bins is None:
         raise InvalidParameterError("mechanism", mechanism, "one under BallsInBins")
     sample = RoughSample(draw_entropy(np.random.default_rng(0)), pilots=2, executor=executor)

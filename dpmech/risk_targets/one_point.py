@@ -17,6 +17,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.mechanism import Mechanism, PrivacyBudget
 from dpmech.numerics import BOUND, EXACT, Guarantee, Provenance
 from dpmech.risk_targets.targets import RiskTarget
+from dpmech.schemes import scheme_of
 
 __all__ = ["proved_profile", "proving_budget"]
 
@@ -47,7 +48,8 @@ def proving_budget(
         InvalidParameterError: if the limit is so low that no pair which can be sampled proves it.
         NumericalError: if the estimates fail everywhere.
     """
-    bins, ends = mechanism.participation.allocation_bins, target.slopes
+    bins = scheme_of(mechanism.participation).structure(mechanism.participation).bins
+    ends = target.slopes
     if bins is None or ends is None:
         raise InvalidParameterError(
             "target", target, "one that a pair (eps, delta) proves, under BallsInBins"

@@ -8,17 +8,7 @@ import numpy as np
 
 from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
 from dpmech.certificates import Evidence, with_checksum
-from dpmech.engines import (
-    Accountant,
-    Exact,
-    FreshEpochsAccountant,
-    GaussianAccountant,
-    IndependentAccountant,
-    Method,
-    PoissonAccountant,
-    PrivacyProfile,
-    Progress,
-)
+from dpmech.engines import Exact, Method, PrivacyProfile, Progress
 from dpmech.evaluation import delta, epsilon, profile
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_real, check_rng
@@ -38,7 +28,7 @@ from dpmech.numerics import Bounds, between, next_up, safe_root, signed, typed, 
 from dpmech.risk_targets.few_profiles import by_few_profiles
 from dpmech.risk_targets.one_point import proved_profile, proving_budget
 from dpmech.risk_targets.targets import LARGEST_MU, GaussianTarget, RiskTarget
-from dpmech.schemes import accountant_for, effective_method, unsampled_method
+from dpmech.schemes import accountant_for, effective_method, scheme_of, unsampled_method
 
 __all__ = ["RiskCalibration", "calibrate_sigma_to"]
 
@@ -236,8 +226,8 @@ def calibrate_sigma_to(
     method = _exact(mechanism)
     accountant = accountant_for(mechanism, method, None)
     wanted = _steering(target, target.limit)
-    start = _start(accountant, wanted)
-    allocated = mechanism.participation.allocation_bins is not None and not mechanism.certain
+    start = accountant.start_for_mu(wanted)
+    allocated = _bins(mechanism) is not None
     if start is None and allocated and target.slopes is not None:
         return _by_one_point(mechanism, target, tolerance, check_rng(rng), progress, executor)
     if start is None and allocated and isinstance(target, GaussianTarget):
@@ -295,33 +285,13 @@ def _by_one_point(
 
 def _exact(mechanism: Mechanism) -> Method | None:
     """For independent noise under one allocation to bins what needs no draws; else the default."""
-    allocated = mechanism.participation.allocation_bins is not None and not mechanism.certain
+    allocated = _bins(mechanism) is not None
     return Exact() if allocated and mechanism.strategy.bands == 1 else None
 
 
 def _drawn(mechanism: Mechanism) -> bool:
     """Whether profiles of this mechanism are drawn in a search for sigma."""
-    return _start(accountant_for(mechanism, _exact(mechanism)), 1.0) is None
-
-
-def _start(accountant: Accountant, mu: float) -> float | None:
-    """About the sigma at which it is like one Gaussian release of this mu; None where draws are needed."""
-    bound = accountant.sensitivity.upper
-    if isinstance(accountant, GaussianAccountant):
-        return bound / mu
-    if isinstance(accountant, PoissonAccountant):
-        release = accountant.release
-        # As the central limit theorem has it.
-        spread = release.sampling_prob * math.sqrt(release.steps) / mu
-        return bound / math.sqrt(math.log1p(spread**-2))
-    # The mean of b lognormals of variance V has variance V / b.
-    if isinstance(accountant, IndependentAccountant):
-        return bound / math.sqrt(math.log1p(accountant.bins * math.expm1(min(mu**2, 500.0))))
-    if isinstance(accountant, FreshEpochsAccountant):
-        squared = min(mu**2 / accountant.count, 500.0)
-        norm = max(one.upper for one, _ in accountant.epochs)
-        return norm / math.sqrt(math.log1p(accountant.bins * math.expm1(squared)))
-    return None
+    return accountant_for(mechanism, _exact(mechanism)).start_for_mu(1.0) is None
 
 
 def _steering(target: RiskTarget, value: float) -> float:
@@ -330,3 +300,8 @@ def _steering(target: RiskTarget, value: float) -> float:
 
 def _delta_at(mechanism: Mechanism, sigma: float, eps: float) -> float:
     return delta(mechanism, sigma, eps).upper
+
+
+def _bins(mechanism: Mechanism) -> int | None:
+    """How many bins the mixture has whose curve is drawn; None where nothing is drawn."""
+    return scheme_of(mechanism.participation).structure(mechanism.participation).bins

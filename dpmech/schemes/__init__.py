@@ -1,7 +1,6 @@
 """Sampling schemes: who takes part when, the accountant, and the sampler, in one folder each."""
 
 from dpmech.schemes.batch_rule import BatchRule
-from dpmech.schemes.profiling import nodes_label, profile_for
 from dpmech.schemes.scheme import (
     Scheme,
     accountant_for,
@@ -22,8 +21,6 @@ __all__ = [
     "add_scheme",
     "effective_method",
     "method_among",
-    "nodes_label",
-    "profile_for",
     "remove_scheme",
     "scheme_of",
     "schemes",

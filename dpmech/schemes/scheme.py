@@ -17,6 +17,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Participation, Strategy, forget, register, register_later
 from dpmech.numerics import FloatArray
 from dpmech.schemes.batch_rule import BatchRule
+from dpmech.schemes.structure import Structure
 
 _GROUP = "dpmech.schemes"  # of entry points: each names a Scheme object
 
@@ -135,6 +136,21 @@ class Scheme(abc.ABC, Generic[P]):
         None unless overridden: the batch size does not tell.
         """
         del participation, batch_size
+        return None
+
+    def batch_size_of(self, participation: P, planned: float) -> float:
+        """The expected batch size where a plan asks for `planned` examples: that, unless overridden."""
+        del participation
+        return planned
+
+    def structure(self, participation: P) -> Structure:
+        """What a search over strategies or risks has to know; the pattern decides, unless overridden."""
+        del participation
+        return Structure()
+
+    def renewed(self, participation: P) -> Participation | None:
+        """The same with a new allocation every epoch; None unless overridden: nothing is allocated."""
+        del participation
         return None
 
     def nodes_refusal(self, participation: P) -> str:

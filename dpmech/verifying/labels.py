@@ -3,23 +3,13 @@
 from collections.abc import Iterator, Mapping
 
 from dpmech.certificates import Certificate, ProfileNodes
-from dpmech.engines import (
-    Accountant,
-    Certified,
-    Deterministic,
-    Exact,
-    FreshEpochsAccountant,
-    IndependentAccountant,
-    Method,
-    Rdp,
-)
+from dpmech.engines import Accountant, Certified, Deterministic, Exact, Method, Rdp
 from dpmech.exceptions import DpmechError, InvalidParameterError, WorkLimitError
-from dpmech.mechanism import Participation
 from dpmech.numerics import BOUND, Bounds, Fact, Provenance, between
-from dpmech.schemes import accountant_for, effective_method, nodes_label
+from dpmech.schemes import accountant_for, effective_method
 from dpmech.verifying.report import Check
 
-__all__ = ["by_allocation", "label_checks", "nodes_method", "sensitivity_check"]
+__all__ = ["label_checks", "nodes_method", "sensitivity_check"]
 
 # What a calibration takes.
 _RTOL = (1e-6, 0.5)
@@ -82,12 +72,6 @@ def sensitivity_check(certificate: Certificate) -> Check:
     )
     detail = f"stated {between(stated.lower, stated.upper, 10)}, it is {between(due.lower, due.upper, 10)}"
     return Check("sensitivity", ok=ok, detail=detail)
-
-
-def by_allocation(participation: Participation) -> bool:
-    """Whether chance puts every example into one of several bins, or lets it join after it has rested."""
-    drawn = (participation.allocation_bins, participation.user_bins, participation.rest_law)
-    return any(one is not None for one in drawn) and not participation.certain
 
 
 def nodes_method(nodes: ProfileNodes) -> Method:
@@ -195,10 +179,7 @@ def _of_tolerance(own: Certificate) -> str:
 
 def _of_achieved(own: Certificate, accountant: Accountant) -> str:
     upper, eps = own.achieved.upper, own.budget.eps
-    # Under an allocation all but the moments and the law of a sum size sigma for eps and look no further.
-    looks = isinstance(own.evidence.accountant, Rdp) or isinstance(accountant, IndependentAccountant)
-    sized = by_allocation(own.participation) and not looks
-    fits = upper == eps if sized else upper <= eps
+    fits = upper <= eps if accountant.evaluates else upper == eps
     return "" if fits else f"achieved eps {upper!r}, budget eps {eps!r}"
 
 
@@ -208,15 +189,12 @@ def _of_nodes(own: Certificate) -> str:
         return ""
     stated, by = own.nodes.guarantee, own.nodes.by
     times = [count for _, count in own.nodes.curves]
-    accountant = accountant_for(own.mechanism, None)
-    epochs = (
-        [count for _, count in accountant.epochs] if isinstance(accountant, FreshEpochsAccountant) else [1]
-    )
+    epochs = list(accountant_for(own.mechanism, None).curve_counts)
     if times != epochs:
         return f"the nodes of the profile are of {epochs} epochs, not of {times}"
     count = len(own.nodes.curves[0][0].remove.eps)
     try:
-        due, source = nodes_label(accountant_for(own.mechanism, nodes_method(own.nodes)), count)
+        due, source = accountant_for(own.mechanism, nodes_method(own.nodes)).nodes_label(count)
     except DpmechError as error:
         return f"nodes of the profile are said to come from {by}: {error}"
     if by != source:

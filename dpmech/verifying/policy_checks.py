@@ -10,6 +10,7 @@ from dpmech.certificates import Certificate
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Guarantee, short, typed
+from dpmech.schemes import scheme_of
 from dpmech.verifying.policy import Policy
 from dpmech.verifying.report import Check, Verification
 
@@ -152,20 +153,19 @@ def _implied_size(own: Certificate) -> tuple[float | None, str]:
     Without a number and without a problem nothing says how many there are.
     """
     size, participation = own.expected_batch_size, own.participation
-    sized = participation.truncation or participation.fixed_draw
-    if sized is not None:
-        return float(sized.dataset_size), ""
-    bins = participation.allocation_bins or participation.user_bins
-    rate = participation.release_prob if participation.rest_law is None else participation.rest_law.rate
-    if size is None or (bins is None and rate is None):
+    scheme = scheme_of(participation)
+    stated = scheme.batch_rule(participation, own.strategy.n).dataset_size
+    if stated is not None:
+        return float(stated), ""
+    found = None if size is None else scheme.dataset_size_of(participation, size)
+    if size is None or found is None:
         return None, ""
-    implied = size * bins if bins is not None else size * (participation.groups or 1) / (rate or 1.0)
+    implied, integer = found
     says = f"expected batch size {typed(size)} under {participation!r} stands for {typed(implied)} examples"
     if not 1.0 - _SPELLED <= implied <= _MOST:
         return None, says
     whole = float(math.ceil(implied * (1.0 - _SPELLED)))
-    # Every example is in one bin; a rate may be one that was rounded.
-    if bins is not None and whole > implied * (1.0 + _SPELLED):
+    if integer and whole > implied * (1.0 + _SPELLED):
         return whole, f"{says}, which is no integer: the policy has to say dataset_size"
     return whole, ""
 

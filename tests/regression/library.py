@@ -309,7 +309,7 @@ def _renyi(plan, sigma):
     accountant = accountant_for(mechanism_of(plan), dm.Rdp())
     orders = (2, 5, 32)
     if isinstance(plan.who[1].get("bins"), int):
-        return {f"order {order}": accountant.divergence(sigma, order) for order in orders}, None
+        return {f"order {order}": accountant.renyi(sigma, order) for order in orders}, None
     divergence = accountant.divergence(sigma)
     return {f"order {order}": divergence(float(order)) for order in orders}, None
 

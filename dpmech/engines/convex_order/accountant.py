@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -70,10 +71,12 @@ class DeterministicAccountant(Accountant):
     strategy. How much the ring over-states is in `method`.
     """
 
+    evaluates: ClassVar[bool] = False
+
     def __init__(
         self, profile: FloatArray, gram: BinGram, sensitivity: Bounds, method: Deterministic
     ) -> None:
-        self.profile = profile
+        self.covariance = profile
         self.gram = gram
         self.sensitivity = sensitivity
         self.settings = method
@@ -94,7 +97,7 @@ class DeterministicAccountant(Accountant):
 
     def upper_add(self, sigma: float, eps: float) -> float:
         """An upper bound on the ADD direction alone, within about a factor 2."""
-        profile = self.profile * sigma**-2
+        profile = self.covariance * sigma**-2
         if not self._flat(profile, eps):
             with contextlib.suppress(NumericalError):
                 one = dominating_mixture(profile * (1.0 + 32.0 * UNIT), self.gram.bins, eps=eps, parts=1)
@@ -191,7 +194,7 @@ class DeterministicAccountant(Accountant):
 
         Whether it does is tried out. Its absolute errors grow with e^eps, so that it serves no small delta.
         """
-        profile = self.profile * sigma**-2
+        profile = self.covariance * sigma**-2
         if self._flat(profile, eps):
             return None
         key = (sigma, eps)
@@ -287,7 +290,7 @@ class DeterministicAccountant(Accountant):
 
     def _ring(self, sigma: float, eps: float) -> RingGram:
         """The ring at sigma 1 that fits best for privacy losses about eps at about this sigma."""
-        return dominating_ring(self.profile * sigma**-2, self.gram.bins, eps=eps).scaled(sigma**2)
+        return dominating_ring(self.covariance * sigma**-2, self.gram.bins, eps=eps).scaled(sigma**2)
 
     def _search(self, ring: RingGram, sigma: float, eps: float) -> RingResult:
         """A bound on grids found for it."""
@@ -302,7 +305,7 @@ class DeterministicAccountant(Accountant):
     def _described(self, ring: RingGram | MixtureGram) -> Provenance:
         """The ring of slowest decay, with how far it is above the Gram matrix of the strategy."""
         decays = [ring.decay] if isinstance(ring, RingGram) else [decay for _, decay in ring.parts]
-        excess = float(np.sum(ring.profile() - self.profile) / np.sum(self.profile))
+        excess = float(np.sum(ring.profile() - self.covariance) / np.sum(self.covariance))
         facts = {"bins": self.gram.bins, "decay": max([0.0, *decays]), "excess": excess}
         return Provenance("bins.programme", facts)
 

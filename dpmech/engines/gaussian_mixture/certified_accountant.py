@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Collection
+from typing import ClassVar
 
 import numpy as np
 
@@ -86,6 +87,8 @@ class CertifiedAccountant(Accountant):
         settled_add: a proved upper bound on ADD at (sigma, eps), for where samples would take too long.
         reach: how far above the right sigma, in log, a proof may aim; infinite for no limit.
     """
+
+    evaluates: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -213,6 +216,10 @@ class CertifiedAccountant(Accountant):
             entropy=self._entropy(),
             executor=self.settings.executor,
         )
+
+    def nodes_label(self, nodes: int) -> tuple[Guarantee, Provenance]:
+        """Beta is outside delta."""
+        return self.settings.guarantee(inside=False), super().nodes_label(nodes)[1]
 
     def _search(
         self,

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class ImportanceAccountant(Accountant):
     the true root is one random event, whatever path the search takes to it; two where a sample had to be
     enlarged, and each has its share of the error.
     """
+
+    evaluates: ClassVar[bool] = False
 
     def __init__(
         self, gram: BinGram, sensitivity: Bounds, method: Importance, rng: np.random.Generator | None

@@ -123,8 +123,8 @@ class AllocationRenyiAccountant(Accountant):
         start = gaussian_sigma(eps, delta) * self.sensitivity.upper
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.05, progress=progress)
 
-    def divergence(self, sigma: float, order: int) -> float:
-        """An upper bound on the Renyi divergence of an integer order >= 2, the larger of both directions."""
+    def renyi(self, sigma: float, order: int) -> float:
+        """The smaller one of moments and no amplification."""
         gram = self.gram.scaled(sigma**-2)
         remove = (log_moment_bound(gram, 1.0, order) + moment_rounding(gram, order)) / (order - 1)
         trace, mean = self._averages(gram)

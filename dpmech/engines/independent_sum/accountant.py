@@ -84,6 +84,10 @@ class IndependentAccountant(Accountant):
         found = smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
         return dataclasses.replace(found, method=Exact())
 
+    def start_for_mu(self, mu: float) -> float:
+        """As the mean of b lognormals of variance V has variance V / b."""
+        return self.sensitivity.upper / math.sqrt(math.log1p(self.bins * math.expm1(min(mu**2, 500.0))))
+
     def curve(
         self, sigma: float, *, rel_error: float, steepest: float = math.inf, least: float = LEAST_DELTA
     ) -> Curve:

@@ -12,10 +12,11 @@ import math
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.independent_sum.accountant import IndependentAccountant
-from dpmech.engines.profiles import LEAST_DELTA, Composition, Curve
+from dpmech.engines.profiles import LEAST_DELTA, Composition, Curve, PrivacyProfile
 from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, Provenance
+from dpmech.mechanism import Adjacency
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance
 
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
@@ -74,16 +75,13 @@ class FreshEpochsAccountant(Accountant):
     def __init__(self, bins: int, epochs: tuple[tuple[Bounds, int], ...], sensitivity: Bounds) -> None:
         self.bins = bins
         self.sensitivity = sensitivity
-        self.count = sum(times for _, times in epochs)
+        self.curve_counts = tuple(times for _, times in epochs)
+        self.count = sum(self.curve_counts)
         self.by = Provenance("bins.fresh", {"bins": bins, "epochs": self.count})
         self.guarantee = BOUND
         self._epochs = tuple((IndependentAccountant(bins, bounds), times) for bounds, times in epochs)
+        self._norm = max(one.upper for one, _ in epochs)
         self._found: dict[tuple[float, _Look], Composition] = {}
-
-    @property
-    def epochs(self) -> tuple[tuple[Bounds, int], ...]:
-        """The sensitivity of one epoch, with how many epochs have it; a profile has a curve for each."""
-        return tuple((one.sensitivity, times) for one, times in self._epochs)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
@@ -128,8 +126,13 @@ class FreshEpochsAccountant(Accountant):
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress)
 
     def rough_sigma(self, eps: float, delta: float) -> float:
-        """About the sigma that a budget needs, in seconds; no guarantee rests on it."""
+        """From first looks; see the base class."""
         return self._close_sigma(eps, delta, _ROUGH)
+
+    def start_for_mu(self, mu: float) -> float:
+        """As the mean of b lognormals of variance V has variance V / b; see the base class."""
+        squared = min(mu**2 / self.count, 500.0)
+        return self._norm / math.sqrt(math.log1p(self.bins * math.expm1(squared)))
 
     def composition(self, sigma: float, look: _Look | None = None) -> Composition:
         """The epochs, each known at nodes, at least as closely as asked.
@@ -151,18 +154,18 @@ class FreshEpochsAccountant(Accountant):
         self._found = {(sigma, asked): composed} | self._found
         return composed
 
-    def profile(self, sigma: float, *, rel_error: float) -> Composition:
-        """The epochs, with nodes so close that all hulls together lose about so much of delta.
-
-        Args:
-            sigma: > 0.
-            rel_error: relative, in delta.
-        """
+    def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
+        """The epochs, with nodes so close that all hulls together lose about `rel_error` of delta."""
         look = _Look(
             min(max(_OF_HULLS * rel_error / self.count, _FINEST), _COARSE),
             least=_FAR * LEAST_DELTA / self.count,
         )
-        return self._composed(sigma, look)
+        return PrivacyProfile(self._composed(sigma, look), *self.nodes_label(0), adjacency)
+
+    def nodes_label(self, nodes: int) -> tuple[Guarantee, Provenance]:
+        """Those of the accountant, which finds nodes for all that it answers."""
+        del nodes
+        return self.guarantee, self.by
 
     def _composed(self, sigma: float, look: _Look) -> Composition:
         return Composition(curves=tuple((look.curve(one, sigma), times) for one, times in self._epochs))
@@ -206,9 +209,8 @@ class FreshEpochsAccountant(Accountant):
         exponent = (
             squared + math.log(self.bins) if squared > 500.0 else math.log1p(self.bins * math.expm1(squared))
         )
-        norm = max(one.sensitivity.upper for one, _ in self._epochs)
         target = gaussian_scale(eps, delta)
-        here, slope, last = math.log(norm / math.sqrt(exponent)), 1.0, (math.nan, math.nan)
+        here, slope, last = math.log(self._norm / math.sqrt(exponent)), 1.0, (math.nan, math.nan)
         for _ in range(_CORRECTIONS):
             composed = self.composition(math.exp(here), _Look(least=min(_LEAST, _FAR * delta / self.count)))
             ends = [composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)]

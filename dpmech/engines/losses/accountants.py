@@ -3,6 +3,8 @@
 import contextlib
 import math
 from collections.abc import Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
 
 import scipy
 
@@ -16,6 +18,8 @@ from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
 from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
+from dpmech.guards import check_integer
+from dpmech.mechanism import Adjacency
 from dpmech.numerics import (
     BOUND,
     UNIT,
@@ -28,7 +32,10 @@ from dpmech.numerics import (
     product_up,
     quotient_down,
     quotient_up,
+    rounded_up,
 )
+
+_ULP = 2.0**-52
 
 # Below this delta there are subnormal numbers, which are not accurate.
 _NOTHING = 1e-300
@@ -95,6 +102,60 @@ def one_step_epsilon(q: float, multipliers: tuple[float, float], delta: float) -
     return min(lower, upper), upper
 
 
+def sampled_divergence(sampling_prob: float, sigma_over_sensitivity: float, order: int) -> float:
+    r"""Renyi divergence of one Poisson-sampled Gaussian release, the larger of both directions, rounded up.
+
+    log(1 + sum_{k >= 2} C(a, k) q^k (1-q)^(a-k) (e^(k(k-1) / (2 s^2)) - 1)) / (a - 1): no term cancels, so
+    that the error stays relative however small the divergence is.
+
+    Args:
+        sampling_prob: q in (0, 1).
+        sigma_over_sensitivity: s > 0.
+        order: a, an integer >= 2.
+
+    Raises:
+        InvalidParameterError: on a bad order.
+        NumericalError: if it leaves the range of float64.
+
+    References:
+        Mironov, Talwar and Zhang 2019 (arXiv:1908.10530v1), Section 3.3; Theorem 5 for the direction.
+    """
+    log_q, log_rest = math.log(sampling_prob), math.log1p(-sampling_prob)
+    precision = 0.5 / sigma_over_sensitivity / sigma_over_sensitivity
+    terms, sizes = [], []
+    order = check_integer("order", order, minimum=2)  # a Python int, as coefficients are of any size
+    coefficient = order
+    for k in range(2, order + 1):
+        coefficient = coefficient * (order - k + 1) // k
+        gain = k * (k - 1) * precision
+        if gain == 0.0 or not math.isfinite(gain):
+            raise NumericalError(
+                f"sigma / sensitivity {sigma_over_sensitivity!r} leaves float64 at order {order}"
+            )
+        parts = (math.log(coefficient), k * log_q, (order - k) * log_rest, gain, math.log(-math.expm1(-gain)))
+        terms.append(math.fsum(parts))
+        sizes.append(math.fsum(map(abs, parts)))
+    top = max(terms)
+    total = top + math.log(math.fsum(math.exp(term - top) for term in terms))
+    log_moment = max(total, 0.0) + math.log1p(math.exp(-abs(total)))
+    # An absolute error in `total` is at most that relative error in log(1 + e^total); every logarithm is off
+    # by an ulp of itself, and the argument of the inner one by two.
+    error = 8.0 * _ULP * (max(sizes) + abs(total) + 8.0)
+    value = log_moment / (order - 1) * (1.0 + error)
+    if not (math.isfinite(value) and value > 0.0 and error < 1e-6):
+        raise NumericalError(
+            f"the Renyi divergence of order {order} leaves float64 at q={sampling_prob!r}, "
+            f"sigma / sensitivity {sigma_over_sensitivity!r}"
+        )
+    return value
+
+
+if TYPE_CHECKING:
+    import dp_accounting
+
+    from dpmech.engines.profiles import PrivacyProfile
+
+
 # Below this delta Chernoff's bound says enough.
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
@@ -140,6 +201,8 @@ class PoissonAccountant(Accountant):
     integral finite is narrowed until they are as close as asked.
     """
 
+    immediate: ClassVar[bool] = True
+
     def __init__(self, release: PoissonRelease) -> None:
         self.release = release
         self.sensitivity = release.sensitivity
@@ -155,6 +218,36 @@ class PoissonAccountant(Accountant):
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
             raise self._too_wide(sigma, "delta", lower, upper)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
+
+    def start_for_mu(self, mu: float) -> float:
+        """As the central limit theorem has it."""
+        spread = self.release.sampling_prob * math.sqrt(self.release.steps) / mu
+        return self.sensitivity.upper / math.sqrt(math.log1p(spread**-2))
+
+    def renyi(self, sigma: float, order: int) -> float:
+        """That of one release, times their number."""
+        multiplier = quotient_down(sigma, self.sensitivity.upper)
+        one = sampled_divergence(self.release.sampling_prob, multiplier, order)
+        return rounded_up(Fraction(one) * self.release.steps)
+
+    def dp_event(self, sigma: float) -> "dp_accounting.DpEvent":
+        """So many sampled releases, their noise rounded down."""
+        import dp_accounting
+
+        noise = dp_accounting.GaussianDpEvent(quotient_down(sigma, self.sensitivity.upper))
+        sampled = dp_accounting.PoissonSampledDpEvent(self.release.sampling_prob, noise)
+        return dp_accounting.SelfComposedDpEvent(sampled, self.release.steps)
+
+    def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
+        """Known everywhere, whatever rel_error."""
+        from dpmech.engines.profiles import Composition, PrivacyProfile, SampledPart
+
+        del rel_error
+        release = self.release
+        multiplier = quotient_down(sigma, release.sensitivity.upper)
+        gap = release.sensitivity.relative_gap
+        part = SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap)
+        return PrivacyProfile(Composition(sampled=(part,)), self.guarantee, self.by, adjacency)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
         """The upper end, however far the lower one may be."""
@@ -256,6 +349,11 @@ class UserAccountant(Accountant):
         self.by = self.route.by
         self.guarantee = BOUND
 
+    @property
+    def joined(self) -> Bounds:
+        """The sensitivity is that of one release: all of them cost no less."""
+        return self.sensitivity.times_root(self.release.steps)
+
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         return self.route.delta(sigma, eps, tolerance=tolerance)
@@ -352,6 +450,11 @@ class TruncatedAccountant(Accountant):
             else None
         )
 
+    @property
+    def joined(self) -> Bounds:
+        """The sensitivity is that of one release: all of them cost no less."""
+        return self.sensitivity.times_root(self.release.steps)
+
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         upper = self.bounded_delta(sigma, eps, tolerance=tolerance).upper
@@ -421,6 +524,11 @@ class FixedAccountant(Accountant):
         )
         self._attained = least
         self._one_step = most if release.steps == 1 else None
+
+    @property
+    def joined(self) -> Bounds:
+        """The sensitivity is that of one release: all of them cost no less."""
+        return self.sensitivity.times_root(self.release.steps)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""

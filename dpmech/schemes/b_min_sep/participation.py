@@ -9,7 +9,6 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     Participation,
     Pattern,
-    RestLaw,
 )
 
 

@@ -39,13 +39,13 @@ class MinSepSampler(Sampler):
         size, steps = check_integer("dataset_size", dataset_size, minimum=1), check_steps(n)
         participation = MinSepSampling(min_sep, sampling_prob)
         participation.pattern(steps)
-        self._law = participation.rest_law
+        self._law = participation
         super().__init__(
             size,
             participation,
             steps,
             steps_per_epoch=whole_epoch(1, participation.sampling_prob) + participation.min_sep - 1,
-            expected_batch_size=participation.rest_law.rate * size,
+            expected_batch_size=participation.rate * size,
             rng=rng,
         )
 
@@ -55,7 +55,7 @@ class MinSepSampler(Sampler):
         self._drawn = 0
         if self._law.min_sep > 1:
             # Past the last step there are coins that no step tosses.
-            resting = coins(self._key, self.n, self._law.resting, self.dataset_size)
+            resting = coins(self._key, self.n, self._law.waiting, self.dataset_size)
             rests = groups(self._key, self._law.min_sep - 1, self.dataset_size)
             self._free[resting] = rests[resting] + 1
 

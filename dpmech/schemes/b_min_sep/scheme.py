@@ -20,6 +20,7 @@ from dpmech.schemes.b_min_sep.accountant import ChainCertifiedAccountant
 from dpmech.schemes.b_min_sep.participation import MinSepSampling
 from dpmech.schemes.b_min_sep.sampler import MinSepSampler
 from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.structure import Structure, not_built
 
 
 class BMinSepScheme(Scheme[MinSepSampling]):
@@ -63,6 +64,10 @@ class BMinSepScheme(Scheme[MinSepSampling]):
     def dataset_size_of(self, participation: MinSepSampling, batch_size: float) -> tuple[float, bool] | None:
         """Every example joins each step with the same probability, which may have been rounded."""
         return batch_size / participation.rate, False
+
+    def structure(self, participation: MinSepSampling) -> Structure:
+        """Samples alone tell."""
+        return Structure(not_fitted=not_built(participation), judged=False)
 
 
 SCHEME = BMinSepScheme()

@@ -63,11 +63,6 @@ class BallsInBins(Participation):
         """Whether there is one bin only."""
         return self.bins == 1
 
-    @property
-    def allocation_bins(self) -> int | None:
-        """The bins."""
-        return self.bins
-
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: that of FixedEpochs(n / b)."""
         return one_bin(self.bins, n)
@@ -123,16 +118,6 @@ class FreshBallsInBins(BallsInBins):
     ) -> Self:
         """Itself."""
         return super().__new__(cls, bins, fresh, max_examples_per_user=max_examples_per_user)
-
-    @property
-    def allocation_bins(self) -> None:
-        """None: no allocation serves the whole run."""
-        return None
-
-    @property
-    def epoch_bins(self) -> int:
-        """The bins."""
-        return self.bins
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: once an epoch, last in one and first in the next one at the closest."""
@@ -193,11 +178,6 @@ class UserBallsInBins(Participation):
     def examples(self) -> int:
         """All m may be in one lot."""
         return self.max_examples_per_user
-
-    @property
-    def user_bins(self) -> int:
-        """The bins."""
-        return self.bins
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support of one example: that of FixedEpochs(n / b)."""

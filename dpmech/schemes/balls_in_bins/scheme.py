@@ -15,7 +15,7 @@ from dpmech.engines import (
     Rdp,
     of_pattern,
 )
-from dpmech.mechanism import Mechanism, Strategy
+from dpmech.mechanism import Mechanism, Participation, Strategy
 from dpmech.numerics import FloatArray
 from dpmech.schemes.balls_in_bins.accountant import of_examples, of_fresh_bins, of_users
 from dpmech.schemes.balls_in_bins.participation import BallsInBins, FreshBallsInBins, UserBallsInBins
@@ -26,6 +26,7 @@ from dpmech.schemes.balls_in_bins.sampler import (
 )
 from dpmech.schemes.batch_rule import BatchRule
 from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.structure import Structure, not_built
 
 Bins = BallsInBins | UserBallsInBins
 
@@ -105,6 +106,22 @@ class BallsInBinsScheme(Scheme[Bins]):
         if isinstance(participation, UserBallsInBins) or participation.certain:
             return super().nodes_refusal(participation)
         return ""
+
+    def structure(self, participation: Bins) -> Structure:
+        """The mixture over the bins; with a new allocation every epoch noise has to be independent."""
+        if isinstance(participation, UserBallsInBins):
+            return Structure(not_fitted=not_built(participation), judged=False)
+        if participation.certain:
+            return Structure()
+        if isinstance(participation, FreshBallsInBins):
+            return Structure(cycle=1)
+        return Structure(bins=participation.bins)
+
+    def renewed(self, participation: Bins) -> Participation | None:
+        """For examples."""
+        if isinstance(participation, UserBallsInBins):
+            return None
+        return BallsInBins(participation.bins, fresh=True)
 
 
 SCHEME = BallsInBinsScheme()

@@ -59,16 +59,6 @@ class CyclicPoisson(Participation):
         """Whether everyone joins every step of the own group."""
         return self.sampling_prob == 1.0
 
-    @property
-    def release_prob(self) -> float:
-        """The sampling probability within the group whose turn it is."""
-        return self.sampling_prob
-
-    @property
-    def groups(self) -> int:
-        """The cycle."""
-        return self.cycle
-
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""
         return Pattern(n, 1)
@@ -140,16 +130,6 @@ class UserCyclicPoisson(Participation):
     def examples(self) -> int:
         """All m may be in one lot."""
         return self.max_examples_per_user
-
-    @property
-    def example_prob(self) -> float:
-        """The sampling probability within the group whose turn it is."""
-        return self.sampling_prob
-
-    @property
-    def groups(self) -> int:
-        """The cycle."""
-        return self.cycle
 
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""

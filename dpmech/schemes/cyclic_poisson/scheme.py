@@ -11,6 +11,7 @@ from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCycl
 from dpmech.schemes.poisson import of_examples, of_group, of_users
 from dpmech.schemes.releases import least_of_a_group
 from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.structure import Structure, as_of_one_example
 
 
 class CyclicPoissonScheme(Scheme[CyclicPoisson | UserCyclicPoisson]):
@@ -78,6 +79,13 @@ class CyclicPoissonScheme(Scheme[CyclicPoisson | UserCyclicPoisson]):
         if isinstance(participation, UserCyclicPoisson):
             return super().nodes_refusal(participation)
         return "whose profile is known everywhere at once"
+
+    def structure(self, participation: CyclicPoisson | UserCyclicPoisson) -> Structure:
+        """The turns of a group; of users what is best for one example is best for them."""
+        if isinstance(participation, UserCyclicPoisson):
+            refusal = as_of_one_example(participation, "CyclicPoisson")
+            return Structure(cycle=participation.cycle, not_fitted=refusal)
+        return Structure(cycle=participation.cycle)
 
 
 SCHEME = CyclicPoissonScheme()

@@ -13,6 +13,7 @@ from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, Single
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from dpmech.schemes.releases import unsampled
 from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.structure import Structure, as_of_one_example
 
 _DECLARED = (
     "a public number of examples that you write down: under ADD_REMOVE the real one is private, and which "
@@ -78,6 +79,12 @@ class FixedOrderScheme(Scheme[Participation]):
         """At the start of the pattern with the largest sum."""
         del participation
         return of_pattern(mechanism, all_starts=False)
+
+    def structure(self, participation: Participation) -> Structure:
+        """The pattern; of users what is best for one example is best for them."""
+        if participation.unit is None:
+            return Structure()
+        return Structure(not_fitted=as_of_one_example(participation, "MinSep"))
 
 
 SCHEME = FixedOrderScheme([EveryStep, SingleParticipation, MinSep, UserMinSep, FixedEpochs])

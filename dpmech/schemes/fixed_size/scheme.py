@@ -13,6 +13,7 @@ from dpmech.schemes.fixed_size.participation import FixedSizeLots
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
 from dpmech.schemes.releases import least_of_equals, unsampled
 from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.structure import Structure, independent_noise_only
 
 
 class FixedSizeScheme(Scheme[FixedSizeLots]):
@@ -52,10 +53,9 @@ class FixedSizeScheme(Scheme[FixedSizeLots]):
         del n
         return BatchRule(None, dataset_size=participation.dataset_size, exactly=participation.lot_size)
 
-    def dataset_size_of(self, participation: FixedSizeLots, batch_size: float) -> tuple[float, bool] | None:
-        """The claim states it."""
-        del batch_size
-        return float(participation.dataset_size), False
+    def structure(self, participation: FixedSizeLots) -> Structure:
+        """Independent noise."""
+        return Structure(not_fitted=independent_noise_only(participation))
 
 
 SCHEME = FixedSizeScheme()

@@ -40,6 +40,7 @@ class Poisson(Participation):
     dataset_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
+    every_step_alike: ClassVar[bool] = True
     plan_name: ClassVar[str] = "poisson"
 
     def __new__(
@@ -68,11 +69,6 @@ class Poisson(Participation):
     def certain(self) -> bool:
         """Whether everyone joins every step."""
         return self.sampling_prob == 1.0
-
-    @property
-    def release_prob(self) -> float:
-        """The sampling probability."""
-        return self.sampling_prob
 
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""
@@ -133,11 +129,6 @@ class UserPoisson(Participation):
     def examples(self) -> int:
         """All m may be in one lot."""
         return self.max_examples_per_user
-
-    @property
-    def example_prob(self) -> float:
-        """The sampling probability."""
-        return self.sampling_prob
 
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""

@@ -12,6 +12,7 @@ from dpmech.schemes.poisson.participation import Poisson, UserPoisson
 from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
 from dpmech.schemes.releases import least_of_equals
 from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.structure import Structure, independent_noise_only
 
 
 class PoissonScheme(Scheme[Poisson | UserPoisson]):
@@ -73,6 +74,12 @@ class PoissonScheme(Scheme[Poisson | UserPoisson]):
         if isinstance(participation, UserPoisson):
             return super().nodes_refusal(participation)
         return "whose profile is known everywhere at once"
+
+    def structure(self, participation: Poisson | UserPoisson) -> Structure:
+        """Independent noise; every step may be joined."""
+        if isinstance(participation, UserPoisson):
+            return Structure(not_fitted=independent_noise_only(participation))
+        return Structure(cycle=1)
 
 
 SCHEME = PoissonScheme()

@@ -11,6 +11,7 @@ from dpmech.numerics import product_down
 from dpmech.schemes.batch_rule import BatchRule
 from dpmech.schemes.releases import least_of_equals
 from dpmech.schemes.scheme import Scheme
+from dpmech.schemes.structure import Structure, independent_noise_only
 from dpmech.schemes.truncated_poisson.participation import TruncatedPoisson
 from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
 
@@ -48,12 +49,14 @@ class TruncatedPoissonScheme(Scheme[TruncatedPoisson]):
         del n
         return BatchRule(None, dataset_size=participation.dataset_size, largest=participation.max_lot_size)
 
-    def dataset_size_of(
-        self, participation: TruncatedPoisson, batch_size: float
-    ) -> tuple[float, bool] | None:
-        """The claim states it."""
-        del batch_size
-        return float(participation.dataset_size), False
+    def batch_size_of(self, participation: TruncatedPoisson, planned: float) -> float:
+        """The mean size of a batch, cut down where it is too large."""
+        del planned
+        return participation.truncation.expected_lot_size
+
+    def structure(self, participation: TruncatedPoisson) -> Structure:
+        """Independent noise."""
+        return Structure(not_fitted=independent_noise_only(participation))
 
 
 SCHEME = TruncatedPoissonScheme()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.engines.renyi import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
+from dpmech.engines.losses.accountants import sampled_divergence
+from dpmech.engines.renyi import best_order, budget_at, delta_at, epsilon_at
 
 ULP = mpmath.mpf(2) ** -52
 CASES = list(itertools.product((2, 3, 17, 400), (1e-3, 0.4, 6.0), (1e-12, 1e-5, 0.2)))

@@ -11,6 +11,7 @@ import dpmech as dm
 from dpmech.composition import currencies
 from dpmech.composition.currencies import _calibrated_epsilon, _squared_mu, _squared_ratio
 from dpmech.engines.gaussian import gaussian_sigma
+from dpmech.engines.losses import accountants as poisson_accountant
 from dpmech.schemes import accountant_for
 from tests.support import oracles
 
@@ -71,7 +72,7 @@ def test_curves_of_a_gaussian_budget_are_those_of_no_more_noise(monkeypatch):
 def test_sampled_releases_are_priced_at_no_more_noise_than_they_have(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        currencies, "sampled_divergence", lambda q, s, order: asked.append((q, s, order)) or 0.125
+        poisson_accountant, "sampled_divergence", lambda q, s, order: asked.append((q, s, order)) or 0.125
     )
     filtering = dm.RenyiCurrency(8).filter(dm.PrivacyBudget(4.0, 1e-5))
     strategy, participation = dm.BandedToeplitz(30, [1.0, 0.5, 0.3]), dm.CyclicPoisson(0.1, 3)

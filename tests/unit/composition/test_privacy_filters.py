@@ -13,7 +13,8 @@ import pytest
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
 from dpmech.engines.gaussian import gaussian_epsilon
-from dpmech.engines.renyi import best_order, budget_at, delta_at, epsilon_at, sampled_divergence
+from dpmech.engines.losses.accountants import sampled_divergence
+from dpmech.engines.renyi import best_order, budget_at, delta_at, epsilon_at
 from tests.support import oracles
 from tests.support.announced import whole
 

@@ -96,7 +96,7 @@ def test_delta_is_the_larger_direction_and_no_more_than_one_gaussian(matrix, eps
 @pytest.mark.parametrize("sigma", [0.7, 1.3])
 def test_divergences_are_those_of_the_formula_rounded_up(order, square, sigma):
     for matrix in (equal(40, square), uneven(6, square), equal(3, square, 0.9)):
-        found = accountant(sigma**2 * matrix).divergence(sigma, order)
+        found = accountant(sigma**2 * matrix).renyi(sigma, order)
         trace, mean = float(np.trace(matrix)) / len(matrix), float(matrix.mean())
         top = matrix.diagonal().max()
         remove = log_moment(matrix, order) / (order - 1)
@@ -120,7 +120,7 @@ def test_two_bins_are_never_below_their_integrals(scale):
             math.log(chances @ ratio**order) / (order - 1),
             math.log(chances @ ratio ** (1 - order)) / (order - 1),
         )
-        assert exact <= bound.divergence(1.0, order) <= 1.5 * exact
+        assert exact <= bound.renyi(1.0, order) <= 1.5 * exact
 
 
 @pytest.mark.parametrize("eps", [0.5, 3.0])
@@ -218,7 +218,7 @@ def test_averages_are_rounded_up():
 @pytest.mark.parametrize("order", [2, 3, 17, 100])
 def test_a_divergence_is_above_its_formula_to_the_last_digit(order):
     for matrix in (TWO, equal(5, 0.7, 0.2), uneven(9, 0.4)):
-        bound = accountant(matrix).divergence(1.0, order)
+        bound = accountant(matrix).renyi(1.0, order)
         with mp.workdps(50):
             remove = exact_log_moment(matrix, order) / (order - 1)
             terms = [mp.mpf(float(one)) for one in matrix.ravel()]

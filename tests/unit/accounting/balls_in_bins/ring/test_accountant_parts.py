@@ -31,15 +31,15 @@ class TestRing:
     @pytest.mark.parametrize("sigma", [0.4, 1.0, 3.0])
     def test_the_ring_is_at_sigma_one_whatever_sigma_it_was_fitted_at(self, sigma):
         one = small_accountant()
-        above = one._ring(sigma, 1.0).profile() - one.profile
+        above = one._ring(sigma, 1.0).profile() - one.covariance
         assert np.all(above >= 0.0)
-        assert np.sum(above) <= 0.05 * np.sum(one.profile)
+        assert np.sum(above) <= 0.05 * np.sum(one.covariance)
         assert np.sum(above) > 1e-6
 
     def test_the_text_says_by_how_much_it_over_states(self):
         one = small_accountant()
         ring = dataclasses.replace(one._ring(1.0, 1.0), constant=0.25)
-        excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.profile)) / np.sum(one.profile)
+        excess = 100.0 * (np.sum(ring.profile()) - np.sum(one.covariance)) / np.sum(one.covariance)
         assert excess > 1.0
         by = one._described(ring)
         assert by.facts == {
