@@ -44,10 +44,9 @@ import scipy
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.gaussian_mixture import log_tail_factor
-from dpmech.engines.losses import Loss, transform
+from dpmech.engines.losses import FixedDraw, Loss, transform
 from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.mechanism import FixedDraw
 from dpmech.numerics import BOUND, UNIT, Bounds, FloatArray, Provenance, next_up, quotient_down, spend, sum_up
 
 _ULP = 2.0**-52

@@ -2,7 +2,6 @@
 
 from dpmech.mechanism import workloads
 from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unit, Unstated
-from dpmech.mechanism.fixed_draw import FixedDraw
 from dpmech.mechanism.mechanism import Mechanism, mechanism_of, sensitivity
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.mechanism.noise_multiplier import noise_multiplier, sigma_use
@@ -45,7 +44,6 @@ from dpmech.mechanism.strategies import (
     square_root_coefs,
 )
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
-from dpmech.mechanism.truncation import Truncation
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [
@@ -58,7 +56,6 @@ __all__ = [
     "Dense",
     "Diagonal",
     "EveryStep",
-    "FixedDraw",
     "Identity",
     "InverseSquareRoot",
     "LambdaCGD",
@@ -69,7 +66,6 @@ __all__ = [
     "ScaledToeplitz",
     "SquareRoot",
     "Strategy",
-    "Truncation",
     "Unit",
     "Unstated",
     "Workload",

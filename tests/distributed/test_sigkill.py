@@ -109,7 +109,7 @@ def train(case, cal, folder, rank, tell):
             cal,
             1.0,
             loss=loss if case.functional else None,
-            expected_batch_size=SIZE * (case.participation.release_prob or 1 / EPOCH),
+            expected_batch_size=SIZE * getattr(case.participation, "sampling_prob", 1 / EPOCH),
             max_physical_batch_size=case.most,
             **({"rng": "secure"} if case.secure else seeds),
         )

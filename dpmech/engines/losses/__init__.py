@@ -18,7 +18,14 @@ from dpmech.engines.losses.direction import Direction
 from dpmech.engines.losses.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
 from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.prv import PrvAccountant
-from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.engines.losses.release import (
+    FixedDraw,
+    FixedRelease,
+    PoissonRelease,
+    TruncatedRelease,
+    Truncation,
+    UserRelease,
+)
 from dpmech.engines.losses.transform import transform
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "ComposedLoss",
     "Direction",
     "FixedAccountant",
+    "FixedDraw",
     "FixedRelease",
     "JointMoments",
     "LatticeLoss",
@@ -38,6 +46,7 @@ __all__ = [
     "PrvAccountant",
     "TruncatedAccountant",
     "TruncatedRelease",
+    "Truncation",
     "UserAccountant",
     "UserRelease",
     "compose_all",

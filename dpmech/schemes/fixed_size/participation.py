@@ -4,13 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
+from dpmech.engines import FixedDraw
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import (
-    FixedDraw,
-    Participation,
-    Pattern,
-)
+from dpmech.mechanism import Participation, Pattern
 
 _LARGEST_DATASET = 1 << 53
 

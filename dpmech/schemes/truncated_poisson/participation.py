@@ -5,13 +5,10 @@ import functools
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
+from dpmech.engines import Truncation
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
-from dpmech.mechanism import (
-    Participation,
-    Pattern,
-    Truncation,
-)
+from dpmech.mechanism import Participation, Pattern
 
 _LARGEST_DATASET = 1 << 53
 

@@ -128,7 +128,7 @@ def test_examples_that_rest(tmp_path):
     certificate = dm.Certificate.load(path)
     assert certificate.participation.min_sep == 3
     assert certificate.participation.sampling_prob == pytest.approx(0.1)
-    assert certificate.participation.rest_law.rate == pytest.approx(1 / 12)
+    assert certificate.participation.rate == pytest.approx(1 / 12)
     refused = run("calibrate", *given)
     assert refused.exit_code == 2
     assert "missing: --separation" in refused.stderr

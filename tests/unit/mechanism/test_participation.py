@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.mechanism import Registry
 from dpmech.mechanism.participation import Pattern, forget, kinds, register
+from dpmech.schemes import scheme_of
+from dpmech.schemes.structure import Structure
 
 ALL = [
     dm.EveryStep(),
@@ -120,11 +121,10 @@ def test_which_schemas_are_random():
     assert {type(schema) for schema in ALL if schema.users_together} == {dm.UserCyclicPoisson}
     sized = [schema for schema in ALL if schema.add_remove_refused]
     fixed = [schema for schema in sized if schema.replace_one_proved]
-    assert [(one.fixed_draw.lot_size, one.fixed_draw.dataset_size) for one in fixed] == [(4, 20)]
-    assert fixed == [schema for schema in ALL if schema.zero_out_refused or schema.fixed_draw]
+    assert [(one.lot_size, one.dataset_size) for one in fixed] == [(4, 20)]
+    assert fixed == [schema for schema in ALL if schema.zero_out_refused]
     cut = [schema for schema in sized if schema not in fixed]
     assert [(one.truncation.max_lot_size, one.truncation.dataset_size) for one in cut] == [(4, 20)]
-    assert {one.truncation for one in ALL if one not in cut} == {None}
 
 
 def test_numpy_integers_become_ints():
@@ -195,24 +195,24 @@ def test_only_participations_are_participations(value):
 
 
 @pytest.mark.parametrize(
-    ("schema", "prob", "groups", "bins", "releases"),
+    ("schema", "cycle", "bins", "releases"),
     [
-        (dm.EveryStep(), None, None, None, 1),
-        (dm.SingleParticipation(), None, None, None, 1),
-        (dm.MinSep(3), None, None, None, 1),
-        (dm.FixedEpochs(4), None, None, None, 1),
-        (dm.Poisson(0.1), 0.1, None, None, 12),
-        (dm.CyclicPoisson(0.1, 3), 0.1, 3, None, 4),
-        (dm.CyclicPoisson(0.1, 5), 0.1, 5, None, 3),
-        (dm.CyclicPoisson(0.1, 20), 0.1, 20, None, 1),
-        (dm.BallsInBins(3), None, None, 3, 1),
-        (dm.BallsInBins(1), None, None, 1, 1),
-        (dm.FreshBallsInBins(3), None, None, None, 1),
+        (dm.EveryStep(), None, None, 1),
+        (dm.SingleParticipation(), None, None, 1),
+        (dm.MinSep(3), None, None, 1),
+        (dm.FixedEpochs(4), None, None, 1),
+        (dm.Poisson(0.1), 1, None, 12),
+        (dm.CyclicPoisson(0.1, 3), 3, None, 4),
+        (dm.CyclicPoisson(0.1, 5), 5, None, 3),
+        (dm.CyclicPoisson(0.1, 20), 20, None, 1),
+        (dm.BallsInBins(3), None, 3, 1),
+        (dm.BallsInBins(1), None, None, 1),
+        (dm.FreshBallsInBins(3), 1, None, 1),
     ],
     ids=repr,
 )
-def test_how_chance_decides(schema, prob, groups, bins, releases):
-    assert (schema.release_prob, schema.groups, schema.allocation_bins) == (prob, groups, bins)
+def test_how_chance_decides(schema, cycle, bins, releases):
+    assert scheme_of(schema).structure(schema) == Structure(bins, cycle)
     assert schema.releases(12) == releases
     assert schema.unrestricted is (type(schema) is dm.EveryStep)
 
@@ -355,29 +355,12 @@ def test_names_that_are_taken_are_refused(monkeypatch, field, value):
         register(Weekly)
 
 
-def test_a_registry_has_one_entry_for_a_kind():
-    registry = Registry("a colour")
-    registry.add(dm.MinSep, "blue")
-    assert registry.find(dm.MinSep(3)) == "blue"
-    assert registry.find(dm.EveryStep()) is None
-    with pytest.raises(dm.InvalidParameterError, match="kind must be one without a colour"):
-        registry.add(dm.MinSep, "red")
-    for kind in (int, dm.MinSep(3), "MinSep"):
-        with pytest.raises(dm.InvalidParameterError, match="kind must be a class of participations"):
-            registry.add(kind, "red")
-    registry.remove(dm.MinSep)
-    assert registry.find(dm.MinSep(3)) is None
-    with pytest.raises(dm.InvalidParameterError, match="kind must be one with a colour"):
-        registry.remove(dm.MinSep)
-
-
 def test_a_fresh_allocation_by_either_name():
     assert dm.BallsInBins(3, fresh=True) == dm.FreshBallsInBins(3)
     assert type(dm.BallsInBins(3, fresh=True)) is dm.FreshBallsInBins
     assert dm.BallsInBins(3, fresh=False) == dm.BallsInBins(3) != dm.FreshBallsInBins(3)
     assert type(dm.BallsInBins(3)) is dm.BallsInBins
     assert (dm.BallsInBins(3).fresh, dm.FreshBallsInBins(3).fresh) == (False, True)
-    assert (dm.BallsInBins(3).epoch_bins, dm.FreshBallsInBins(3).epoch_bins) == (None, 3)
     for schema in (dm.BallsInBins(3), dm.FreshBallsInBins(3)):
         again = pickle.loads(pickle.dumps(schema))
         assert (again, type(again)) == (schema, type(schema))

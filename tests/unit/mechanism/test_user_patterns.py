@@ -151,8 +151,8 @@ def test_what_is_not_covered_is_refused(call, error, words):
 def test_examples_of_users_in_bins_of_their_own():
     two = dm.BallsInBins(4, max_examples_per_user=2)
     assert two == dm.UserBallsInBins(4, 2)
-    assert (two.allocation_bins, two.user_bins, two.examples, two.unit) == (None, 4, 2, dm.Unit.USER)
-    assert (dm.BallsInBins(4).user_bins, dm.UserBallsInBins(1, 3).certain, two.certain) == (None, True, False)
+    assert (two.bins, two.examples, two.unit) == (4, 2, dm.Unit.USER)
+    assert (dm.UserBallsInBins(1, 3).certain, two.certain) == (True, False)
     assert two.prefix(12, 5) == (two, 8)
     assert "one of 4 bins" in two.duty(12)
     assert "at most 2 examples" in two.duty(12)

@@ -42,7 +42,7 @@ def test_histories_have_the_law_of_the_claim():
     lots = list(sampler)
     assert p_value(histories(lots)) > ALPHA
     # Every lot has the same expected size, the first one too.
-    rate = dm.MinSepSampling(B, P).rest_law.rate
+    rate = dm.MinSepSampling(B, P).rate
     assert min(stats.binomtest(len(lot), SIZE, rate).pvalue for lot in lots) > ALPHA
 
 
@@ -58,7 +58,7 @@ def test_another_law_is_found_out(fault):
     rng = np.random.default_rng(6)
     size = 400_000 if fault == "three percent more" else SIZE
     short, more = fault == "one step too short", 1.03 if fault == "three percent more" else 1.0
-    resting = rng.random(size) < dm.MinSepSampling(B, P).rest_law.resting
+    resting = rng.random(size) < dm.MinSepSampling(B, P).waiting
     free = np.where(resting & (fault != "all free at first"), rng.integers(1, B, size=size), 0)
     lots = []
     for step in range(N):

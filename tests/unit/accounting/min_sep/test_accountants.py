@@ -9,7 +9,6 @@ from scipy import special
 
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
-from dpmech.mechanism import RestLaw
 
 IMPORTANCE = dm.Importance(rel_error=0.02)
 
@@ -110,9 +109,9 @@ def histories(n, b, rest_law):
 def test_plain_draws_agree():
     n, b, p, sigma, eps = 12, 3, 0.2, 2.0, 1.0
     strategy, rng = dm.SquareRoot(n, b), np.random.default_rng(8)
-    rows, probs = histories(n, b, RestLaw(b, p))
+    rows, probs = histories(n, b, dm.MinSepSampling(b, p))
     assert probs.sum() == pytest.approx(1.0, rel=1e-12)
-    assert probs @ rows == pytest.approx(np.full(n, RestLaw(b, p).rate), rel=1e-12)
+    assert probs @ rows == pytest.approx(np.full(n, dm.MinSepSampling(b, p).rate), rel=1e-12)
     means = rows @ strategy.to_dense().T / sigma
     offsets = np.log(probs) - 0.5 * np.sum(means**2, axis=1)
     hits, squares, count = 0.0, 0.0, 0

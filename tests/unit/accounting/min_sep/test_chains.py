@@ -49,7 +49,7 @@ STRATEGIES = [
 def test_the_law_written_out_is_stationary():
     steps, law = written_out(N, B, P)
     assert math.isclose(law.sum(), 1.0, rel_tol=1e-12)
-    np.testing.assert_allclose(law @ steps, dm.MinSepSampling(B, P).rest_law.rate, rtol=1e-12)
+    np.testing.assert_allclose(law @ steps, dm.MinSepSampling(B, P).rate, rtol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda one: type(one).__name__)
