@@ -9,16 +9,18 @@ from types import ModuleType as _ModuleType
 
 from dpmech import samplers
 from dpmech.auditing import CurveAudit, audit_profile, canary_scores, empirical_epsilon, one_run_epsilon
-from dpmech.calibration import Calibration, calibrate_sigma, certify_sigma
-from dpmech.certificates import (
-    Certificate,
-    Claim,
-    Continuity,
-    Evidence,
-    Kept,
-    Randomness,
-    RunRecord,
-    Uniqueness,
+from dpmech.calibration import (
+    AdvantageTarget,
+    AttackTarget,
+    Calibration,
+    GaussianTarget,
+    RiskCalibration,
+    calibrate_sigma,
+    calibrate_sigma_to,
+    certify_sigma,
+    delta,
+    epsilon,
+    profile,
 )
 from dpmech.composition import (
     BlockClipping,
@@ -31,6 +33,18 @@ from dpmech.composition import (
     RenyiCurrency,
     executed_epsilon,
     join,
+)
+from dpmech.documents import (
+    Certificate,
+    Claim,
+    Continuity,
+    Evidence,
+    Kept,
+    Policy,
+    Randomness,
+    RunRecord,
+    Uniqueness,
+    new_key,
 )
 from dpmech.engines import (
     Certified,
@@ -45,7 +59,6 @@ from dpmech.engines import (
     Prv,
     Rdp,
 )
-from dpmech.evaluation import delta, epsilon, profile
 from dpmech.exceptions import (
     CertificateError,
     DpmechError,
@@ -87,13 +100,6 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
 from dpmech.plans import TrainingPlan
-from dpmech.risk_targets import (
-    AdvantageTarget,
-    AttackTarget,
-    GaussianTarget,
-    RiskCalibration,
-    calibrate_sigma_to,
-)
 from dpmech.schemes.b_min_sep import MinSepSampling
 from dpmech.schemes.balls_in_bins import BallsInBins, FreshBallsInBins, UserBallsInBins
 from dpmech.schemes.cyclic_poisson import CyclicPoisson, UserCyclicPoisson
@@ -101,8 +107,7 @@ from dpmech.schemes.fixed_order import FixedEpochs, MinSep, SingleParticipation,
 from dpmech.schemes.fixed_size import FixedSizeLots
 from dpmech.schemes.poisson import Poisson, UserPoisson
 from dpmech.schemes.truncated_poisson import TruncatedPoisson
-from dpmech.signing import new_key, sign
-from dpmech.verifying import Check, Policy, Verification, verify
+from dpmech.verifying import Check, Verification, sign, verify
 
 __all__ = [
     "BLT",

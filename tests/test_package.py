@@ -297,8 +297,6 @@ def test_nothing_stands_flat_that_has_a_room():
     assert flat == {
         "__init__",
         "__main__",
-        "calibration",
-        "evaluation",
         "exceptions",
         "files",
         "free_text",

@@ -1,10 +1,9 @@
 """Auditing: published claims beside certified numbers, and lower bounds on eps from runs."""
 
 from dpmech.auditing.many_runs import empirical_epsilon
-from dpmech.auditing.one_run import canary_scores, one_run_epsilon
+from dpmech.auditing.one_run import CurveAudit, audit_profile, canary_scores, one_run_epsilon
 from dpmech.auditing.published import Finding, PublishedClaim, audit
 from dpmech.auditing.shuffled import Shuffled, shuffled_epsilon
-from dpmech.auditing.whole_curve import CurveAudit, audit_profile
 
 __all__ = [
     "CurveAudit",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpmech.auditing.shuffled import Shuffled, shuffled_epsilon
+from dpmech.calibration import epsilon
 from dpmech.composition import Join
 from dpmech.engines import Method, Prv, Rdp
-from dpmech.evaluation import epsilon
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.guards import check_delta, check_eps, check_integer, check_name, check_real, check_sigma
 from dpmech.mechanism import Adjacency, Identity, Participation, Strategy

@@ -9,7 +9,6 @@ import click
 import numpy as np
 
 from dpmech.calibration import Calibration, calibrate_sigma
-from dpmech.certificates import ProfileNodes
 from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_free, force_option, save_certificate
 from dpmech.cli.options import NAMES, ResolvedPlan, chosen_strategy, plan_options, resolve, strategy_options
@@ -17,6 +16,7 @@ from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import document, emit, progress_bar, sheet, warn
 from dpmech.cli.results import allocation_notes, attempted, cells_of, numbers_of, plan_notes
 from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.documents import ProfileNodes
 from dpmech.engines import Importance, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, PrivacyBudget, Unit

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
+from dpmech.documents import Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.files import parse_json, read_bytes, write_bytes
 from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dpmech.calibration import Calibration, certify_sigma
+from dpmech.calibration import Calibration, certify_sigma, delta, epsilon
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import force_option, save_certificate
@@ -26,7 +26,6 @@ from dpmech.cli.printing import document, emit, progress_bar, sheet, warn
 from dpmech.cli.results import as_data, attempted, cells_of, plan_notes
 from dpmech.cli.workers import chosen_executor, worker_options
 from dpmech.engines import Method
-from dpmech.evaluation import delta, epsilon
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, Strategy, sensitivity, sigma_use
 from dpmech.mechanism import noise_multiplier as noise_multiplier_of

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command, Group, MissingOptionsError, Refusal, plain
 from dpmech.cli.files import read_certificate, read_ledger
 from dpmech.cli.options import output_options
@@ -24,6 +23,7 @@ from dpmech.composition import (
     RenyiCurrency,
     locked,
 )
+from dpmech.documents import Certificate
 from dpmech.engines import DiscreteGaussian
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.free_text import on_one_line

@@ -13,7 +13,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from dpmech.calibration import calibrate_sigma
-from dpmech.certificates import Certificate
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command, plain
 from dpmech.cli.files import drawable, force_option, save_certificate, save_figure, save_strategy
@@ -22,6 +21,7 @@ from dpmech.cli.parameters import OneOf, Reals, Target
 from dpmech.cli.printing import Column, Report, Row, document, emit, progress_bar, shown, stacked, warn, width
 from dpmech.cli.results import BASELINE, Baseline, as_data, attempted, baseline_of, error_of, plan_notes
 from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
+from dpmech.documents import Certificate
 from dpmech.exceptions import InvalidParameterError
 from dpmech.fitting import Fit, check_family
 from dpmech.fitting import optimize as fit_strategy

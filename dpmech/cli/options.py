@@ -8,6 +8,7 @@ import click
 
 from dpmech.cli.commands import MissingOptionsError
 from dpmech.cli.parameters import OneOf, Real, Reals, Whole
+from dpmech.documents import PublicKey
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import MOST_STEPS, check_delta, check_eps, check_real
@@ -26,7 +27,6 @@ from dpmech.plans import (
     read_strategy,
     samplings,
 )
-from dpmech.signing import PublicKey
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Option = Callable[[Any], Any]

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from dpmech.certificates import Certificate, Document, read_text
 from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.formats import exit_code
@@ -17,12 +16,12 @@ from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import document, emit, in_a_log, progress_bar
 from dpmech.cli.results import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.documents import Certificate, Document, PublicKey, read_text
 from dpmech.exceptions import InvalidParameterError
 from dpmech.free_text import on_one_line
 from dpmech.numerics import metered
 from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
 from dpmech.reports import as_json as as_data
-from dpmech.signing import PublicKey
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification, signature_check
 from dpmech.verifying import verify as verify_document
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from dpmech.certificates import Certificate
+from dpmech.calibration import profile
 from dpmech.cli.commands import Command
 from dpmech.cli.files import drawable, read_claim, save_figure
 from dpmech.cli.options import output_options
@@ -17,8 +17,8 @@ from dpmech.cli.parameters import Real, Target
 from dpmech.cli.printing import document, emit, progress_bar, warn
 from dpmech.cli.results import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.documents import Certificate
 from dpmech.engines import PrivacyProfile
-from dpmech.evaluation import profile
 from dpmech.free_text import on_one_line
 from dpmech.numerics import typed, up
 from dpmech.reports import Finding, findings

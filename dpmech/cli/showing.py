@@ -6,7 +6,6 @@ from typing import Any
 import click
 from rich.text import Text
 
-from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.cli.commands import Command, Refusal, plain, told
 from dpmech.cli.files import read_document
 from dpmech.cli.ledgers import ledger_record, ledger_text
@@ -14,6 +13,7 @@ from dpmech.cli.options import output_options
 from dpmech.cli.printing import document, emit, warn
 from dpmech.cli.results import as_data
 from dpmech.composition import Ledger
+from dpmech.documents import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.free_text import on_one_line
 

@@ -1,4 +1,6 @@
-r"""Privacy filters: what may still be released when every choice may look at all results so far.
+r"""Privacy filters: what may still be released, by Gaussian DP, a Renyi order, or (eps, delta) claims.
+
+Privacy filters: what may still be released when every choice may look at all results so far.
 
 Plain composition theorems fix the mechanisms beforehand. Where the next one, or whether there is a next
 one, depends on what came out, only a filter counts: every release has a price, known when it is added, and
@@ -22,20 +24,41 @@ holds is the budget that the limit stands for: not less, also where less was spe
 
 Composed loss distributions are no filter: each path may stay below (eps, delta), and the choice among them
 not. Interactive releases (training runs) may overlap in time (Haney et al. 2023).
+
+The currencies of a ledger with a budget: Gaussian DP, a Renyi order, and (eps, delta) claims.
+
+Why each is a privacy filter is said and proved in `privacy_filters`.
 """
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, TypeAlias
 
-from dpmech.certificates import Claim
-from dpmech.guards import check_delta
+from dpmech.documents import Claim
+from dpmech.engines import (
+    Accountant,
+    Rdp,
+    best_order,
+    budget_at,
+    delta_at,
+    epsilon_at,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_sigma,
+)
+from dpmech.exceptions import (
+    InvalidParameterError,
+    NumericalError,
+    UnattainableBudgetError,
+    UnsupportedCombinationError,
+)
+from dpmech.guards import check_delta, check_integer, check_real
 from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import rounded_down
-
-__all__ = ["Currency", "Price", "PrivacyFilter", "Remaining", "Spent"]
+from dpmech.numerics import quotient_down, root_down, root_up, rounded_down, rounded_up
+from dpmech.schemes import accountant_for
 
 # One number for every limit of the filter, rounded up.
 Price: TypeAlias = tuple[float, ...]
@@ -173,3 +196,260 @@ class PrivacyFilter(abc.ABC):
 
     def _left_down(self, spent: Spent) -> Price:
         return tuple(max(0.0, rounded_down(left)) for left in self.left(spent))
+
+
+_ULP = 2.0**-52
+_LARGEST_ORDER = 10_000
+# The noise that goes with it is the largest that dpmech calibrates.
+_SMALLEST_MU = 1e-15
+# How far below the exact value a search for a stated eps starts; that a release calibrated to it fits is
+# checked for each candidate, and no guarantee rests on this number.
+_GAP = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class GdpCurrency(Currency):
+    """Gaussian differential privacy: the sum of mu^2. Takes unsampled releases, and loses nothing on them.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), currency=dm.GdpCurrency()).currency
+        GdpCurrency()
+    """
+
+    def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
+        """Limit: the largest mu^2 whose exact curve meets the budget."""
+        return _GdpFilter(self, budget, (_squared_mu(budget.eps, budget.delta),))
+
+
+@dataclasses.dataclass(frozen=True)
+class RenyiCurrency(Currency):
+    """Renyi divergence at one order: takes unsampled, Poisson-sampled and Balls-in-Bins releases.
+
+    Args:
+        order: an integer in [2, 10000]; None takes the one with the most room for Gaussian releases in the
+            budget of the ledger. Rare sampling with little noise wants a lower one.
+
+    Example:
+        >>> import dpmech as dm
+        >>> ledger = dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), currency=dm.RenyiCurrency())
+        >>> ledger.would_exceed(dm.calibrate_sigma(dm.Identity(4), 2.0, 1e-6))
+        False
+    """
+
+    order: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.order is not None:
+            # A Python int: coefficients of this order do not fit into 64 bits.
+            order = check_integer("order", self.order, minimum=2, maximum=_LARGEST_ORDER)
+            object.__setattr__(self, "order", order)
+
+    def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
+        """Limit: the largest divergence that meets the budget."""
+        order = best_order(budget.eps, budget.delta) if self.order is None else self.order
+        if order is None or (room := budget_at(order, budget.eps, budget.delta)) <= 0.0:
+            raise InvalidParameterError(
+                "order", self.order, f"an order at which {budget!r} leaves room (larger for small eps)"
+            )
+        return _RenyiFilter(RenyiCurrency(order), budget, (room,))
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimCurrency(Currency):
+    """The (eps, delta) of every claim: takes all releases.
+
+    Args:
+        slack: 0 for basic composition; or the part of the budget's delta, in (0, 1), that is set aside so
+            that the eps of many small claims add up like a root of the sum of their squares.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), currency=dm.ClaimCurrency()).currency
+        ClaimCurrency(slack=0.0)
+    """
+
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        checked = check_real("slack", self.slack, minimum=0.0, maximum=1.0, open_maximum=True)
+        object.__setattr__(self, "slack", checked)
+
+    def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
+        """Limits: on eps (or on eps^2 / 2), and on delta."""
+        if self.slack == 0.0:
+            return _ClaimFilter(self, budget, (budget.eps, budget.delta))
+        rest = rounded_down(Fraction(budget.delta) - Fraction(self.slack))
+        # The quotient is rounded once, and the product with the rest of 4 units once more.
+        orders = [1.0 + 2.0 ** (step / 32.0) for step in range(-128, 449)]
+        room = max(budget_at(order, budget.eps, self.slack) / order * (1.0 - 2.0 * _ULP) for order in orders)
+        if rest <= 0.0 or room <= 0.0:
+            raise InvalidParameterError(
+                "slack", self.slack, f"0, or a part of delta={budget.delta!r} that leaves room for {budget!r}"
+            )
+        return _ClaimFilter(self, budget, (room, rest))
+
+
+_CURRENCIES: tuple[type[Currency], ...] = (GdpCurrency, RenyiCurrency, ClaimCurrency)
+
+
+def check_currency(value: object) -> Currency:
+    """Return a currency, else raise InvalidParameterError."""
+    if not isinstance(value, _CURRENCIES):
+        raise InvalidParameterError(
+            "currency", value, "None, dm.GdpCurrency(), dm.RenyiCurrency() or dm.ClaimCurrency()"
+        )
+    return value
+
+
+def currency_from(settings: dict[str, Any]) -> Currency:
+    """Rebuild a currency from `PrivacyFilter.settings`; unknown types and fields are refused."""
+    kinds = {kind.__name__: kind for kind in _CURRENCIES}
+    fields = {name: value for name, value in settings.items() if name != "type"}
+    kind = kinds.get(settings["type"])
+    if kind is None or set(fields) != {field.name for field in dataclasses.fields(kind)}:
+        raise InvalidParameterError("currency", settings, f"one of {', '.join(kinds)} with its own settings")
+    return kind(**fields)
+
+
+class _GdpFilter(PrivacyFilter):
+    def price(self, name: str, claim: Claim) -> Price:
+        accountant = accountant_for(claim.mechanism, None)
+        if accountant.amplified:
+            raise UnsupportedCombinationError(
+                f"{name!r} samples its batches, and has no price as Gaussian differential privacy",
+                supported="Ledger(budget=..., currency=dm.RenyiCurrency()) or dm.ClaimCurrency()",
+            )
+        return (rounded_up(_squared_ratio(accountant, claim)),)
+
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
+        return Remaining(root_down(left[0]), left, self)
+
+    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
+        return _calibrated_epsilon(remaining.mu, delta)
+
+    def curve_epsilon(self, delta: float) -> float:
+        return gaussian_epsilon(quotient_down(1.0, root_up(self.limits[0])), delta, safe=True)
+
+    def curve_delta(self, eps: float) -> float:
+        return gaussian_delta(quotient_down(1.0, root_up(self.limits[0])), eps)[1]
+
+
+class _RenyiFilter(PrivacyFilter):
+    @property
+    def order(self) -> int:
+        order = self.currency.order if isinstance(self.currency, RenyiCurrency) else None
+        return check_integer("order", order, minimum=2)
+
+    def price(self, name: str, claim: Claim) -> Price:
+        known = accountant_for(claim.mechanism, None).renyi(claim.sigma, self.order)
+        if known is not None:
+            return (known,)
+        value = accountant_for(claim.mechanism, Rdp()).renyi(claim.sigma, self.order)
+        if value is None:
+            raise UnsupportedCombinationError(
+                f"{name!r} has no price at a Renyi order", supported="currency=dm.ClaimCurrency()"
+            )
+        if not (math.isfinite(value) and value >= 0.0):
+            raise NumericalError(
+                f"the Renyi divergence of {name!r} at order {self.order} came out as {value!r}"
+            )
+        return (value,)
+
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
+        return Remaining(root_down(rounded_down(Fraction(left[0]) * 2 / self.order)), left, self)
+
+    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
+        return _calibrated_epsilon(remaining.mu, delta)
+
+    def curve_epsilon(self, delta: float) -> float:
+        return epsilon_at(self.order, self.limits[0], delta)
+
+    def curve_delta(self, eps: float) -> float:
+        return delta_at(self.order, self.limits[0], eps)
+
+
+class _ClaimFilter(PrivacyFilter):
+    by_claims: ClassVar[bool] = True
+
+    @property
+    def squared(self) -> bool:
+        return isinstance(self.currency, ClaimCurrency) and self.currency.slack > 0.0
+
+    def price(self, name: str, claim: Claim) -> Price:
+        del name
+        eps = Fraction(claim.budget.eps)
+        return (rounded_up(eps * eps / 2 if self.squared else eps), claim.budget.delta)
+
+    def price_again(self, name: str, claim: Claim) -> Price:
+        return (self.price(name, claim)[0], claim.guarantee.mechanism_delta(claim.budget.delta))
+
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
+        eps = self._eps(left)
+        mu = 0.0
+        if eps > 0.0 and left[1] > 0.0:
+            try:
+                mu = root_down(_squared_mu(eps, left[1]))
+            except (UnattainableBudgetError, NumericalError):
+                mu = 0.0  # so little is left that no noise of float64 meets it
+        return Remaining(mu, left, self)
+
+    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
+        return self._eps(remaining.left) if delta <= remaining.left[1] else 0.0
+
+    def curve_epsilon(self, delta: float) -> float:
+        if delta < self.budget.delta:
+            raise UnattainableBudgetError(
+                math.inf, delta, f"sums of claims say nothing below the budget's delta {self.budget.delta!r}"
+            )
+        return self.budget.eps
+
+    def curve_delta(self, eps: float) -> float:
+        return self.budget.delta if eps >= self.budget.eps else 1.0
+
+    def _eps(self, left: Price) -> float:
+        # Half the square of the root is at most what is left, a float: so is what it is rounded up to.
+        return root_down(2.0 * left[0]) if self.squared else left[0]
+
+
+def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:
+    """(sensitivity / sigma)^2 of an unsampled release, exactly."""
+    return (Fraction(accountant.sensitivity.upper) / Fraction(claim.sigma)) ** 2
+
+
+def _squared_mu(eps: float, delta: float) -> float:
+    """The largest mu^2, rounded down, whose Gaussian curve meets (eps, delta)."""
+    met = gaussian_sigma(eps, delta)
+    # Where the search starts: every step of it compares delta itself, and no guarantee rests on this number.
+    missed = met * (1.0 - 1e-9)
+    # The search above ends some ulp too high; a release calibrated to the whole budget has to fit.
+    for _ in range(60):
+        middle = 0.5 * (met + missed)
+        if not missed < middle < met:
+            break
+        if gaussian_delta(middle, eps)[1] <= delta:
+            met = middle
+        else:
+            missed = middle
+    return rounded_down(1 / Fraction(met) ** 2)
+
+
+def _calibrated_epsilon(mu: float, delta: float) -> float:
+    """An eps at which a calibrated Gaussian release surely has at most this mu."""
+    if mu <= _SMALLEST_MU:
+        return 0.0
+    exact = gaussian_epsilon(1.0 / mu, delta, safe=False)
+    gap = _GAP
+    while (eps := exact * (1.0 - gap)) > 0.0:
+        gap *= 10.0
+        try:
+            sigma = gaussian_sigma(eps, delta)
+        except (UnattainableBudgetError, NumericalError):
+            continue
+        # Sensitivity times sigma is rounded once more.
+        if sigma * mu >= 1.0 + 8.0 * _ULP:
+            return eps
+    return 0.0

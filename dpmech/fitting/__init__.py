@@ -1,8 +1,7 @@
 """Best coefficients: the strategy with the least error for a workload, a participation and a budget."""
 
 from dpmech.fitting.better_member import BetterMember, better_member
-from dpmech.fitting.fit import Fit, FitCache
-from dpmech.fitting.optimizing import check_family, cyclic_choices, optimize
+from dpmech.fitting.optimizing import Fit, FitCache, check_family, cyclic_choices, optimize
 
 __all__ = [
     "BetterMember",

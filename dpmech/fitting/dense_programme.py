@@ -15,8 +15,7 @@ import numpy as np
 import scipy
 
 from dpmech.exceptions import NumericalError
-from dpmech.fitting.decoder_error import Objective
-from dpmech.fitting.descent import Problem, certified_error
+from dpmech.fitting.descent import Objective, Problem, certified_error
 from dpmech.mechanism import Dense, Strategy
 from dpmech.numerics import FloatArray, up, windowed_sums
 

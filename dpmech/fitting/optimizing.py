@@ -1,26 +1,38 @@
-"""The best strategy of a family for a plan: `optimize`."""
+"""`optimize`: the best strategy of a family for a plan, its candidates, and the Fit that it returns."""
 
 import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import scipy
 
-from dpmech.engines import Method
-from dpmech.exceptions import InvalidParameterError
-from dpmech.fitting.candidates import Report, Request
-from dpmech.fitting.decoder_error import Objective
-from dpmech.fitting.dense_programme import LARGEST_DENSE
-from dpmech.fitting.fit import Fit, FitCache
+from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.documents import with_checksum
+from dpmech.engines import Certified, Importance, Method
+from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
+from dpmech.files import parse_json, read_bytes, write_bytes
+from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
+from dpmech.fitting.dense_programme import LARGEST_DENSE, fit_dense
+from dpmech.fitting.descent import Objective, Problem, certified_error, fit_family
+from dpmech.fitting.families import BandedFamily, BufferedFamily, Family, InverseFamily
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     BLT,
     Adjacency,
     BandedInverse,
     BandedToeplitz,
+    ColumnNormalized,
     Dense,
     EveryStep,
     LambdaCGD,
+    Mechanism,
     Participation,
     PrivacyBudget,
     Strategy,
@@ -28,11 +40,411 @@ from dpmech.mechanism import (
     check_participation,
     check_workload,
 )
-from dpmech.numerics import running_on
-from dpmech.schemes import scheme_of
+from dpmech.numerics import Bounds, running_on, up
+from dpmech.schemes import effective_method, method_among, scheme_of
 from dpmech.schemes.cyclic_poisson import CyclicPoisson
+from dpmech.schemes.fixed_order import FixedEpochs, SingleParticipation
 
-__all__ = ["check_family", "cyclic_choices", "optimize"]
+_FORMAT = 1
+# Bytes: of a dense matrix of 3000 steps.
+_LARGEST = 200_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """The best strategy found, and what it was chosen from.
+
+    Attributes:
+        strategy: the winner.
+        participation: that of the winner; where several were given, the best.
+        objective: "rmse", "max_se" or "last".
+        error: the certified error in units of the clip norm: at sigma / sensitivity 1 without a budget, at
+            the calibrated sigma with one.
+        identity_error: that of independent noise, under the first participation.
+        candidates: (description, error) of everything that was judged in the end, the winner included.
+        calibration: that of the winner; None without a budget.
+
+    Example:
+        >>> import dpmech as dm
+        >>> fit = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50)
+        >>> f"{fit.strategy.lam:.2f}", fit.error < fit.identity_error
+        ('0.76', True)
+    """
+
+    strategy: Strategy
+    participation: Participation
+    objective: str
+    error: float
+    identity_error: float
+    candidates: tuple[tuple[str, float], ...]
+    calibration: Calibration | None = None
+
+    def __str__(self) -> str:
+        errors = f"{up(self.error)}, of independent noise {up(self.identity_error)}"
+        unit = "at sigma / sensitivity 1" if self.calibration is None else "at the calibrated sigma"
+        fitted = [repr(self.strategy), repr(self.participation), f"{self.objective} {errors}: {unit}"]
+        return "\n".join(fitted if self.calibration is None else [*fitted, str(self.calibration)])
+
+
+class FitCache:
+    """Fitted coefficients on disk, one file a request.
+
+    A file is written whole under a temporary name and then renamed, so that any number of processes may
+    share the folder; what they write for one request is the same kind of thing, and the last one stays.
+    Coefficients are stored, never the recipe; errors are computed anew on reading.
+
+    Args:
+        folder: created if absent.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def key(self, request: dict[str, Any]) -> str:
+        """SHA-256 (hex) of a request of plain data."""
+        text = json.dumps({"format": _FORMAT} | request, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def load(self, key: str) -> tuple[Strategy, Participation] | None:
+        """What is stored under a key; None where there is nothing.
+
+        Raises:
+            InvalidParameterError: if the file is not one of ours, or of another request.
+        """
+        path = self.folder / f"{key}.json"
+        if not path.exists():
+            return None
+        try:
+            data = parse_json(read_bytes("cache file", path, largest=_LARGEST))
+            if data["format"] != _FORMAT or data["key"] != key:
+                raise InvalidParameterError("cache file", str(path), f"one of format {_FORMAT} for its key")
+            return Strategy.from_dict(data["strategy"]), Participation.from_dict(data["participation"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidParameterError("cache file", str(path), f"one written by dpmech ({error})") from None
+
+    def store(self, key: str, strategy: Strategy, participation: Participation) -> None:
+        """Write or replace an entry."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidParameterError(
+                "cache", str(self.folder), f"a folder that may be written to ({error.strerror})"
+            ) from error
+        data = {
+            "format": _FORMAT,
+            "key": key,
+            "strategy": strategy.to_dict(),
+            "participation": participation.to_dict(),
+        }
+        write_bytes("cache file", self.folder / f"{key}.json", json.dumps(data).encode())
+
+
+_DEFAULT_BANDS = 64
+_DEFAULT_INVERSE_BANDS = 4
+_SCAN = 25
+_TIE = 1e-9
+
+# Rough errors are within a per cent: a start that is worse than this cannot win by sampling. Other methods
+# rank strategies by their own looseness, so that with them a start is always calibrated.
+_CLEARLY_WORSE = 1.05
+# Above this many bins a Gram matrix is no longer at hand.
+_LARGEST_BINS = 6000
+
+_SAMPLED = (Certified, Importance)
+
+Report = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A fitted strategy.
+
+    Attributes:
+        mechanism: the fitted C, and the participation that it was fitted under.
+        error: certified without a budget; rough under Balls-in-Bins; NaN where only calibration will tell.
+        start: whether the fit under Balls-in-Bins began there.
+    """
+
+    mechanism: Mechanism
+    error: float
+    start: bool = False
+
+
+# What was judged, its real error, and the calibration where there is a budget.
+_Judged: TypeAlias = tuple[Mechanism, float, Calibration | None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """One call of `optimize`, checked; see there for the fields."""
+
+    family: type[Strategy]
+    n: int
+    bands: int | None
+    buffers: int
+    column_normalized: bool
+    objective: Objective
+    workload: Workload
+    budget: PrivacyBudget | None
+    adjacency: Adjacency
+    calibration: dict[str, Any]
+    report: Report
+
+    def plain(self, schemas: Sequence[Participation]) -> dict[str, Any]:
+        """What the result depends on, as plain data."""
+        rates, method = self.workload.rates, self.calibration["method"]
+        return {
+            "family": self.family.__name__,
+            "n": self.n,
+            "bands": self.bands,
+            "buffers": self.buffers,
+            "column_normalized": self.column_normalized,
+            "objective": self.objective.value,
+            "beta": self.workload.beta,
+            "rates": None if rates is None else rates.tolist(),
+            "budget": None if self.budget is None else [self.budget.eps, self.budget.delta],
+            "adjacency": self.adjacency.value,
+            "participation": [schema.to_dict() for schema in schemas],
+            # Strategies are ranked by the method's own looseness.
+            "method": None if method is None else type(method).__name__,
+            "settings": [] if method is None else [repr(getattr(method, name)) for name in _settings(method)],
+        }
+
+    def identity(self) -> Strategy:
+        """The Identity, as a member of the family."""
+        members: dict[type[Strategy], Callable[[], Strategy]] = {
+            LambdaCGD: lambda: LambdaCGD(self.n, 0.0),
+            BandedToeplitz: lambda: BandedToeplitz(self.n, np.ones(1)),
+            BandedInverse: lambda: BandedInverse(self.n, np.ones(1)),
+            BLT: lambda: BLT(self.n, np.zeros(1), np.zeros(1)),
+            Dense: lambda: Dense(np.eye(self.n)),
+        }
+        return members[self.family]()
+
+    def candidates(self, schema: Participation) -> list[Candidate]:
+        """Fitted strategies under one participation, the Identity apart."""
+        structure = scheme_of(schema).structure(schema)
+        if structure.bins is not None:
+            return self._amplified(schema, structure.bins)
+        if structure.cycle is not None:
+            # Where only independent noise is covered it is the Identity, which is there anyway.
+            if self.family not in {BandedToeplitz, Dense} or structure.cycle == 1:
+                return []
+            return [self.candidate(self._fitted(SingleParticipation(), structure.cycle)[0], schema)]
+        return [self.candidate(self._fitted(schema, None)[0], schema)]
+
+    def candidate(
+        self, strategy: Strategy, schema: Participation, error: float = math.nan, *, start: bool = False
+    ) -> Candidate:
+        """A candidate under the adjacency of this request."""
+        return Candidate(Mechanism(strategy, schema, self.adjacency), error, start)
+
+    def _problem(self, schema: Participation) -> Problem:
+        return Problem(schema, self.n, self.workload, self.objective, self.column_normalized)
+
+    def _fitted(self, schema: Participation, most: int | None) -> tuple[Strategy, float]:
+        """The best member without amplification, with at most `most` bands."""
+        problem = self._problem(schema)
+        # Columns of one example's steps share no row: with one step there is nothing to share.
+        apart = self.n if problem.pattern.max_participations == 1 else min(problem.pattern.min_sep, self.n)
+        room = apart if most is None else min(most, self.n)
+        if self.n == 1:
+            return problem.finished(self.identity()), certified_error(problem, self.identity())
+        if self.family is LambdaCGD:
+            return _best_lambda(problem, self.report)
+        if self.family is BandedInverse:
+            bands = min(_DEFAULT_INVERSE_BANDS if self.bands is None else self.bands, self.n)
+            if bands == 1:
+                return problem.finished(self.identity()), certified_error(problem, self.identity())
+            return fit_family(problem, InverseFamily(self.n, bands), None, self.report)
+        if self.family is BLT:
+            return fit_family(problem, BufferedFamily(self.n, self.buffers), None, self.report)
+        bands = self._bands_of_c(room, most)
+        if bands == 1 and self.family is not Dense:
+            return problem.finished(self.identity()), certified_error(problem, self.identity())
+        start: tuple[Strategy, float] = (self.identity(), math.inf)
+        if bands > 1:
+            banded = BandedFamily(self.n, bands, monotone=bands > room)
+            start = fit_family(problem, banded, bands, self.report)
+        if self.family is BandedToeplitz:
+            return start
+        return fit_dense(problem, bands, start[0], self.report)
+
+    def _bands_of_c(self, room: int, most: int | None) -> int:
+        if self.family is Dense:
+            bands = room if self.bands is None else self.bands
+            if bands > room:
+                raise UnsupportedCombinationError(
+                    f"Dense with bands={bands} where participations may be {room} steps apart",
+                    supported=f"at most {room} bands: the squared column norms then add",
+                )
+            return bands
+        bands = min(room, _DEFAULT_BANDS) if self.bands is None else self.bands
+        if most is not None and bands > most:
+            raise InvalidParameterError("bands", bands, f"at most the cycle, {most}")
+        return bands
+
+    def _amplified(self, schema: Participation, bins: int) -> list[Candidate]:
+        """The unamplified optima, the best of their damping paths, and the best over all coefficients."""
+        if self.budget is None:
+            raise InvalidParameterError("eps", None, f"given, with delta, for {schema!r}")
+        if bins > _LARGEST_BINS:
+            raise UnsupportedCombinationError(
+                f"a fit under {schema!r}", supported=f"at most {_LARGEST_BINS} bins"
+            )
+        search = AmplifiedSearch(bins, self.budget, self.workload, self.objective, self.report)
+        epochs = FixedEpochs(self.n // bins)
+        schemas = [epochs] if bins == self.n else [epochs, SingleParticipation()]
+        most = bins if self.family is Dense else None
+        if self.family is LambdaCGD:
+            longest = self._problem(epochs).finished(LambdaCGD(self.n, 1.0 - 1.0 / (4.0 * self.n + 10.0)))
+            starts, paths = [self._fitted(epochs, None)[0]], [longest]
+        else:
+            fitted = [self._fitted(one, most)[0] for one in schemas]
+            if self.column_normalized and self.family is Dense:
+                # Damping changes the norms: they are restored at every point.
+                fitted = [ColumnNormalized(one) for one in fitted]
+            starts = paths = fitted[:1] if fitted[-1] == fitted[0] else fitted
+        begun = [one for one in map(search.sized, starts) if one is not None]
+        found = [one for one in map(search.along, paths) if one is not None]
+        found += self._over(search, [*begun, *found])
+        return [
+            *(self.candidate(one.strategy, schema, one.error, start=True) for one in begun),
+            *(self.candidate(one.strategy, schema, one.error) for one in found),
+        ]
+
+    def _over(self, search: AmplifiedSearch, found: list[Sized]) -> list[Sized]:
+        """The best over all coefficients; those of column-normalised strategies are fitted without it."""
+        begin = min(found, key=lambda one: one.error, default=None)
+        if begin is None or self.family is LambdaCGD:
+            return []
+        if isinstance(begin.strategy, ColumnNormalized):
+            plain = search.sized(begin.strategy.strategy, begin.rough.sigma)
+            moved = [] if plain is None else self._over(search, [plain])
+            normalized = [search.sized(ColumnNormalized(one.strategy), one.rough.sigma) for one in moved]
+            return [one for one in normalized if one is not None]
+        family = self._nonnegative_family(begin.strategy)
+        if family is not None:
+            return [search.over(search.coefficient_move(family), begin)]
+        if isinstance(begin.strategy, Dense):
+            bands = self.n if begin.strategy.bands is None else begin.strategy.bands
+            return [search.over(search.dense_move(bands), begin)]
+        return []
+
+    def _nonnegative_family(self, strategy: Strategy) -> Family | None:
+        """The non-negative members of the Toeplitz family of a strategy."""
+        if isinstance(strategy, BandedToeplitz) and strategy.coefs.size > 1:
+            return BandedFamily(self.n, strategy.coefs.size, monotone=True)
+        if isinstance(strategy, BandedInverse) and strategy.coefs.size > 1:
+            return InverseFamily(self.n, strategy.coefs.size, nonpositive=True)
+        if isinstance(strategy, BLT):
+            return BufferedFamily(self.n, strategy.decays.size)
+        return None
+
+    def finished(self, found: list[Candidate], schemas: Sequence[Participation]) -> Fit:
+        """Judge the best candidate of every participation, and the Identity, by the real error."""
+        judged: list[_Judged] = []
+        trials = len(found) + len(schemas)
+        independent = {schema: self.candidate(self.identity(), schema).mechanism for schema in schemas}
+        for schema in schemas:
+            judged += self._best_of([one for one in found if one.mechanism.participation == schema], trials)
+            judged.append(self._judged(independent[schema], trials))
+        plain = self.identity()
+        # Correlation that gains nothing but rounding is not worth its buffers.
+        best = min(judged, key=lambda one: one[1] * (1.0 - (_TIE if one[0].strategy == plain else 0.0)))
+        return Fit(
+            strategy=best[0].strategy,
+            participation=best[0].participation,
+            objective=self.objective.value,
+            error=best[1],
+            identity_error=next(error for own, error, _ in judged if own == independent[schemas[0]]),
+            candidates=tuple((f"{own.strategy!r}, {own.participation!r}", error) for own, error, _ in judged),
+            calibration=best[2],
+        )
+
+    def _best_of(self, own: list[Candidate], trials: int) -> list[_Judged]:
+        """The best candidate that an accountant can size, and starting points that may be better."""
+        ranked = sorted(own, key=lambda one: one.error)
+        # What these size is close to the rough sizes, by which the candidates are ranked.
+        used = self.calibration["method"]
+        rough = used is None or isinstance(used, _SAMPLED)
+        judged: list[_Judged] = []
+        for one in ranked:
+            close = not rough or one.error <= _CLEARLY_WORSE * ranked[0].error
+            if judged and not (one.start and close):
+                continue
+            try:
+                judged.append(self._judged(one.mechanism, trials))
+            except (NumericalError, UnsupportedCombinationError) as error:
+                if one is ranked[-1] and not judged:
+                    raise
+                self.report(f"passed over: {error}")
+        return judged
+
+    def _judged(self, mechanism: Mechanism, trials: int) -> _Judged:
+        """The real error. One of several is picked and keeps its guarantee: each has a share of the error."""
+        strategy, schema = mechanism.strategy, mechanism.participation
+        if self.budget is None:
+            return mechanism, certified_error(self._problem(schema), strategy), None
+        asked = effective_method(schema, self.calibration["method"])
+        shared = _shared(asked, trials)
+        method = shared or method_among(schema, self.calibration["method"], trials)
+        settings = self.calibration | {"method": method}
+        cal = calibrate_sigma(mechanism, self.budget.eps, self.budget.delta, progress=self.report, **settings)
+        if shared is not None:
+            cal = with_checksum(
+                dataclasses.replace(
+                    cal,
+                    achieved=_as_asked(cal.achieved, asked),
+                    evidence=dataclasses.replace(cal.evidence, accountant=asked),
+                )
+            )
+        return mechanism, error_at(strategy, cal.sigma, self.workload, self.objective), cal
+
+
+def _shared(method: Method, trials: int) -> Importance | None:
+    """An estimate's method with its error divided by how often it is asked; else None."""
+    if not isinstance(method, Importance):
+        return None
+    # Rounded up, as the shares of the error must not add up to more than it.
+    share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
+    return method if trials == 1 else dataclasses.replace(method, confidence=share)
+
+
+def _as_asked(achieved: Bounds, asked: Method) -> Bounds:
+    """Bounds of one of several samples as what they are among all: they fail as often as was asked."""
+    facts = {name: getattr(asked, name, value) for name, value in achieved.by.facts.items()}
+    return dataclasses.replace(
+        achieved,
+        guarantee=dataclasses.replace(achieved.guarantee, error=asked.error),
+        by=dataclasses.replace(achieved.by, facts=facts),
+    )
+
+
+def _settings(method: Method) -> list[str]:
+    return [field.name for field in dataclasses.fields(method) if field.name not in {"executor", "calls"}]
+
+
+def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:
+    """LambdaCGD by a scan of log(1 / (1 - lam)) and Brent's method around its minimum."""
+
+    def member(position: float) -> Strategy:
+        return problem.finished(LambdaCGD(problem.n, min(-math.expm1(-position), 1.0 - 1e-12)))
+
+    def error(position: float) -> float:
+        return certified_error(problem, member(position))
+
+    nodes = np.linspace(0.0, math.log(20.0 * problem.n + 10.0), _SCAN)
+    values = [error(float(node)) for node in nodes]
+    best = int(np.argmin(values))
+    low, high = nodes[max(best - 1, 0)], nodes[min(best + 1, _SCAN - 1)]
+    found = scipy.optimize.minimize_scalar(
+        lambda x: math.log(error(float(x))), bounds=(low, high), method="bounded", options={"xatol": 1e-7}
+    )
+    position = min((float(found.x), float(nodes[best])), key=error)
+    report(f"lam {-math.expm1(-position):.6g}: {up(error(position))}")
+    return member(position), error(position)
+
 
 _FAMILIES: tuple[type[Strategy], ...] = (LambdaCGD, BandedToeplitz, BandedInverse, BLT, Dense)
 _DEFAULT_BUFFERS = 3

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dpmech.certificates import Claim
 from dpmech.composition import Ledger
+from dpmech.documents import Claim
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_sigma
 from dpmech.mechanism import Adjacency, Mechanism, Participation, Strategy, mechanism_of

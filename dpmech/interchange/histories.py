@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dpmech.calibration import profile
 from dpmech.engines import PrivacyProfile
-from dpmech.evaluation import profile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Identity

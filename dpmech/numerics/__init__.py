@@ -1,15 +1,20 @@
 """Numbers on the safe side: bounds, roots, Toeplitz algebra. Nothing here knows of privacy."""
 
-from dpmech.numerics.arrays import FloatArray, IntArray
 from dpmech.numerics.binomial import at_least, at_most
-from dpmech.numerics.bounds import Bounds
-from dpmech.numerics.float_range import within_float64
-from dpmech.numerics.gauss_legendre import gauss_legendre
-from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind, error_of_level, joined
-from dpmech.numerics.lattices import lattice_product, merge_cells
+from dpmech.numerics.bounds import (
+    BOUND,
+    EXACT,
+    Bounds,
+    Fact,
+    Guarantee,
+    Kind,
+    Provenance,
+    error_of_level,
+    joined,
+)
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.numerics.printed import between, down, percent, short, times, typed, up
-from dpmech.numerics.provenance import Fact, Provenance
+from dpmech.numerics.quadrature import gauss_legendre, lattice_product, merge_cells
 from dpmech.numerics.refinement import Ladder, Reached, Settled, log_gap, relative_gap, rung_below
 from dpmech.numerics.roots import bisect_boundary, safe_root, signed
 from dpmech.numerics.rounding import (
@@ -30,10 +35,13 @@ from dpmech.numerics.rounding import (
     rounded_up,
     sum_down,
     sum_up,
+    within_float64,
 )
-from dpmech.numerics.separated_sums import best_separated_sum, windowed_sums
 from dpmech.numerics.series import bounded_inverse, error_of_terms, series_inverse
 from dpmech.numerics.toeplitz import (
+    FloatArray,
+    IntArray,
+    best_separated_sum,
     checked_finite,
     checked_norms,
     convolution_rounding,
@@ -46,6 +54,7 @@ from dpmech.numerics.toeplitz import (
     toeplitz_solve,
     total,
     trimmed,
+    windowed_sums,
 )
 from dpmech.numerics.workers import (
     MOST_WORKERS,

@@ -1,19 +1,344 @@
-"""Bounds: the only way in which a number enters a guarantee."""
+"""Bounds: the only way in which a number enters a guarantee, with its Guarantee and Provenance."""
 
 import dataclasses
+import enum
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
-from dpmech.numerics.guarantee import BOUND, EXACT, Guarantee, Kind
-from dpmech.numerics.printed import between
-from dpmech.numerics.provenance import Provenance
-from dpmech.numerics.rounding import outward, product_down, product_up
+from dpmech.guards import check_real
+from dpmech.numerics.printed import between, percent, typed, up
+from dpmech.numerics.rounding import outward, product_down, product_up, rounded_down, sum_up
 
-__all__ = ["Bounds"]
+
+class Kind(enum.IntEnum):
+    """What stands behind a number; ordered, the surest first.
+
+    `EXACT`: a theorem gives the value itself, and the interval holds rounding alone. `BOUND`: a theorem
+    bounds it. `PROBABLE`: a proved bound that fails with a stated probability, over dpmech's own random
+    numbers. `ESTIMATE`: the end of a confidence interval that is not proved for the sample at hand.
+
+    Example:
+        >>> import dpmech as dm
+        >>> [kind.value for kind in sorted(dm.Kind)]
+        [0, 1, 2, 3]
+    """
+
+    EXACT = 0
+    BOUND = 1
+    PROBABLE = 2
+    ESTIMATE = 3
+
+
+_KIND_WORDS = {
+    Kind.EXACT: "exact",
+    Kind.BOUND: "deterministic upper bound",
+    Kind.PROBABLE: "with probability 1 - beta",
+    Kind.ESTIMATE: "estimate",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+    """How sure a number is.
+
+    The probability of failure is kept, not one minus it: 1 - 1e-17 is 1 in float64.
+
+    An error *outside* delta says how often the number is wrong. One *inside* delta is counted already: the
+    numbers that dpmech drew are a part of the mechanism "draw, calibrate, train", the noise scale was
+    certified for delta less the error, and the claim about the whole holds without any "with probability"
+    (docs/guarantees.md has the theorem and what it asks for).
+
+    `one & other` is what holds where both must hold: the less sure kind, and the errors outside delta added
+    up. An error inside delta is not added again: beside others it vanishes, and among its like the largest is
+    kept, as what any of those claims spends of its own delta. What several such claims spend together, and
+    how often one draw counts, is for the composition to say (`Ledger`).
+
+    Args:
+        kind: what stands behind the number.
+        error: the probability that it fails, over dpmech's own random numbers: in (0, 1] for PROBABLE and
+            ESTIMATE (of an estimate the nominal one), 0 for the others.
+        inside_delta: whether the delta of the claim holds this error already; of PROBABLE only.
+
+    Raises:
+        InvalidParameterError: if `error` or `inside_delta` does not go with `kind`.
+
+    Examples:
+        >>> from dpmech import Guarantee, Kind
+        >>> print(Guarantee(Kind.EXACT) & Guarantee(Kind.PROBABLE, 1e-9))
+        with probability 1 - beta
+        >>> print(Guarantee(Kind.PROBABLE, 1e-9, inside_delta=True))
+        with probability 1 - beta, beta 1e-09, inside delta
+    """
+
+    kind: Kind
+    error: float = 0.0
+    inside_delta: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, Kind):
+            raise InvalidParameterError("kind", self.kind, f"one of {', '.join(Kind.__members__)}")
+        error = check_real("error", self.error, minimum=0.0, maximum=1.0)
+        object.__setattr__(self, "error", error)
+        if (self.kind >= Kind.PROBABLE) != (error > 0.0):
+            raise InvalidParameterError(
+                "error", error, "in (0, 1] for PROBABLE and ESTIMATE, and 0 for EXACT and BOUND"
+            )
+        if not isinstance(self.inside_delta, bool) or (self.inside_delta and self.kind is not Kind.PROBABLE):
+            raise InvalidParameterError(
+                "inside_delta", self.inside_delta, "False, or True where the kind is PROBABLE"
+            )
+
+    @property
+    def rigorous(self) -> bool:
+        """Whether it is proved, be it with a probability of failure."""
+        return self.kind is not Kind.ESTIMATE
+
+    @property
+    def outside_error(self) -> float:
+        """The probability that the claim fails: the error, or 0 where it is inside delta."""
+        return 0.0 if self.inside_delta else self.error
+
+    def mechanism_delta(self, delta: float) -> float:
+        """The delta that is left to the mechanism itself: less the error where that is inside, rounded down.
+
+        Args:
+            delta: of the claim.
+
+        Raises:
+            InvalidParameterError: if nothing is left.
+        """
+        if not self.inside_delta:
+            return delta
+        left = rounded_down(Fraction(delta) - Fraction(self.error))
+        if left <= 0.0:
+            raise InvalidParameterError(
+                "beta",
+                self.error,
+                f"below delta={delta!r}, which it is a part of (a supplied rng leaves it outside)",
+            )
+        return left
+
+    def __and__(self, other: "Guarantee") -> "Guarantee":
+        return joined((self, other))
+
+    def __str__(self) -> str:
+        words = _KIND_WORDS[self.kind]
+        if not self.inside_delta:
+            return words
+        # What somebody typed is told as it was typed; of the rest six digits, rounded up, suffice.
+        beta = min(typed(self.error), up(self.error), key=len)
+        return f"{words}, beta {beta}, inside delta"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the name of the kind, the error, and where it is inside delta, that."""
+        data: dict[str, Any] = {"kind": self.kind.name, "error": self.error}
+        return data | {"inside_delta": True} if self.inside_delta else data
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Guarantee":
+        """Rebuild from `to_dict`.
+
+        Raises:
+            InvalidParameterError: if it is not made of such data.
+        """
+        if set(data) - {"inside_delta"} != {"kind", "error"} or data["kind"] not in Kind.__members__:
+            raise InvalidParameterError(
+                "guarantee", dict(data), f"a kind among {', '.join(Kind.__members__)}, and an error"
+            )
+        return Guarantee(Kind[data["kind"]], data["error"], data.get("inside_delta", False))
+
+
+EXACT = Guarantee(Kind.EXACT)
+BOUND = Guarantee(Kind.BOUND)
+
+
+def joined(guarantees: Iterable[Guarantee]) -> Guarantee:
+    """What holds where all of them must: the least sure kind, and the sum of the errors, rounded up.
+
+    Errors inside delta are not added again; see `Guarantee`.
+    """
+    given = list(guarantees)
+    kind = max((one.kind for one in given), default=Kind.EXACT)
+    errors = [one.error for one in given if one.outside_error > 0.0]
+    if not errors and kind is Kind.PROBABLE:
+        return Guarantee(kind, max(one.error for one in given), inside_delta=True)
+    total = errors[0] if len(errors) == 1 else min(1.0, sum_up(errors))
+    return Guarantee(kind, total)
+
+
+def error_of_level(level: float) -> float:
+    """1 - level for a confidence level in [0, 1], never below it: exact from 1/2 on, else rounded up."""
+    return 1.0 - level if level >= 0.5 else min(1.0, math.nextafter(1.0 - level, math.inf))
+
+
+Fact: TypeAlias = float | int | str
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """Which theorem or accountant, with the figures that it was used with.
+
+    Args:
+        route: a name with dots that stays the same over versions: "gaussian.analytic", "cgd.thm1".
+        facts: the figures by name.
+        rests_on: where the numbers that it took came from.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> by = dm.sensitivity(dm.LambdaCGD(8, 0.9), dm.SingleParticipation()).by
+        >>> by.route, str(by)
+        ('sensitivity.largest_column', 'largest column norm')
+    """
+
+    route: str
+    facts: Mapping[str, Fact] = dataclasses.field(default_factory=dict, hash=False)
+    rests_on: tuple["Provenance", ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join([self._words(), *(f"{_UNDER.get(self.route, '')}{one}" for one in self.rests_on)])
+
+    def _words(self) -> str:
+        words = _WORDS.get(self.route)
+        try:
+            if callable(words):
+                return words(self.facts)
+            if words is not None:
+                return words.format_map({name: _value(value) for name, value in self.facts.items()})
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            # Files are read before they are believed: these are not the facts of that route.
+            pass
+        return ", ".join([self.route, *(f"{name} {value!r}" for name, value in self.facts.items())])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "route": self.route,
+            "facts": dict(self.facts),
+            "rests_on": [one.to_dict() for one in self.rests_on],
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Provenance":
+        """Rebuild from `to_dict`.
+
+        Raises:
+            InvalidParameterError: if it is not made of such data.
+        """
+        plain = set(data) == {"route", "facts", "rests_on"} and isinstance(data["route"], str)
+        if not (plain and isinstance(data["facts"], Mapping) and isinstance(data["rests_on"], list)):
+            raise InvalidParameterError("by", dict(data), "a route, its facts, and what it rests on")
+        if not all(isinstance(value, float | int | str) for value in data["facts"].values()):
+            raise InvalidParameterError("by", dict(data), "facts that are numbers or words")
+        return Provenance(
+            data["route"],
+            dict(data["facts"]),
+            tuple(Provenance.from_dict(one) for one in data["rests_on"]),
+        )
+
+
+def _value(value: Fact) -> str:
+    return typed(value) if isinstance(value, float) else str(value)
+
+
+def _one_run(facts: Mapping[str, Fact]) -> str:
+    text = "one run, {canaries} canaries, {right} of {high} + {low} guesses right".format_map(facts)
+    if facts["ways"] != 1:
+        text += f", the best of {facts['ways']} ways to guess with a union bound"
+    return text
+
+
+def _chains(facts: Mapping[str, Fact]) -> str:
+    return f"b-min-sep importance sampling, {facts['steps']} steps, b {facts['min_sep']}"
+
+
+def _importance(facts: Mapping[str, Fact]) -> str:
+    of = f"Balls-in-Bins importance sampling, {facts['bins']} bins" if "bins" in facts else _chains(facts)
+    if "examples" in facts:
+        of += f", {facts['examples']} examples of a user"
+    text = of
+    text += f", two-sided {percent(float(facts['confidence']))} % interval"
+    if "direction" in facts:
+        parts = [(name, share) for name, share in facts.items() if isinstance(share, float)]
+        shown = [f"{name} {share:.0%}" for name, share in parts if name != "confidence"]
+        text += f", {facts['direction']} carried by " + "; ".join(shown)
+    return text
+
+
+def _programme(facts: Mapping[str, Fact]) -> str:
+    text = f"Balls-in-Bins convex-order programme, {facts['bins']} bins"
+    if "decay" in facts:
+        excess = up(100.0 * float(facts["excess"]), 2)
+        text += f", dominating ring of decay {float(facts['decay']):.4g} "
+        text += f"(entries over-stated by {excess} % in the mean)"
+    return text
+
+
+def _best_of_runs(facts: Mapping[str, Fact]) -> str:
+    text = "the best of a secret number of runs, {law}".format_map(facts)
+    return ", ".join([text, *(f"{name} {_value(value)}" for name, value in facts.items() if name != "law")])
+
+
+# What a route is called by people; one without an entry is told by its name and its facts.
+_WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
+    "sensitivity.largest_column": "largest column norm",
+    "sensitivity.all_columns": "all columns, C >= 0",
+    "sensitivity.orthogonal_columns": "at most min_sep bands: squared column norms add",
+    "cgd.lem8": "leftmost columns, column-normalised lambda-CGD (Lemma 8)",
+    "cgd.thm1": "leftmost columns of the monotone envelope (Theorem 1)",
+    "sensitivity.scaled_envelope": "monotone envelope times the largest scale",
+    "sensitivity.evenly_spaced": "evenly spaced sets, absolute inner products",
+    "sensitivity.best_rows": "row-wise best separated sets of |C^T C|",
+    "sensitivity.of_multiplier": "1 / (sigma / sensitivity)",
+    "gaussian.analytic": "analytic Gaussian",
+    "rdp.releases": "RDP, q={q}, {releases} releases",
+    "rdp.fixed": "RDP, lots of {lot} out of {size} without replacement, {releases} releases",
+    "pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions",
+    "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
+    "lattice.users": "PLD on a lattice, Poisson q={q}, {examples} examples a user, {steps} steps, both ways",
+    "lattice.truncated": "PLD, Poisson q={q}, at most {most} of {size} kept, {steps} steps, both directions",
+    "lattice.fixed": "PLD, lots of {lot} out of {size} without replacement, {steps} steps",
+    "lattice.counts": "discrete Gaussian noise on {releases} integers, on the lattice of its loss",
+    "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
+    "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
+    "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",
+    "bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs",
+    "bins.programme": _programme,
+    "bins.certified": "Balls-in-Bins certified sampling, {bins} bins, beta {beta}",
+    "bins.importance": _importance,
+    "chains.certified": "b-min-sep certified sampling, {steps} steps, b {min_sep}, beta {beta}",
+    "chains.importance": _importance,
+    "users.moments": "Balls-in-Bins moments, {bins} bins, {examples} examples of a user, both directions",
+    "users.certified": (
+        "Balls-in-Bins certified sampling, {bins} bins, {examples} examples of a user, beta {beta}"
+    ),
+    "users.importance": _importance,
+    "bins.unamplified": "bounded without sampling",
+    "claims.basic": "basic composition of (eps, delta) claims",
+    "claims.composed": "(eps, delta) claims, composed optimally",
+    "rdp.composed": "RDP composition, claims by basic composition",
+    "history.empty": "nothing was released",
+    "profile.composed": "privacy profiles of {releases} releases, composed",
+    "profile.best_of_runs": _best_of_runs,
+    "profile.claim": "what (eps, delta) alone says",
+    "profile.dp_accounting": "a pessimistic privacy loss distribution of dp-accounting",
+    "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
+    "filter.budget": "the whole budget, held by a privacy filter",
+    "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",
+    "ledger.closed": "a closed list, announced whole",
+    "ledger.open": "a list that is still open, announced whole",
+    "release.none": "nothing was released",
+    "release.executed": "holds only if the number of steps was decided without looking at results",
+    "audit.one_run": _one_run,
+    "audit.shuffled": "{lots} shuffled lots an epoch, {epochs} epochs, {order} order",
+    "audit.many_runs": "likelihood-ratio test, {runs} runs in each world, {direction}, Clopper-Pearson",
+}
+# What stands before the words of what a route rests on.
+_UNDER = {"gaussian.analytic": "sensitivity: "}
+
 
 # Ends of a bracket that agree to this, relative, give the value itself.
 EXACT_RTOL = 1e-9

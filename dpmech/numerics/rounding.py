@@ -1,37 +1,20 @@
-"""Rounding in a chosen direction, and what this platform's floats can do.
+"""Rounding in a chosen direction, what this platform's floats can do, and what leaves their range.
+
+Rounding in a chosen direction, and what this platform's floats can do.
 
 One operation of float64 rounds to nearest, so that the float next to its result, in the wanted direction,
 is on the safe side of the true one.
 """
 
+import contextlib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import numpy as np
 
-from dpmech.exceptions import NumericalError
-
-__all__ = [
-    "ELEMENTARY",
-    "LONGDOUBLE_BITS",
-    "LONGDOUBLE_UNIT",
-    "UNIT",
-    "next_down",
-    "next_up",
-    "outward",
-    "product_down",
-    "product_up",
-    "quotient_down",
-    "quotient_up",
-    "root_down",
-    "root_up",
-    "rounded_down",
-    "rounded_up",
-    "sum_down",
-    "sum_up",
-]
+from dpmech.exceptions import DpmechError, NumericalError
 
 # Half the distance of 1 to the next float: the relative error of one rounded operation.
 UNIT = sys.float_info.epsilon / 2.0
@@ -159,3 +142,26 @@ def _summed(values: Iterable[float], direction: float) -> float:
     # `fsum` rounds the exact sum once, to nearest.
     total = math.fsum(given)
     return total if math.isinf(total) else math.nextafter(total, direction)
+
+
+@contextlib.contextmanager
+def within_float64(what: str = "the arguments") -> Iterator[None]:
+    """An overflow, a division by an underflow, or an array of a size that comes of one is said as what it is.
+
+    Args:
+        what: is computed with, in words.
+
+    Raises:
+        NumericalError: in place of what Python and numpy raise then.
+    """
+    try:
+        # An overflow is infinite, which bounds from above; what comes of two of them is no number.
+        with np.errstate(over="ignore", invalid="raise", divide="raise"):
+            yield
+    except DpmechError:
+        raise
+    except MemoryError as error:
+        raise NumericalError(f"{what}: this takes more memory than there is ({error})") from error
+    except (ArithmeticError, ValueError) as error:
+        reason = error.args[-1] if error.args else type(error).__name__
+        raise NumericalError(f"{what} leave the range of float64 ({reason})") from error

@@ -6,7 +6,7 @@ certificate; `NoiseStream` is its source of noise.
 
 import importlib.util as _util
 
-from dpmech.certificates import AdaptiveClip
+from dpmech.documents import AdaptiveClip
 from dpmech.exceptions import MissingDependencyError as _MissingDependencyError
 
 if _util.find_spec("torch") is None:

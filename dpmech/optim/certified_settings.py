@@ -2,7 +2,7 @@
 
 import math
 
-from dpmech.certificates import AdaptiveClip, Claim, check_unedited
+from dpmech.documents import AdaptiveClip, Claim, check_unedited
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.optim.clipping import Clipping, FlatClipping

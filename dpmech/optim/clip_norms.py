@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpmech.certificates import AdaptiveClip, Claim
+from dpmech.documents import AdaptiveClip, Claim
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.optim.certified_settings import resolved_clipping, resolved_rule

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from dpmech.certificates import AdaptiveClip, Claim, clip_norm_stated
+from dpmech.documents import AdaptiveClip, Claim, clip_norm_stated
 
 __all__ = ["ExecutedSteps"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dpmech.certificates import AdaptiveClip, Claim
+from dpmech.documents import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,

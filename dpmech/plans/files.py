@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmech.auditing import PublishedClaim, Shuffled
+from dpmech.documents import Policy, PublicKey
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import read_bytes, read_toml, write_bytes
 from dpmech.guards import check_integer, check_real, check_sigma
@@ -22,8 +23,6 @@ from dpmech.mechanism import (
 from dpmech.numerics import Kind
 from dpmech.plans.names import STRATEGIES, check_known, meant, owners, sampling_kind
 from dpmech.plans.training_plans import Entry, TrainingPlan, build_strategy
-from dpmech.signing import PublicKey
-from dpmech.verifying import Policy
 
 # Bytes: of a dense matrix of 3000 steps, which is larger than any certificate of one.
 _LARGEST_STRATEGY = 200_000_000

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dpmech.certificates import Certificate
+from dpmech.calibration import profile
+from dpmech.documents import Certificate
 from dpmech.engines import Composition, Curve, PrivacyProfile, Progress
-from dpmech.evaluation import profile
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, percent, product_up, typed, up

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from dpmech.certificates import trainer_duties
+from dpmech.documents import trainer_duties
 from dpmech.mechanism import Unit
 from dpmech.numerics import product_up, typed, up
 from dpmech.reports.attacks import RATES

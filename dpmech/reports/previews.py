@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpmech.calibration import calibrate_sigma
-from dpmech.evaluation import epsilon
+from dpmech.calibration import calibrate_sigma, epsilon
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.fitting import optimize
 from dpmech.mechanism import (

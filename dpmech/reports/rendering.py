@@ -5,8 +5,8 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from dpmech.certificates import AdaptiveClip, trainer_duties
 from dpmech.composition import Ledger
+from dpmech.documents import AdaptiveClip, trainer_duties
 from dpmech.exceptions import DpmechError
 from dpmech.free_text import in_markdown, printable
 from dpmech.numerics import between, down, product_up, short, typed, up

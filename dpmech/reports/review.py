@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.composition import Ledger
+from dpmech.documents import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.exceptions import InvalidParameterError, shown_value
 from dpmech.numerics import Kind, typed, up
 from dpmech.reports.attacks import Attacks

@@ -2,7 +2,7 @@
 
 import math
 
-from dpmech.certificates import AdaptiveClip, Certificate, Kept, RunRecord, trainer_duties
+from dpmech.documents import AdaptiveClip, Certificate, Kept, RunRecord, trainer_duties
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, typed, up
 from dpmech.plans import STRATEGIES

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.certificates import Claim
+from dpmech.documents import Claim
 from dpmech.drawing import Sampler, check_steps
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.mechanism import Mechanism, Participation

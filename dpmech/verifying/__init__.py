@@ -1,18 +1,17 @@
-"""Verification of files: the independent checker's verdict on the claim, labels, policies and signatures."""
+"""Verifying and signing files: the independent checker's verdict, labels, policies and signatures."""
 
-from dpmech.verifying.documents import verify
-from dpmech.verifying.limits import MAX_MEMORY, MAX_SECONDS
-from dpmech.verifying.policy import Policy
+from dpmech.verifying.claims import MAX_MEMORY, MAX_SECONDS
+from dpmech.verifying.documents import signature_check, verify
 from dpmech.verifying.report import Check, Question, Verification
-from dpmech.verifying.signature_checks import signature_check
+from dpmech.verifying.signing import sign
 
 __all__ = [
     "MAX_MEMORY",
     "MAX_SECONDS",
     "Check",
-    "Policy",
     "Question",
     "Verification",
+    "sign",
     "signature_check",
     "verify",
 ]

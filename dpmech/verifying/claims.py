@@ -1,18 +1,63 @@
-"""Is the claim of a certificate true? The independent checker decides, and nothing else does."""
+"""Whether the claims of certificates and ledgers are true: the independent checker decides."""
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
-from dpmech.certificates import Certificate, RunRecord, seal_of, to_plain
+import numpy as np
+
 from dpmech.checker import BadDocument, Kind, Verdict, check_text
-from dpmech.exceptions import DpmechError, WorkLimitError
-from dpmech.numerics import typed
-from dpmech.verifying.labels import label_checks
-from dpmech.verifying.report import Check
-from dpmech.verifying.run_checks import stopped_certificate
+from dpmech.composition import Ledger, Mode, Release, parsed
+from dpmech.documents import Certificate, RunRecord, seal_of, to_plain
+from dpmech.engines import Progress
+from dpmech.exceptions import CertificateError, DpmechError, WorkLimitError
+from dpmech.mechanism import decoder_work, form_work
+from dpmech.numerics import spend, typed
+from dpmech.verifying.labels import (
+    label_checks,
+    rigour_checks,
+    rigour_problem,
+    sensitivity_check,
+    stopped_certificate,
+)
+from dpmech.verifying.report import Check, Verification
 
-__all__ = ["claim_checks", "end_checks", "executed_labels", "total_check"]
+# Unless the caller says otherwise: CPU seconds of the checker, for each direction of a claim.
+MAX_SECONDS = 60.0
+# Of entries of a file that follow from others: seconds of one core, and bytes, estimated on the high side.
+READING_SECONDS, MAX_MEMORY = 300.0, 4e9
+# Bytes an entry of a prefix that is formed as a matrix.
+_MATRIX = 64.0
+
+
+def spend_on_reading(document: Certificate | RunRecord) -> None:
+    """Count what it takes to write an object down as a file would state it; errors as for `spend`."""
+    certificate = document.certificate if isinstance(document, RunRecord) else document
+    work = decoder_work(certificate.strategy)
+    spend(work.seconds, work.memory, what=f"the errors of {certificate.strategy!r}")
+
+
+def spend_on_claim(document: Certificate | RunRecord) -> None:
+    """Count what follows from the fields of the claim alone: vectors of the strategy, its errors.
+
+    What depends on more (sets of steps) is counted where it is about to begin.
+
+    Raises:
+        WorkLimitError: if that is beyond the budget.
+    """
+    certificate = document.certificate if isinstance(document, RunRecord) else document
+    strategy = certificate.strategy
+    work = decoder_work(strategy) + form_work(strategy)  # errors, and the sensitivity
+    spend(work.seconds, work.memory, what=f"recomputing {strategy!r}")
+    if isinstance(document, RunRecord) and 0 < document.steps < strategy.n:
+        # The leading block may have no structure left.
+        steps = float(document.steps)
+        dense = strategy.shape.dense_prefix
+        memory = _MATRIX * (float(strategy.n) ** 2 if dense else steps)
+        spend(2e-8 * memory + (1e-9 * steps**3 if dense else 0.0), memory, what="the steps executed")
+
 
 _WAY_OUT = (
     "nothing is shown, neither that it holds nor the opposite: allow more CPU time (max_seconds), calibrate "
@@ -125,3 +170,78 @@ def total_check(name: str, text: str, eps: float, delta: float, *, seconds: floa
         return Check(name, ok=False, detail=f"the checker refuses the file: {error}")
     # The total rests on the certificates, whose draws may err as well.
     return _check(name, dataclasses.replace(verdict.parts[-1], failure=verdict.failure))
+
+
+def verify_ledger(
+    text: str, source: str, seconds: float, report: Progress, *, rigorous: bool = False
+) -> Verification:
+    """Check the text of a ledger file.
+
+    Args:
+        text: of the file.
+        source: its name.
+        seconds: CPU time of the checker, for each direction of a claim and for the total.
+        report: called with one line before the checker.
+        rigorous: whether what all entries together leave to chance must be as little as one may.
+    """
+    derived = []
+    try:
+        document = parsed(text)
+        for entry in document["releases"]:
+            # Nothing of the size of a claim is formed before it is known to fit.
+            certificate, stated = Certificate.read(json.dumps(entry["certificate"]))
+            spend_on_claim(certificate)
+            derived.append(stated)
+        for entry in document.get("counts", ()):
+            _spend_on_counts(Fraction(entry["sigma"]), entry["sensitivity"], entry["releases"])
+        ledger = Ledger.from_json(text)
+    except CertificateError as error:
+        return Verification(source, None, (Check("file", ok=False, detail=str(error)),))
+    checks = [Check("file", ok=True, detail="schema, seal and derived entries hold")]
+    done: list[Certificate] = []
+    # Forged numbers may overflow; what comes of that is refused as it is, not as a warning.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+        for release, stated in zip(ledger.releases, derived, strict=True):
+            if release.certificate not in done:
+                done.append(release.certificate)
+                labels = _labels(release.certificate, stated, rigorous=rigorous)
+                checks += [_named(release, check) for check in labels]
+    state = "closed" if ledger.closed else "still open: it holds if no result came before its last entry"
+    entries = len(ledger.releases) + len(ledger.counts)
+    mode = (
+        f"announced list of {entries}, {state}"
+        if ledger.mode is Mode.ANNOUNCED
+        else f"chosen on the way within {ledger.budget!r} in {ledger.currency!r}"
+    )
+    checks.append(Check("mode", ok=True, detail=mode))
+    report(f"{source}: checker")
+    totals = ("total",) * (2 if ledger.mode is Mode.ANNOUNCED else 1)
+    checks += claim_checks(text, totals, seconds=seconds)
+    if rigorous and (problem := rigour_problem(ledger.guarantee)):
+        detail = f"the total of {len(ledger.releases)} releases: {problem}"
+        checks.append(Check("rigour", ok=False, detail=detail))
+    return Verification(source, None, tuple(checks), ledger=ledger)
+
+
+def _labels(certificate: Certificate, derived: dict[str, object], *, rigorous: bool) -> Iterator[Check]:
+    try:
+        certificate.check_derived(derived)
+    except CertificateError as error:
+        yield Check("file", ok=False, detail=str(error))
+        return
+    yield sensitivity_check(certificate)
+    yield from label_checks(certificate)
+    if rigorous:
+        yield from rigour_checks(certificate)
+
+
+def _named(release: Release, check: Check) -> Check:
+    return dataclasses.replace(check, detail=f"{release.name!r}: {check.detail}")
+
+
+def _spend_on_counts(sigma: Fraction, sensitivity: int, releases: int) -> None:
+    """Count the lattice of the total of counts, before it is formed; errors as for `spend`."""
+    points = 150.0 * float(sigma) * (2.0 if sensitivity % 2 else 1.0)
+    # A sum has at most 2^25 points, and is formed some forty times for a curve.
+    points += min(80.0 * float(sigma) * math.sqrt(releases), 2.0**25)
+    spend(4e-5 * points, 200.0 * points, what=f"sums over {points:.2g} integers")

@@ -1,4 +1,4 @@
-"""verify: is what a certificate claims true? The independent checker decides; nothing here calibrates."""
+"""verify: is what a document claims true, and did a trusted key sign it? Nothing here calibrates."""
 
 import dataclasses
 import functools
@@ -7,31 +7,84 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmech.certificates import LARGEST_FILE, Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.composition import Ledger, is_ledger
+from dpmech.documents import (
+    LARGEST_FILE,
+    Certificate,
+    Document,
+    Policy,
+    PublicKey,
+    RunRecord,
+    Statement,
+    check_signature,
+    envelope_of,
+    is_run_record,
+    read_text,
+)
 from dpmech.engines import Progress
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.numerics import metered
-from dpmech.signing import PublicKey, Statement
-from dpmech.verifying.claims import claim_checks, end_checks, executed_labels, total_check
-from dpmech.verifying.labels import label_checks, sensitivity_check
-from dpmech.verifying.ledgers import verify_ledger
-from dpmech.verifying.limits import (
+from dpmech.verifying.claims import (
     MAX_MEMORY,
     MAX_SECONDS,
     READING_SECONDS,
+    claim_checks,
+    end_checks,
+    executed_labels,
     spend_on_claim,
     spend_on_reading,
+    total_check,
+    verify_ledger,
 )
-from dpmech.verifying.policy import Policy
+from dpmech.verifying.labels import label_checks, rigour_checks, run_checks, sensitivity_check
 from dpmech.verifying.policy_checks import policy_checks
 from dpmech.verifying.report import Check, Verification
-from dpmech.verifying.rigour import rigour_checks
-from dpmech.verifying.run_checks import run_checks
-from dpmech.verifying.signature_checks import signature_check, trusted
 
-__all__ = ["verify"]
+
+def trusted(
+    keys: Sequence[PublicKey | str | os.PathLike[str]], more: Sequence[PublicKey], *, needed: bool
+) -> tuple[PublicKey, ...]:
+    """The keys, read from their files, and more of them.
+
+    Raises:
+        InvalidParameterError: if one cannot be read, or there is none and one is needed.
+    """
+    if isinstance(keys, str | os.PathLike) or not isinstance(keys, Sequence):
+        raise InvalidParameterError("keys", keys, "a sequence of public keys or of their files")
+    if needed and not keys and not more:
+        raise InvalidParameterError(
+            "key", None, "given where a signature is required: a file of a public key that is trusted"
+        )
+    return (*(key if isinstance(key, PublicKey) else PublicKey.load(key) for key in keys), *more)
+
+
+def signature_check(
+    text: str, path: str | os.PathLike[str] | None, keys: Sequence[PublicKey], *, required: bool
+) -> tuple[Check | None, Statement | None]:
+    """What the envelope beside a file proves.
+
+    Args:
+        text: of the file, as it was read.
+        path: of the file; None where an object is verified.
+        keys: that are trusted; without any, nothing is looked at.
+        required: whether there has to be a signature.
+
+    Returns:
+        The check, if there is one to make, and who issued the file, if that is proved.
+    """
+    if not keys:
+        return None, None
+    try:
+        envelope = None if path is None else envelope_of(path)
+        if envelope is None:
+            detail = "not signed" + (", a signature is required" if required else "")
+            return Check("signature", ok=not required, detail=detail), None
+        statement, signer = check_signature(text, envelope, keys)
+    except CertificateError as error:
+        return Check("signature", ok=False, detail=str(error)), None
+    return Check("signature", ok=True, detail=f"{statement}, key {signer.key_id[:16]}"), statement
+
 
 _SOURCES = {Certificate: "certificate", RunRecord: "run record", Ledger: "ledger"}
 

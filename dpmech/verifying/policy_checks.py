@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 
-from dpmech.certificates import Certificate
+from dpmech.documents import Certificate, Policy
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Guarantee, short, typed
 from dpmech.schemes import scheme_of
-from dpmech.verifying.policy import Policy
 from dpmech.verifying.report import Check, Verification
 
 __all__ = ["policy_checks"]

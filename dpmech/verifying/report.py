@@ -5,12 +5,11 @@ import enum
 import math
 from typing import Any
 
-from dpmech.certificates import Certificate, RunRecord
 from dpmech.checker import Kind, Verdict
 from dpmech.composition import Ledger
+from dpmech.documents import Certificate, RunRecord, Statement
 from dpmech.free_text import on_one_line
 from dpmech.numerics import typed
-from dpmech.signing import Statement
 
 __all__ = ["Check", "Question", "Verification"]
 

@@ -16,9 +16,9 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
 from dpmech.checker.decide import _SHAPES
+from dpmech.documents.claim import with_checksum
 from dpmech.engines.methods import Method
 from dpmech.mechanism import kinds
 from dpmech.samplers import ParticipationTracker, sampler_for

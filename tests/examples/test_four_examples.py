@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import Randomness
+from dpmech.documents import Randomness
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")

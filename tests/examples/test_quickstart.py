@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dpmech.certificates.document import seal_of, to_plain, to_text
+from dpmech.documents.document import seal_of, to_plain, to_text
 from dpmech.numerics import Bounds, Provenance
 
 pytest.importorskip("torch")

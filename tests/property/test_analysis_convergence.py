@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.analysis.noise_share import budgeted_floor as budgeted
+from dpmech.analysis.noise_share import convergence as budgeted
 from dpmech.analysis.noise_share import convergence as conv
 from tests.support import generators as gen
 from verification.noise_share import floor as exact

@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from dpmech.analysis.muon import heat, newton_schulz
+from dpmech.analysis.muon import newton_schulz
+from dpmech.analysis.muon import newton_schulz as heat
 from dpmech.analysis.muon import stationarity as muon
 from verification.muon import bias as muon_bias
 from verification.muon import rates as muon_rates

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import dpmech as dm
-from dpmech.analysis.noise_share import first_moment as first
-from dpmech.analysis.noise_share import moment_scatter as scatter
-from dpmech.analysis.noise_share import share
+from dpmech.analysis.noise_share import moments as first
+from dpmech.analysis.noise_share import moments as scatter
+from dpmech.analysis.noise_share import moments as share
 from tests.support import generators as gen
 from verification.oracles import noise_share as oracle
 

@@ -10,35 +10,37 @@ from hypothesis import strategies as st
 from scipy import integrate, special
 
 from dpmech.analysis.sde.bounds import (
-    sgd_gradient_bound,
-    sgd_loss_bound,
-    sign_gradient_bound,
-    sign_loss_bound,
-)
-from dpmech.analysis.sde.directions import direction_factor, direction_moments
-from dpmech.analysis.sde.dynamics import (
-    GradientNoise,
-    clipped_gain,
-    private_gradient,
-    sgd_covariance,
-    sgd_diffusion,
-    sgd_drift,
-)
-from dpmech.analysis.sde.sign import sign_diffusion, sign_drift, sign_gain, sign_variance
-from dpmech.analysis.sde.simulation import euler_maruyama
-from dpmech.analysis.sde.stationary import (
-    sgd_moments,
-    sgd_stationary_variance,
-    sign_moments,
-    sign_stationary_variance,
-)
-from dpmech.analysis.sde.tuning import (
     critical_epsilon,
     critical_noise_multiplier,
     optimal_sgd_rate,
     optimal_sign_rate,
     scaling_law_epsilon,
+    sgd_gradient_bound,
+    sgd_loss_bound,
+    sign_gradient_bound,
+    sign_loss_bound,
     tuned_bounds,
+)
+from dpmech.analysis.sde.dynamics import (
+    GradientNoise,
+    clipped_gain,
+    direction_factor,
+    direction_moments,
+    euler_maruyama,
+    private_gradient,
+    sgd_covariance,
+    sgd_diffusion,
+    sgd_drift,
+    sign_diffusion,
+    sign_drift,
+    sign_gain,
+    sign_variance,
+)
+from dpmech.analysis.sde.stationary import (
+    sgd_moments,
+    sgd_stationary_variance,
+    sign_moments,
+    sign_stationary_variance,
 )
 from dpmech.exceptions import InvalidParameterError
 from verification.oracles import sde as oracle

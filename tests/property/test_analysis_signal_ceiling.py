@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.analysis.noise_share import first_moment as first
+from dpmech.analysis.noise_share import moments as first
 from dpmech.analysis.noise_share import signal_ceiling as ceiling
 from tests.support import generators as gen
 from verification.noise_share import prefix as exact

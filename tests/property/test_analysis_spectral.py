@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmech.analysis.spectral import alignment, denoising
-from dpmech.analysis.spectral import singular_values as spectral
+from dpmech.analysis import spectral
+from dpmech.analysis import spectral as alignment
+from dpmech.analysis import spectral as denoising
 from tests.support import generators as gen
 from verification.oracles import matrices as ref
 from verification.spectral import alignment as claims

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.certificates.document import from_plain, seal_of, to_text
 from dpmech.checker import Kind
+from dpmech.documents.document import from_plain, seal_of, to_text
 from dpmech.numerics import metering
 from tests.support import saved
 from tests.support.forged_files import changed

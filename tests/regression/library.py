@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 import dpmech as dm
-from dpmech.certificates import AdaptiveClip
+from dpmech.documents import AdaptiveClip
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.samplers import sampler_for
 from dpmech.schemes import accountant_for

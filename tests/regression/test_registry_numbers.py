@@ -7,12 +7,15 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.analysis.muon import heat, newton_schulz
+from dpmech.analysis import spectral
+from dpmech.analysis.muon import newton_schulz
+from dpmech.analysis.muon import newton_schulz as heat
 from dpmech.analysis.muon import stationarity as muon
-from dpmech.analysis.noise_share import first_moment, moment_scatter, signal_ceiling
-from dpmech.analysis.noise_share import share as noise_share
-from dpmech.analysis.sde import directions as sde_directions
-from dpmech.analysis.spectral import singular_values as spectral
+from dpmech.analysis.noise_share import moments as first_moment
+from dpmech.analysis.noise_share import moments as moment_scatter
+from dpmech.analysis.noise_share import moments as noise_share
+from dpmech.analysis.noise_share import signal_ceiling
+from dpmech.analysis.sde import dynamics as sde_directions
 
 INDEPENDENT = dm.Identity(3900)
 

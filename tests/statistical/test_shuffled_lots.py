@@ -10,7 +10,7 @@ import pytest
 import scipy
 
 from dpmech.auditing import Shuffled, shuffled_epsilon
-from dpmech.auditing.largest_sums import Epoch
+from dpmech.auditing.shuffled import Epoch
 
 ALPHA = 1e-9
 SIZE, BATCH = 24, 2

@@ -1,8 +1,7 @@
 """Announced lists put together from numbers."""
 
 import dpmech as dm
-from dpmech.composition.announced_total import Whole
-from dpmech.composition.release_profiles import claimed
+from dpmech.composition.ledger_totals import Whole, claimed
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.profile import PrivacyProfile
 

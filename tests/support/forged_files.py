@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import dpmech as dm
-from dpmech.certificates.document import seal_of, to_plain
+from dpmech.documents.document import seal_of, to_plain
 from dpmech.mechanism.strategies.base import Strategy
 
 BASE = dm.calibrate_sigma(dm.LambdaCGD(24, 0.5), 2.0, 1e-5, participation=dm.MinSep(12, 2)).certificate(

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
+from dpmech.documents.claim import with_checksum
 from dpmech.schemes import accountant_for
 
 FOLDER = pathlib.Path(__file__).parents[1] / "certificates"

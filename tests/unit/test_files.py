@@ -417,7 +417,7 @@ def test_a_half_written_key_is_none(folder, monkeypatch):
         os.close(handle)
         return Full()
 
-    monkeypatch.setattr("dpmech.signing.keys.os.fdopen", opened)
+    monkeypatch.setattr("dpmech.documents.keys.os.fdopen", opened)
     with pytest.raises(dm.InvalidParameterError, match="No space left"):
         dm.new_key("other.pem")
     monkeypatch.undo()

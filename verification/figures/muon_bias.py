@@ -15,7 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis.muon import heat, newton_schulz
+from dpmech.analysis.muon import newton_schulz
+from dpmech.analysis.muon import newton_schulz as heat
 from verification.figures.drawing import dots, in_style, line
 
 SCALES = np.geomspace(0.01, 0.16, 9)

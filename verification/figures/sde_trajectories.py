@@ -16,9 +16,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis.sde.dynamics import GradientNoise, clipped_gain, sgd_diffusion, sgd_drift
-from dpmech.analysis.sde.sign import sign_diffusion, sign_drift
-from dpmech.analysis.sde.simulation import euler_maruyama
+from dpmech.analysis.sde.dynamics import (
+    GradientNoise,
+    clipped_gain,
+    euler_maruyama,
+    sgd_diffusion,
+    sgd_drift,
+    sign_diffusion,
+    sign_drift,
+)
 from verification.figures.drawing import in_style
 
 DIMENSION = 1024

@@ -1,7 +1,7 @@
 """What the denoiser gains: cosine with the signal before and after, on low-rank matrices under noise.
 
 Run `python -m verification.figures.spectral_gains [FILE]`. Signals of rank 4 whose values halve one after the
-other. Prints how far the simulated gain is from `dpmech.analysis.spectral.denoising.predicted_alignment`
+other. Prints how far the simulated gain is from `dpmech.analysis.spectral.predicted_alignment`
 where the signal is clear of the noise, and the worst loss where it is not.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis.spectral import denoising
-from dpmech.analysis.spectral import singular_values as spectral
+from dpmech.analysis import spectral
+from dpmech.analysis import spectral as denoising
 from verification.figures.drawing import dots, in_style, line
 from verification.oracles import matrices as ref
 

@@ -2,7 +2,7 @@
 
 Run `python -m verification.figures.spectral_transition [FILE]`. Draws the largest singular value over the
 noise edge and the two squared cosines against the strength of the signal, for growing matrices, and prints
-how far the simulation is from `dpmech.analysis.spectral.singular_values`.
+how far the simulation is from `dpmech.analysis.spectral`.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from dpmech.analysis.spectral import singular_values as spectral
+from dpmech.analysis import spectral
 from verification.figures.drawing import dots, in_style, line
 from verification.oracles import matrices as ref
 
@@ -31,7 +31,7 @@ class Transition:
     Args:
         multiples: signal over the detection threshold.
         simulated: means of (top value over the edge, left and right squared cosine), shape (3, k).
-        predicted: the same by `dpmech.analysis.spectral.singular_values`.
+        predicted: the same by `dpmech.analysis.spectral`.
     """
 
     multiples: np.ndarray

@@ -94,7 +94,7 @@ def heat_operator(*, claim: Callable[[int], float] = heat_coefficient) -> Verdic
     """P_rho = exp(rho^2 Laplace / 2): on polynomials the series is finite and equals the Gaussian mean.
 
     Hence one cubic step has the bias -(rho^2 / 2) (m + n + 1) X exactly, and none after correction.
-    dpmech relies on it in `dpmech.analysis.muon.heat`.
+    dpmech relies on it in `dpmech.analysis.muon.newton_schulz`.
     """
     worst, cases = 0.0, 0
     for degree in range(9):
@@ -158,7 +158,8 @@ def theorem_4_1(
     """The corrected direction's bias is -(rho^4 / 4) Laplace^2 Q + O(rho^6): the rho^2 term is gone.
 
     2 x 2, kappa = q = 2, inside the region where Q divides by the norm and where it does not. The series of
-    the correction has coefficients (2 - 2^j) / (2^j j!). dpmech relies on it in `dpmech.analysis.muon.heat`.
+    the correction has coefficients (2 - 2^j) / (2^j j!). dpmech relies on it in
+    `dpmech.analysis.muon.newton_schulz`.
     """
     apply = ref.muon_map(2, 2)
     base = np.array([[0.8, -0.3], [0.2, 0.45]])

@@ -1,6 +1,6 @@
 """The noise-share paper, Theorem 3: what the noise share says of bias correction, and what batch it takes.
 
-dpmech.analysis.noise_share.share computes what is checked here.
+dpmech.analysis.noise_share.moments computes what is checked here.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The noise-share paper (an optimization view of private fine-tuning): noise variance, second moment, rho.
 
-dpmech.analysis.noise_share.share and dpmech.analysis.noise_share.moment_scatter compute what is checked here.
+dpmech.analysis.noise_share.moments and dpmech.analysis.noise_share.moments compute what is checked here.
 """
 
 import functools

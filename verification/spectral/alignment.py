@@ -34,7 +34,7 @@ def theorem_e1(*, matched: Callable[[np.ndarray, np.ndarray], np.ndarray] = at_e
 
     Negative cosines included; zero blocks count 0. Without equal norms it is false: both block cosines of
     (1, 0 | 1, 0) rise from (1, .1 | 1, 1) to (10, .9 | 1, .95), the total falls from .815 to .767.
-    dpmech relies on it in `dpmech.analysis.spectral.denoising`.
+    dpmech relies on it in `dpmech.analysis.spectral`.
     """
     rng = np.random.default_rng(51)
     worst, cases = 0.0, 0
@@ -150,7 +150,7 @@ def proposition_i1_bound(
 
     The step g^T P s >= p_min g^T s fails where some g_i s_i < 0. The second-order term is right, so the
     linear one is judged. The corrected form replaces p_min cos; it is met where |g_i| is proportional to
-    |s_i|. dpmech has it in `dpmech.analysis.spectral.alignment`.
+    |s_i|. dpmech has it in `dpmech.analysis.spectral`.
     """
     printed, corrected = (excess_over_progress(form, cases=5_000) for form in (claim, right))
     delta = progress(GRADIENT, STEP, HESSIAN, SCALE, RATE)

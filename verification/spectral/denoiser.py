@@ -47,7 +47,7 @@ def equations_8_9(*, claim: Callable[[float, float, int, int], float] = printed_
 
     With given vectors the best coefficient is u^T X v: its mean over draws is eta. Eq. 9 is identically
     sqrt((y^2 - s^2 (m + n))^2 - 4 m n s^4) / y. dpmech relies on it in
-    `dpmech.analysis.spectral.singular_values`. Margins are in units of each part's tolerance.
+    `dpmech.analysis.spectral`. Margins are in units of each part's tolerance.
     """
     rng = np.random.default_rng(8)
     worst, cases = 0.0, 0
@@ -119,7 +119,7 @@ def equation_10(*, claim: Callable[[np.ndarray, float, float], np.ndarray] = ref
     """Denoise keeps the norm, passes weak layers bit for bit, and commutes with rotations and transposition.
 
     For kappa > 1, as the paper has it. At kappa = 1 and a top value equal to the edge it divides 0 by 0.
-    dpmech relies on it in `dpmech.analysis.spectral.denoising`.
+    dpmech relies on it in `dpmech.analysis.spectral`.
     """
     rng = np.random.default_rng(10)
     worst, cases = 0.0, 0

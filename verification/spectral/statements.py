@@ -144,7 +144,7 @@ def noise_of_one_entry(*, claim: Callable[[float, float, int], float] = entry_no
 def equation_3(*, claim: Callable[[float, float, int, int], float] = ref.inflation) -> Verdict:
     """F of eq. 3: its five identities, and the singular values of noisy low-rank matrices.
 
-    dpmech relies on it in `dpmech.analysis.spectral.singular_values`. Margins are in units of each part's
+    dpmech relies on it in `dpmech.analysis.spectral`. Margins are in units of each part's
     tolerance.
     """
     worst, cases = 0.0, 0

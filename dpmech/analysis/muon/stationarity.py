@@ -80,7 +80,7 @@ def momentum_noise(entry_noise: float, momentum: float, updates: int | None = No
 
     Returns:
         rho_t, in the unit of `entry_noise`. Exact for noise that is independent over steps;
-        noise of a correlated strategy has another variance, see `analysis.first_moment`.
+        noise of a correlated strategy has another variance, see `analysis.noise_share.moments`.
 
     Raises:
         InvalidParameterError: on a bad argument.

@@ -1,4 +1,6 @@
-r"""Bounds on the loss and on the gradient norm under the stochastic differential equations of DP training.
+r"""Bounds on loss and gradient norm under these equations, and the learning rates that minimise them.
+
+Bounds on the loss and on the gradient norm under the stochastic differential equations of DP training.
 
 The loss f >= 0 (its minimum subtracted) is L-smooth. Ito's formula gives d E f <= -s E ||grad f||^2 dt +
 (lr L / 2) Tr S dt, with s the slope of the drift and S the covariance of a step over lr. With mu-PL,
@@ -8,17 +10,28 @@ run is bounded. The constants are those of this derivation; the paper's printed 
 Slopes fall as gradients grow: clipped gradients keep their length at most, and signs saturate. The bounds
 hold for the equation as long as gradients stay within the stated limits (0: the linear limit of small
 gradients, which is the paper's). DP-SGD is the paper's word: independent noise, whatever the sampling.
+
+Which of DP-SGD and DP-SignSGD reaches the lower loss, and their best learning rates.
+
+Two protocols: A keeps the learning rate tuned for one noise multiplier while the noise changes, B tunes it
+anew for each.
+
+The paper speaks of eps where it means the noise multiplier, by the rule sigma = q sqrt(T ln(1/delta)) / eps
+of `scaling_law_epsilon`. That rule is no privacy guarantee: take `dpmech.epsilon` for the eps of a
+multiplier. DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
 """
 
 import dataclasses
 import math
 
-from dpmech.analysis.sde.dynamics import GradientNoise, clipped_gain
-from dpmech.analysis.sde.sign import sign_gain
-from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_integer, check_real
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["LossBound", "sgd_gradient_bound", "sgd_loss_bound", "sign_gradient_bound", "sign_loss_bound"]
+from dpmech.analysis._arguments import check_nonnegative
+from dpmech.analysis.sde.dynamics import GradientNoise, clipped_gain, sign_gain
+from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.guards import check_integer, check_real
+from dpmech.numerics import FloatArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,4 +255,295 @@ def _check_run(
         check_integer("steps", steps, minimum=1),
         check_real("smoothness", smoothness, minimum=0.0, open_minimum=True),
         check_real("initial_loss", initial_loss, minimum=0.0),
+    )
+
+
+def scaling_law_epsilon(noise_multiplier: float, delta: float, *, sampling_prob: float, steps: int) -> float:
+    """The paper's label q sqrt(T ln(1/delta)) / sigma for a noise multiplier. NOT a privacy guarantee.
+
+    The true eps of Poisson sampling is 6.4 times it at sigma = 0.5 on the paper's IMDB setting, and 859
+    times at sigma = 0.1 on StackOverflow. It serves to read the paper's plots.
+
+    Args:
+        noise_multiplier: sigma > 0.
+        delta: in (0, 1).
+        sampling_prob: q = B / n in (0, 1].
+        steps: T >= 1.
+
+    Returns:
+        The label. Neither an upper nor a lower bound on eps.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        sde sde.thm3.1, sde.eps.formula, sde.eps.certified.
+
+    Examples:
+        >>> from dpmech.analysis.sde.bounds import scaling_law_epsilon
+        >>> round(scaling_law_epsilon(1.0, 1e-5, sampling_prob=64 / 10_000, steps=15_600), 3)
+        2.712
+    """
+    sigma = check_real("noise_multiplier", noise_multiplier, minimum=0.0, open_minimum=True)
+    chance, share, total = _check_schedule(delta, sampling_prob, steps)
+    return share * math.sqrt(-total * math.log(chance)) / sigma
+
+
+def critical_noise_multiplier(
+    *,
+    batch_size: float,
+    batch_noise: float,
+    sgd_rate: float,
+    sign_rate: float,
+    sgd_clip: float,
+    sign_clip: float,
+) -> float:
+    """The noise multiplier above which DP-SignSGD's loss floor is below DP-SGD's, nothing being clipped.
+
+    With V = sigma_gamma^2 / B + (sigma C / B)^2 of each optimizer the floors are in the ratio
+    lr_sgd V_sgd : lr_sign sqrt(pi/2) sqrt(V_sign). At equal rates and clip norms they meet at V = pi/2, not
+    at the paper's V = 1, which drops the constants; V is in units of the gradient squared, so the result
+    changes with the unit of the loss.
+
+    Args:
+        batch_size: B >= 1.
+        batch_noise: sigma_gamma >= 0.
+        sgd_rate: learning rate of DP-SGD, > 0.
+        sign_rate: learning rate of DP-SignSGD, > 0.
+        sgd_clip: clip norm of DP-SGD, > 0.
+        sign_clip: clip norm of DP-SignSGD, > 0.
+
+    Returns:
+        sigma*: DP-SignSGD's floor is the lower one for every sigma above it; 0 if for every sigma. Exact for
+        the floors of the two equations at small gradients. With different clip norms and much batch noise
+        DP-SignSGD can be ahead again for small sigma.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: if the ratio of the floors leaves the range of float64.
+
+    References:
+        sde sde.thm4.5/corB16.
+
+    Examples:
+        >>> from dpmech.analysis.sde.bounds import critical_noise_multiplier
+        >>> round(critical_noise_multiplier(
+        ...     batch_size=64, batch_noise=0.0, sgd_rate=3.0, sign_rate=0.01, sgd_clip=0.25, sign_clip=0.5
+        ... ), 3)
+        2.139
+    """
+    size = check_real("batch_size", batch_size, minimum=1.0)
+    scale = check_real("batch_noise", batch_noise, minimum=0.0)
+    positive = {"sgd_rate": sgd_rate, "sign_rate": sign_rate, "sgd_clip": sgd_clip, "sign_clip": sign_clip}
+    for name, value in positive.items():
+        check_real(name, value, minimum=0.0, open_minimum=True)
+    # With y = (sigma C_sgd / B)^2: (batch + y)^2 > limit (batch + clips y), beyond the larger root.
+    batch = scale * scale / size
+    rates = sign_rate / sgd_rate
+    clips = sign_clip / sgd_clip
+    limit = 0.5 * math.pi * rates * rates
+    half_linear = batch - 0.5 * limit * clips * clips
+    constant = batch * (batch - limit)
+    discriminant = half_linear * half_linear - constant
+    if not math.isfinite(discriminant):
+        raise NumericalError("the ratio of the two loss floors leaves the range of float64")
+    if discriminant <= 0.0:
+        return 0.0
+    root = math.sqrt(discriminant)
+    # The form that subtracts nothing.
+    y = root - half_linear if half_linear <= 0.0 else -constant / (root + half_linear)
+    return size * math.sqrt(y) / sgd_clip if y > 0.0 else 0.0
+
+
+def critical_epsilon(
+    delta: float,
+    *,
+    dataset_size: float,
+    steps: int,
+    batch_size: float,
+    batch_noise: float,
+    sgd_rate: float,
+    sign_rate: float,
+    sgd_clip: float,
+    sign_clip: float,
+) -> float:
+    """eps*: the paper's label of `critical_noise_multiplier`; DP-SignSGD's floor is the lower one below it.
+
+    At equal rates and clip norms sqrt(C^2 T ln(1/delta) / (n^2 (pi/2 - sigma_gamma^2 / B))); the paper has
+    1 for pi/2.
+
+    Args:
+        delta: in (0, 1).
+        dataset_size: n >= B.
+        steps: T >= 1.
+        batch_size: B >= 1.
+        batch_noise: sigma_gamma >= 0.
+        sgd_rate: learning rate of DP-SGD, > 0.
+        sign_rate: learning rate of DP-SignSGD, > 0.
+        sgd_clip: clip norm of DP-SGD, > 0.
+        sign_clip: clip norm of DP-SignSGD, > 0.
+
+    Returns:
+        The label, by `scaling_law_epsilon`; math.inf where DP-SignSGD is always ahead. Not a certified eps:
+        for that, give the multiplier to `dpmech.epsilon`.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        sde sde.thm4.5/corB16.
+    """
+    size = check_real("dataset_size", dataset_size, minimum=1.0)
+    lot = check_real("batch_size", batch_size, minimum=1.0, maximum=size)
+    sigma = critical_noise_multiplier(
+        batch_size=lot,
+        batch_noise=batch_noise,
+        sgd_rate=sgd_rate,
+        sign_rate=sign_rate,
+        sgd_clip=sgd_clip,
+        sign_clip=sign_clip,
+    )
+    _check_schedule(delta, lot / size, steps)
+    if sigma == 0.0:
+        return math.inf
+    return scaling_law_epsilon(sigma, delta, sampling_prob=lot / size, steps=steps)
+
+
+def optimal_sgd_rate(noise: GradientNoise, *, steps: int, smoothness: float, initial_loss: float) -> float:
+    """The learning rate that minimises `sgd_gradient_bound`: sqrt(2 f_0 / (d L T (K2 + Phi))).
+
+    Inversely proportional to the noise multiplier once the privacy noise dominates.
+
+    Args:
+        noise: the noise of the gradient.
+        steps: T >= 1.
+        smoothness: L > 0.
+        initial_loss: f_0 > 0.
+
+    Returns:
+        The exact minimiser of the bound (lots that do not mix clipped and unclipped examples).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        sde sde.thm4.6.
+    """
+    total, smooth, start = _check_training(steps, smoothness, initial_loss)
+    largest = max(noise.batch_noise**2, noise.clip_norm**2 / noise.dimension) / noise.batch_size
+    variance = largest + noise.privacy_variance
+    return math.sqrt(2.0 * start / (noise.dimension * smooth * total * variance))
+
+
+def optimal_sign_rate(*, dimension: int, steps: int, smoothness: float, initial_loss: float) -> float:
+    """The learning rate that minimises `sign_gradient_bound`: sqrt(2 f_0 / (d L T)), whatever the noise.
+
+    Args:
+        dimension: d >= 1.
+        steps: T >= 1.
+        smoothness: L > 0.
+        initial_loss: f_0 > 0.
+
+    Returns:
+        The exact minimiser of the bound.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        sde sde.thm4.7.
+
+    Examples:
+        >>> from dpmech.analysis.sde.bounds import optimal_sign_rate
+        >>> rate = optimal_sign_rate(dimension=10_000, steps=10**9, smoothness=1.0, initial_loss=1.0)
+        >>> f"{rate:.4g}"
+        '4.472e-07'
+    """
+    size = check_integer("dimension", dimension, minimum=1)
+    total, smooth, start = _check_training(steps, smoothness, initial_loss)
+    return math.sqrt(2.0 * start / (size * smooth * total))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TunedBounds:
+    """Learning rates and gradient bounds over a range of noise multipliers.
+
+    Attributes:
+        noise_multipliers: shape (m,).
+        sgd_rates: the learning rates of DP-SGD, shape (m,).
+        sgd_bounds: its bounds on the mean of ||grad f||^2, shape (m,).
+        sign_rates: the learning rates of DP-SignSGD, shape (m,).
+        sign_bounds: its bounds, shape (m,).
+    """
+
+    noise_multipliers: FloatArray
+    sgd_rates: FloatArray
+    sgd_bounds: FloatArray
+    sign_rates: FloatArray
+    sign_bounds: FloatArray
+
+
+def tuned_bounds(
+    noise: GradientNoise,
+    noise_multipliers: npt.ArrayLike,
+    *,
+    steps: int,
+    smoothness: float,
+    initial_loss: float,
+    retuned: bool,
+) -> TunedBounds:
+    """Gradient bounds of both optimizers over noise multipliers, under protocol A or B.
+
+    Args:
+        noise: the noise of the gradient; under protocol A the rates are the best ones for it.
+        noise_multipliers: the multipliers to compare at, shape (m,), > 0.
+        steps: T >= 1.
+        smoothness: L > 0.
+        initial_loss: f_0 > 0.
+        retuned: True is protocol B, the best rate for each multiplier; False is protocol A.
+
+    Returns:
+        Rates and bounds. The rates minimise the bounds exactly; the bounds are those of `bounds`.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        sde sde.thm4.6, sde.thm4.7, sde.thm4.2/B7, sde.thm4.4/B13.
+    """
+    multipliers = check_nonnegative("noise_multipliers", noise_multipliers, open_minimum=True)
+    if multipliers.ndim != 1:
+        raise InvalidParameterError("noise_multipliers", noise_multipliers, "a one-dimensional sequence")
+    sign_rate = optimal_sign_rate(
+        dimension=noise.dimension, steps=steps, smoothness=smoothness, initial_loss=initial_loss
+    )
+    rows = []
+    for sigma in multipliers:
+        here = dataclasses.replace(noise, noise_multiplier=float(sigma))
+        rate = optimal_sgd_rate(
+            here if retuned else noise, steps=steps, smoothness=smoothness, initial_loss=initial_loss
+        )
+        sgd = sgd_gradient_bound(
+            here, learning_rate=rate, steps=steps, smoothness=smoothness, initial_loss=initial_loss
+        )
+        sign = sign_gradient_bound(
+            here, learning_rate=sign_rate, steps=steps, smoothness=smoothness, initial_loss=initial_loss
+        )
+        rows.append((rate, sgd, sign_rate, sign))
+    return TunedBounds(multipliers, *np.array(rows).T)
+
+
+def _check_schedule(delta: float, sampling_prob: float, steps: int) -> tuple[float, float, int]:
+    return (
+        check_real("delta", delta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True),
+        check_real("sampling_prob", sampling_prob, minimum=0.0, maximum=1.0, open_minimum=True),
+        check_integer("steps", steps, minimum=1),
+    )
+
+
+def _check_training(steps: int, smoothness: float, initial_loss: float) -> tuple[int, float, float]:
+    return (
+        check_integer("steps", steps, minimum=1),
+        check_real("smoothness", smoothness, minimum=0.0, open_minimum=True),
+        check_real("initial_loss", initial_loss, minimum=0.0, open_minimum=True),
     )

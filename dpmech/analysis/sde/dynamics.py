@@ -1,4 +1,19 @@
-r"""DP-SGD and DP-SignSGD as stochastic differential equations: dX = b(X) dt + sqrt(lr) S(X)^(1/2) dW.
+r"""DP-SGD and DP-SignSGD as stochastic differential equations: drifts, diffusions, simulated paths.
+
+Mean and second moment of a noisy vector divided by its own length: what clipping leaves of a gradient.
+
+X is the gradient of one example, g plus noise of scale s in each of d coordinates: Gaussian, or multivariate
+Student t of nu degrees of freedom (one chi-square variable shared by all coordinates, so s is a scale and no
+standard deviation). Clipping takes X to C u, u = X / ||X||. By rotation E[u] = c g and
+E[u u^T] = p I + r g g^T. With z = ||g||^2 / (2 s^2) and K the factor below,
+
+    c = K(nu) K(d) / (s sqrt d) 2F1(1/2, (nu + 1)/2; d/2 + 1; -2 z / nu),
+    p = 2F1(1, nu/2; d/2 + 1; -2 z / nu) / d,
+
+which follow from the Gaussian forms c = K(d) / (s sqrt d) 1F1(1/2; d/2 + 1; -z) and
+p = 1F1(1; d/2 + 1; -z) / d by averaging over the chi-square variable.
+
+DP-SGD and DP-SignSGD as stochastic differential equations: dX = b(X) dt + sqrt(lr) S(X)^(1/2) dW.
 
 One step of length lr moves by -lr times the private mean gradient (DP-SGD) or its sign (DP-SignSGD). b and S
 are mean and covariance of that step over lr, so the equation follows the iterates weakly to first order in
@@ -11,32 +26,158 @@ batch_size = 1 with noise multiplier sigma / B.
 DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
 
 In functions of a gradient, its last axis are the d coordinates and any axes before it are replicas.
+
+DP-SignSGD as a stochastic differential equation: drift, diffusion and the slope at small gradients.
+
+A coordinate of the private mean gradient with mean m_i and variance S_ii, if it is Gaussian, has expected
+sign erf(m_i / sqrt(2 S_ii)), and a sign has variance one minus its squared mean.
+DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
 """
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from dpmech.analysis._arguments import check_nonnegative
-from dpmech.analysis.sde.directions import DirectionMoments, check_degrees_of_freedom, direction_moments
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
 
-__all__ = [
-    "GradientNoise",
-    "PrivateGradient",
-    "check_gradient",
-    "check_normals",
-    "clipped_gain",
-    "private_gradient",
-    "sgd_covariance",
-    "sgd_diffusion",
-    "sgd_drift",
-]
+_SERIES_FROM = 300.0
+# Trapezoid rule on the logit scale: it converges exponentially, and 0.25 is past the last digit.
+_SPACING = 0.25
+_LOG_TAIL = 37.0
+_CHUNK = 512
+
+
+class DirectionMoments(NamedTuple):
+    """Moments of u = X / ||X||, each of the shape of the norms.
+
+    Attributes:
+        gain: c, with E[u] = c g; decreases in ||g||. Unit: one over that of a gradient.
+        spread: p, the second moment of u along any direction orthogonal to g.
+        along: the second moment of u along g, in [p, 1].
+    """
+
+    gain: FloatArray
+    spread: FloatArray
+    along: FloatArray
+
+
+def direction_factor(degrees_of_freedom: float) -> float:
+    """K(nu) = sqrt(2/nu) Gamma((nu + 1)/2) / Gamma(nu/2): mean of a chi variable over its root mean square.
+
+    Args:
+        degrees_of_freedom: nu > 0; math.inf (Gaussian) gives 1.
+
+    Returns:
+        K in (0, 1], about 1 - 1 / (4 nu). Exact, to 1e-12.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        sde sde.lemA2.
+
+    Examples:
+        >>> from dpmech.analysis.sde.dynamics import direction_factor
+        >>> round(direction_factor(1), 4), round(direction_factor(3), 4)
+        (0.7979, 0.9213)
+    """
+    nu = check_degrees_of_freedom(degrees_of_freedom)
+    if nu > _SERIES_FROM:
+        # log Gamma would lose digits here; the asymptotic series has none to lose.
+        inverse = 1.0 / nu
+        return 1.0 + inverse * (-0.25 + inverse * (1 / 32 + inverse * (5 / 128 - inverse * 21 / 2048)))
+    return math.sqrt(2.0 / nu) * math.exp(math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu))
+
+
+def direction_moments(
+    gradient_norm: npt.ArrayLike, scale: float, dimension: int, *, degrees_of_freedom: float = math.inf
+) -> DirectionMoments:
+    """Mean and second moments of a noisy gradient divided by its length.
+
+    Args:
+        gradient_norm: ||g|| >= 0, any shape.
+        scale: s > 0, of the noise of one coordinate.
+        dimension: d >= 1.
+        degrees_of_freedom: nu > 0 of a multivariate Student t; math.inf is Gaussian.
+
+    Returns:
+        The moments, of the shape of the norms. Exact for this noise, to about 1e-11; the usual
+        approximation c = K(nu) / (s sqrt d) has relative error 1 / (4 d) + z / (d + 2), Gaussian case.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: if a result leaves the range of float64.
+
+    References:
+        sde sde.lemA1, sde.lemA2.
+
+    Examples:
+        >>> from dpmech.analysis.sde.dynamics import direction_moments
+        >>> round(float(direction_moments(3.0, 1.0, 100).gain) * 3.0, 6)
+        0.286849
+    """
+    norms = check_nonnegative("gradient_norm", gradient_norm)
+    width = check_real("scale", scale, minimum=0.0, open_minimum=True)
+    size = check_integer("dimension", dimension, minimum=1)
+    nu = check_degrees_of_freedom(degrees_of_freedom)
+    with np.errstate(over="ignore"):
+        ratio = 0.5 * (norms / width) ** 2
+    if not np.all(np.isfinite(ratio)):
+        raise NumericalError("gradient_norm / scale leaves the range of float64")
+    peak = direction_factor(nu) * direction_factor(float(size)) / (width * math.sqrt(size))
+    if not math.isfinite(peak):
+        raise NumericalError("1 / scale leaves the range of float64")
+    gain = peak * _shrinkage(0.5, size, ratio, 0.5 * (nu + 1.0), nu)
+    # Rounding may leave p a hair off the range [0, 1/d] that it has.
+    spread = np.clip(_shrinkage(1.0, size, ratio, 0.5 * nu, nu) / size, 0.0, 1.0 / size)
+    along = np.maximum(1.0 - (size - 1) * spread, spread) if size > 1 else np.ones_like(spread)
+    return DirectionMoments(gain[()], spread[()], along[()])
+
+
+def check_degrees_of_freedom(value: float) -> float:
+    """Return nu > 0 as a float; math.inf is accepted."""
+    if isinstance(value, float) and value == math.inf:
+        return value
+    try:
+        return check_real("degrees_of_freedom", value, minimum=0.0, open_minimum=True)
+    except InvalidParameterError:
+        raise InvalidParameterError("degrees_of_freedom", value, "a positive number or math.inf") from None
+
+
+def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float, nu: float) -> FloatArray:
+    """E[(1 + 2 z s / nu)^-exponent], or E[e^(-z s)] for nu infinite, over s of a beta law.
+
+    Euler's integral of 2F1 and 1F1 at c = dimension/2 + 1. Library routines lose digits, or do not end, at
+    the large c and z of training.
+    """
+    rest = 0.5 * dimension + 1.0 - first
+    flat = ratio.ravel()
+    result = np.empty(flat.size)
+    for start in range(0, flat.size, _CHUNK):
+        z = flat[start : start + _CHUNK]
+        largest = float(z.max(initial=0.0))
+        # The factor is about e^(-z s) at first, so the mass lies near 1 / (rest + z) or above.
+        low = -math.log(rest + first + largest * (1.0 + (1.0 / nu))) - _LOG_TAIL / first
+        high = math.log(math.expm1(_LOG_TAIL / rest))
+        logit = np.arange(low, high + _SPACING, _SPACING)
+        log_weight = -first * np.logaddexp(0.0, -logit) - rest * np.logaddexp(0.0, logit)
+        weight = np.exp(log_weight - log_weight.max())
+        share = scipy.special.expit(logit)
+        values = (
+            np.exp(-z[:, None] * share)
+            if math.isinf(nu)
+            else np.exp(-exponent * np.log1p((2.0 / nu) * z[:, None] * share))
+        )
+        result[start : start + _CHUNK] = values @ weight / weight.sum()
+    return result.reshape(ratio.shape)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,3 +425,203 @@ def _unit(gradient: FloatArray) -> FloatArray:
     norm = np.linalg.norm(gradient, axis=-1, keepdims=True)
     unit: FloatArray = np.divide(gradient, norm, out=np.zeros_like(gradient), where=norm > 0.0)
     return unit
+
+
+def sign_drift(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: float = 0.0) -> FloatArray:
+    """Drift b of DP-SignSGD: minus the mean sign of the private gradient, -erf(m_i / sqrt(2 S_ii)).
+
+    m and S are mean and covariance of the private mean gradient, those of DP-SGD.
+
+    Args:
+        noise: the noise of the gradient; S must not vanish.
+        gradient: g, shape (..., d).
+        clipped_share: p in [0, 1].
+
+    Returns:
+        Of the shape of the gradient, in [-1, 1]. Exact where nothing is clipped (p = 0). An estimate
+        otherwise: a coordinate of the mean of clipped gradients is taken as Gaussian, which it is for large
+        d or B. It stays finite as the privacy noise vanishes, unlike the paper's linear form.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or where there is no noise at all.
+
+    References:
+        sde sde.thmB10.1, sde.thmB10.2, sde.corB11.1.
+    """
+    return -_mean_sign(noise, gradient, clipped_share)
+
+
+def sign_variance(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: float = 0.0) -> FloatArray:
+    """Diagonal of S of DP-SignSGD: 1 - (mean sign)^2.
+
+    Args:
+        noise: the noise of the gradient; it must not vanish.
+        gradient: g, shape (..., d).
+        clipped_share: p in [0, 1].
+
+    Returns:
+        Of the shape of the gradient, in [0, 1]. The diagonal is as exact as `sign_drift`. The off-diagonal
+        entries are 0 where nothing is clipped, and of order 1/d, not 0, where something is.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or where there is no noise at all.
+
+    References:
+        sde sde.thmB10.1, sde.thmB10.2.
+    """
+    return 1.0 - _mean_sign(noise, gradient, clipped_share) ** 2
+
+
+def sign_diffusion(
+    noise: GradientNoise, gradient: npt.ArrayLike, normals: npt.ArrayLike, *, clipped_share: float = 0.0
+) -> FloatArray:
+    """S^(1/2) z of DP-SignSGD with the diagonal S of `sign_variance`.
+
+    Args:
+        noise: the noise of the gradient; it must not vanish.
+        gradient: g, shape (..., d).
+        normals: z, of the same shape.
+        clipped_share: p in [0, 1].
+
+    Returns:
+        Of the shape of the gradient. As exact as `sign_variance`.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or where there is no noise at all.
+
+    References:
+        sde sde.thmB10.1, sde.thmB10.2.
+    """
+    variance = sign_variance(noise, gradient, clipped_share=clipped_share)
+    return np.sqrt(variance) * check_normals(normals, variance.shape)
+
+
+def sign_gain(
+    noise: GradientNoise, *, clipped: bool = False, gradient_norm: float = 0.0, coordinate: float = 0.0
+) -> float:
+    """Slope of DP-SignSGD's drift: mean sign over gradient, in one coordinate.
+
+    sqrt(2/pi) / sqrt V at small gradients where nothing is clipped; sqrt(2/pi) a / sqrt(Phi + C^2 / (d B))
+    where everything is.
+
+    Args:
+        noise: the noise of the gradient; it must not vanish.
+        clipped: whether all examples are clipped, or none.
+        gradient_norm: ||g|| >= 0 at which the gain of clipping is taken; used with `clipped` only.
+        coordinate: abs(g_i) >= 0. The slope decreases in it, as erf saturates: taken at the largest
+            coordinate of a path it bounds the slope from below.
+
+    Returns:
+        Exact where nothing is clipped, an estimate for large d or B otherwise. Unit: one over that of a
+        gradient.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or where there is no noise at all.
+
+    References:
+        sde sde.corB11.1, sde.corB11.2.
+    """
+    largest = check_real("coordinate", coordinate, minimum=0.0)
+    gain, variance = 1.0, noise.total_variance
+    if clipped:
+        gain = clipped_gain(noise, gradient_norm=gradient_norm)
+        variance = noise.privacy_variance + noise.clip_norm**2 / (noise.dimension * noise.batch_size)
+    _check_noisy(noise, variance)
+    ratio = gain * largest / math.sqrt(2.0 * variance)
+    slope = float(scipy.special.erf(ratio)) / ratio if ratio > 1e-8 else 2.0 / math.sqrt(math.pi)
+    return gain * slope / math.sqrt(2.0 * variance)
+
+
+def _mean_sign(noise: GradientNoise, gradient: npt.ArrayLike, share: float) -> FloatArray:
+    checked = check_gradient(noise, gradient)
+    gain, across, along = private_gradient(noise, checked, clipped_share=share)
+    squares = checked**2
+    total = squares.sum(axis=-1, keepdims=True)
+    aligned = np.divide(squares, total, out=np.zeros_like(squares), where=total > 0.0)
+    variance = across + (along - across) * aligned
+    _check_noisy(noise, float(variance.min()))
+    mean: FloatArray = scipy.special.erf(gain * checked / np.sqrt(2.0 * variance))
+    return mean
+
+
+def _check_noisy(noise: GradientNoise, variance: float) -> None:
+    if not variance > 0.0:
+        raise InvalidParameterError("noise", noise, "noise that does not vanish")
+
+
+def euler_maruyama(
+    drift: Callable[[FloatArray], FloatArray],
+    diffusion: Callable[[FloatArray, FloatArray], FloatArray],
+    start: npt.ArrayLike,
+    *,
+    learning_rate: float,
+    steps: int,
+    rng: np.random.Generator,
+    substeps: int = 1,
+    observe: Callable[[FloatArray], FloatArray] | None = None,
+) -> FloatArray:
+    """Paths of dX = b(X) dt + sqrt(lr) s(X) dW over `steps` units of lr.
+
+    Each unit of lr is cut into `substeps` pieces of length h = lr / substeps, on which
+    X += h b(X) + sqrt(lr h) s(X) z. With one piece it has the mean and the covariance of one optimizer step.
+
+    Args:
+        drift: b, from an array of states of shape (..., d) to one of the same shape.
+        diffusion: (x, z) -> s(x) z for standard normal z, all of that shape.
+        start: the states at time 0, shape (..., d): one row a replica.
+        learning_rate: lr > 0.
+        steps: T >= 1; the final time is lr T.
+        rng: where the normal numbers come from.
+        substeps: pieces of one step, >= 1.
+        observe: what to keep of the states after every step; None keeps the final states alone.
+
+    Returns:
+        The final states, or with `observe` what it returned at steps 0..T, stacked. Paths with an error of
+        weak order 1 in h.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or where drift or diffusion change the shape.
+        NumericalError: if a path leaves the range of float64.
+
+    References:
+        sde sde.lemB3, sde.thmB4.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dpmech.analysis.sde.dynamics import euler_maruyama
+        >>> rng = np.random.default_rng(1)
+        >>> ends = euler_maruyama(
+        ...     lambda x: -x, lambda x, z: z, np.zeros((20_000, 1)), learning_rate=0.1, steps=80, rng=rng
+        ... )
+        >>> round(float(ends.var()), 2)
+        0.05
+    """
+    state = check_nonnegative("start", start, minimum=-np.inf)
+    if state.ndim == 0:
+        raise InvalidParameterError("start", start, "an array of shape (..., d)")
+    rate = check_real("learning_rate", learning_rate, minimum=0.0, open_minimum=True)
+    total = check_integer("steps", steps, minimum=1)
+    pieces = check_integer("substeps", substeps, minimum=1)
+    if not isinstance(rng, np.random.Generator):
+        raise InvalidParameterError("rng", rng, "a numpy.random.Generator")
+    length = rate / pieces
+    scale = float(np.sqrt(rate) * np.sqrt(length))
+    kept = [] if observe is None else [np.array(observe(state), dtype=np.float64)]
+    for step in range(total):
+        for _ in range(pieces):
+            # Overflow ends in the check below, whatever the settings of numpy.
+            with np.errstate(over="ignore", invalid="ignore"):
+                pull = drift(state)
+                push = diffusion(state, rng.standard_normal(state.shape))
+                if np.shape(pull) != state.shape or np.shape(push) != state.shape:
+                    raise InvalidParameterError(
+                        "drift and diffusion",
+                        (np.shape(pull), np.shape(push)),
+                        f"functions to arrays of shape {state.shape}",
+                    )
+                state = state + length * pull + scale * push
+            if not np.all(np.isfinite(state)):
+                raise NumericalError(f"a path leaves the range of float64 at step {step}")
+        if observe is not None:
+            kept.append(np.array(observe(state), dtype=np.float64))
+    return state if observe is None else np.stack(kept)

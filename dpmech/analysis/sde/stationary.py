@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.analysis._arguments import check_nonnegative, check_result
-from dpmech.analysis.sde.dynamics import GradientNoise
-from dpmech.analysis.sde.sign import sign_gain
+from dpmech.analysis.sde.dynamics import GradientNoise, sign_gain
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real, check_vector
 from dpmech.numerics import FloatArray

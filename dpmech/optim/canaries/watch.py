@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpmech.auditing import canary_scores, one_run_epsilon
-from dpmech.certificates import AdaptiveClip
+from dpmech.documents import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.numerics import Bounds, FloatArray
 from dpmech.optim.canaries.data import CanaryData

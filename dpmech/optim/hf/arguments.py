@@ -6,7 +6,7 @@ from typing import Any
 
 import transformers
 
-from dpmech.certificates import AdaptiveClip
+from dpmech.documents import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
 __all__ = ["check_methods", "check_trainer", "private_arguments", "schedule", "steered_by"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dpmech.certificates import AdaptiveClip
+from dpmech.documents import AdaptiveClip
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.hf.losses import own_loss

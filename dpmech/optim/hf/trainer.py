@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
-from dpmech.certificates import RunRecord
+from dpmech.documents import RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.hf import run_files
 from dpmech.optim.hf.arguments import (

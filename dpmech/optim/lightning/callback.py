@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from dpmech.certificates import AdaptiveClip, RunRecord
+from dpmech.documents import AdaptiveClip, RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.lightning.refusals import (
     check_monitors,

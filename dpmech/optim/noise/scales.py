@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dpmech.certificates import AdaptiveClip, Claim
+from dpmech.documents import AdaptiveClip, Claim
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.numerics import UNIT

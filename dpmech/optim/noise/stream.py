@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpmech.certificates import AdaptiveClip
+from dpmech.documents import AdaptiveClip
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,

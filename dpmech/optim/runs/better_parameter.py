@@ -3,7 +3,7 @@
 import functools
 import warnings
 
-from dpmech.certificates import Claim
+from dpmech.documents import Claim
 from dpmech.fitting import BetterMember, better_member
 from dpmech.mechanism import ColumnNormalized, InverseSquareRoot, Mechanism, PrivacyBudget, SquareRoot
 from dpmech.numerics import typed

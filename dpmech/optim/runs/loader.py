@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
 
-from dpmech.certificates import Continuity
+from dpmech.documents import Continuity
 from dpmech.drawing import Sampler
 from dpmech.exceptions import (
     CertificateError,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from dpmech.certificates import NO_GENERATOR, Certificate, Continuity, Kept, Randomness, RunRecord
 from dpmech.composition import RunningEpsilon, executed_epsilon
+from dpmech.documents import NO_GENERATOR, Certificate, Continuity, Kept, Randomness, RunRecord
 from dpmech.drawing import Sampler
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.numerics import Bounds

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
-from dpmech.certificates import AdaptiveClip, Claim
+from dpmech.documents import AdaptiveClip, Claim
 from dpmech.drawing import Sampler
 from dpmech.exceptions import (
     CertificateError,

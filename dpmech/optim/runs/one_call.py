@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from dpmech.calibration import calibrate_sigma
-from dpmech.certificates import AdaptiveClip, Certificate, Claim
+from dpmech.documents import AdaptiveClip, Certificate, Claim
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
-from dpmech.certificates import Uniqueness
+from dpmech.documents import Uniqueness
 from dpmech.exceptions import DpmechError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.canaries import CanaryData
 from dpmech.optim.runs.occurrences import Occurrences, Picks, as_array

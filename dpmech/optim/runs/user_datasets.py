@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from dpmech.certificates import Claim
+from dpmech.documents import Claim
 from dpmech.drawing import Contributions
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Participation, Unit

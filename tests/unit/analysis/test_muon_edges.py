@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dpmech import InvalidParameterError
-from dpmech.analysis.muon import heat, newton_schulz
+from dpmech.analysis.muon import newton_schulz
+from dpmech.analysis.muon import newton_schulz as heat
 from dpmech.analysis.muon import stationarity as muon
 from dpmech.exceptions import NumericalError
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.analysis.noise_share import budgeted_floor as budgeted
+from dpmech.analysis.noise_share import convergence as budgeted
 from dpmech.analysis.noise_share import convergence as conv
-from dpmech.analysis.noise_share import first_moment as first
-from dpmech.analysis.noise_share import moment_scatter as scatter
-from dpmech.analysis.noise_share import share
+from dpmech.analysis.noise_share import moments as first
+from dpmech.analysis.noise_share import moments as scatter
+from dpmech.analysis.noise_share import moments as share
 from dpmech.analysis.noise_share import signal_ceiling as ceiling
 from dpmech.exceptions import InvalidParameterError, NumericalError
 

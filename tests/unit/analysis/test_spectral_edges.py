@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from dpmech import InvalidParameterError
-from dpmech.analysis.spectral import alignment, denoising
-from dpmech.analysis.spectral import singular_values as spectral
+from dpmech.analysis import spectral
+from dpmech.analysis import spectral as alignment
+from dpmech.analysis import spectral as denoising
 from dpmech.exceptions import NumericalError
 
 CURVES = (

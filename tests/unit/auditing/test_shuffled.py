@@ -13,8 +13,7 @@ from click.testing import CliRunner
 import dpmech as dm
 from dpmech import cli
 from dpmech.auditing import PublishedClaim, Shuffled, audit, shuffled_epsilon
-from dpmech.auditing.largest_sums import Epoch, _added, epsilon_below
-from dpmech.auditing.shuffled import _below
+from dpmech.auditing.shuffled import Epoch, _added, _below, epsilon_below
 from dpmech.plans import read_claims
 
 

@@ -8,8 +8,7 @@ import pytest
 import scipy
 
 import dpmech as dm
-from dpmech.auditing.one_run import _p_value
-from dpmech.auditing.whole_curve import Tangents, chained_bound, p_value, tail_bound
+from dpmech.auditing.one_run import Tangents, _p_value, chained_bound, p_value, tail_bound
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.numerics import BOUND, Provenance

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import AdaptiveClip
 from dpmech.checker import Kind
+from dpmech.documents import AdaptiveClip
 from dpmech.reports import as_html, as_json, as_markdown
 from tests.support import saved
 from tests.support.command_line import told
@@ -23,7 +23,7 @@ RULE = AdaptiveClip(0.5, quantile=0.7, rate=0.3, count_share=0.04)
 
 def sealed(content):
     """The text of a certificate after edits that whoever forges one seals again."""
-    from dpmech.certificates import seal_of
+    from dpmech.documents import seal_of
 
     return json.dumps(content | {"seal": seal_of({k: v for k, v in content.items() if k != "seal"})})
 

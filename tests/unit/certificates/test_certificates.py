@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
-from dpmech.certificates.document import differences, from_plain, parse, seal_of, to_plain, to_text
-from dpmech.certificates.duties import trainer_duties
+from dpmech.documents.certificate import trainer_duties
+from dpmech.documents.claim import with_checksum
+from dpmech.documents.document import differences, from_plain, parse, seal_of, to_plain, to_text
 from tests.support import saved
 from tests.support.forged_files import changed
 

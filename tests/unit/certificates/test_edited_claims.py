@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.certificates.checksums import checksum_of
-from dpmech.certificates.claim import check_unedited, with_checksum
+from dpmech.documents.claim import check_unedited, checksum_of, with_checksum
 from tests.support.forged_files import changed
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import Certificate, ProfileNodes, from_plain, seal_of, to_plain
+from dpmech.documents import Certificate, ProfileNodes, from_plain, seal_of, to_plain
 from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.numerics import BOUND, Provenance
 from dpmech.verifying.labels import label_checks

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import run_record
-from dpmech.certificates.document import seal_of, to_text
+from dpmech.documents import run_record
+from dpmech.documents.document import seal_of, to_text
 from tests.support import saved
 
 OS = dm.Randomness("draws", "0" * 64, False)

@@ -9,7 +9,6 @@ import pytest
 from flint import arb
 
 import dpmech as dm
-from dpmech.certificates import AdaptiveClip
 from dpmech.checker import BadDocument, Kind, check_file, decide, losses, records
 from dpmech.checker import __main__ as command
 from dpmech.checker.__main__ import main
@@ -17,6 +16,7 @@ from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer, Work
 from dpmech.checker.documents import decode
 from dpmech.checker.pairs import sampled_curve
+from dpmech.documents import AdaptiveClip
 from tests.support.checker_files import certificate, plain, sealed, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))

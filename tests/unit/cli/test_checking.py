@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
-from dpmech.certificates.claim import with_checksum
+from dpmech.documents.claim import with_checksum
 from tests.support import saved
 
 ROOT = pathlib.Path(__file__).parents[3]

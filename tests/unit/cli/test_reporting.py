@@ -5,8 +5,8 @@ import re
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import with_checksum
 from dpmech.cli import reporting
+from dpmech.documents import with_checksum
 from tests.support.command_line import done, run, told, validator
 from tests.support.reviewed import Page, run_of, small
 

@@ -9,7 +9,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import dpmech as dm
-from dpmech.composition.release_profiles import claimed, known_profile, what_runs
+from dpmech.composition.ledger_totals import claimed, known_profile, what_runs
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.profiles.curves import SampledPart
 from dpmech.numerics import quotient_down
@@ -132,7 +132,7 @@ def test_a_single_release_stays_with_its_claim_unless_asked():
 
 @pytest.mark.slow
 def test_a_profile_is_computed_once_a_mechanism_and_noise(monkeypatch):
-    from dpmech.composition import release_profiles
+    from dpmech.composition import ledger_totals as release_profiles
 
     one, other = drawn(), drawn(eps=1.0)
     made, said = [], []
@@ -149,7 +149,7 @@ def test_a_profile_is_computed_once_a_mechanism_and_noise(monkeypatch):
 
 
 def test_claims_stand_in_for_a_profile_that_is_not_to_be_had(monkeypatch):
-    from dpmech.composition import release_profiles
+    from dpmech.composition import ledger_totals as release_profiles
 
     def refuse(*_, **__):
         raise dm.NumericalError("no curve")

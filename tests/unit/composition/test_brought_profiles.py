@@ -5,7 +5,7 @@ import functools
 import pytest
 
 import dpmech as dm
-from dpmech.composition import release_profiles
+from dpmech.composition import ledger_totals as release_profiles
 from dpmech.reports import total_of
 from tests.support import saved
 

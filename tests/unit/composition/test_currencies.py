@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.composition import currencies
-from dpmech.composition.currencies import _calibrated_epsilon, _squared_mu, _squared_ratio
+from dpmech.composition import privacy_filters as currencies
+from dpmech.composition.privacy_filters import _calibrated_epsilon, _squared_mu, _squared_ratio
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.losses import accountants as poisson_accountant
 from dpmech.schemes import accountant_for

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import dpmech as dm
-from dpmech.composition.file_lock import locked
+from dpmech.composition.ledger_file import locked
 from tests.support import saved
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -29,7 +29,7 @@ for number in range(8):
 """
 HOLDING = """
 import pathlib, time
-from dpmech.composition.file_lock import locked
+from dpmech.composition.ledger_file import locked
 with locked("ledger.json"):
     pathlib.Path("held").touch()
     time.sleep(600)

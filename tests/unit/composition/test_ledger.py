@@ -10,8 +10,8 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
-from dpmech.certificates.document import Document, seal_of
+from dpmech.documents.claim import with_checksum
+from dpmech.documents.document import Document, seal_of
 from dpmech.engines.profiles.curves import SampledPart
 from tests.support import oracles
 from tests.support.announced import whole

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import ndtr
 
 import dpmech as dm
-from dpmech.certificates import seal_of
+from dpmech.documents import seal_of
 
 COUNTS = dm.DiscreteGaussian(5, 2, 3)
 TEST = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-6, participation=dm.SingleParticipation())

@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
-from dpmech.composition.release_profiles import known_profile
+from dpmech.composition.ledger_totals import known_profile
+from dpmech.documents.claim import with_checksum
 from tests.support.announced import whole
 
 BETA, DELTA = 2e-6, 1e-5

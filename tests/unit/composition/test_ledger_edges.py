@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.composition.release_profiles import known_profile
+from dpmech.composition.ledger_totals import known_profile
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.profile import PrivacyProfile
 from dpmech.numerics import EXACT, rounded_down, rounded_up

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
-from dpmech.certificates.document import from_plain, seal_of, to_plain
 from dpmech.cli import main
-from dpmech.composition import currencies
+from dpmech.composition import privacy_filters as currencies
+from dpmech.documents.claim import with_checksum
+from dpmech.documents.document import from_plain, seal_of, to_plain
 from tests.support import forged_files, saved
 
 BUDGET = dm.PrivacyBudget(8.0, 1e-5)

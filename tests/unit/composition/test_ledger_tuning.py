@@ -5,7 +5,7 @@ import json
 import pytest
 
 import dpmech as dm
-from dpmech.certificates.document import seal_of
+from dpmech.documents.document import seal_of
 from tests.support.command_line import done, told
 
 LAW = dm.NegativeBinomialRuns.of_mean(6.0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
+from dpmech.documents.claim import with_checksum
 from dpmech.engines.gaussian import gaussian_epsilon
 from dpmech.engines.losses.accountants import sampled_divergence
 from dpmech.engines.renyi import best_order, budget_at, delta_at, epsilon_at

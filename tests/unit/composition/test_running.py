@@ -89,7 +89,7 @@ def test_most_steps_compute_nothing(monkeypatch):
     asked = []
     original = dm.executed_epsilon
     monkeypatch.setattr(
-        "dpmech.composition.running.executed_epsilon",
+        "dpmech.composition.executed.executed_epsilon",
         lambda claim, steps: asked.append(steps) or original(claim, steps),
     )
     running = RunningEpsilon(cal)

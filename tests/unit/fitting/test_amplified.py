@@ -13,9 +13,9 @@ from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram
 from dpmech.engines.gaussian_mixture.rough_sigma import RoughSample, RoughSigma
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.fitting import amplified, cyclic_choices
-from dpmech.fitting import candidates as request
+from dpmech.fitting import optimizing as request
 from dpmech.fitting.amplified import AmplifiedSearch
-from dpmech.fitting.decoder_error import Objective
+from dpmech.fitting.descent import Objective
 from dpmech.fitting.families import BandedFamily, BufferedFamily, InverseFamily
 from dpmech.fitting.gram_gradient import BinForm, form_value, responsibilities
 

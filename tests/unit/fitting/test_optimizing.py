@@ -9,14 +9,13 @@ import pytest
 import dpmech as dm
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.fitting import descent
-from dpmech.fitting import sensitivity_cuts as cuts
+from dpmech.fitting import gram_gradient as cuts
 from dpmech.fitting.amplified import damped
-from dpmech.fitting.decoder_error import Objective
 from dpmech.fitting.dense_programme import _Programme
-from dpmech.fitting.descent import Problem, fit_family
+from dpmech.fitting.descent import Objective, Problem, fit_family
 from dpmech.fitting.families import BandedFamily, BufferedFamily, InverseFamily
 from dpmech.numerics import up
-from dpmech.numerics.separated_sums import best_separated_sum
+from dpmech.numerics.toeplitz import best_separated_sum
 from tests.support.oracles import epoch_sets, sensitivity_ceiling, separated_sets
 
 N = 30
@@ -299,7 +298,7 @@ class TestCache:
 
     def test_a_second_call_reads_the_coefficients(self, tmp_path, monkeypatch):
         first = self.fit(tmp_path)
-        monkeypatch.setattr("dpmech.fitting.candidates.fit_family", None)
+        monkeypatch.setattr("dpmech.fitting.optimizing.fit_family", None)
         again = self.fit(tmp_path)
         assert again.strategy == first.strategy
         assert again.error == first.error

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.analysis.noise_share.first_moment import matched_step_variances
+from dpmech.analysis.noise_share.moments import matched_step_variances
 from dpmech.mechanism import mechanism as module
 from tests.support import oracles
 

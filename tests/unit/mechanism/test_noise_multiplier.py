@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import AdaptiveClip
-from dpmech.certificates.document import seal_of
+from dpmech.documents import AdaptiveClip
+from dpmech.documents.document import seal_of
 from dpmech.mechanism import noise_multiplier, sigma_use
 
 INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
+from dpmech.documents.claim import with_checksum
 
 
 def placements(n, min_sep, most):

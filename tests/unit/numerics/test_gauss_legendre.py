@@ -2,7 +2,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpmech.numerics.gauss_legendre import gauss_legendre
+from dpmech.numerics.quadrature import gauss_legendre
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 20])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.numerics import joined
-from dpmech.numerics.guarantee import error_of_level
+from dpmech.numerics.bounds import error_of_level
 
 KINDS = st.sampled_from(dm.Kind)
 

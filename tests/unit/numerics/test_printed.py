@@ -115,7 +115,7 @@ PRIVATE = re.compile(
 )
 # (file, expression): why nearest is right there.
 NEAREST = {
-    ("certificates/certificate.py", "beta"): "one minus a float: further digits are those of the difference",
+    ("documents/certificate.py", "beta"): "one minus a float: further digits are those of the difference",
     ("numerics/toeplitz.py", "*"): "digits lost and column norms, in messages of refusals",
     ("optim/noise/error_bound.py", "error"): "what roundings may cost, in a refusal",
     ("numerics/series.py", "error"): "the digits that an inverse lost, in a refusal",

@@ -3,7 +3,7 @@ import string
 import pytest
 
 import dpmech as dm
-from dpmech.numerics import provenance
+from dpmech.numerics import bounds as provenance
 
 PLAN = dm.FixedEpochs(3)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpmech.numerics.separated_sums import best_separated_sum, windowed_sums
+from dpmech.numerics.toeplitz import best_separated_sum, windowed_sums
 from tests.support import oracles as oracle
 
 pytestmark = pytest.mark.usefixtures("longdouble")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.mechanism.strategies import banded_inverse, toeplitz
-from dpmech.numerics import integer_convolution, series
+from dpmech.numerics import series
+from dpmech.numerics import series as integer_convolution
 from dpmech.numerics import toeplitz as linalg
 
 pytestmark = pytest.mark.usefixtures("longdouble")

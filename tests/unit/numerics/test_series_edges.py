@@ -8,8 +8,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.numerics import series
-from dpmech.numerics.integer_convolution import exact_residual
-from dpmech.numerics.series import _column_error, error_of_terms
+from dpmech.numerics.series import _column_error, error_of_terms, exact_residual
 from dpmech.numerics.toeplitz import checked_norms
 
 

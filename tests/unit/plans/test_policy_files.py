@@ -3,8 +3,8 @@
 import pytest
 
 import dpmech as dm
+from dpmech.documents import PublicKey
 from dpmech.plans import read_policy
-from dpmech.signing import PublicKey
 
 WHOLE = """
 max_eps = 8

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import dpmech as dm
-from dpmech.certificates import trainer_duties, with_checksum
+from dpmech.documents import trainer_duties, with_checksum
 from dpmech.reports import findings, words
 from tests.support.reviewed import run_of, small
 from tests.support.saved import RECIPES

@@ -7,10 +7,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpmech as dm
+from dpmech.calibration import risks as few_profiles
+from dpmech.calibration.risks import PROFILES, by_few_profiles
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import Provenance
-from dpmech.risk_targets import few_profiles
-from dpmech.risk_targets.few_profiles import PROFILES, by_few_profiles
 
 BINS = dm.Mechanism(dm.LambdaCGD(6, 0.5), dm.BallsInBins(2))
 PROBABLE = dm.Guarantee(dm.Kind.PROBABLE, 1e-9)

@@ -3,8 +3,8 @@ import pytest
 from scipy.stats import norm
 
 import dpmech as dm
+from dpmech.calibration.risks import proving_budget
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.risk_targets.one_point import proving_budget
 
 MU = 0.7
 TARGETS = [

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import dpmech as dm
-from dpmech.signing import (
+from dpmech.documents import (
     PREDICATE_TYPE,
     Envelope,
     PrivateKey,
@@ -227,7 +227,7 @@ def test_a_trusted_key_over_another_statement_is_refused(change, words, signed, 
 def test_a_false_claim_stays_false_when_it_is_signed(keys, tmp_path):
     import dataclasses
 
-    from dpmech.certificates.claim import with_checksum
+    from dpmech.documents.claim import with_checksum
 
     path = tmp_path / "forged.json"
     own = saved.calibration("min-sep").certificate()

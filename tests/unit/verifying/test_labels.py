@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import dpmech as dm
-from dpmech.certificates.document import seal_of, to_text
+from dpmech.documents.document import seal_of, to_text
 from dpmech.schemes import accountant_for
 from dpmech.verifying.labels import label_checks
 from tests.support.saved import certificate

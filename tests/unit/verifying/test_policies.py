@@ -124,7 +124,7 @@ def test_limits_that_no_calendar_has_are_limits(tmp_path):
 
 
 def test_a_broken_policy_and_a_false_claim_are_both_told():
-    from dpmech.certificates.claim import with_checksum
+    from dpmech.documents.claim import with_checksum
 
     forged = with_checksum(dataclasses.replace(PLAIN, sigma=0.9 * PLAIN.sigma))
     found = dm.verify(forged, policy=dm.Policy(max_eps=1.0))
@@ -156,7 +156,7 @@ def test_age_is_that_of_a_signature(tmp_path):
 
 
 def test_a_policy_may_name_its_keys_and_require_one(tmp_path):
-    from dpmech.signing import PublicKey
+    from dpmech.documents import PublicKey
 
     path, key = tmp_path / "certificate.json", tmp_path / "key.pem"
     PLAIN.save(path)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
 from dpmech.cli import main
-from dpmech.numerics.guarantee import error_of_level, joined
+from dpmech.documents.claim import with_checksum
+from dpmech.numerics.bounds import error_of_level, joined
 from dpmech.numerics.printed import percent
 from dpmech.plans.names import chosen_method
-from dpmech.verifying.rigour import rigour_problem
+from dpmech.verifying.labels import rigour_problem
 from tests.support import saved
 from tests.support.quick_cases import slow_but
 

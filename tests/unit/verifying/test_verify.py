@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
-from dpmech.certificates.document import seal_of, to_text
 from dpmech.checker import BadDocument, Kind, Verdict, check_file
 from dpmech.cli import main
+from dpmech.documents.claim import with_checksum
+from dpmech.documents.document import seal_of, to_text
 from dpmech.engines.gaussian_mixture.proposal import Proposal
 from dpmech.verifying import Check, Question, Verification, claims
 from tests.support import saved

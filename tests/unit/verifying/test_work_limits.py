@@ -16,7 +16,7 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.numerics import series
 from dpmech.numerics.metering import Work, metered, spend
-from dpmech.verifying import limits
+from dpmech.verifying import claims as limits
 from tests.support.forged_files import (
     BASE,
     CONTRADICTORY,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpmech.certificates import Continuity, Kept
+from dpmech.documents import Continuity, Kept
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.optim.processes import Group, gathered

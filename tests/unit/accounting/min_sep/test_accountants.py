@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
+from dpmech.documents.claim import with_checksum
 
 IMPORTANCE = dm.Importance(rel_error=0.02)
 

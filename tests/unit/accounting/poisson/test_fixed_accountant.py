@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
+from dpmech.documents.claim import with_checksum
 from dpmech.engines.losses.lattice import lower_lattice, upper_lattice
 from dpmech.engines.losses.release import FixedLoss
 from dpmech.engines.renyi import log_even_moments, replaced_divergence

@@ -298,7 +298,7 @@ def test_from_calibration_to_verdict(tmp_path):
 def test_verify_refuses_a_claim_with_more_examples_than_it_was_sized_for():
     import dataclasses
 
-    from dpmech.certificates.claim import with_checksum
+    from dpmech.documents.claim import with_checksum
 
     cal = dm.calibrate_sigma(dm.Identity(40), 2.0, 1e-5, participation=users(0.05, 3))
     more = dm.Mechanism(cal.strategy, users(0.05, 4))

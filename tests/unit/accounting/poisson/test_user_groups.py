@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
+from dpmech.documents.claim import with_checksum
 from dpmech.mechanism.participation import Participation
 from dpmech.samplers import sampler_for
 from dpmech.schemes import accountant_for

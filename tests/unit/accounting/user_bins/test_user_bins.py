@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
+from dpmech.documents.claim import with_checksum
 from dpmech.engines.gaussian_mixture import certified_accountant
 from dpmech.engines.gaussian_mixture.half_space import half_space_add
 from dpmech.schemes.balls_in_bins import accountant as accountants

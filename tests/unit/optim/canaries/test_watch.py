@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
+from dpmech.documents.claim import with_checksum
 from dpmech.optim import (
     CanaryData,
     CanaryWatch,

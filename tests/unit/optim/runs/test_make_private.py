@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import dpmech as dm
-from dpmech.certificates.claim import with_checksum
+from dpmech.documents.claim import with_checksum
 from dpmech.optim import (
     ClippedSum,
     FlatClipping,

@@ -1,0 +1,567 @@
+"""Spectral denoising: which singular values rise above noise, and what better alignment gains.
+
+A low-rank gradient under Gaussian noise: what its singular values and vectors become.
+
+A matrix of `rows` x `columns` = m x n with few large singular values is released as X + sigma Z, Z with
+i.i.d. standard normal entries. For large matrices a singular value above the detection threshold
+sigma (m n)^(1/4) is seen inflated to F(value), its singular vectors tilted by a known angle; one below it
+drowns in the noise, whose own largest singular value is the noise edge sigma (sqrt m + sqrt n). Knowing
+both, the singular values of the release can be shrunk to the ones that estimate X best: `denoise` does.
+
+`sigma` is the standard deviation of one entry of the matrix that is looked at: for a private mean gradient
+that is sigma C / B with the public normaliser B that was really used (spectral rmt.sigma_rel), the square
+root of `Calibration.noise_variance`. All formulas are limits for large m and n, hence estimates at finite
+size: a pure-noise matrix passes its edge about one time in seven (rmt.eq10_edge).
+
+Denoise a released gradient matrix: shrink its singular values, keep its norm.
+
+The result depends on the released matrix alone, so it costs no privacy. `sigma` is the standard deviation of
+one entry of that matrix: sigma C / B with the public normaliser B (spectral rmt.sigma_rel). With the realised
+lot size in its place the map would read private data (rmt.eq2).
+
+Why a better aligned gradient helps: cosines of blocks and of the whole, and the progress of one step.
+
+Two statements hold. Blocks whose cosine with the target does not fall, at equal norm, make a whole whose
+cosine does not fall; without equal norms it can. And one preconditioned step on a quadratic makes at least
+the progress that `progress_bound` gives, which grows with the cosine. The bound with p_min times the
+cosine does not hold in general (spectral rmt.propI1_bound), and a larger cosine does not by itself
+mean more progress once coordinates are scaled differently (rmt.corI2).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmech.analysis._arguments import check_matrices, check_nonnegative, check_result
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.numerics import FloatArray
+
+# A value this close below the edge is the edge, up to rounding.
+_EDGE_RTOL = 1e-12
+
+
+def detection_threshold(sigma: float, rows: int, columns: int) -> float:
+    """The singular value sigma (m n)^(1/4) above which a signal shows in the noise.
+
+    Args:
+        sigma: standard deviation of one entry's noise, >= 0.
+        rows: m >= 1.
+        columns: n >= 1.
+
+    Returns:
+        The threshold, in the unit of sigma. Exact in the limit of large m and n.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        spectral rmt.eq3_F.
+
+    Examples:
+        >>> from dpmech.analysis.spectral import detection_threshold
+        >>> round(detection_threshold(0.1, 16, 768), 4)
+        1.0529
+    """
+    sigma, m, n = _shape(sigma, rows, columns)
+    return sigma * math.sqrt(math.sqrt(m) * math.sqrt(n))
+
+
+def noise_edge(sigma: float, rows: int, columns: int) -> float:
+    """Where the singular values of pure noise end: sigma (sqrt m + sqrt n).
+
+    Arguments and errors are those of `detection_threshold`. Exact in the limit only: at finite size the
+    largest singular value of pure noise exceeds it with a probability of 13 to 17 % (rmt.eq10_edge).
+
+    References:
+        spectral rmt.eq3_F, rmt.eq10_edge.
+    """
+    sigma, m, n = _shape(sigma, rows, columns)
+    return sigma * (math.sqrt(m) + math.sqrt(n))
+
+
+def inflated_singular_value(
+    singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int
+) -> FloatArray:
+    r"""F(x) = sqrt((x + sigma^2 n / x)(x + sigma^2 m / x)): what a singular value x > 0 is inflated to.
+
+    F falls up to the detection threshold, where it meets the noise edge, and rises from there. Only the
+    rising branch is what one observes: see `observed_singular_value`.
+
+    Args:
+        singular_value: x > 0, a number or an array of any shape.
+        sigma: standard deviation of one entry's noise, >= 0.
+        rows: m >= 1.
+        columns: n >= 1.
+
+    Returns:
+        F, of the shape of `singular_value`, always above it where sigma > 0. It is the limit of the
+        observed value, not a lower bound of it (rmt.eq3_at_least).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: if F overflows.
+
+    References:
+        spectral rmt.eq3_F, rmt.eq7.
+    """
+    sigma, m, n = _shape(sigma, rows, columns)
+    x = check_nonnegative("singular_value", singular_value, open_minimum=True)
+    with np.errstate(over="ignore"):
+        inflated = np.hypot(x, sigma * math.sqrt(n)) * (np.hypot(x, sigma * math.sqrt(m)) / x)
+    return check_result(inflated, "the inflated singular value")
+
+
+def observed_singular_value(
+    singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int
+) -> FloatArray:
+    """The limit of the noisy singular value: F above the detection threshold, the noise edge below.
+
+    Arguments and errors are those of `inflated_singular_value`, but zero is accepted.
+
+    References:
+        spectral rmt.eq3_F.
+    """
+    edge, threshold = noise_edge(sigma, rows, columns), detection_threshold(sigma, rows, columns)
+    x = check_nonnegative("singular_value", singular_value)
+    seen = x > threshold
+    inflated = inflated_singular_value(np.where(seen, x, 1.0), sigma, rows, columns)
+    return check_result(np.where(seen, inflated, edge), "the observed singular value")
+
+
+def signal_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, columns: int) -> FloatArray:
+    """The inverse of F on its rising branch: the singular value behind an observed one.
+
+    With a = y^2 - sigma^2 (m + n) it is the larger root, x^2 = (a + sqrt(a^2 - 4 m n sigma^4)) / 2, that is
+    x = (sqrt(y^2 - sigma^2 (sqrt m - sqrt n)^2) + sqrt(y^2 - edge^2)) / 2, which loses no digits.
+
+    Args:
+        observed: y, not below `noise_edge`; a number or an array of any shape.
+        sigma: standard deviation of one entry's noise, >= 0.
+        rows: m >= 1.
+        columns: n >= 1.
+
+    Returns:
+        x, of the shape of `observed`, in [`detection_threshold`, y].
+
+    Raises:
+        InvalidParameterError: on a bad argument, or a value below the noise edge: it has no preimage.
+
+    References:
+        spectral rmt.Finv.
+    """
+    edge = noise_edge(sigma, rows, columns)
+    y = check_nonnegative("observed", observed)
+    if np.any(y < edge * (1.0 - _EDGE_RTOL)):
+        raise InvalidParameterError("observed", observed, f"singular values at or above the edge {edge:g}")
+    below_gap, below_edge = _excesses(y, sigma, rows, columns)
+    return check_result(0.5 * (below_gap + below_edge), "the singular value of the signal")
+
+
+def left_cosine_squared(singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int) -> FloatArray:
+    """Squared cosine between a left singular vector (in R^m) of the signal and its noisy counterpart.
+
+    (x^4 - m n sigma^4) / (x^4 + m x^2 sigma^2) above the detection threshold, 0 at and below it. Singular
+    values of the signal must be distinct. The cosine with the other noisy vectors tends to 0.
+
+    Args:
+        singular_value: x >= 0 of the signal, a number or an array of any shape.
+        sigma: standard deviation of one entry's noise, >= 0.
+        rows: m >= 1.
+        columns: n >= 1.
+
+    Returns:
+        In [0, 1], of the shape of `singular_value`. Exact in the limit of large m and n.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        spectral rmt.eq4, rmt.eq6.
+    """
+    return _cosine_squared(singular_value, sigma, rows, columns, own=rows)
+
+
+def right_cosine_squared(singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int) -> FloatArray:
+    """Squared cosine of a right singular vector (in R^n): `left_cosine_squared` of the transpose.
+
+    References:
+        spectral rmt.eq5, rmt.eq6.
+    """
+    return _cosine_squared(singular_value, sigma, rows, columns, own=columns)
+
+
+def shrunk_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, columns: int) -> FloatArray:
+    """The singular value that estimates the signal best in mean squared error, 0 up to the noise edge.
+
+    eta(y) = sqrt((y^2 - sigma^2 (m + n))^2 - 4 m n sigma^4) / y, which is identically the product of the
+    inverted value F^-1(y) and the two cosines at it.
+
+    Args:
+        observed: y >= 0, singular values of the noisy matrix; a number or an array of any shape.
+        sigma: standard deviation of one entry's noise, >= 0.
+        rows: m >= 1.
+        columns: n >= 1.
+
+    Returns:
+        eta, in [0, y], of the shape of `observed`; equal to y where sigma is 0.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        spectral rmt.eq8_9.
+    """
+    y = check_nonnegative("observed", observed)
+    edge = noise_edge(sigma, rows, columns)
+    kept = y > edge
+    safe = np.where(kept, y, max(edge, 1.0))
+    below_gap, below_edge = _excesses(safe, sigma, rows, columns)
+    return check_result(np.where(kept, below_gap * (below_edge / safe), 0.0), "the shrunk singular value")
+
+
+def _shape(sigma: float, rows: int, columns: int) -> tuple[float, int, int]:
+    checked = check_real("sigma", sigma, minimum=0.0)
+    return checked, check_integer("rows", rows, minimum=1), check_integer("columns", columns, minimum=1)
+
+
+def _excesses(y: FloatArray, sigma: float, m: int, n: int) -> tuple[FloatArray, FloatArray]:
+    """sqrt(y^2 - sigma^2 (sqrt m - sqrt n)^2) and sqrt(y^2 - edge^2), 0 where rounding makes it negative."""
+    gap = sigma * abs(math.sqrt(m) - math.sqrt(n))
+    edge = sigma * (math.sqrt(m) + math.sqrt(n))
+    roots = [np.sqrt(np.maximum(y - end, 0.0)) * np.sqrt(y + end) for end in (gap, edge)]
+    return roots[0], roots[1]
+
+
+def _cosine_squared(
+    singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int, *, own: int
+) -> FloatArray:
+    threshold = detection_threshold(sigma, rows, columns)
+    x = check_nonnegative("singular_value", singular_value)
+    seen = x > threshold
+    safe = np.where(seen, x, max(threshold, 1.0))
+    ratio = (threshold / safe) ** 2
+    tilted = (1.0 - ratio) * (1.0 + ratio) / (1.0 + own * (sigma / safe) ** 2)
+    return check_result(np.where(seen, tilted, 0.0), "the squared cosine")
+
+
+def optimal_estimate(matrix: npt.ArrayLike, sigma: float) -> FloatArray:
+    """The estimate of the signal: every singular value above the noise edge shrunk, the others dropped.
+
+    Args:
+        matrix: the noisy matrix, shape (m, n).
+        sigma: standard deviation of one entry's noise, >= 0.
+
+    Returns:
+        Shape (m, n); zero where nothing passes the edge. Of least mean squared error in the limit.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        spectral rmt.eq8_9. The sum runs over all values above the edge, not over the rank of the signal,
+        which nobody knows (rmt.eq8_rank).
+    """
+    noisy = check_matrices("matrix", matrix)
+    left, values, right = np.linalg.svd(noisy, full_matrices=False)
+    shrunk = shrunk_singular_value(values, sigma, *noisy.shape)
+    estimate: FloatArray = (left * shrunk) @ right
+    return estimate
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Denoised:
+    """What `denoise` did to a matrix.
+
+    Attributes:
+        matrix: the result, of the shape and the Frobenius norm of the input.
+        applied: False where the input passed unchanged.
+        rank: how many singular values were kept; 0 where the input passed unchanged.
+        top_ratio: the largest singular value over the noise edge; infinite where sigma is 0.
+    """
+
+    matrix: FloatArray
+    applied: bool
+    rank: int
+    top_ratio: float
+
+
+def denoise(matrix: npt.ArrayLike, sigma: float, *, threshold: float = 1.02) -> Denoised:
+    """The optimal estimate at the norm of the input, or the input where no signal stands out.
+
+    A matrix whose largest singular value is below `threshold` times the noise edge passes bit for bit.
+    Any other becomes its `optimal_estimate`, rescaled to the norm it had: blocks whose cosine rises at equal
+    norm raise the cosine of the whole gradient (rmt.thmE1).
+
+    It sees the released matrix alone, so it costs no privacy. It helps where a signal stands clear of the
+    edge and can hurt just above it: on 16 x 768 with four signal values near 1.1 times the detection
+    threshold the mean change of the cosine is -0.017 (rmt.eq10_positive).
+
+    Args:
+        matrix: the noisy matrix, shape (m, n).
+        sigma: standard deviation of one entry's noise, >= 0.
+        threshold: kappa >= 1. At 1.02 pure noise of 16 x 768 is denoised by false alarm 0.8 % of the time.
+
+    Returns:
+        A `Denoised`.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        spectral rmt.eq10.
+
+    Examples:
+        >>> import numpy as np
+        >>> from dpmech.analysis.spectral import denoise
+        >>> result = denoise(np.diag([3.0, 0.1]), 0.5)
+        >>> result.applied, result.rank, round(float(np.linalg.norm(result.matrix)), 6)
+        (True, 1, 3.001666)
+    """
+    noisy = check_matrices("matrix", matrix)
+    threshold = check_real("threshold", threshold, minimum=1.0)
+    edge = noise_edge(sigma, *noisy.shape)
+    left, values, right = np.linalg.svd(noisy, full_matrices=False)
+    top = float(values[0])
+    ratio = top / edge if edge > 0.0 else math.inf
+    shrunk = shrunk_singular_value(values, sigma, *noisy.shape)
+    size = float(np.linalg.norm(shrunk))
+    # At threshold 1 the top value can be the edge itself: nothing is kept, and there is nothing to rescale.
+    if top < threshold * edge or size == 0.0 or edge == 0.0:
+        return Denoised(noisy, applied=False, rank=0, top_ratio=ratio)
+    scaled = shrunk * (float(np.linalg.norm(values)) / size)
+    kept = int(np.count_nonzero(shrunk))
+    return Denoised((left * scaled) @ right, applied=True, rank=kept, top_ratio=ratio)
+
+
+def predicted_alignment(
+    singular_values: npt.ArrayLike, sigma: float, rows: int, columns: int
+) -> tuple[float, float]:
+    """Cosine with the signal expected of the noisy matrix, and of its optimal estimate.
+
+    The noisy one is ||X|| / sqrt(||X||^2 + sigma^2 m n). The estimate's is ||eta|| / ||X||, eta the shrunk
+    values of the observed ones, because shrinking multiplies each value by its two cosines.
+
+    Args:
+        singular_values: those of the signal, shape (r,), r <= min(m, n), distinct, not all zero.
+        sigma: standard deviation of one entry's noise, >= 0.
+        rows: m >= 1.
+        columns: n >= 1.
+
+    Returns:
+        (noisy, denoised), each in [0, 1]. Estimates: exact in the limit of large m and n.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        spectral rmt.eq4, rmt.eq5, rmt.eq8_9.
+    """
+    sigma = check_real("sigma", sigma, minimum=0.0)
+    m, n = check_integer("rows", rows, minimum=1), check_integer("columns", columns, minimum=1)
+    values = np.atleast_1d(check_nonnegative("singular_values", singular_values))
+    if values.ndim != 1 or values.size > min(m, n) or not np.any(values):
+        accepted = f"a vector of at most {min(m, n)} values that are not all zero"
+        raise InvalidParameterError("singular_values", singular_values, accepted)
+    size = float(np.linalg.norm(values))
+    left = left_cosine_squared(values, sigma, m, n)
+    right = right_cosine_squared(values, sigma, m, n)
+    kept = float(np.linalg.norm(values * np.sqrt(left * right)))
+    return size / math.hypot(size, sigma * math.sqrt(m * n)), kept / size
+
+
+_NORM_RTOL = 1e-9
+
+
+def cosine(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Cosine of the angle between two arrays of one shape, read as vectors.
+
+    Args:
+        x: any shape, not all zero.
+        y: the same shape, not all zero.
+
+    Returns:
+        In [-1, 1]. Exact, up to rounding.
+
+    Raises:
+        InvalidParameterError: on a zero vector, or shapes that differ.
+
+    Examples:
+        >>> from dpmech.analysis.spectral import cosine
+        >>> cosine([3.0, 4.0], [4.0, 3.0])
+        0.96
+    """
+    first = _unit("x", _vector("x", x))
+    second = _unit("y", _vector("y", y))
+    _check_sizes(first, second)
+    return float(np.clip(first @ second, -1.0, 1.0))
+
+
+def block_cosines(blocks: Sequence[npt.ArrayLike], target: Sequence[npt.ArrayLike]) -> FloatArray:
+    """Cosine block by block, shape (c,); NaN-free: a block that is zero on either side counts as 0.
+
+    Args:
+        blocks: c arrays.
+        target: c arrays of the same shapes.
+
+    Raises:
+        InvalidParameterError: if the blocks do not match.
+
+    References:
+        spectral rmt.thmE1.
+    """
+    pairs = _pairs(blocks, target)
+    return np.array([cosine(x, y) if np.any(x) and np.any(y) else 0.0 for x, y in pairs])
+
+
+def raises_alignment(
+    before: Sequence[npt.ArrayLike], after: Sequence[npt.ArrayLike], target: Sequence[npt.ArrayLike]
+) -> bool:
+    """Whether the theorem applies that makes cos(after, target) >= cos(before, target).
+
+    Its hypotheses: no block's cosine with the target falls, and each block keeps its norm, up to one common
+    positive factor. Zero blocks of the target or of `before` are exempt from the first. The conclusion holds
+    for negative cosines too. False does not mean that the alignment falls, only that nothing is promised.
+
+    Args:
+        before: c arrays.
+        after: c arrays of the same shapes.
+        target: c arrays of the same shapes.
+
+    Returns:
+        True where the hypotheses hold: the first exactly, the norms to 1e-9 relative.
+
+    Raises:
+        InvalidParameterError: if the blocks do not match, or one of the three is all zero.
+
+    References:
+        spectral rmt.thmE1.
+    """
+    pairs, targets = _pairs(before, after), [goal for _, goal in _pairs(after, target)]
+    norms = np.array([[np.linalg.norm(old), np.linalg.norm(new)] for old, new in pairs])
+    for name, parts in (("before", norms[:, 0]), ("after", norms[:, 1]), ("target", targets)):
+        if not any(np.any(part) for part in parts):
+            raise InvalidParameterError(name, "zeros in every block", "blocks of which one is not zero")
+    factor = np.linalg.norm(norms[:, 1]) / np.linalg.norm(norms[:, 0])
+    if not np.allclose(norms[:, 1], factor * norms[:, 0], rtol=_NORM_RTOL, atol=0.0):
+        return False
+    for (old, new), goal in zip(pairs, targets, strict=True):
+        if np.any(old) and np.any(goal) and cosine(new, goal) < cosine(old, goal):
+            return False
+    return True
+
+
+def quadratic_progress(
+    gradient: npt.ArrayLike,
+    direction: npt.ArrayLike,
+    hessian: npt.ArrayLike,
+    preconditioner: npt.ArrayLike,
+    learning_rate: float,
+) -> float:
+    """What a quadratic falls by in one step of -lr P s: lr g^T P s - (lr^2 / 2) s^T P H P s.
+
+    Args:
+        gradient: g at the start of the step, shape (d,).
+        direction: s, shape (d,).
+        hessian: H, shape (d, d); only its symmetric part counts.
+        preconditioner: the diagonal of P, shape (d,), all > 0.
+        learning_rate: lr > 0.
+
+    Returns:
+        f(x) - f(x - lr P s), in the unit of f. Exact, up to rounding.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or shapes that differ.
+
+    References:
+        spectral rmt.propI1_identity; rmt.sec3_1_descent is its limit at a small learning rate.
+    """
+    g, s = check_vector("gradient", gradient), check_vector("direction", direction)
+    scale, curvature = check_vector("preconditioner", preconditioner), check_matrices("hessian", hessian)
+    rate = check_real("learning_rate", learning_rate, minimum=0.0, open_minimum=True)
+    if np.any(scale <= 0.0):
+        raise InvalidParameterError("preconditioner", preconditioner, "positive numbers")
+    for array in (s, scale):
+        _check_sizes(g, array)
+    if curvature.shape != (g.size, g.size):
+        raise InvalidParameterError("hessian", curvature.shape, f"a matrix of shape {(g.size, g.size)}")
+    step = scale * s
+    return float(rate * (g @ step) - 0.5 * rate**2 * (step @ curvature @ step))
+
+
+def progress_bound(
+    alignment: float,
+    gradient_norm: float,
+    direction_norm: float,
+    *,
+    learning_rate: float,
+    scale_min: float,
+    scale_max: float,
+    curvature_max: float,
+) -> float:
+    """A lower bound of `quadratic_progress` from the cosine alone, for any P between two scales.
+
+    lr ||g|| ||s|| [(p_min + p_max) / 2 cos - (p_max - p_min) / 2] - (lr^2 / 2) lambda_max p_max^2 ||s||^2.
+    At p_min = p_max it is the textbook bound. In between it falls short of it, as it must.
+
+    Args:
+        alignment: cos(g, s), in [-1, 1].
+        gradient_norm: ||g|| >= 0.
+        direction_norm: ||s|| >= 0.
+        learning_rate: lr > 0.
+        scale_min: p_min > 0, the smallest entry of P.
+        scale_max: p_max >= p_min, the largest.
+        curvature_max: the largest eigenvalue of H, >= 0.
+
+    Returns:
+        A lower bound, met where the entries of g and s have proportional sizes. It grows with the cosine at
+        the rate lr ||g|| ||s|| (p_min + p_max) / 2.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        spectral rmt.propI1_bound (corrected), rmt.corI2 (with that bound).
+    """
+    aligned = check_real("alignment", alignment, minimum=-1.0, maximum=1.0)
+    steepness = check_real("gradient_norm", gradient_norm, minimum=0.0)
+    size = check_real("direction_norm", direction_norm, minimum=0.0)
+    rate = check_real("learning_rate", learning_rate, minimum=0.0, open_minimum=True)
+    low = check_real("scale_min", scale_min, minimum=0.0, open_minimum=True)
+    high = check_real("scale_max", scale_max, minimum=low)
+    curvature = check_real("curvature_max", curvature_max, minimum=0.0)
+    first = steepness * size * (0.5 * (low + high) * aligned - 0.5 * (high - low))
+    return rate * first - 0.5 * rate**2 * curvature * high**2 * size**2
+
+
+def _vector(name: str, value: npt.ArrayLike) -> FloatArray:
+    return check_vector(name, np.ravel(np.asarray(value)))
+
+
+def _unit(name: str, x: FloatArray) -> FloatArray:
+    # Dividing by the largest entry first keeps the square from overflowing or vanishing.
+    largest = np.max(np.abs(x))
+    if largest == 0.0:
+        raise InvalidParameterError(name, "zeros", "a vector that is not zero")
+    scaled = x / largest
+    unit: FloatArray = scaled / np.linalg.norm(scaled)
+    return unit
+
+
+def _check_sizes(x: FloatArray, y: FloatArray) -> None:
+    if x.size != y.size:
+        raise InvalidParameterError("sizes", (x.size, y.size), "equal")
+
+
+def _pairs(
+    first: Sequence[npt.ArrayLike], second: Sequence[npt.ArrayLike]
+) -> list[tuple[FloatArray, FloatArray]]:
+    if len(first) != len(second) or len(first) == 0:
+        raise InvalidParameterError("numbers of blocks", (len(first), len(second)), "equal and positive")
+    pairs = [(_vector("block", x), _vector("block", y)) for x, y in zip(first, second, strict=True)]
+    for x, y in pairs:
+        _check_sizes(x, y)
+    return pairs

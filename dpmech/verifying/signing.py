@@ -1,0 +1,109 @@
+"""Signing: who issued a certificate, a run record or a ledger, said in an envelope next to the file.
+
+The file stays what every reader knows. It is not wrapped: its first line is still the guarantee, older
+readers and differences of versions still work, and whoever does not ask for signatures sees none.
+"""
+
+import datetime
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+
+from dpmech.composition import Ledger, is_ledger
+from dpmech.documents import (
+    PAYLOAD_TYPE,
+    Certificate,
+    Envelope,
+    PrivateKey,
+    RunRecord,
+    Signature,
+    Statement,
+    digest_of,
+    envelope_path,
+    is_run_record,
+    read_text,
+)
+from dpmech.exceptions import InvalidParameterError
+from dpmech.files import write_bytes
+
+__all__ = ["sign"]
+
+_REPLACE = ": it is signed already; replace (--replace) signs it anew"
+
+
+def sign(
+    path: str | os.PathLike[str],
+    key: PrivateKey | str | os.PathLike[str],
+    issuer: str,
+    *,
+    issued_on: datetime.datetime | None = None,
+    replace: bool = False,
+) -> Path:
+    """Sign a certificate, a run record or a ledger file: say that it is from you.
+
+    The signature is Ed25519 over an in-toto statement with the SHA-256 of the file, the issuer and the time,
+    in a DSSE envelope. It is written beside the file, as FILE.dsse. That the file holds together is checked;
+    whether its claim is true is what `dm.verify` finds out.
+
+    Args:
+        path: of the file, as `save` wrote it.
+        key: a private key, or the path of one.
+        issuer: who says so; one line. It is worth as much as the readers' trust in the key.
+        issued_on: an aware time; None for now.
+        replace: whether a signature that stands there already gives way.
+
+    Returns:
+        The path of the envelope.
+
+    Raises:
+        InvalidParameterError: on a bad argument, a file that cannot be read, or a signature that is there.
+        CertificateError: if the file does not hold together.
+        MissingDependencyError: without the extra `sign`.
+
+    Example:
+        >>> import dpmech as dm
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> saved = cal.certificate().save(folder / "certificate.json")
+        >>> public = dm.new_key(folder / "reviewer.key")
+        >>> dm.sign(folder / "certificate.json", folder / "reviewer.key", "privacy office").name
+        'certificate.json.dsse'
+    """
+    private = key if isinstance(key, PrivateKey) else PrivateKey.load(key)
+    text = read_text(path)
+    kind, record = _document(text)
+    time = datetime.datetime.now(datetime.UTC) if issued_on is None else issued_on
+    if not isinstance(time, datetime.datetime) or time.tzinfo is None:
+        raise InvalidParameterError("issued_on", issued_on, "a datetime with a time zone, or None")
+    statement = Statement(
+        name=Path(path).name,
+        digest=digest_of(text.encode("utf-8")),
+        kind=kind,
+        guarantee=record["guarantee"],
+        seal=record["seal"],
+        issuer=issuer,
+        issued_on=time.astimezone(datetime.UTC).replace(microsecond=0),
+        dpmech=metadata.version("dpmech"),
+    )
+    unsigned = Envelope(PAYLOAD_TYPE, statement.payload(), ())
+    signature = Signature(private.public.key_id, private.signature(unsigned.signed_bytes))
+    target = envelope_path(path)
+    content = Envelope(PAYLOAD_TYPE, unsigned.payload, (signature,)).to_json()
+    if not replace and os.path.lexists(target):
+        raise InvalidParameterError("certificate", str(target), "a file that is not there yet", _REPLACE)
+    write_bytes("certificate", target, content.encode("utf-8"))
+    return target
+
+
+def _document(text: str) -> tuple[str, dict[str, str]]:
+    """The kind of a sealed text that holds together, and its entries."""
+    if is_ledger(text):
+        Ledger.from_json(text)
+        return "ledger", json.loads(text)
+    if is_run_record(text):
+        RunRecord.from_json(text)
+        return "run record", json.loads(text)
+    Certificate.from_json(text)
+    return "certificate", json.loads(text)
